@@ -1,0 +1,170 @@
+"""One way to change settings: `override(tree, {"objective.pair.transport_mass": 0.8})`.
+
+The command line, the sweep and the tests all go through it, so a path means the same everywhere and a mistake gets the
+same answer everywhere. `flatten` is its inverse: `override(default, flatten(tree)) == tree`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from ray_atr.settings import describe_allowed, nearest, refuse
+
+Tree = TypeVar("Tree")
+
+
+def override(tree: Tree, values: Mapping[str, Any]) -> Tree:
+    """A copy of a settings tree with the values at the given dotted paths replaced.
+
+    Strings are converted to the field's type (`"0.8"`, `"true"`, `"eng,fra"`, `"none"`). A field that selects among variants
+    (`objective.pair`) takes the variant's name and starts from that variant's defaults, whichever order the paths come in.
+    Raises ValueError, naming the full path, what it got, what is allowed and the nearest name.
+    """
+    # Shorter paths first: choosing `objective.pair` must not undo `objective.pair.epsilon`.
+    for path in sorted(values, key=lambda path: path.count(".")):
+        tree = _replace(tree, path.split("."), values[path], path)
+    return tree
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Every setting of the tree as `{dotted path: plain value}`, variants by their name; JSON-ready."""
+    flat: dict[str, Any] = {}
+    for field in dataclasses.fields(tree):
+        value = getattr(tree, field.name)
+        path = prefix + field.name
+        if dataclasses.is_dataclass(value):
+            name = variant_name(field, value)
+            if name is not None:
+                flat[path] = name
+            flat.update(flatten(value, path + "."))
+        else:
+            flat[path] = list(value) if isinstance(value, tuple) else value
+    return flat
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One line of the settings' help."""
+
+    path: str
+    type: str
+    default: Any
+    allowed: str
+    help: str
+
+
+def describe(tree: Any, prefix: str = "") -> Iterator[Setting]:
+    """Every setting of the tree with its type, current value, allowed values and help, depth first."""
+    hints = _hints(type(tree))
+    for field in dataclasses.fields(tree):
+        value = getattr(tree, field.name)
+        path = prefix + field.name
+        help_text = field.metadata.get("help", "")
+        if dataclasses.is_dataclass(value):
+            if field.metadata.get("variants"):
+                name = variant_name(field, value) or "-"
+                yield Setting(path, "name", name, describe_allowed(field), help_text)
+            yield from describe(value, path + ".")
+        else:
+            hint = hints[field.name]
+            type_name = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+            yield Setting(path, type_name, value, describe_allowed(field), help_text)
+
+
+def variant_name(field: dataclasses.Field[Any], value: Any) -> str | None:
+    """The registered name of a nested settings object, or None where the field has no variants of classes."""
+    for name, variant in (field.metadata.get("variants") or {}).items():
+        if variant is type(value):
+            return str(name)
+    return None
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _replace(tree: Any, parts: list[str], value: Any, path: str) -> Any:
+    name, rest = parts[0], parts[1:]
+    fields = {field.name: field for field in dataclasses.fields(tree)}
+    done = path.split(".")[: len(path.split(".")) - len(parts)]
+    if name not in fields:
+        where = ".".join(done) or "the experiment"
+        suggestion = nearest(name, fields)
+        if not suggestion:
+            suggestion = _elsewhere(tree, name, done)
+        kind = getattr(tree, "name", None)
+        of_kind = f" (which is {kind})" if isinstance(kind, str) and done else ""
+        raise ValueError(f"{path}: no such setting; {where}{of_kind} has {', '.join(fields) or 'none'}{suggestion}")
+    field, current = fields[name], getattr(tree, name)
+    if rest:
+        if not dataclasses.is_dataclass(current):
+            raise ValueError(f"{path}: {'.'.join([*done, name])} is a single value and has no settings below it")
+        new = _replace(current, rest, value, path)
+    elif dataclasses.is_dataclass(current):
+        new = _variant(field, current, value, path)
+    else:
+        new = _coerce(_hints(type(tree))[name], value, path, field)
+    try:
+        return dataclasses.replace(tree, **{name: new})
+    except ValueError as error:
+        message = str(error)
+        # The part that refused the value knows only its own field's name; the user typed the full path.
+        if not rest and message.startswith(name + ":"):
+            message = path + message[len(name) :]
+        raise ValueError(message) from None
+
+
+def _elsewhere(tree: Any, name: str, done: list[str]) -> str:
+    paths = [entry.path for entry in describe(tree)]
+    same_leaf = [path for path in paths if path.rsplit(".", 1)[-1] == name]
+    found = same_leaf[0] if same_leaf else None
+    return f" (did you mean {'.'.join([*done, found])}?)" if found else ""
+
+
+def _variant(field: dataclasses.Field[Any], current: Any, value: Any, path: str) -> Any:
+    variants = field.metadata.get("variants")
+    if isinstance(value, type(current)) or (variants and dataclasses.is_dataclass(value)):
+        return value
+    if not variants:
+        raise ValueError(
+            f"{path}: got {value!r}; it holds several settings: set one of them, e.g. {path}.{_first(current)}"
+        )
+    if value not in variants:
+        raise refuse(path, value, "one of " + ", ".join(variants), nearest(str(value), variants))
+    if variant_name(field, current) == value:
+        return current
+    variant = variants[value]
+    return variant() if callable(variant) and not dataclasses.is_dataclass(type(variant)) else variant
+
+
+def _first(tree: Any) -> str:
+    return dataclasses.fields(tree)[0].name
+
+
+@cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint)
+
+
+def _coerce(hint: Any, value: Any, path: str, field: dataclasses.Field[Any]) -> Any:
+    arguments = typing.get_args(hint)
+    if isinstance(value, str):
+        if value.lower() == "none" and type(None) in arguments:
+            return None
+        if typing.get_origin(hint) is tuple or any(typing.get_origin(argument) is tuple for argument in arguments):
+            value = tuple(part.strip() for part in value.split(",") if part.strip())
+    if isinstance(value, list):
+        value = tuple(value)
+    try:
+        return _adapter(hint).validate_python(value)
+    except ValidationError:
+        name = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+        allowed = describe_allowed(field)
+        raise refuse(path, value, f"{name} {allowed}".strip()) from None

@@ -1,0 +1,113 @@
+"""Where this process runs: starting or joining Ray, and the folders that data and runs live in."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+# Set before Ray is imported: else `uv run script.py` makes Ray package the working directory and build a fresh
+# virtual environment for every worker of a local run. On a cluster the image or the lock file decides.
+os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+# The controller of a training run polls its workers at this interval; the default of 2 s is visible in short trials.
+os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+
+NAMESPACE = "ray_atr"
+
+
+def is_inside_a_cluster() -> bool:
+    """Whether this process was started by `ray job submit` or told of a cluster by RAY_ADDRESS."""
+    return bool(
+        os.environ.get("RAY_JOB_ID") or os.environ.get("RAY_ADDRESS") or os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR")
+    )
+
+
+def start_ray(num_cpus: int | None = None) -> None:
+    """Join the cluster this process belongs to, or start a Ray of its own on the loopback address.
+
+    A process that is not told of a cluster never joins one that happens to run on the machine. Does nothing where Ray
+    is already initialised.
+    """
+    import ray
+
+    if ray.is_initialized():
+        return
+    options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
+    if is_inside_a_cluster():
+        ray.init(**options)
+    else:
+        ray.init(
+            address="local",
+            num_cpus=num_cpus,
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            **options,
+        )
+    quiet_ray_data()
+
+
+def quiet_ray_data() -> None:
+    """Turn Ray Data's own progress bars off and its starvation time-out down, in this process."""
+    from ray.data import DataContext
+
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    # Half an hour by default: a data set that waits for a CPU which never comes free should be an error long before.
+    context.execution_no_progress_timeout_s = 120  # type: ignore[attr-defined]
+
+
+def home() -> Path:
+    """The folder under which `data/` and `runs/` live: RAY_ATR_HOME, else the current folder.
+
+    A submitted job runs in a copy of the working directory that Ray deletes, so there it is `~/ray_atr`.
+    """
+    configured = os.environ.get("RAY_ATR_HOME")
+    if configured:
+        return Path(configured).expanduser().resolve()
+    return Path.home() / "ray_atr" if os.environ.get("RAY_JOB_ID") else Path.cwd()
+
+
+def code_version() -> dict[str, str]:
+    """The git commit (with `-dirty` where files changed) and the versions of the packages that decide a result."""
+    versions = {"python": sys.version.split()[0]}
+    for package in (
+        "ray_atr",
+        "ray",
+        "torch",
+        "torchaudio",
+        "transformers",
+        "faiss-cpu",
+        "numpy",
+        "pyarrow",
+        "mlflow",
+        "optuna",
+    ):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "absent"
+    versions["git_commit"] = _git_commit()
+    return versions
+
+
+def _git_commit() -> str:
+    folder = Path(__file__).parent
+    try:
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True, timeout=10
+        )
+        changes = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return commit.stdout.strip() + ("-dirty" if changes.stdout.strip() else "")

@@ -1,0 +1,37 @@
+"""One Ray for the whole test session, and where the optional shared data lies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ray_atr.runtime import start_ray
+
+SHARED = Path(os.environ.get("RAY_ATR_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """A local Ray with two CPUs, started once; tests that use it carry the `ray` mark."""
+    import ray
+
+    start_ray(num_cpus=2)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data beside the repository; skips where there is none."""
+    folder = SHARED / "data"
+    if not folder.is_dir():
+        pytest.skip(f"needs the real data at {folder} (set RAY_ATR_SHARED)")
+    return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Fast tests first, so that a broken formula shows before Ray has even started.
+    items.sort(key=lambda item: ("ray" in item.keywords, "slow" in item.keywords))
