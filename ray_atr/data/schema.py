@@ -1,0 +1,154 @@
+"""A clip: one row of a data set, its Arrow schema, and the check every row passes before it is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from ray_atr.data.languages import normalise, require_language
+from ray_atr.settings import refuse
+
+SCHEMA = pa.schema(
+    [
+        pa.field("clip_id", pa.string(), nullable=False),
+        pa.field("audio", pa.large_binary(), nullable=False),
+        pa.field("sample_rate", pa.int32(), nullable=False),
+        pa.field("seconds", pa.float32(), nullable=False),
+        pa.field("captions", pa.map_(pa.string(), pa.list_(pa.string())), nullable=False),
+        pa.field("labels", pa.list_(pa.string()), nullable=False),
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("translated", pa.list_(pa.string()), nullable=False),
+    ]
+)
+"""`audio` is the encoded file as it came (WAV, FLAC, OGG, MP3); `captions` maps ISO 639-3 codes to captions, caption j
+being the same sentence in every language; `translated` names the languages whose captions a machine made."""
+
+SPLIT_PATTERN = re.compile(r"[a-z0-9_]+")
+LANGUAGE_PATTERN = re.compile(r"[a-z]{3}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clip:
+    """One clip with its captions; the fields are those of `SCHEMA`."""
+
+    clip_id: str
+    audio: bytes = field(repr=False)
+    sample_rate: int
+    seconds: float
+    captions: Mapping[str, Sequence[str]]
+    labels: Sequence[str] = ()
+    split: str
+    source: str
+    translated: Sequence[str] = ()
+
+
+def check_clip(clip: Clip) -> Clip:
+    """The clip with normalised captions (NFC, single blanks). Raises ValueError naming the clip and the field."""
+    at = f"clip {clip.clip_id!r}"
+    if not clip.clip_id or not clip.clip_id.strip() or not clip.clip_id.isprintable():
+        raise refuse("clip_id", clip.clip_id, "printable text that is not blank")
+    if not clip.audio:
+        raise refuse(f"{at}, audio", clip.audio, "the bytes of an encoded audio file")
+    if clip.sample_rate <= 0:
+        raise refuse(f"{at}, sample_rate", clip.sample_rate, "a positive number of Hz")
+    if not clip.seconds > 0:
+        raise refuse(f"{at}, seconds", clip.seconds, "a positive duration")
+    check_split(clip.split, f"{at}, split")
+    if not clip.source:
+        raise refuse(f"{at}, source", clip.source, "the name of the data set it comes from")
+    captions = check_captions(clip.captions, at)
+    if not captions and not clip.labels:
+        raise ValueError(f"{at}: it has neither captions nor labels")
+    for code in clip.translated:
+        if code not in captions:
+            raise refuse(f"{at}, translated", code, "languages the clip has captions in: " + ", ".join(captions))
+    return Clip(
+        clip_id=clip.clip_id,
+        audio=clip.audio,
+        sample_rate=clip.sample_rate,
+        seconds=clip.seconds,
+        captions=captions,
+        labels=tuple(clip.labels),
+        split=clip.split,
+        source=clip.source,
+        translated=tuple(clip.translated),
+    )
+
+
+def check_captions(captions: Mapping[str, Sequence[str]], at: str) -> dict[str, tuple[str, ...]]:
+    """Captions by language, normalised; `at` names the clip in errors. ValueError on a bad code or an empty caption."""
+    checked: dict[str, tuple[str, ...]] = {}
+    for code, texts in captions.items():
+        check_language(code, f"{at}, captions")
+        if isinstance(texts, str) or not texts:
+            raise refuse(f"{at}, captions[{code}]", texts, "a list of one or more captions")
+        checked[code] = tuple(normalise(text) for text in texts)
+        if not all(checked[code]):
+            raise refuse(f"{at}, captions[{code}]", tuple(texts), "captions that are not blank")
+    return checked
+
+
+def check_language(code: str, path: str) -> str:
+    """The code when it has the form of ISO 639-3. ValueError else, with the code meant by `en` or `French`."""
+    if not isinstance(code, str) or not LANGUAGE_PATTERN.fullmatch(code):
+        require_language(code, path)
+    return code
+
+
+def check_split(split: str, path: str = "split") -> str:
+    """The split's name when it can be part of a file name. ValueError else."""
+    if not isinstance(split, str) or not SPLIT_PATTERN.fullmatch(split):
+        raise refuse(path, split, "lower-case letters, digits and _ (train, val, test)")
+    return split
+
+
+def to_batch(clips: Iterable[Clip]) -> pa.RecordBatch:
+    """The clips as one Arrow record batch of `SCHEMA`, unchecked."""
+    rows = list(clips)
+    columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in SCHEMA.names}
+    columns["captions"] = [[(code, list(texts)) for code, texts in row.captions.items()] for row in rows]
+    arrays = [pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names]
+    return pa.record_batch(arrays, schema=SCHEMA)
+
+
+def to_clips(batch: pa.RecordBatch) -> list[Clip]:
+    """The clips of a record batch that has every column of `SCHEMA`."""
+    return [
+        Clip(
+            **{
+                **row,
+                "captions": {code: tuple(texts) for code, texts in row["captions"]},
+                "labels": tuple(row["labels"]),
+                "translated": tuple(row["translated"]),
+            }
+        )
+        for row in batch.select(SCHEMA.names).to_pylist()
+    ]
+
+
+def check_schema(found: pa.Schema, path: str) -> None:
+    """ValueError where a file's columns are not those of `SCHEMA`; `path` names the file."""
+    for expected in SCHEMA:
+        index = found.get_field_index(expected.name)
+        if index < 0:
+            raise ValueError(f"{path}: column {expected.name} is missing; it has {', '.join(found.names) or 'none'}")
+        if not _same_type(found.field(index).type, expected.type):
+            raise ValueError(f"{path}: column {expected.name} is {found.field(index).type}; allowed {expected.type}")
+
+
+def _same_type(found: pa.DataType, expected: pa.DataType) -> bool:
+    # Parquet readers name the inner fields of lists and maps differently (item, element, key_value).
+    if pa.types.is_map(expected):
+        return (
+            pa.types.is_map(found)
+            and _same_type(found.key_type, expected.key_type)
+            and _same_type(found.item_type, expected.item_type)
+        )
+    if pa.types.is_list(expected):
+        return pa.types.is_list(found) and _same_type(found.value_type, expected.value_type)
+    return bool(found == expected)

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ray_atr.data.schema import Clip
+from ray_atr.data.shards import (
+    MANIFEST_FILE,
+    hash_of_file,
+    iterate_rows,
+    new_data_set,
+    open_folder,
+    read_captions,
+    read_manifest,
+    read_shard,
+    write_clips,
+)
+
+
+def clip(index: int, split: str = "train", **changes: object) -> Clip:
+    fields: dict[str, object] = {
+        "clip_id": f"clip-{index}",
+        "audio": bytes([index % 251]) * 100,
+        "sample_rate": 16_000,
+        "seconds": 2.0,
+        "captions": {"fra": [f"légende {index}"], "eng": [f"caption {index}"]},
+        "split": split,
+        "source": "test",
+        "translated": ["fra"],
+    }
+    return Clip(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def clips(number: int) -> list[Clip]:
+    return [clip(index, "val" if index % 3 == 0 else "train") for index in range(number)]
+
+
+@pytest.mark.parametrize("place", ["local", "memory", "file"])
+def test_written_clips_come_back_in_order(tmp_path: Path, place: str) -> None:
+    out = {"local": tmp_path / "set", "memory": f"memory://{tmp_path.name}/set", "file": f"file://{tmp_path}/set"}[
+        place
+    ]
+    written = write_clips(out, clips(20), name="toy", licence="CC0", clips_per_shard=4)
+    manifest = read_manifest(out)
+    assert manifest == written
+    assert manifest.splits == ("train", "val")
+    assert [shard.num_rows for shard in manifest.shards] == [4, 4, 4, 1, 4, 3]
+    assert manifest.languages == ("eng", "fra")
+    assert (manifest.num_captions("fra"), manifest.num_translated("fra"), manifest.num_translated("eng")) == (20, 20, 0)
+    for split in manifest.splits:
+        rows = list(iterate_rows(manifest, split))
+        expected = [entry for entry in clips(20) if entry.split == split]
+        assert [row["clip_id"] for row in rows] == [entry.clip_id for entry in expected]
+        assert [row["audio"] for row in rows] == [entry.audio for entry in expected]
+        assert [row["captions"] for row in rows] == [entry.captions for entry in expected]
+        words = list(read_captions(manifest, split))
+        assert [entry.captions["eng"] for entry in words] == [entry.captions["eng"] for entry in expected]
+
+
+def test_a_shard_holds_one_split_and_its_true_size_and_hash(tmp_path: Path) -> None:
+    manifest = write_clips(tmp_path / "set", clips(20), name="toy", licence="CC0", clips_per_shard=5)
+    folder = open_folder(manifest.folder)
+    for shard in manifest.shards:
+        splits = {row for batch in read_shard(manifest, shard, ["split"]) for row in batch.column("split").to_pylist()}
+        assert splits == {shard.split}
+        assert hash_of_file(folder, shard.file) == shard.sha256
+        assert os.path.getsize(folder.file(shard.file)) == shard.num_bytes
+    # Any Parquet reader can read it.
+    assert pq.read_table(folder.file(manifest.shards[0].file)).num_rows == manifest.shards[0].num_rows
+
+
+def test_hash_follows_content_not_name_or_place(tmp_path: Path) -> None:
+    first = write_clips(tmp_path / "a", clips(9), name="one", licence="CC0")
+    same = write_clips(tmp_path / "b", clips(9), name="two", licence="CC0")
+    fewer = write_clips(tmp_path / "c", clips(8), name="one", licence="CC0")
+    changed = [*clips(8), clip(8, captions={"eng": ["another caption"]}, translated=[])]
+    other = write_clips(tmp_path / "d", changed, name="one", licence="CC0")
+    assert first.hash == same.hash
+    assert len({first.hash, fewer.hash, other.hash}) == 3
+
+
+def test_a_large_shard_is_written_in_small_row_groups(tmp_path: Path) -> None:
+    many = [clip(index) for index in range(200)]
+    manifest = write_clips(tmp_path / "set", many, name="toy", licence="CC0", clips_per_shard=1000)
+    parquet = pq.ParquetFile(open_folder(manifest.folder).file(manifest.shards[0].file))
+    assert parquet.num_row_groups == 4
+    assert max(batch.num_rows for batch in read_shard(manifest, manifest.shards[0])) <= 64
+
+
+def test_another_data_set_is_never_overwritten(tmp_path: Path) -> None:
+    write_clips(tmp_path / "set", clips(3), name="first", licence="CC0")
+    with pytest.raises(ValueError, match="already holds the data set first"):
+        write_clips(tmp_path / "set", clips(3), name="second", licence="CC0")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter.txt").write_text("dear")
+    with pytest.raises(ValueError, match="not empty and no data set"):
+        write_clips(tmp_path / "home", clips(3), name="second", licence="CC0")
+    (tmp_path / "empty").mkdir()
+    assert write_clips(tmp_path / "empty", clips(3), name="third", licence="CC0").num_rows == 3
+
+
+def test_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+    for bad in ([clip(0), clip(0)], [clip(0), clip(1, audio=b"")], []):
+        with pytest.raises(ValueError, match=r"its id stands twice|audio|no clips"):
+            write_clips(tmp_path / "set", bad, name="toy", licence="CC0")
+        assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RuntimeError), new_data_set(tmp_path / "set"):
+        raise RuntimeError("stopped in the middle")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unwritable_folder_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError):
+        write_clips(tmp_path / "file" / "set", clips(3), name="toy", licence="CC0")
+
+
+def test_a_folder_without_whole_manifest_is_no_data_set(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"manifest\.json is missing"):
+        read_manifest(tmp_path)
+    manifest = write_clips(tmp_path / "set", clips(3), name="toy", licence="CC0")
+    path = Path(manifest.folder) / MANIFEST_FILE
+    content = json.loads(path.read_text())
+    content["shards"][0]["sha256"] = "0" * 64
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="changed by hand"):
+        read_manifest(tmp_path / "set")
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="not a manifest"):
+        read_manifest(tmp_path / "set")
+
+
+def test_a_missing_split_is_named(tmp_path: Path) -> None:
+    manifest = write_clips(tmp_path / "set", clips(3), name="toy", licence="CC0")
+    with pytest.raises(ValueError, match="no split 'test'; it has train, val"):
+        manifest.shards_of("test")
+
+
+def test_a_shard_of_other_columns_is_refused(tmp_path: Path) -> None:
+    manifest = write_clips(tmp_path / "set", clips(3), name="toy", licence="CC0")
+    path = open_folder(manifest.folder).file(manifest.shards[0].file)
+    pq.write_table(pa.table({"clip_id": ["a"]}), path)
+    with pytest.raises(ValueError, match="column audio is missing"):
+        list(read_shard(manifest, manifest.shards[0]))
