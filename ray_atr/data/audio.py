@@ -1,0 +1,257 @@
+"""From an encoded clip to its log-mel frames: decode, resample, fit, transform. Pure functions of bytes and settings.
+
+Shapes: S samples, T frames, F mel bands.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import soundfile
+import soxr
+import torch
+from numpy.typing import NDArray
+from torchaudio.compliance import kaldi
+
+from ray_atr.settings import Settings, refuse, setting
+
+Waveform = NDArray[np.float32]
+Buffer = bytes | bytearray | memoryview
+"""Bytes, or what holds them without a copy (an Arrow buffer too)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontEnd(Settings):
+    """Everything that determines log-mel frames: equal bytes and an equal front end give equal frames."""
+
+    sample_rate: int = setting(16_000, "samples per second that clips are resampled to (Hz)", at_least=1_000)
+    window_size: int = setting(640, "length of the Hann window and of the FFT (samples)", at_least=16)
+    hop_size: int = setting(320, "distance between frames (samples)", at_least=1)
+    num_mels: int = setting(64, "number of mel bands F", at_least=1)
+    low_hz: float = setting(0.0, "lower edge of the lowest mel band (Hz)", at_least=0)
+    high_hz: float = setting(8_000.0, "upper edge of the highest mel band (Hz)", above=0)
+    mel_scale: str = setting("htk", "formula of the mel scale", choices=("htk", "slaney"))
+    mel_norm: str = setting(
+        "none", "scale every band to unit area (slaney) or to unit height (none)", choices=("none", "slaney")
+    )
+    kind: str = setting(
+        "power_db",
+        "power_db: centred frames, decibels; kaldi: Kaldi's filter bank (pre-emphasis, no centring, natural log)",
+        choices=("power_db", "kaldi"),
+    )
+    floor: float = setting(1e-10, "smallest mel power before the logarithm", above=0)
+    top_db: float | None = setting(None, "range kept below the clip's own maximum (dB); none keeps all", above=0)
+    mean: float = setting(0.0, "subtracted from the log-mel values (dB, or nepers for kaldi)")
+    std: float = setting(1.0, "divides the log-mel values after the mean is subtracted", above=0)
+    clip_seconds: float = setting(10.0, "longer clips are cut to this length (s)", above=0)
+    cut: str = setting("start", "which part of a longer clip is kept", choices=("start", "centre"))
+    pad: str = setting(
+        "none",
+        "fills a shorter clip up to clip_seconds: none leaves it, zeros, or repeat (whole repeats, then zeros)",
+        choices=("none", "zeros", "repeat"),
+    )
+    pad_frames: int | None = setting(
+        None, "log-mel frames are filled up (with 0 before normalising) or cut to this number", at_least=1
+    )
+    minimum_samples: int = setting(1, "a clip with fewer samples is filled up with zeros to this many", at_least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.high_hz > self.sample_rate / 2:
+            raise refuse("high_hz", self.high_hz, f"at most half the sample rate, {self.sample_rate / 2:g} Hz")
+        if self.low_hz >= self.high_hz:
+            raise refuse("low_hz", self.low_hz, f"below high_hz, {self.high_hz:g} Hz")
+
+    @property
+    def clip_samples(self) -> int:
+        """Samples of a clip of `clip_seconds`."""
+        return round(self.clip_seconds * self.sample_rate)
+
+
+def decode(data: Buffer, name: str = "clip") -> tuple[Waveform, int]:
+    """The clip's samples [S] as float32, mean over channels, and its sample rate in Hz.
+
+    Reads what libsndfile reads: WAV, FLAC, OGG, MP3, AIFF. Raises ValueError naming the clip where the bytes are no
+    audio, are cut off, hold no sample or a sample that is not finite.
+    """
+    data = bytes(data)
+    try:
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            promised, sample_rate = file.frames, file.samplerate
+            samples = file.read(dtype="float32", always_2d=True)
+    except soundfile.LibsndfileError as error:
+        raise refuse(name, f"{len(data)} bytes that are no audio ({error.error_string})", _READABLE) from None
+    if is_cut_off(data) or len(samples) < promised:
+        raise refuse(name, f"a truncated file ({len(samples)} of its samples are there)", "a whole file")
+    if len(samples) == 0:
+        raise refuse(name, "a clip of zero length", "at least one sample")
+    waveform = samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1, dtype=np.float32)
+    if not np.isfinite(waveform).all():
+        raise refuse(name, "samples that are infinite or not a number", "finite samples")
+    return np.ascontiguousarray(waveform), sample_rate
+
+
+_READABLE = "a WAV, FLAC, OGG, MP3 or AIFF file"
+
+
+def is_cut_off(data: bytes) -> bool:
+    """Whether a WAV or OGG file ends before it says it does; libsndfile reads it as a shorter one in silence."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
+        position = 12
+        while position + 8 <= len(data):
+            size = int.from_bytes(data[position + 4 : position + 8], "little")
+            if data[position : position + 4] == b"data":
+                # Writers to a pipe do not know the size and leave the largest number there.
+                return size < 0xFFFFFF00 and position + 8 + size > len(data)
+            position += 8 + size + size % 2
+        return True
+    if data[:4] == b"OggS":
+        page = data.rfind(b"OggS")
+        if page + 27 > len(data):
+            return True
+        num_segments = data[page + 26]
+        end = page + 27 + num_segments + sum(data[page + 27 : page + 27 + num_segments])
+        is_last_page = bool(data[page + 5] & 4)
+        return end > len(data) or not is_last_page
+    return False
+
+
+def resample(waveform: Waveform, sample_rate: int, target_rate: int) -> Waveform:
+    """The waveform [S] at another sample rate (band-limited, soxr's high quality)."""
+    if sample_rate == target_rate:
+        return waveform
+    return np.asarray(soxr.resample(waveform, sample_rate, target_rate, quality="HQ"), dtype=np.float32)
+
+
+def fit(waveform: Waveform, front_end: FrontEnd) -> Waveform:
+    """The waveform cut to `clip_seconds`, and filled up where the front end says so."""
+    length = front_end.clip_samples
+    if len(waveform) > length:
+        start = 0 if front_end.cut == "start" else (len(waveform) - length) // 2
+        waveform = waveform[start : start + length]
+    if front_end.pad == "repeat":
+        waveform = np.tile(waveform, max(1, length // len(waveform)))
+    wanted = front_end.minimum_samples if front_end.pad == "none" else max(length, front_end.minimum_samples)
+    if len(waveform) < wanted:
+        waveform = np.pad(waveform, (0, wanted - len(waveform)))
+    return waveform
+
+
+def num_frames(num_samples: int, front_end: FrontEnd) -> int:
+    """Frames T of a fitted waveform of so many samples."""
+    if front_end.pad_frames is not None:
+        return front_end.pad_frames
+    if front_end.kind == "kaldi":
+        return max(0, 1 + (num_samples - front_end.window_size) // front_end.hop_size)
+    return 1 + num_samples // front_end.hop_size
+
+
+def max_frames(front_end: FrontEnd) -> int:
+    """Frames T of a clip of `clip_seconds`: what a batch is padded to at most."""
+    return num_frames(max(front_end.clip_samples, front_end.minimum_samples), front_end)
+
+
+def log_mel(waveform: Waveform, front_end: FrontEnd) -> NDArray[np.float32]:
+    """Log-mel frames [T, F] of a waveform [S]: of this clip alone, with its own maximum for `top_db`."""
+    frames = _kaldi(waveform, front_end) if front_end.kind == "kaldi" else _power_db(waveform, front_end)
+    if front_end.pad_frames is not None:
+        frames = frames[: front_end.pad_frames]
+        frames = torch.nn.functional.pad(frames, (0, 0, 0, front_end.pad_frames - len(frames)))
+    if front_end.mean != 0.0 or front_end.std != 1.0:
+        frames = (frames - front_end.mean) / front_end.std
+    return frames.numpy()
+
+
+def clip_features(data: Buffer, front_end: FrontEnd, name: str = "clip") -> NDArray[np.float32]:
+    """Log-mel frames [T, F] of an encoded clip: decode, resample, fit, log_mel. Raises ValueError naming the clip."""
+    waveform, sample_rate = decode(data, name)
+    return log_mel(fit(resample(waveform, sample_rate, front_end.sample_rate), front_end), front_end)
+
+
+def mel_filters(front_end: FrontEnd) -> NDArray[np.float32]:
+    """Triangular mel filters [window_size // 2 + 1, F], linear in Hz between their corners."""
+    to_mel, to_hz = (_hz_to_htk, _htk_to_hz) if front_end.mel_scale == "htk" else (_hz_to_slaney, _slaney_to_hz)
+    bins_hz = np.linspace(0, front_end.sample_rate / 2, front_end.window_size // 2 + 1)
+    low, high = to_mel(np.array([front_end.low_hz, front_end.high_hz]))
+    corners_hz = to_hz(np.linspace(low, high, front_end.num_mels + 2))
+    widths = np.diff(corners_hz)
+    distance = corners_hz[None, :] - bins_hz[:, None]
+    rising, falling = -distance[:, :-2] / widths[:-1], distance[:, 2:] / widths[1:]
+    filters = np.maximum(0, np.minimum(rising, falling))
+    if front_end.mel_norm == "slaney":
+        filters *= 2 / (corners_hz[2:] - corners_hz[:-2])
+    return filters.astype(np.float32)
+
+
+def _power_db(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
+    """Decibels of the mel power of centred, Hann-windowed frames [T, F]."""
+    size = front_end.window_size
+    samples = torch.from_numpy(np.ascontiguousarray(waveform, dtype=np.float32))
+    if len(samples) <= size // 2:
+        # Reflection needs more samples than it reflects.
+        samples = torch.nn.functional.pad(samples, (0, size // 2 + 1 - len(samples)))
+    padded = torch.nn.functional.pad(samples[None, None], (size // 2, size // 2), mode="reflect")[0, 0]
+    window, filters = _window_and_filters(front_end)
+    count = (
+        num_frames(len(waveform), front_end)
+        if front_end.pad_frames is None
+        else 1 + len(waveform) // front_end.hop_size
+    )
+    windowed = padded.unfold(0, size, front_end.hop_size)[:count] * window
+    spectrum = torch.view_as_real(torch.fft.rfft(windowed))
+    power = spectrum.square().sum(-1)
+    decibels = 10.0 * torch.log10(torch.clamp(power @ filters, min=front_end.floor))
+    if front_end.top_db is not None:
+        decibels = torch.clamp(decibels, min=(decibels.max() - front_end.top_db).item())
+    return decibels
+
+
+def _kaldi(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
+    """Kaldi's log filter bank [T, F] (pre-emphasis 0.97, DC removed, natural log), as the AST models take it."""
+    samples = torch.from_numpy(np.ascontiguousarray(waveform, dtype=np.float32))
+    if len(samples) < front_end.window_size:
+        samples = torch.nn.functional.pad(samples, (0, front_end.window_size - len(samples)))
+    return kaldi.fbank(
+        samples[None],
+        sample_frequency=front_end.sample_rate,
+        frame_length=1000 * front_end.window_size / front_end.sample_rate,
+        frame_shift=1000 * front_end.hop_size / front_end.sample_rate,
+        window_type="hanning",
+        num_mel_bins=front_end.num_mels,
+        low_freq=front_end.low_hz,
+        high_freq=front_end.high_hz,
+        htk_compat=True,
+        use_energy=False,
+        dither=0.0,
+    )
+
+
+@cache
+def _window_and_filters(front_end: FrontEnd) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.hann_window(front_end.window_size), torch.from_numpy(mel_filters(front_end))
+
+
+def _hz_to_htk(hz: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 2595.0 * np.log10(1.0 + hz / 700.0)
+
+
+def _htk_to_hz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 700.0 * (10.0 ** (mel / 2595.0) - 1.0)
+
+
+# Slaney's scale (Auditory Toolbox, 1998): linear to 1 kHz (mel 15), then 27 steps a factor of 6.4.
+_LINEAR_HZ_PER_MEL, _BREAK_HZ, _LOG_STEP = 200.0 / 3.0, 1000.0, np.log(6.4) / 27.0
+
+
+def _hz_to_slaney(hz: NDArray[np.float64]) -> NDArray[np.float64]:
+    above = _BREAK_HZ / _LINEAR_HZ_PER_MEL + np.log(np.maximum(hz, _BREAK_HZ) / _BREAK_HZ) / _LOG_STEP
+    return np.where(hz < _BREAK_HZ, hz / _LINEAR_HZ_PER_MEL, above)
+
+
+def _slaney_to_hz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
+    break_mel = _BREAK_HZ / _LINEAR_HZ_PER_MEL
+    above = _BREAK_HZ * np.exp(_LOG_STEP * (np.maximum(mel, break_mel) - break_mel))
+    return np.where(mel < break_mel, mel * _LINEAR_HZ_PER_MEL, above)

@@ -1,0 +1,1 @@
+"""The two towers, the retriever that joins them, and the loading of published weights."""

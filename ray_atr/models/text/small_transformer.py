@@ -1,0 +1,111 @@
+"""A light transformer over a subword vocabulary, trained from scratch on two CPU cores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from ray_atr.models.text.tokenizer import PAD_ID, START_ID
+from ray_atr.models.tower import Encoded, TextSettings, TextTower, masked_mean
+from ray_atr.settings import refuse, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallTransformer(TextSettings):
+    """Token embeddings, a pre-norm transformer, mean over the tokens."""
+
+    name: ClassVar[str] = "small_transformer"
+    trains_tokenizer: ClassVar[bool] = True
+
+    vocab_size: int = setting(4096, "subwords of the vocabulary that is trained on the training captions", at_least=260)
+    width: int = setting(128, "width W of the tower", at_least=8)
+    num_layers: int = setting(2, "transformer layers", at_least=1)
+    num_heads: int = setting(4, "attention heads; they divide the width", at_least=1)
+    max_tokens: int = setting(64, "longer texts are cut to so many tokens", at_least=2)
+    dropout: float = setting(0.0, "share of token embeddings' elements that training sets to zero", at_least=0, below=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width % self.num_heads:
+            raise refuse("num_heads", self.num_heads, f"a divisor of the width, {self.width}")
+
+    def build(self, tokenizer: object | None = None) -> SmallTransformerTower:
+        if not isinstance(tokenizer, Tokenizer):
+            raise refuse(
+                "model.text", tokenizer, f"a tokeniser trained on the training captions; {self.name} has no other"
+            )
+        return SmallTransformerTower(self, tokenizer)
+
+
+class SmallTransformerTower(TextTower):
+    """Linear layers run on real tokens only (no padding), attention on the padded square."""
+
+    def __init__(self, settings: SmallTransformer, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self.width = settings.width
+        self.tokenizer = tokenizer
+        self.max_tokens = settings.max_tokens
+        self.pad_token_id = PAD_ID
+        self.embedding = nn.Embedding(tokenizer.get_vocab_size(), settings.width)
+        nn.init.normal_(self.embedding.weight, std=1.0)
+        self.register_buffer("positions", sinusoids(settings.max_tokens, settings.width), persistent=False)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.blocks = nn.ModuleList([Block(settings.width, settings.num_heads) for _ in range(settings.num_layers)])
+        self.norm = nn.LayerNorm(settings.width)
+
+    def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
+        """One vocabulary serves every language, so `languages` changes nothing here."""
+        encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [[START_ID, *encoding.ids[: self.max_tokens - 1]] for encoding in encodings]
+
+    def forward(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
+        index = token_mask.flatten().nonzero().squeeze(1)
+        columns = torch.arange(token_ids.shape[1], device=token_ids.device).expand_as(token_ids)
+        assert isinstance(self.positions, Tensor)
+        packed = self.embedding(token_ids.flatten()[index]) + self.positions[columns.flatten()[index]]
+        packed = self.dropout(packed)
+        for block in self.blocks:
+            packed = block(packed, index, token_mask)
+        tokens = unpack(self.norm(packed), index, token_mask)
+        return Encoded(masked_mean(tokens, token_mask), tokens, token_mask)
+
+    def layers(self) -> list[list[nn.Module]]:
+        return [[self.embedding], *[[block] for block in self.blocks], [self.norm]]
+
+
+class Block(nn.Module):
+    """Pre-norm self-attention and feed-forward on packed tokens [tokens, W]."""
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, packed: Tensor, index: Tensor, token_mask: Tensor) -> Tensor:
+        N, L = token_mask.shape
+        qkv = unpack(self.qkv(self.norm1(packed)), index, token_mask)
+        q, k, v = qkv.view(N, L, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        attended = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=token_mask[:, None, None, :])
+        packed = packed + self.projection(attended.transpose(1, 2).reshape(N * L, -1)[index])
+        return packed + self.feed_forward(self.norm2(packed))
+
+
+def unpack(packed: Tensor, index: Tensor, token_mask: Tensor) -> Tensor:
+    """Packed tokens [tokens, W] at their places in [N, L, W], zero on padding."""
+    N, L = token_mask.shape
+    return packed.new_zeros(N * L, packed.shape[1]).index_copy(0, index, packed).view(N, L, -1)
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """Sine and cosine position table [length, width] (Vaswani et al. 2017, section 3.5)."""
+    rates = torch.exp(-math.log(10_000.0) * torch.arange(0, width, 2) / width)
+    angles = torch.arange(length)[:, None] * rates
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :width]

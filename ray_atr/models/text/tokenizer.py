@@ -1,0 +1,29 @@
+"""A subword vocabulary trained on the training captions of all languages at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+PAD, START = "<pad>", "<s>"
+PAD_ID, START_ID = 0, 1
+
+
+def train_tokenizer(captions: Iterable[str], vocab_size: int = 4096) -> Tokenizer:
+    """A byte-level BPE tokeniser: no text of any language is unknown to it, and equal captions give equal merges.
+
+    Ids 0 and 1 are padding and the start of a text. Texts are NFKC-normalised and lower-cased.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[PAD, START],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(sorted(set(captions)), trainer)
+    return tokenizer
