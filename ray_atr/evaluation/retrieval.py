@@ -1,0 +1,176 @@
+"""Recall, mAP and median rank in both directions, with ties counted as the share of orders they allow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ray_atr.evaluation.arrays import Array, IntegerArray
+from ray_atr.evaluation.ranks import BothRanks, PairRanks, count_ranks
+from ray_atr.evaluation.relevance import Relevance, relevance_by_clip
+
+RECALL_AT = (1, 5, 10)
+MAP_AT = 10
+
+
+@dataclass(frozen=True)
+class QueryScores:
+    """One direction's scores, one entry a query that has something relevant; arrays [Q]."""
+
+    query: np.ndarray
+    """Index of the query among all texts (or clips)."""
+    recall: dict[int, np.ndarray]
+    """k -> chance in [0, 1] that the first k hold a relevant candidate; 0 or 1 unless candidates tie."""
+    average_precision: np.ndarray
+    """Expected AP at 10 in [0, 1]."""
+    first_rank: np.ndarray
+    """Expected 0-based rank of the first relevant candidate."""
+    is_tied: np.ndarray
+    """Whether an irrelevant candidate ties with a relevant one."""
+
+    def metrics(self) -> dict[str, float]:
+        """Means over the queries; `median_rank` is 1-based (1 = perfect), `tied_queries` a count."""
+        result = {f"recall_at_{k}": float(values.mean()) for k, values in self.recall.items()}
+        result[f"map_at_{MAP_AT}"] = float(self.average_precision.mean())
+        result["median_rank"] = float(np.median(self.first_rank)) + 1
+        result["tied_queries"] = float(self.is_tied.sum())
+        return result
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """Both directions of one retrieval task."""
+
+    text_to_audio: QueryScores
+    audio_to_text: QueryScores
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            f"{direction}/{name}": value
+            for direction, scores in (("text_to_audio", self.text_to_audio), ("audio_to_text", self.audio_to_text))
+            for name, value in scores.metrics().items()
+        }
+
+
+def retrieval_metrics(
+    audio: Array,
+    captions: Array,
+    clip_of_caption: IntegerArray,
+    *,
+    device: torch.device | str | None = None,
+    block_side: int | None = None,
+) -> dict[str, float]:
+    """Retrieval metrics of captions [M, D] against clips `audio` [N, D]; caption m describes clip `clip_of_caption[m]`.
+
+    Rows are compared by cosine, whatever their norm. Every caption is a text-to-audio query with one relevant clip;
+    every clip with a caption is an audio-to-text query for which all its captions are relevant, and finding any of them
+    counts for recall. Clips without a caption are candidates only.
+
+    Keys: `text_to_audio/` and `audio_to_text/` + `recall_at_1`, `recall_at_5`, `recall_at_10`, `map_at_10` (shares in
+    [0, 1]), `median_rank` (of the first relevant candidate, 1 = first) and `tied_queries` (count). A tie counts as its
+    expectation over the orders of the tied candidates, so that a model whose scores are all equal gets chance. Ranks
+    are exact at any `block_side` (scores held at once: its square); `device` defaults to where `audio` lies.
+    """
+    return retrieve(audio, captions, clip_of_caption, device=device, block_side=block_side).metrics()
+
+
+def retrieve(
+    audio: Array,
+    captions: Array,
+    clip_of_caption: IntegerArray,
+    *,
+    device: torch.device | str | None = None,
+    block_side: int | None = None,
+) -> Retrieval:
+    """As `retrieval_metrics`, but with the scores of each query, for intervals and pictures."""
+    relevance = relevance_by_clip(clip_of_caption, len(captions), len(audio))
+    return score(count_ranks(captions, audio, relevance, device=device, block_side=block_side), relevance)
+
+
+def score(ranks: BothRanks, relevance: Relevance) -> Retrieval:
+    """Query scores from the ranks of the relevant pairs."""
+    return Retrieval(
+        text_to_audio=score_queries(relevance.text.numpy(), ranks.text_to_audio),
+        audio_to_text=score_queries(relevance.clip.numpy(), ranks.audio_to_text),
+    )
+
+
+def score_queries(query: np.ndarray, ranks: PairRanks) -> QueryScores:
+    """Expected recall, AP at 10 and first rank of each query, from its relevant pairs' counts.
+
+    AP at k is (1 / min(R, k)) sum over the relevant candidates' sorted 1-based ranks r_m <= k of m / r_m, R relevant in
+    all: the usual definition, and never above 1. Within a tie of t candidates, r of them relevant, below g greater ones
+    of which b are relevant, position g + i holds a relevant one with chance r / t, and then
+    b + 1 + (i - 1)(r - 1)/(t - 1) relevant ones stand at or above it in expectation (McSherry and Najork 2008).
+    """
+    groups = _tie_groups(query, ranks)
+    first = groups.is_first
+    gain = np.bincount(groups.query_index, _precision_gain(groups, MAP_AT))
+    return QueryScores(
+        query=groups.queries,
+        recall={k: _chance_within(groups, k)[first] for k in RECALL_AT},
+        average_precision=gain / np.minimum(groups.relevant_in_all, MAP_AT),
+        first_rank=(groups.greater + (groups.tied + 1) / (groups.relevant + 1) - 1)[first],
+        is_tied=np.bincount(groups.query_index, groups.tied > groups.relevant) > 0,
+    )
+
+
+@dataclass(frozen=True)
+class _TieGroups:
+    """Relevant candidates of one query with one score, [G], ordered by query and then from best to worst."""
+
+    queries: np.ndarray
+    relevant_in_all: np.ndarray
+    query_index: np.ndarray
+    greater: np.ndarray
+    tied: np.ndarray
+    relevant: np.ndarray
+    relevant_above: np.ndarray
+    is_first: np.ndarray
+
+
+def _tie_groups(query: np.ndarray, ranks: PairRanks) -> _TieGroups:
+    greater, tied = ranks.greater.numpy(), ranks.tied.numpy()
+    order = np.lexsort((greater, query))
+    query, greater, tied = query[order], greater[order], tied[order]
+    new_query = np.r_[True, query[1:] != query[:-1]]
+    new_group = new_query | np.r_[True, greater[1:] != greater[:-1]]
+    start = np.flatnonzero(new_group)
+    relevant = np.diff(np.r_[start, len(query)])
+    query_start = np.flatnonzero(new_query)
+    query_index = np.cumsum(new_query)[start] - 1
+    return _TieGroups(
+        queries=query[query_start],
+        relevant_in_all=np.diff(np.r_[query_start, len(query)]),
+        query_index=query_index,
+        greater=greater[start],
+        tied=np.maximum(tied[start], relevant),
+        relevant=relevant,
+        relevant_above=start - query_start[query_index],
+        is_first=new_query[start],
+    )
+
+
+def _chance_within(groups: _TieGroups, k: int) -> np.ndarray:
+    """Chance that a relevant one of the tie is among the first k places: 1 - C(t - r, n) / C(t, n), n places open."""
+    places = np.clip(k - groups.greater, 0, groups.tied)
+    miss = np.ones(len(places))
+    for place in range(k):
+        is_open = place < places
+        left = np.maximum(groups.tied - groups.relevant - place, 0) / np.maximum(groups.tied - place, 1)
+        miss *= np.where(is_open, left, 1.0)
+    return 1 - miss
+
+
+def _precision_gain(groups: _TieGroups, k: int) -> np.ndarray:
+    """What a tie adds to the sum over relevant candidates within the first k of (relevant so far) / (place)."""
+    gain = np.zeros(len(groups.greater))
+    others = (groups.relevant - 1) / np.maximum(groups.tied - 1, 1)
+    for place in range(1, k + 1):
+        rank = groups.greater + place
+        counts = (place <= groups.tied) & (rank <= k)
+        found = groups.relevant_above + 1 + (place - 1) * others
+        gain += np.where(counts, groups.relevant / groups.tied * found / rank, 0.0)
+    return gain
