@@ -1,0 +1,232 @@
+"""Log-mel features computed once per (data set, front end) and shared by every trial, epoch and worker.
+
+Layout of a cache folder, whose name is a hash of the data manifest and the front end's settings:
+
+    train-00000.arrow       features of one data shard: clip_id, features (float16 bytes, [T, F] row-major), frames
+    train.captions.arrow    clip_id, labels, and one list column of captions a language, in the shards' row order
+    manifest.json           written last: a folder that has one is whole
+
+Arrow IPC files are memory-mapped, so workers of one node share one copy in the page cache and take rows in any order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from filelock import FileLock
+
+from ray_atr.data.audio import FrontEnd, clip_features
+from ray_atr.data.shards import Manifest, Shard, read_manifest, read_shard
+from ray_atr.override import flatten
+
+MANIFEST_FILE = "manifest.json"
+FEATURE_DTYPE = np.float16
+Progress = Callable[[int, int], None]
+
+
+def cache_key(manifest: Manifest, front_end: FrontEnd) -> str:
+    """The content hash that names a cache folder: what the features depend on, and nothing else."""
+    content = json.dumps({"data": manifest.hash, "front_end": flatten(front_end), "layout": 1}, sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def ensure_features(
+    data_folder: str | Path,
+    front_end: FrontEnd,
+    cache_root: Path,
+    *,
+    use_ray: bool = True,
+    progress: Progress | None = None,
+) -> Path:
+    """The folder of cached features, computed now where it is absent. Interrupted work is taken up shard by shard.
+
+    Only one process computes; others that ask at the same time wait for it. `progress` is called with the clips done
+    and the clips in all.
+    """
+    manifest = read_manifest(data_folder)
+    folder = cache_root / f"{manifest.name}-{cache_key(manifest, front_end)}"
+    if (folder / MANIFEST_FILE).is_file():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(str(folder) + ".lock"):
+        if not (folder / MANIFEST_FILE).is_file():
+            _compute(manifest, front_end, folder, use_ray, progress)
+    return folder
+
+
+def _compute(manifest: Manifest, front_end: FrontEnd, folder: Path, use_ray: bool, progress: Progress | None) -> None:
+    jobs = [
+        (str(manifest.folder), position, front_end, str(folder))
+        for position, shard in enumerate(manifest.shards)
+        if not (folder / _feature_file(shard, position)).is_file()
+    ]
+    total = sum(shard.num_rows for shard in manifest.shards)
+    done = total - sum(manifest.shards[position].num_rows for _, position, _, _ in jobs)
+    for num_rows in _run_with_ray(jobs) if use_ray else map(compute_shard, jobs):
+        done += num_rows
+        if progress is not None:
+            progress(done, total)
+    splits: dict[str, list[dict[str, Any]]] = {}
+    for position, shard in enumerate(manifest.shards):
+        entry = {"file": _feature_file(shard, position), "num_rows": shard.num_rows}
+        splits.setdefault(shard.split, []).append(entry)
+    for split in splits:
+        _write_captions(manifest, split, folder)
+    content = {"data": manifest.hash, "front_end": flatten(front_end), "splits": splits}
+    _write_aside(folder / MANIFEST_FILE, json.dumps(content, indent=1).encode())
+
+
+def _run_with_ray(jobs: Sequence[tuple[str, int, FrontEnd, str]]) -> Iterator[int]:
+    import ray
+
+    if not jobs:
+        return
+    dataset = ray.data.from_items([{"job": list(job)} for job in jobs], override_num_blocks=len(jobs))
+    # A block is one shard, so memory is bounded by the shards in work; half a CPU each lets readers run beside trainers.
+    computed = dataset.map(lambda row: {"num_rows": compute_shard(tuple(row["job"]))}, num_cpus=0.5)
+    for row in computed.iter_rows():
+        yield int(row["num_rows"])
+
+
+def compute_shard(job: tuple[str, int, FrontEnd, str]) -> int:
+    """Compute and write the features of one data shard; returns the number of clips. ValueError names a bad clip."""
+    data_folder, position, front_end, folder = job
+    manifest = read_manifest(data_folder)
+    shard = manifest.shards[position]
+    destination = Path(folder) / _feature_file(shard, position)
+    schema = pa.schema([("clip_id", pa.string()), ("features", pa.large_binary()), ("frames", pa.int32())])
+    aside = destination.with_name(f".{destination.name}.{os.getpid()}")
+    with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        for batch in read_shard(manifest, shard, columns=["clip_id", "audio"]):
+            ids = batch.column("clip_id").to_pylist()
+            features = [
+                clip_features(audio.as_buffer(), front_end, clip_id).astype(FEATURE_DTYPE)
+                for clip_id, audio in zip(ids, batch.column("audio"), strict=True)
+            ]
+            frames = pa.array([len(feature) for feature in features], pa.int32())
+            encoded = pa.array([feature.tobytes() for feature in features], pa.large_binary())
+            writer.write_batch(pa.record_batch([pa.array(ids, pa.string()), encoded, frames], schema=schema))
+    os.replace(aside, destination)
+    return shard.num_rows
+
+
+def _write_captions(manifest: Manifest, split: str, folder: Path) -> None:
+    languages = list(manifest.languages)
+    columns: dict[str, list[Any]] = {"clip_id": [], "labels": [], **{code: [] for code in languages}}
+    for shard in manifest.shards:
+        if shard.split != split:
+            continue
+        for batch in read_shard(manifest, shard, columns=["clip_id", "labels", "captions"]):
+            for row in batch.to_pylist():
+                captions = dict(row["captions"])
+                columns["clip_id"].append(row["clip_id"])
+                columns["labels"].append(row["labels"] or [])
+                for code in languages:
+                    columns[code].append(captions.get(code) or [])
+    types = {"clip_id": pa.string()}
+    table = pa.table(
+        {name: pa.array(values, types.get(name, pa.list_(pa.string()))) for name, values in columns.items()}
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    _write_aside(folder / f"{split}.captions.arrow", sink.getvalue().to_pybytes())
+
+
+def _feature_file(shard: Shard, position: int) -> str:
+    return f"{shard.split}-{position:05d}.arrow"
+
+
+def _write_aside(path: Path, content: bytes) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_bytes(content)
+    os.replace(aside, path)
+
+
+def remove_features(folder: Path) -> None:
+    """Delete a cache folder, its manifest first, so that a half-deleted one is never taken for whole."""
+    (folder / MANIFEST_FILE).unlink(missing_ok=True)
+    shutil.rmtree(folder)
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """One split of a cache folder: N clips, their features by row number, their captions by language."""
+
+    folder: Path
+    split: str
+    num_mels: int
+    shard_files: tuple[str, ...]
+    shard_starts: np.ndarray
+    captions: pa.Table = field(repr=False)
+
+    def __len__(self) -> int:
+        return int(self.captions.num_rows)
+
+    @cached_property
+    def clip_ids(self) -> list[str]:
+        return self.captions.column("clip_id").to_pylist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def labels(self) -> list[list[str]]:
+        return self.captions.column("labels").to_pylist()  # type: ignore[no-any-return]
+
+    @property
+    def languages(self) -> list[str]:
+        return [name for name in self.captions.column_names if name not in ("clip_id", "labels")]
+
+    def captions_in(self, language: str, rows: np.ndarray | None = None) -> list[list[str]]:
+        """The captions in one language of the given rows (of all rows by default), a list a clip, empty where absent."""
+        if language not in self.captions.column_names:
+            return [[]] * (len(self) if rows is None else len(rows))
+        column = self.captions.column(language)
+        return (column if rows is None else column.take(pa.array(rows))).to_pylist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def _shards(self) -> list[pa.Table]:
+        return [pa.ipc.open_file(pa.memory_map(str(self.folder / name))).read_all() for name in self.shard_files]
+
+    def features(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Features of the given rows, zero-padded to the longest: `[n, T, F]` float16, and their frames `[n]`."""
+        shard_of = np.searchsorted(self.shard_starts, rows, side="right") - 1
+        arrays = []
+        for row, shard in zip(rows, shard_of, strict=True):
+            scalar = self._shards[shard].column("features")[int(row - self.shard_starts[shard])]
+            arrays.append(np.frombuffer(scalar.as_buffer(), FEATURE_DTYPE).reshape(-1, self.num_mels))
+        frames = np.array([len(array) for array in arrays], np.int64)
+        padded = np.zeros((len(arrays), int(frames.max(initial=0)), self.num_mels), FEATURE_DTYPE)
+        for index, array in enumerate(arrays):
+            padded[index, : len(array)] = array
+        return padded, frames
+
+
+@lru_cache(maxsize=32)
+def open_features(folder: Path, split: str) -> FeatureSet:
+    """Open one split of a whole cache folder. ValueError when the folder is not whole or has no such split."""
+    path = folder / MANIFEST_FILE
+    if not path.is_file():
+        raise ValueError(f"{folder}: not a whole feature cache ({MANIFEST_FILE} is missing)")
+    content = json.loads(path.read_text())
+    if split not in content["splits"]:
+        raise ValueError(f"{folder}: no split {split!r}; it has {', '.join(content['splits'])}")
+    shards = content["splits"][split]
+    starts = np.concatenate([[0], np.cumsum([shard["num_rows"] for shard in shards])[:-1]])
+    captions = pa.ipc.open_file(pa.memory_map(str(folder / f"{split}.captions.arrow"))).read_all()
+    return FeatureSet(
+        folder=folder,
+        split=split,
+        num_mels=int(content["num_features"]) if "num_features" in content else int(content["front_end"]["num_mels"]),
+        shard_files=tuple(shard["file"] for shard in shards),
+        shard_starts=starts.astype(np.int64),
+        captions=captions,
+    )

@@ -1,0 +1,113 @@
+"""Cached features streamed in a plan's order: through Ray Data for trainers, or plainly in this process.
+
+Both give the same batches in the same order. Through Ray Data, tasks read the rows ahead of the trainer, beside it on
+other cores; the plan's rows are the data set's items, so sharding among workers and resuming are slices of the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ray_atr.data.cache import FeatureSet, open_features
+from ray_atr.data.plan import Plan
+
+# Steps read by one task: enough that a task is worth its start, few enough that the first batch comes soon.
+BLOCK_BYTES = 16 << 20
+READER_CPUS = 0.25
+
+
+@dataclass(frozen=True)
+class FeatureBatch:
+    """One worker's share of a step: row numbers `[b]`, features `[b, T, F]` float32, frames `[b]`."""
+
+    epoch: int
+    step: int
+    rows: np.ndarray
+    features: Tensor
+    frames: Tensor
+
+
+def stream(features: FeatureSet, plans: list[Plan], *, first_step: int = 0, use_ray: bool) -> Iterator[FeatureBatch]:
+    """The batches of consecutive epochs' plans, from `first_step` of the first plan on.
+
+    One Ray Data execution serves all plans, so an epoch's end does not drain the pipeline.
+    """
+    steps = [
+        (plan.epoch, step, rows)
+        for number, plan in enumerate(plans)
+        for step, rows in enumerate(plan.rows)
+        if number or step >= first_step
+    ]
+    read = _read_through_ray(features, steps) if use_ray else _read_here(features, steps)
+    for epoch, step, rows, array, frames in read:
+        yield FeatureBatch(
+            epoch=epoch,
+            step=step,
+            rows=rows,
+            features=torch.from_numpy(array.astype(np.float32)),
+            frames=torch.from_numpy(frames.astype(np.int64)),
+        )
+
+
+Step = tuple[int, int, np.ndarray]
+Read = tuple[int, int, np.ndarray, np.ndarray, np.ndarray]
+
+
+def _read_here(features: FeatureSet, steps: list[Step]) -> Iterator[Read]:
+    for epoch, step, rows in steps:
+        array, frames = features.features(rows)
+        yield epoch, step, rows, array, frames
+
+
+def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]:
+    import ray
+
+    from ray_atr.runtime import quiet_ray_data
+
+    if not steps:
+        return
+    quiet_ray_data()
+    context = ray.data.DataContext.get_current()
+    # Batches must come in the plan's order, whichever task ends first.
+    context.execution_options.preserve_order = True
+    items = [{"epoch": epoch, "step": step, "rows": rows} for epoch, step, rows in steps]
+    dataset = ray.data.from_items(items, override_num_blocks=_num_blocks(features, steps))
+    dataset = dataset.map_batches(
+        _read_block,
+        fn_kwargs={"folder": str(features.folder), "split": features.split},
+        batch_size=None,
+        num_cpus=READER_CPUS,
+    )
+    for row in dataset.iter_rows(prefetch_batches=2):
+        yield int(row["epoch"]), int(row["step"]), row["rows"], row["features"], row["frames"]
+
+
+def _num_blocks(features: FeatureSet, steps: list[Step]) -> int:
+    sample, _ = features.features(steps[0][2][:1])
+    bytes_per_step = sample.nbytes * len(steps[0][2])
+    steps_per_block = max(1, min(BLOCK_BYTES // max(bytes_per_step, 1), 32))
+    return -(-len(steps) // steps_per_block)
+
+
+def _read_block(batch: dict[str, Any], folder: str, split: str) -> dict[str, Any]:
+    features = open_features(Path(folder), split)
+    read = [features.features(np.asarray(rows)) for rows in batch["rows"]]
+    return {
+        **batch,
+        "features": _ragged([array for array, _ in read]),
+        "frames": _ragged([frames for _, frames in read]),
+    }
+
+
+def _ragged(arrays: list[np.ndarray]) -> np.ndarray:
+    """An object array of arrays: Ray Data stores it as a tensor column whose rows may differ in shape."""
+    column = np.empty(len(arrays), object)
+    column[:] = arrays
+    return column

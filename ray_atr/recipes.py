@@ -1,0 +1,11 @@
+"""Experiments by name: each recipe derives from another one and changes what is different."""
+
+from __future__ import annotations
+
+from ray_atr.experiment import Experiment
+from ray_atr.override import override
+
+
+def quickstart() -> Experiment:
+    """The synthetic soundscapes and two small towers: seconds an epoch on one CPU core."""
+    return override(Experiment(), {"train.epochs": 8, "train.batch_size": 64, "train.learning_rate": 2e-3})

@@ -1,0 +1,195 @@
+"""A run folder: the local truth of what was run and what came out, readable without Ray or MLflow.
+
+    RUN/experiment.json                  the base experiment, flattened
+    RUN/sweep.json                       name, space, seeds, data manifest hash, code version, command
+    RUN/trials/<trial_id>/trial.json     name, overrides, status, error, training seconds
+    RUN/trials/<trial_id>/metrics.jsonl  one line an epoch
+    RUN/trials/<trial_id>/result.json    best epoch, its validation and test metrics; written when the trial is finished
+    RUN/trials/<trial_id>/last, best     checkpoints
+    RUN/report/                          tables, figures, page
+
+Every JSON file is written aside and renamed. A trial with a `result.json` is finished and is never run again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray_atr.experiment import Experiment, load_experiment
+from ray_atr.override import flatten
+
+Status = str
+PENDING, RUNNING, FINISHED, FAILED = "pending", "running", "finished", "failed"
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON aside and rename it into place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    os.replace(aside, path)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; ValueError names the file where it is not JSON."""
+    try:
+        return json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: not JSON ({error})") from None
+
+
+def make_trial_id(overrides: Mapping[str, Any]) -> str:
+    """A name that says what the trial varies, made unique by a hash: the same point has the same id in every run."""
+    readable = re.sub(r"[^A-Za-z0-9.=-]+", "-", trial_name(overrides)).strip("-")[:60]
+    digest = hashlib.sha256(json.dumps(dict(overrides), sort_keys=True, default=str).encode()).hexdigest()[:8]
+    return f"{readable}-{digest}" if readable else digest
+
+
+SHORT_NAMES = {"data.noise.ratio": "noise", "objective.pair.transport_mass": "mass", "train.learning_rate": "lr"}
+
+
+def trial_name(overrides: Mapping[str, Any]) -> str:
+    """What a person calls the trial: `m_ltm noise=0.4 seed=1`."""
+    words = [str(overrides["objective"])] if "objective" in overrides else []
+    ordered = sorted(overrides, key=lambda path: path == "seed")
+    for path in ordered:
+        if path == "objective":
+            continue
+        value = overrides[path]
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        words.append(f"{SHORT_NAMES.get(path, path.rsplit('.', 1)[-1])}={text}")
+    return " ".join(words) or "base"
+
+
+@dataclass(frozen=True)
+class TrialFolder:
+    """The files of one trial."""
+
+    folder: Path
+
+    @property
+    def trial_id(self) -> str:
+        return self.folder.name
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.folder / "result.json").is_file()
+
+    def describe(self) -> dict[str, Any]:
+        return read_json(self.folder / "trial.json")  # type: ignore[no-any-return]
+
+    def update(self, **changes: Any) -> None:
+        path = self.folder / "trial.json"
+        write_json(path, {**(read_json(path) if path.is_file() else {}), **changes})
+
+    def epochs(self) -> list[dict[str, Any]]:
+        """The recorded epochs in order. A last line cut off by a kill is left out: its epoch will be recorded again."""
+        path = self.folder / "metrics.jsonl"
+        if not path.is_file():
+            return []
+        rows = []
+        for line in path.read_text().splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return rows
+
+    def add_epoch(self, metrics: Mapping[str, Any]) -> bool:
+        """Record an epoch's metrics; False where that epoch is there already (a resumed run reports it again)."""
+        rows = self.epochs()
+        if any(row["epoch"] == metrics["epoch"] for row in rows):
+            return False
+        rows.append({**metrics, "time": time.time()})
+        path = self.folder / "metrics.jsonl"
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        aside.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        os.replace(aside, path)
+        return True
+
+    def finish(self, final: Mapping[str, Any]) -> None:
+        """Write the result: the best epoch's validation and test metrics, and the last epoch's validation metrics."""
+        rows = self.epochs()
+        best = next((row for row in rows if row["epoch"] == final["best_epoch"]), {})
+        write_json(
+            self.folder / "result.json",
+            {
+                "best_epoch": final["best_epoch"],
+                "clean_share": final.get("train/clean_share"),
+                "val": _evaluation_metrics(best),
+                "last": _evaluation_metrics(rows[-1] if rows else {}),
+                "test": {name[len("test/") :]: value for name, value in final.items() if name.startswith("test/")},
+                "train_seconds": rows[-1].get("seconds/train") if rows else None,
+            },
+        )
+        self.update(status=FINISHED, error=None, train_seconds=rows[-1].get("seconds/train") if rows else None)
+
+
+def _evaluation_metrics(row: Mapping[str, Any]) -> dict[str, Any]:
+    others = ("train/", "seconds/", "memory/", "knowledge/")
+    return {name: value for name, value in row.items() if "/" in name and not name.startswith(others)}
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run folder on disk."""
+
+    path: Path
+
+    @staticmethod
+    def create(path: Path, experiment: Experiment, info: Mapping[str, Any]) -> RunFolder:
+        """Make a new run folder. ValueError where it cannot be written or holds a run already."""
+        if (path / "sweep.json").exists():
+            raise ValueError(f"{path}: a run folder already; go on with --resume {path}, or choose another")
+        try:
+            (path / "trials").mkdir(parents=True, exist_ok=True)
+            write_json(path / "experiment.json", flatten(experiment))
+            write_json(path / "sweep.json", dict(info))
+        except OSError as error:
+            raise ValueError(f"{path}: the run folder cannot be written ({error.strerror})") from None
+        return RunFolder(path)
+
+    @staticmethod
+    def open(path: Path) -> RunFolder:
+        """Open an existing run folder. ValueError where it is none."""
+        if not (path / "sweep.json").is_file():
+            raise ValueError(f"{path}: not a run folder (sweep.json is missing)")
+        return RunFolder(path)
+
+    @property
+    def experiment(self) -> Experiment:
+        return load_experiment(self.path / "experiment.json")
+
+    @property
+    def info(self) -> dict[str, Any]:
+        return read_json(self.path / "sweep.json")  # type: ignore[no-any-return]
+
+    def trial(self, trial_id: str) -> TrialFolder:
+        return TrialFolder(self.path / "trials" / trial_id)
+
+    def trials(self) -> Iterator[TrialFolder]:
+        for folder in sorted((self.path / "trials").iterdir()):
+            if (folder / "trial.json").is_file():
+                yield TrialFolder(folder)
+
+    def add_trial(self, overrides: Mapping[str, Any]) -> TrialFolder:
+        """The folder of a trial, with its `trial.json` where that is not there yet."""
+        trial = self.trial(make_trial_id(overrides))
+        if not (trial.folder / "trial.json").is_file():
+            trial.update(
+                trial_id=trial.trial_id,
+                name=trial_name(overrides),
+                overrides=dict(overrides),
+                status=PENDING,
+                error=None,
+                train_seconds=None,
+            )
+        return trial

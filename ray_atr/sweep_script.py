@@ -1,0 +1,92 @@
+"""What the sweep scripts share: make or resume the run folder, run, report, and say where everything is."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ray_atr.experiment import Experiment
+from ray_atr.override import flatten, override
+from ray_atr.run_folder import RunFolder
+from ray_atr.runtime import code_version, home
+from ray_atr.sweep import ConsoleProgress, SweepResult, sweep
+
+
+def run_sweep_script(
+    name: str,
+    recipe: Experiment,
+    settings: Mapping[str, str],
+    points: Sequence[Mapping[str, Any]],
+    *,
+    out: Path | None = None,
+    resume: Path | None = None,
+    concurrency: int | None = None,
+    retry_failed: bool = False,
+) -> None:
+    """Run a sweep from a script and end with its tables and the commands that go on from there.
+
+    Raises ValueError for a mistake in the settings or points, before anything is written; KeyboardInterrupt, carrying the
+    command that resumes, when it was interrupted. Exits with 1 where a trial failed.
+    """
+    experiment = override(recipe, settings)
+    for point in points:
+        override(experiment, point)
+    run = _open_or_create(name, experiment, settings, points, out, resume)
+    where = home()
+    print(f"run folder: {run.path}")
+    finished = sum(run.add_trial(point).is_finished for point in points)
+    progress = ConsoleProgress(len(points), experiment.train.epochs, finished)
+    started = time.monotonic()
+    result = sweep(run, points, where, listeners=[progress], concurrency=concurrency, retry_failed=retry_failed)
+    _finish(run, result, time.monotonic() - started)
+
+
+def _open_or_create(
+    name: str,
+    experiment: Experiment,
+    settings: Mapping[str, str],
+    points: Sequence[Mapping[str, Any]],
+    out: Path | None,
+    resume: Path | None,
+) -> RunFolder:
+    varied = list(dict.fromkeys(path for point in points for path in point))
+    if resume is None:
+        folder = out or home() / "runs" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        info = {
+            "name": name,
+            "varied": varied,
+            "space": {path: sorted({point[path] for point in points if path in point}, key=str) for path in varied},
+            "seeds": sorted({point["seed"] for point in points if "seed" in point}),
+            "code": code_version(),
+            "command": shlex.join([Path(sys.executable).name, *sys.argv]),
+        }
+        return RunFolder.create(folder.resolve(), experiment, info)
+    run = RunFolder.open(resume.resolve())
+    if run.info["name"] != name:
+        raise ValueError(f"{resume}: a run of {run.info['name']}, not of {name}")
+    kept, wanted = flatten(run.experiment), flatten(experiment)
+    different = sorted(path for path in wanted if kept.get(path) != wanted[path] and not path.startswith("scaling."))
+    if different:
+        path = different[0]
+        raise ValueError(
+            f"{resume}: the run of another experiment; {path} is {kept.get(path)!r} there and {wanted[path]!r} here"
+            + (f" (and {len(different) - 1} more)" if len(different) > 1 else "")
+        )
+    return run
+
+
+def _finish(run: RunFolder, result: SweepResult, seconds: float) -> None:
+    print(f"\n{len(result.finished)} trials finished, {len(result.failed)} failed, in {seconds / 60:.1f} minutes")
+    print(f"run folder: {run.path}")
+    if result.unfinished:
+        raise KeyboardInterrupt(f"{len(result.unfinished)} trials to do; go on with --resume {run.path}")
+    if result.failed:
+        for trial_id in result.failed:
+            described = run.trial(trial_id).describe()
+            print(f"failed: {described['name']}: {described['error']}", file=sys.stderr)
+        print(f"run them again with --resume {run.path} --retry-failed", file=sys.stderr)
+        raise SystemExit(1)

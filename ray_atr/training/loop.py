@@ -1,0 +1,288 @@
+"""The training loop of one worker: the same with Ray's workers around it and without Ray at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ray_atr.data.cache import open_features
+from ray_atr.data.captions import TrainingCaptions
+from ray_atr.data.plan import Plan, check_batch_size, steps_per_epoch, training_plan
+from ray_atr.data.stream import FeatureBatch, stream
+from ray_atr.experiment import Experiment
+from ray_atr.models.retriever import Retriever, build_retriever, metric_arguments
+from ray_atr.override import flatten
+from ray_atr.training.checkpoint import (
+    STATE_FILE,
+    load_checkpoint,
+    random_state,
+    restore_random_state,
+    save_checkpoint,
+)
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.prepare import Prepared
+from ray_atr.training.step import StepInput, as_draw, check_finite, training_step
+from ray_atr.training.texts import TextBatcher
+from ray_atr.training.validation import evaluate_split, split_exists
+
+Report = Callable[[dict[str, Any]], None]
+"""Called by every worker with one epoch's metrics; the first worker's are kept."""
+
+LAST, BEST = "last", "best"
+
+
+@dataclass
+class Progress:
+    """Where a run stands: what a checkpoint holds beside weights and optimiser."""
+
+    epoch: int = 0
+    step_in_epoch: int = 0
+    best_epoch: int = 0
+    best_value: float = -math.inf
+    history: list[dict[str, Any]] = field(default_factory=list)
+    sums: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def train(
+    experiment: Experiment,
+    prepared: Prepared,
+    folder: Path,
+    report: Report,
+    group: WorkerGroup | None = None,
+    *,
+    use_ray_data: bool = True,
+) -> None:
+    """Train to the end of the last epoch, from `folder/last` where there is one, and report the best epoch's test metrics.
+
+    Leaves `folder/last` (everything needed to go on) and `folder/best` (the retriever of the best validation epoch).
+    Every epoch's metrics are reported, those of a resumed run's earlier epochs again. Raises NonFiniteError before
+    a step that would spoil the weights.
+    """
+    group = group or WorkerGroup()
+    run = _Run(experiment, prepared, folder, report, group, use_ray_data)
+    run.resume()
+    run.train_epochs()
+    run.finish()
+
+
+class _Run:
+    """One worker's state while it trains."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        prepared: Prepared,
+        folder: Path,
+        report: Report,
+        group: WorkerGroup,
+        use_ray_data: bool,
+    ) -> None:
+        self.experiment, self.prepared, self.folder, self.report, self.group = (
+            experiment,
+            prepared,
+            folder,
+            report,
+            group,
+        )
+        self.use_ray_data = use_ray_data
+        data, train_settings = experiment.data, experiment.train
+        self.features = open_features(prepared.features, data.train_split)
+        check_batch_size(len(self.features), train_settings.batch_size, group.size)
+        self.captions = TrainingCaptions(self.features, data.languages, data.noise, experiment.seed, data.positives)
+        self.retriever = build_retriever(
+            experiment.model,
+            tokenizer=prepared.load_tokenizer(),
+            seed=experiment.seed,
+            **metric_arguments(experiment.objective.pair),
+        )
+        self.retriever.to(group.device)
+        self.texts = TextBatcher(self.retriever)
+        self.steps_per_epoch = steps_per_epoch(len(self.features), train_settings.batch_size)
+        self.optimizer = _optimizer(self.retriever, experiment)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer,
+            warm_up_and_cosine(train_settings.warmup_fraction, self.steps_per_epoch * train_settings.epochs),
+        )
+        is_bfloat16 = train_settings.precision == "bfloat16"
+        self.autocast = is_bfloat16 or (train_settings.precision == "auto" and group.device.type == "cuda")
+        self.progress = Progress()
+        # Each worker draws its own dropout; weights and every other draw are already the same on all of them.
+        torch.manual_seed(experiment.seed * 1_000_003 + group.rank)
+
+    def resume(self) -> None:
+        if not (self.folder / LAST / STATE_FILE).is_file():
+            return
+        state = load_checkpoint(self.folder / LAST, self.group.device)
+        if state["experiment"] != _deciding(self.experiment):
+            raise ValueError(f"{self.folder / LAST}: the checkpoint of another experiment")
+        self.retriever.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.progress = Progress(**state["progress"])
+        if self.group.rank < len(state["random"]):
+            restore_random_state(state["random"][self.group.rank])
+        for metrics in self.progress.history:
+            self.report(metrics)
+
+    def train_epochs(self) -> None:
+        progress, settings = self.progress, self.experiment.train
+        plans = [self._plan(epoch) for epoch in range(progress.epoch, settings.epochs)]
+        if not plans:
+            return
+        batches = stream(self.features, plans, first_step=progress.step_in_epoch, use_ray=self.use_ray_data)
+        self.retriever.train()
+        started = time.perf_counter()
+        for batch in batches:
+            self._step(batch)
+            is_last = progress.step_in_epoch == self.steps_per_epoch
+            every = settings.checkpoint_every_steps
+            if is_last or (every and progress.step_in_epoch % every == 0):
+                progress.seconds += time.perf_counter() - started
+                if is_last:
+                    self._end_epoch()
+                self._save()
+                if is_last:
+                    self.report(progress.history[-1])
+                started = time.perf_counter()
+
+    def _plan(self, epoch: int) -> Plan:
+        return training_plan(
+            self.features.clip_ids,
+            seed=self.experiment.seed,
+            epoch=epoch,
+            batch_size=self.experiment.train.batch_size,
+            rank=self.group.rank,
+            num_workers=self.group.size,
+        )
+
+    def _step(self, batch: FeatureBatch) -> None:
+        experiment, progress = self.experiment, self.progress
+        captions = self.captions.batch(batch.rows, batch.epoch)
+        clip_ids = [self.features.clip_ids[row] for row in batch.rows]
+        mask = torch.from_numpy(captions.mask)
+        step_input = StepInput(
+            clip_ids=clip_ids,
+            features=batch.features,
+            frames=batch.frames,
+            captions=captions,
+            draw=as_draw(experiment.objective.scheme.draw(experiment.seed, batch.epoch, clip_ids, mask)),
+        )
+        self.optimizer.zero_grad(set_to_none=True)
+        scalars = training_step(
+            self.retriever,
+            self.texts,
+            experiment.objective,
+            step_input,
+            experiment.data.languages,
+            self.group,
+            autocast=self.autocast,
+        )
+        limit = experiment.train.clip_norm or math.inf
+        norm = torch.nn.utils.clip_grad_norm_(self.retriever.parameters(), limit)
+        check_finite(f"gradient norm at epoch {batch.epoch}, step {batch.step}", norm, step_input, self.group)
+        self.optimizer.step()
+        self.scheduler.step()
+        self.retriever.after_step()
+        progress.epoch, progress.step_in_epoch = batch.epoch, batch.step + 1
+        for name, value in {**scalars, "gradient_norm": float(norm)}.items():
+            progress.sums[name] = progress.sums.get(name, 0.0) + value
+
+    def _end_epoch(self) -> None:
+        progress, experiment = self.progress, self.experiment
+        metrics: dict[str, Any] = {
+            f"train/{name}": value / self.steps_per_epoch for name, value in progress.sums.items()
+        }
+        progress.epoch, progress.step_in_epoch, progress.sums = progress.epoch + 1, 0, {}
+        metrics["train/learning_rate"] = self.scheduler.get_last_lr()[0]
+        metrics["epoch"] = progress.epoch
+        metrics["step"] = progress.epoch * self.steps_per_epoch
+        if self.group.device.type == "cuda":
+            metrics["memory/peak_allocated_bytes"] = float(torch.cuda.max_memory_allocated(self.group.device))
+        is_final = progress.epoch == experiment.train.epochs
+        if progress.epoch % experiment.evaluation.every_epochs == 0 or is_final:
+            started = time.perf_counter()
+            metrics.update(self._evaluate(experiment.data.validation_split))
+            metrics["seconds/validation"] = time.perf_counter() - started
+            value = metrics.get(experiment.evaluation.select_by)
+            if value is None and self.group.is_first:
+                raise ValueError(
+                    f"evaluation.select_by: got {experiment.evaluation.select_by!r}; the validation has "
+                    + ", ".join(sorted(name for name in metrics if "/mean/" in name))
+                )
+            if self.group.is_first and value is not None and value > progress.best_value:
+                progress.best_value, progress.best_epoch = float(value), progress.epoch
+                self.retriever.save_pretrained(self.folder / BEST)
+        metrics["seconds/train"] = progress.seconds
+        metrics["best_epoch"] = progress.best_epoch
+        progress.history.append(metrics)
+
+    def _evaluate(self, split: str) -> dict[str, float]:
+        return evaluate_split(
+            self.retriever, self.texts, open_features(self.prepared.features, split), self.experiment, self.group
+        )
+
+    def _save(self) -> None:
+        states = self.group.gather_objects(random_state())
+        if self.group.is_first:
+            save_checkpoint(
+                self.folder / LAST,
+                {
+                    "experiment": _deciding(self.experiment),
+                    "model": self.retriever.state_dict(),
+                    "optimizer": self.optimizer.state_dict(),
+                    "scheduler": {k: v for k, v in self.scheduler.state_dict().items() if k != "lr_lambdas"},
+                    "progress": vars(self.progress),
+                    "random": states,
+                },
+            )
+        self.group.barrier()
+
+    def finish(self) -> None:
+        """Report the best epoch's retriever on the test split, where there is one."""
+        final: dict[str, Any] = {"is_final": True, "best_epoch": self.progress.best_epoch, "epoch": self.progress.epoch}
+        final["train/clean_share"] = self.captions.clean_share
+        split = self.experiment.data.test_split
+        if split_exists(self.prepared.features, split):
+            self.retriever = Retriever.from_pretrained(self.folder / BEST).to(self.group.device)
+            self.texts = TextBatcher(self.retriever)
+            final.update({f"test/{name}": value for name, value in self._evaluate(split).items()})
+        self.report(final)
+
+
+def _deciding(experiment: Experiment) -> str:
+    """The settings that decide a run's weights, as text: a checkpoint of others must not be taken up."""
+    flat = flatten(experiment)
+    kept = {
+        k: v for k, v in flat.items() if not k.startswith(("tracking.", "scaling.", "train.checkpoint_every_steps"))
+    }
+    return json.dumps(kept, sort_keys=True)
+
+
+def _optimizer(retriever: Retriever, experiment: Experiment) -> torch.optim.Optimizer:
+    settings = experiment.train
+    # Decay shrinks matrices; on biases, norms and the temperature it would only shift the model's scale.
+    decayed = [p for p in retriever.parameters() if p.requires_grad and p.ndim >= 2]
+    others = [p for p in retriever.parameters() if p.requires_grad and p.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
+    return optimizer([group for group in groups if group["params"]], lr=settings.learning_rate)
+
+
+def warm_up_and_cosine(warmup_fraction: float, num_steps: int) -> Callable[[int], float]:
+    """Factor of the peak learning rate at a step: linear rise over the first share of the steps, then a half cosine to 0."""
+    warm = max(1, round(warmup_fraction * num_steps))
+
+    def factor(step: int) -> float:
+        if step < warm:
+            return (step + 1) / warm
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warm) / max(1, num_steps - warm))))
+
+    return factor

@@ -1,0 +1,94 @@
+"""What a run needs before its first step, made once by the driver: data set, cached features, tokeniser."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from ray_atr.data.cache import ensure_features, open_features
+from ray_atr.data.shards import read_manifest
+from ray_atr.experiment import Experiment
+from ray_atr.models.text.tokenizer import train_tokenizer
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Where the inputs of a run lie; plain paths, to be sent to workers."""
+
+    data: Path
+    data_hash: str
+    features: Path
+    tokenizer: Path | None
+
+    def load_tokenizer(self) -> Tokenizer | None:
+        """The tokeniser trained on the training captions; None for text towers that bring their own."""
+        return None if self.tokenizer is None else Tokenizer.from_file(str(self.tokenizer))
+
+
+def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Say = print) -> Prepared:
+    """Make or find the data set, its cached features and the tokeniser of an experiment; `say` tells what is being done.
+
+    Raises ValueError naming the setting where the data set is missing or lacks a language or split that is asked for.
+    """
+    folder = data_folder(experiment, home, say)
+    manifest = read_manifest(folder)
+    data = experiment.data
+    missing = [language for language in data.languages if language not in manifest.languages]
+    if missing:
+        raise ValueError(
+            f"data.languages: {', '.join(missing)} not in {folder}; it has {', '.join(manifest.languages)} "
+            f"(choose with --data.languages {','.join(manifest.languages)})"
+        )
+    splits = {shard.split for shard in manifest.shards}
+    for setting, split in (("train_split", data.train_split), ("validation_split", data.validation_split)):
+        if split not in splits:
+            raise ValueError(f"data.{setting}: got {split!r}; {folder} has {', '.join(sorted(splits))}")
+    features = ensure_features(
+        folder,
+        experiment.model.audio.front_end,
+        home / "data" / "features",
+        use_ray=use_ray,
+        progress=lambda done, total: say(f"log-mel features {done:,} of {total:,} clips"),
+    )
+    return Prepared(
+        data=folder,
+        data_hash=manifest.hash,
+        features=features,
+        tokenizer=_tokenizer(experiment, manifest.hash, features, home),
+    )
+
+
+def data_folder(experiment: Experiment, home: Path, say: Say = print) -> Path:
+    """The folder of the experiment's data set; the synthetic one is made where it does not exist yet."""
+    if experiment.data.source != "soundscapes":
+        return Path(experiment.data.source).expanduser().resolve()
+    from ray_atr.data.soundscapes import ensure_soundscapes
+
+    return ensure_soundscapes(experiment.data.soundscapes, home / "data", say=say)
+
+
+def _tokenizer(experiment: Experiment, data_hash: str, features: Path, home: Path) -> Path | None:
+    """Towers that bring no tokeniser of their own get one trained on the training captions, cached by content."""
+    data, text = experiment.data, experiment.model.text
+    if not text.trains_tokenizer:
+        return None
+    vocab_size = getattr(text, "vocab_size", 4096)
+    content = json.dumps([data_hash, data.languages, data.train_split, vocab_size])
+    path = home / "data" / "tokenizers" / f"{hashlib.sha256(content.encode()).hexdigest()[:16]}.json"
+    if not path.is_file():
+        train = open_features(features, data.train_split)
+        captions = (caption for code in data.languages for texts in train.captions_in(code) for caption in texts)
+        tokenizer = train_tokenizer(captions, vocab_size)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        tokenizer.save(str(aside))
+        os.replace(aside, path)
+    return path

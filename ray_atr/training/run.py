@@ -1,0 +1,110 @@
+"""One trial on Ray Train: any number of workers, restarted from the last checkpoint when one dies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ray_atr.experiment import Experiment
+from ray_atr.override import flatten, override
+
+# A worker asks for less than the CPUs it computes on: the rest is what Ray Data's readers and the actors of a small
+# machine run on, which would starve if the workers held every logical CPU.
+WORKER_CPU_SHARE = 0.75
+ERROR_FILE = "error.txt"
+
+
+class TrialError(RuntimeError):
+    """A trial that cannot go on: a mistake in its settings, or numbers that are not finite. Not retried."""
+
+
+def run_trial(experiment: Experiment, folder: Path, home: Path, callbacks: list[Any], report_here: Any) -> None:
+    """Train one experiment to its end, resuming what `folder` holds.
+
+    With `scaling.workers` >= 1 through a TorchTrainer, whose reports reach `callbacks` in its controller; with 0 in this process,
+    calling `report_here(metrics)`. Raises TrialError, or Ray's error when workers died more often than allowed.
+    """
+    config = {"experiment": flatten(experiment), "folder": str(folder), "home": str(home)}
+    if experiment.scaling.workers == 0:
+        _train_in_worker(config, report_here)
+        return
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    scaling = experiment.scaling
+    resources = {"CPU": scaling.cpus_per_worker * WORKER_CPU_SHARE}
+    if scaling.gpus_per_worker:
+        resources["GPU"] = scaling.gpus_per_worker
+    trainer = TorchTrainer(
+        worker,
+        train_loop_config=config,
+        torch_config=TorchConfig(backend="nccl" if scaling.gpus_per_worker >= 1 else "gloo"),
+        scaling_config=ScalingConfig(
+            num_workers=scaling.workers, use_gpu=scaling.gpus_per_worker > 0, resources_per_worker=resources
+        ),
+        run_config=RunConfig(
+            # Named after the trial, never after the time: a restarted trial is the same run to Ray Train.
+            name=folder.name,
+            storage_path=str(folder / "ray"),
+            failure_config=FailureConfig(max_failures=scaling.max_failures),
+            callbacks=callbacks,
+        ),
+    )
+    trainer.fit()
+
+
+def worker(config: dict[str, Any]) -> None:
+    """What each Ray Train worker runs."""
+    import ray.train
+
+    def report(metrics: Mapping[str, Any]) -> None:
+        ray.train.report(dict(metrics))
+
+    _train_in_worker(config, report)
+
+
+def _train_in_worker(config: dict[str, Any], report: Any) -> None:
+    import torch
+
+    from ray_atr.experiment import Experiment
+    from ray_atr.training.loop import train
+    from ray_atr.training.prepare import prepare
+    from ray_atr.training.step import NonFiniteError
+
+    experiment = override(Experiment(), config["experiment"])
+    torch.set_num_threads(max(1, int(experiment.scaling.cpus_per_worker)))
+    try:
+        prepared = prepare(experiment, Path(config["home"]), use_ray=False, say=lambda message: None)
+        train(experiment, prepared, Path(config["folder"]), report, worker_group(experiment))
+    except (ValueError, NonFiniteError) as error:
+        # Trying again would end the same way, so this ends the trial instead of counting as a worker that died.
+        write_error(Path(config["folder"]), str(error))
+
+
+def write_error(folder: Path, message: str) -> None:
+    """Leave word of why a trial ended, for the process that started it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ERROR_FILE).write_text(" ".join(message.split()) + "\n")
+
+
+def worker_group(experiment: Experiment) -> Any:
+    """This process's place among the trial's workers, and its device."""
+    import torch
+    import torch.distributed as dist
+
+    from ray_atr.training.group import WorkerGroup
+
+    device = torch.device("cpu")
+    if experiment.scaling.gpus_per_worker and torch.cuda.is_available():
+        from ray.train.torch import get_device
+
+        device = get_device() if experiment.scaling.workers else torch.device("cuda")
+    if dist.is_available() and dist.is_initialized():
+        return WorkerGroup(rank=dist.get_rank(), size=dist.get_world_size(), device=device)
+    return WorkerGroup(device=device)
+
+
+def cpus_of_a_trial(experiment: Experiment) -> float:
+    """CPUs that one trial keeps busy."""
+    return max(experiment.scaling.workers, 1) * experiment.scaling.cpus_per_worker

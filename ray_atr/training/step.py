@@ -1,0 +1,84 @@
+"""One training step: embed this worker's share, gather, compute the objective on the global batch, back-propagate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ray_atr.data.captions import CaptionBatch
+from ray_atr.models.retriever import Retriever
+from ray_atr.objectives import Embeddings, Objective
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.texts import TextBatcher
+
+
+class NonFiniteError(RuntimeError):
+    """A loss or gradient that is not finite, found before the optimiser step: training must not go on."""
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """This worker's share of a global batch: b clips, their captions, and the language drawn for each (or None)."""
+
+    clip_ids: list[str]
+    features: Tensor
+    frames: Tensor
+    captions: CaptionBatch
+    draw: Tensor | None
+
+
+def training_step(
+    retriever: Retriever,
+    texts: TextBatcher,
+    objective: Objective,
+    batch: StepInput,
+    languages: tuple[str, ...],
+    group: WorkerGroup,
+    *,
+    autocast: bool = False,
+) -> dict[str, float]:
+    """Back-propagate one global batch into `retriever`'s gradients, averaged over workers; returns scalars to log.
+
+    Leaves the gradients of the global batch, as one process that holds all of it would. Raises NonFiniteError where
+    the loss is not finite, naming the clips.
+    """
+    mask = torch.from_numpy(batch.captions.mask)
+    needed = objective.scheme.needed(mask, batch.draw)
+    with torch.autocast(group.device.type, torch.bfloat16, enabled=autocast):
+        audio = retriever.embed_audio(batch.features.to(group.device), batch.frames.to(group.device))
+        text = texts.embed_grid(batch.captions.texts, needed.numpy(), languages)
+    groups = group.gather(torch.from_numpy(batch.captions.groups).to(group.device))
+    embeddings = Embeddings(
+        audio=group.gather(audio.float()),
+        text=group.gather(text.float()),
+        mask=group.gather(needed.to(group.device)),
+        positives=groups[:, None] == groups[None, :],
+    )
+    draw = None if batch.draw is None else group.gather(batch.draw.to(group.device))
+    terms = objective(embeddings, metric=retriever.metric, temperature=retriever.temperature, draw=draw)
+    check_finite("loss", terms.loss, batch, group, terms.scalars)
+    terms.loss.backward()  # type: ignore[no-untyped-call]
+    group.average_gradients(retriever.parameters())
+    return {"loss": terms.loss.item(), **{name: float(value) for name, value in terms.scalars.items()}}
+
+
+def check_finite(
+    what: str, value: Tensor, batch: StepInput, group: WorkerGroup, scalars: Mapping[str, Tensor] | None = None
+) -> None:
+    """Raise NonFiniteError on every worker where the value is not finite on one of them."""
+    if not group.any(not bool(torch.isfinite(value).all())):
+        return
+    named = ", ".join(f"{name}={float(scalar):g}" for name, scalar in (scalars or {}).items())
+    clips = ", ".join(batch.clip_ids[:8]) + (", ..." if len(batch.clip_ids) > 8 else "")
+    raise NonFiniteError(
+        f"{what} is not finite ({float(value):g}) on rank {group.rank}; terms: {named}; clips: {clips}"
+    )
+
+
+def as_draw(draw: Tensor | np.ndarray | None) -> Tensor | None:
+    """A scheme's draw as a tensor."""
+    return torch.from_numpy(draw) if isinstance(draw, np.ndarray) else draw

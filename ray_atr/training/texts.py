@@ -1,0 +1,66 @@
+"""A batch of captions to text embeddings, encoding each distinct caption once, in buckets of similar length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ray_atr.models.retriever import Retriever
+from ray_atr.models.tower import pad_tokens
+
+Caption = tuple[str, str]
+"""A caption's text and its language."""
+
+
+class TextBatcher:
+    """Tokenises captions (each distinct one once a process) and embeds batches of them.
+
+    `bucket` is how many distinct captions go through the encoder together: sorted by length, so that little is padded.
+    """
+
+    def __init__(self, retriever: Retriever, *, bucket: int = 256, memory: int = 500_000) -> None:
+        self.retriever, self.bucket, self.memory = retriever, bucket, memory
+        self.tokens: dict[Caption, list[int]] = {}
+
+    def embed(self, captions: Sequence[Caption]) -> Tensor:
+        """Unit-norm embeddings `[n, D]` of the captions, in their order."""
+        distinct = list(dict.fromkeys(captions))
+        token_ids = self._tokenise(distinct)
+        by_length = sorted(range(len(distinct)), key=lambda index: len(token_ids[index]))
+        parts = [
+            self._embed_bucket([token_ids[index] for index in by_length[start : start + self.bucket]])
+            for start in range(0, len(by_length), self.bucket)
+        ]
+        if not parts:
+            device = next(self.retriever.parameters()).device
+            return torch.zeros(0, self.retriever.settings.embedding_width, device=device)
+        position = {distinct[index]: place for place, index in enumerate(by_length)}
+        embedded = torch.cat(parts)
+        return embedded[torch.tensor([position[caption] for caption in captions], device=embedded.device)]
+
+    def embed_grid(self, texts: list[list[str]], needed: NDArray[np.bool_], languages: Sequence[str]) -> Tensor:
+        """Embeddings `[b, K, D]` of the texts that are needed; zeros elsewhere."""
+        where = np.argwhere(needed)
+        embedded = self.embed([(texts[i][k], languages[k]) for i, k in where])
+        grid = embedded.new_zeros(*needed.shape, embedded.shape[1])
+        index = torch.from_numpy(where).to(embedded.device)
+        return grid.index_put((index[:, 0], index[:, 1]), embedded)
+
+    def _tokenise(self, captions: Sequence[Caption]) -> list[list[int]]:
+        new = [caption for caption in captions if caption not in self.tokens]
+        if new:
+            if len(self.tokens) + len(new) > self.memory:
+                self.tokens.clear()
+                new = list(captions)
+            texts, languages = [text for text, _ in new], [language for _, language in new]
+            self.tokens.update(zip(new, self.retriever.text_tower.tokenise(texts, languages), strict=True))
+        return [self.tokens[caption] for caption in captions]
+
+    def _embed_bucket(self, token_ids: list[list[int]]) -> Tensor:
+        device = next(self.retriever.parameters()).device
+        padded, mask = pad_tokens(token_ids, self.retriever.text_tower.pad_token_id)
+        return self.retriever.embed_text(padded.to(device), mask.to(device))
