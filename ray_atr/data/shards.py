@@ -133,13 +133,15 @@ class Skipped:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a data set holds. `folder` is where it was read from and takes no part in `hash`."""
+    """What a data set holds. `folder` is where it was read from and takes no part in `hash`; `origin` is a hash of what
+    it was imported from, so that the same import is known again."""
 
     name: str
     licence: str
     shards: tuple[Shard, ...]
     skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
+    origin: str = ""
     folder: str = ""
 
     @property
@@ -347,6 +349,7 @@ def write_manifest(folder: Folder, manifest: Manifest) -> None:
             for code in manifest.languages
         },
         "notes": list(manifest.notes),
+        "origin": manifest.origin,
         "shards": [asdict(shard) for shard in manifest.shards],
         "skipped": [asdict(entry) for entry in manifest.skipped],
     }
@@ -368,6 +371,7 @@ def read_manifest(folder: str | Path) -> Manifest:
             shards=tuple(Shard(**shard) for shard in content["shards"]),
             skipped=tuple(Skipped(**entry) for entry in content["skipped"]),
             notes=tuple(content["notes"]),
+            origin=content["origin"],
             folder=opened.name,
         )
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:

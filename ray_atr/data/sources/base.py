@@ -1,0 +1,82 @@
+"""What every source yields: entries, clips of which the words and the place of the audio are known, the audio unread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ray_atr.data.sources.places import Place, stem
+from ray_atr.settings import Settings, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A clip to import."""
+
+    clip_id: str
+    place: Place
+    captions: Mapping[str, Sequence[str]]
+    labels: Sequence[str] = ()
+    split: str
+    translated: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A clip that the source's tables name but whose audio is not there. `is_normal`: as happens with the data set."""
+
+    clip_id: str
+    split: str
+    reason: str
+    is_normal: bool = False
+
+
+ID_COLUMNS = ("clip_id", "file_name", "filename", "path", "id")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(Settings):
+    """A data set on disk. Subclasses read one layout: `entries` yields every clip once, in a fixed order."""
+
+    name: ClassVar[str]
+    licence: ClassVar[str]
+
+    source: str = setting(help="folder or URL of the data set")
+
+    def entries(self) -> Iterator[Entry | Absent]:
+        """The clips, with the words read and the audio found but unread. ValueError on a layout that is another's."""
+        raise NotImplementedError
+
+    def id_of(self, row: Mapping[str, Any]) -> str | None:
+        """The clip that a row of an extra caption file speaks of, or None where no column names a clip."""
+        column = next((name for name in ID_COLUMNS if row.get(name)), None)
+        return stem(str(row[column])) if column else None
+
+
+def captions_of(row: Mapping[str, Any]) -> list[str]:
+    """The captions in a row: `caption`, `caption_1`, `caption_2`, ... in this order, blanks and absent ones left out."""
+    numbered = sorted(
+        (int(name.removeprefix("caption_")), name)
+        for name in row
+        if name.startswith("caption_") and name.removeprefix("caption_").isdigit()
+    )
+    names = [name for name in ("caption",) if name in row] + [name for _, name in numbered]
+    return [str(row[name]) for name in names if row[name] and str(row[name]).strip()]
+
+
+def require_split_choices(assignments: Sequence[str], path: str) -> dict[str, list[str]]:
+    """`("train=1,2", "val=3")` -> `{"train": ["1", "2"], "val": ["3"]}`. ValueError on another form or a value named twice."""
+    chosen: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    for assignment in assignments:
+        name, equals, values = assignment.partition("=")
+        parts = [part.strip() for part in values.split(",") if part.strip()]
+        if not equals or not name or not parts:
+            raise ValueError(f"{path}: got {assignment!r}; allowed NAME=VALUE,VALUE such as train=1,2,3")
+        for part in parts:
+            if part in seen:
+                raise ValueError(f"{path}: {part} stands in two splits")
+            seen.add(part)
+        chosen[name] = parts
+    return chosen

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from ray_atr.data.sources import Absent, Entry
+from ray_atr.data.sources.esc50 import Esc50, Esc50Clotho
+
+
+def wav(seconds: float = 0.1, sample_rate: int = 16_000) -> bytes:
+    buffer = io.BytesIO()
+    tone = 0.1 * np.sin(np.arange(round(seconds * sample_rate)) * 0.05)
+    soundfile.write(buffer, tone.astype(np.float32), sample_rate, format="WAV")
+    return buffer.getvalue()
+
+
+def make_esc50(root: Path, folds: tuple[int, ...] = (1, 2, 3, 4), suffix: str = ".wav", per_fold: int = 4) -> Path:
+    (root / "audio").mkdir(parents=True)
+    (root / "meta").mkdir()
+    classes = ("dog", "crying_baby")
+    with open(root / "meta" / "esc50.csv", "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["filename", "fold", "target", "category", "esc10", "src_file", "take"])
+        for fold in folds:
+            for index in range(per_fold):
+                name = f"{fold}-{1000 + index}-A-{index % 2}.wav"
+                (root / "audio" / name).with_suffix(suffix).write_bytes(wav())
+                rows.writerow([name, fold, index % 2, classes[index % 2], "True", 1000 + index, "A"])
+    return root
+
+
+def template(class_name: str, language: str) -> str:
+    return f"{language}: {class_name}"
+
+
+@pytest.mark.parametrize("suffix", [".wav", ".ogg", ".flac"])
+def test_folds_become_splits_and_classes_labels(tmp_path: Path, suffix: str) -> None:
+    source = Esc50(source=str(make_esc50(tmp_path / "set", suffix=suffix)), languages=("eng", "jpn"))
+    entries = list(source.entries_with(template))
+    assert all(isinstance(entry, Entry) for entry in entries)
+    assert Counter(entry.split for entry in entries) == {"train": 12, "val": 4}
+    first = entries[1]
+    assert isinstance(first, Entry)
+    assert first.clip_id == "1-1001-A-1"
+    assert first.place.file.endswith(f"audio/1-1001-A-1{suffix}")
+    assert first.captions == {"eng": ("eng: crying_baby",), "jpn": ("jpn: crying_baby",)}
+    assert first.labels == ("crying_baby",)
+
+
+def test_the_fifth_fold_is_the_test_split_and_options_override(tmp_path: Path) -> None:
+    root = str(make_esc50(tmp_path / "set", folds=(1, 2, 3, 4, 5)))
+    assert Counter(entry.split for entry in Esc50(source=root).entries_with(template)) == {
+        "train": 12,
+        "val": 4,
+        "test": 4,
+    }
+    chosen = Esc50(source=root, folds=("train=1,5", "held_out=2"))
+    assert Counter(entry.split for entry in chosen.entries_with(template)) == {"train": 8, "held_out": 4}
+
+
+@pytest.mark.parametrize(
+    ("folds", "says"),
+    [
+        (("train=1,2", "val=2"), "2 stands in two splits"),
+        (("train",), "NAME=VALUE"),
+        (("train=7",), "folds of this copy: 1, 2, 3, 4"),
+        (("Train=1",), "lower-case letters"),
+    ],
+)
+def test_folds_that_cannot_be_are_refused(tmp_path: Path, folds: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        list(Esc50(source=str(make_esc50(tmp_path / "set")), folds=folds).entries_with(template))
+
+
+def test_other_layouts_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no such folder"):
+        list(Esc50(source=str(tmp_path / "absent")).entries_with(template))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="empty"):
+        list(Esc50(source=str(tmp_path / "empty")).entries_with(template))
+    root = make_esc50(tmp_path / "set")
+    (root / "meta" / "esc50.csv").unlink()
+    with pytest.raises(ValueError, match=r"esc50\.csv: no such file"):
+        list(Esc50(source=str(root)).entries_with(template))
+
+
+def test_a_named_clip_without_audio_is_reported(tmp_path: Path) -> None:
+    root = make_esc50(tmp_path / "set")
+    (root / "audio" / "2-1001-A-1.wav").unlink()
+    absent = [entry for entry in Esc50(source=str(root)).entries_with(template) if isinstance(entry, Absent)]
+    assert [(entry.clip_id, entry.is_normal) for entry in absent] == [("2-1001-A-1", False)]
+
+
+def test_the_real_tables(shared_data: Path) -> None:
+    entries = list(Esc50(source=str(shared_data / "esc50")).entries_with(template))
+    assert Counter(entry.split for entry in entries) == {"train": 1200, "val": 400}
+    assert Counter(entry.labels[0] for entry in entries if isinstance(entry, Entry)).most_common(1)[0][1] == 32
+    clotho = list(Esc50Clotho(source=str(shared_data / "esc50")).entries())
+    assert len(clotho) == 135
+    assert all(isinstance(entry, Entry) and len(entry.captions["eng"]) == 5 for entry in clotho)
+
+
+def test_human_captions_need_a_known_language(tmp_path: Path) -> None:
+    root = make_esc50(tmp_path / "set")
+    row = {"filename": "1-1000-A-0.wav", "category": "dog", "captions": {"en": ["A dog barks"]}}
+    (root / "meta" / "esc50_clotho_captions.jsonl").write_text(json.dumps(row))
+    with pytest.raises(ValueError, match=r"line 1, captions: got 'en'.*did you mean eng"):
+        list(Esc50Clotho(source=str(root)).entries())
+    shutil.rmtree(root)
