@@ -2,13 +2,22 @@
 
 from ray_atr.evaluation.consistency import language_distance, language_gap, mean_rank_variance
 from ray_atr.evaluation.diagnostics import modality_gap
+from ray_atr.evaluation.languages import evaluate_languages, retrieve_languages
+from ray_atr.evaluation.plan_ranking import plan_scores, retrieve_by_plan
 from ray_atr.evaluation.retrieval import retrieval_metrics, retrieve
+from ray_atr.evaluation.zero_shot import zero_shot_languages, zero_shot_metrics
 
 __all__ = [
+    "evaluate_languages",
     "language_distance",
     "language_gap",
     "mean_rank_variance",
     "modality_gap",
+    "plan_scores",
     "retrieval_metrics",
     "retrieve",
+    "retrieve_by_plan",
+    "retrieve_languages",
+    "zero_shot_languages",
+    "zero_shot_metrics",
 ]

@@ -78,8 +78,8 @@ def count_ranks(
     return BothRanks(by_text.ranks(), by_clip.ranks())
 
 
-def count_ranks_of_matrix(scores: Array, relevance: Relevance) -> BothRanks:
-    """Ranks of the relevant pairs in a given score matrix [M texts, N clips]; a tie is an exactly equal score."""
+def count_ranks_of_matrix(scores: Array, relevance: Relevance, *, tie: float = 0.0) -> BothRanks:
+    """Ranks of the relevant pairs in a given score matrix [M texts, N clips]; scores within `tie` of each other tie."""
     matrix = as_floats("scores", scores)
     if matrix.ndim != 2:
         raise refuse("scores.shape", tuple(matrix.shape), "[texts, clips]")
@@ -88,8 +88,8 @@ def count_ranks_of_matrix(scores: Array, relevance: Relevance) -> BothRanks:
         raise refuse("scores", "NaN", "numbers")
     given = _GivenBlock(matrix)
     score = matrix[relevance.text.to(matrix.device), relevance.clip.to(matrix.device)].double()
-    by_text = _Counter(relevance.text, relevance.clip, score, 0.0, 0.0)
-    by_clip = _Counter(relevance.clip, relevance.text, score, 0.0, 0.0)
+    by_text = _Counter(relevance.text, relevance.clip, score, tie, tie)
+    by_clip = _Counter(relevance.clip, relevance.text, score, tie, tie)
     by_text.add(given, 0, 0)
     by_clip.add(_Transposed(given), 0, 0)
     return BothRanks(by_text.ranks(), by_clip.ranks())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from scipy.special import digamma
 
 from ray_atr.evaluation.arrays import Array, IntegerArray
 from ray_atr.evaluation.ranks import BothRanks, PairRanks, count_ranks
@@ -21,6 +22,8 @@ class QueryScores:
 
     query: np.ndarray
     """Index of the query among all texts (or clips)."""
+    clip: np.ndarray
+    """The clip the query belongs to: what an interval resamples (a class text, which has many clips: its own index)."""
     recall: dict[int, np.ndarray]
     """k -> chance in [0, 1] that the first k hold a relevant candidate; 0 or 1 unless candidates tie."""
     average_precision: np.ndarray
@@ -52,6 +55,10 @@ class Retrieval:
             for direction, scores in (("text_to_audio", self.text_to_audio), ("audio_to_text", self.audio_to_text))
             for name, value in scores.metrics().items()
         }
+
+    def with_text_numbers(self, number: np.ndarray) -> Retrieval:
+        """The same with text query i renamed to `number[i]`, for captions that were chosen from a longer list."""
+        return replace(self, text_to_audio=replace(self.text_to_audio, query=number[self.text_to_audio.query]))
 
 
 def retrieval_metrics(
@@ -91,27 +98,23 @@ def retrieve(
 
 def score(ranks: BothRanks, relevance: Relevance) -> Retrieval:
     """Query scores from the ranks of the relevant pairs."""
-    return Retrieval(
-        text_to_audio=score_queries(relevance.text.numpy(), ranks.text_to_audio),
-        audio_to_text=score_queries(relevance.clip.numpy(), ranks.audio_to_text),
-    )
+    text, clip = relevance.text.numpy(), relevance.clip.numpy()
+    text_to_audio = score_queries(text, ranks.text_to_audio)
+    audio_to_text = score_queries(clip, ranks.audio_to_text)
+    if len(text_to_audio.query) == len(text):  # one clip a text
+        text_to_audio = replace(text_to_audio, clip=clip[np.argsort(text, kind="stable")])
+    return Retrieval(text_to_audio, audio_to_text)
 
 
 def score_queries(query: np.ndarray, ranks: PairRanks) -> QueryScores:
-    """Expected recall, AP at 10 and first rank of each query, from its relevant pairs' counts.
-
-    AP at k is (1 / min(R, k)) sum over the relevant candidates' sorted 1-based ranks r_m <= k of m / r_m, R relevant in
-    all: the usual definition, and never above 1. Within a tie of t candidates, r of them relevant, below g greater ones
-    of which b are relevant, position g + i holds a relevant one with chance r / t, and then
-    b + 1 + (i - 1)(r - 1)/(t - 1) relevant ones stand at or above it in expectation (McSherry and Najork 2008).
-    """
+    """Expected recall, AP at 10 and first rank of each query, from its relevant pairs' counts."""
     groups = _tie_groups(query, ranks)
     first = groups.is_first
-    gain = np.bincount(groups.query_index, _precision_gain(groups, MAP_AT))
     return QueryScores(
         query=groups.queries,
+        clip=groups.queries,
         recall={k: _chance_within(groups, k)[first] for k in RECALL_AT},
-        average_precision=gain / np.minimum(groups.relevant_in_all, MAP_AT),
+        average_precision=_average_precision(groups, MAP_AT),
         first_rank=(groups.greater + (groups.tied + 1) / (groups.relevant + 1) - 1)[first],
         is_tied=np.bincount(groups.query_index, groups.tied > groups.relevant) > 0,
     )
@@ -164,13 +167,23 @@ def _chance_within(groups: _TieGroups, k: int) -> np.ndarray:
     return 1 - miss
 
 
-def _precision_gain(groups: _TieGroups, k: int) -> np.ndarray:
-    """What a tie adds to the sum over relevant candidates within the first k of (relevant so far) / (place)."""
-    gain = np.zeros(len(groups.greater))
-    others = (groups.relevant - 1) / np.maximum(groups.tied - 1, 1)
-    for place in range(1, k + 1):
-        rank = groups.greater + place
-        counts = (place <= groups.tied) & (rank <= k)
-        found = groups.relevant_above + 1 + (place - 1) * others
-        gain += np.where(counts, groups.relevant / groups.tied * found / rank, 0.0)
-    return gain
+def mean_average_precision(query: np.ndarray, ranks: PairRanks, k: int | None = None) -> float:
+    """Mean over queries of the expected AP among the first k candidates (None: all)."""
+    return float(_average_precision(_tie_groups(query, ranks), k).mean())
+
+
+def _average_precision(groups: _TieGroups, k: int | None) -> np.ndarray:
+    """Expected AP of each query, [Q]: (1 / min(R, k)) sum over its relevant sorted 1-based ranks r_m <= k of m / r_m.
+
+    R is the number of its relevant candidates; never above 1. In a tie of t candidates, r of them relevant, below g
+    greater ones of which b are relevant, place g + i holds a relevant one with chance r / t, and then there are
+    b + 1 + (i - 1) o of them up to there in expectation, o = (r - 1)/(t - 1) (McSherry and Najork 2008). The sum over i of
+    that count / (g + i) is n o + (b + 1 - o (g + 1)) (H_(g+n) - H_g), n places of the tie being within k.
+    """
+    greater, tied = groups.greater.astype(float), groups.tied.astype(float)
+    places = tied if k is None else np.clip(k - greater, 0, tied)
+    others = (groups.relevant - 1) / np.maximum(tied - 1, 1)
+    harmonic = digamma(greater + places + 1) - digamma(greater + 1)
+    gain = places * others + (groups.relevant_above + 1 - others * (greater + 1)) * harmonic
+    total = np.bincount(groups.query_index, groups.relevant / tied * gain)
+    return total / (groups.relevant_in_all if k is None else np.minimum(groups.relevant_in_all, k))
