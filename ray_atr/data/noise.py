@@ -87,7 +87,7 @@ def caption_owners(
 def worn_captions(
     captions: Sequence[Mapping[str, Sequence[str]]], owners: NDArray[np.int64], languages: Sequence[str]
 ) -> list[dict[str, list[str]]]:
-    """The captions each clip wears: language k of clip i is taken from clip `owners[i, k]`, absent where that lacks it."""
+    """The captions each clip wears: language k of clip i is that of clip `owners[i, k]`, absent where that lacks it."""
     return [
         {
             language: list(captions[owner][language])

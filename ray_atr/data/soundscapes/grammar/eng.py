@@ -1,0 +1,118 @@
+"""English captions: finite clause ("a dog barks loudly") and noun with participle ("a dog barking loudly")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ray_atr.data.soundscapes.grammar.said import Said, adverb, capitalised, listed, words
+
+# subject | finite verb | participle | what follows the adverb
+SOUNDS: dict[str, tuple[str, str, str, str]] = {
+    "dog": ("a dog", "barks", "barking", ""),
+    "cat": ("a cat", "meows", "meowing", ""),
+    "bird": ("a bird", "chirps", "chirping", ""),
+    "rooster": ("a rooster", "crows", "crowing", ""),
+    "cow": ("a cow", "moos", "mooing", ""),
+    "sheep": ("a sheep", "bleats", "bleating", ""),
+    "frog": ("a frog", "croaks", "croaking", ""),
+    "crickets": ("crickets", "chirp", "chirping", ""),
+    "owl": ("an owl", "hoots", "hooting", ""),
+    "crow": ("a crow", "caws", "cawing", ""),
+    "duck": ("a duck", "quacks", "quacking", ""),
+    "bee": ("a bee", "buzzes", "buzzing", ""),
+    "wolf": ("a wolf", "howls", "howling", ""),
+    "baby": ("a baby", "cries", "crying", ""),
+    "cough": ("a man", "coughs", "coughing", ""),
+    "sneeze": ("a woman", "sneezes", "sneezing", ""),
+    "snore": ("a man", "snores", "snoring", ""),
+    "applause": ("an audience", "applauds", "applauding", ""),
+    "footsteps": ("someone", "walks", "walking", "on a hard floor"),
+    "whistling": ("someone", "whistles a tune", "whistling a tune", ""),
+    "heartbeat": ("a heart", "beats", "beating", ""),
+    "rain": ("rain", "falls", "falling", ""),
+    "thunder": ("thunder", "rumbles", "rumbling", ""),
+    "waves": ("waves", "crash", "crashing", "on the shore"),
+    "drip": ("water", "drips", "dripping", ""),
+    "fire": ("a fire", "crackles", "crackling", ""),
+    "car_horn": ("a car", "honks", "honking", ""),
+    "siren": ("a siren", "wails", "wailing", ""),
+    "engine": ("an engine", "runs", "running", ""),
+    "train": ("a train", "rattles past", "rattling past", ""),
+    "helicopter": ("a helicopter", "flies", "flying", "overhead"),
+    "airplane": ("a plane", "flies past", "flying past", ""),
+    "motorcycle": ("a motorcycle", "revs up", "revving up", ""),
+    "drill": ("a drill", "whirs", "whirring", ""),
+    "vacuum_cleaner": ("a vacuum cleaner", "hums", "humming", ""),
+    "clock": ("a clock", "ticks", "ticking", ""),
+    "alarm_clock": ("an alarm clock", "beeps", "beeping", ""),
+    "telephone": ("a telephone", "rings", "ringing", ""),
+    "doorbell": ("a doorbell", "rings", "ringing", ""),
+    "knock": ("someone", "knocks", "knocking", "on a door"),
+    "door_creak": ("a door", "creaks", "creaking", ""),
+    "door_slam": ("a door", "slams shut", "slamming shut", ""),
+    "keyboard": ("someone", "types", "typing", "on a keyboard"),
+    "glass": ("a glass", "shatters", "shattering", ""),
+    "church_bell": ("a church bell", "tolls", "tolling", ""),
+    "hammer": ("someone", "hammers", "hammering", "on metal"),
+    "fireworks": ("fireworks", "explode", "exploding", ""),
+    "piano": ("someone", "plays the piano", "playing the piano", ""),
+    "drum": ("someone", "beats a drum", "beating a drum", ""),
+    "flute": ("someone", "plays the flute", "playing the flute", ""),
+    "guitar": ("someone", "plays the guitar", "playing the guitar", ""),
+}
+
+INTENSITY = {"sound": ("loudly", "softly"), "force": ("hard", "gently"), "rain": ("heavily", "lightly")}
+INTENSITY["waves"] = ("violently", "gently")
+TEMPO = ("quickly", "slowly")
+COUNT = {2: "twice", 3: "three times", 4: "four times", 5: "five times"}
+BACKGROUND = {
+    "hum": "with an electric hum in the background",
+    "street": "with traffic in the background",
+    "wind": "with wind in the background",
+    "crowd": "with people murmuring in the background",
+    "fan": "with a fan running in the background",
+}
+
+
+def clause(said: Said) -> str:
+    subject, verb, _, rest = SOUNDS[said.kind]
+    return words(subject, verb, adverb(said, INTENSITY, TEMPO), rest, COUNT.get(said.count or 0, ""))
+
+
+def noun(said: Said) -> str:
+    subject, _, participle, rest = SOUNDS[said.kind]
+    return words(subject, participle, adverb(said, INTENSITY, TEMPO), rest, COUNT.get(said.count or 0, ""))
+
+
+def sentence(arrangement: str, template: str, sounds: Sequence[Said], background: str | None) -> str:
+    clauses, nouns = [clause(said) for said in sounds], [noun(said) for said in sounds]
+    match arrangement, template:
+        case "single", "plain":
+            text = clauses[0]
+        case _, "while":
+            text = f"{clauses[0]} while {listed(clauses[1:], ' and ')}"
+        case _, "simultaneous":
+            text = f"{listed(clauses, ' and ')} at the same time"
+        case _, "then":
+            text = _sequence(clauses, ", then ", ", and finally ")
+        case _, "first":
+            text = "first " + _sequence(clauses, ", and after that ", ", and at last ")
+        case "sequence", "hear":
+            text = "you can hear " + _sequence(nouns, ", followed by ", " and finally ")
+        case "sequence", "recording":
+            text = "a recording of " + _sequence(nouns, " and then ", ", and lastly ")
+        case "sequence", "scene":
+            text = "in this recording, " + _sequence(clauses, "; after a moment, ", "; in the end, ")
+        case "single", "sound":
+            text = f"the sound of {nouns[0]}"
+        case _, "hear":
+            text = f"you can hear {listed(nouns, ' and ')}"
+        case _, "recording":
+            text = f"a recording of {listed(nouns, ' and ')}"
+        case _:
+            text = f"in this recording, {listed(clauses, ' and ')}"
+    return capitalised(text + (f", {BACKGROUND[background]}" if background else ""))
+
+
+def _sequence(parts: list[str], second: str, third: str) -> str:
+    return parts[0] + second + parts[1] + (third + parts[2] if len(parts) == 3 else "")

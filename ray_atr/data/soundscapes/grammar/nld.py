@@ -1,0 +1,141 @@
+"""Dutch captions: verb second, verb last and inverted clauses, separable verbs, *die* and *dat*."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ray_atr.data.soundscapes.grammar.said import Said, adverb, capitalised, listed, words
+
+# subject | relative pronoun | finite verb | what stands between adverb and verb end | separable prefix
+SOUNDS: dict[str, tuple[str, str, str, str, str]] = {
+    "dog": ("een hond", "die", "blaft", "", ""),
+    "cat": ("een kat", "die", "miauwt", "", ""),
+    "bird": ("een vogel", "die", "tjilpt", "", ""),
+    "rooster": ("een haan", "die", "kraait", "", ""),
+    "cow": ("een koe", "die", "loeit", "", ""),
+    "sheep": ("een schaap", "dat", "blaat", "", ""),
+    "frog": ("een kikker", "die", "kwaakt", "", ""),
+    "crickets": ("krekels", "die", "tjirpen", "", ""),
+    "owl": ("een uil", "die", "roept", "", ""),
+    "crow": ("een kraai", "die", "krast", "", ""),
+    "duck": ("een eend", "die", "snatert", "", ""),
+    "bee": ("een bij", "die", "zoemt", "", ""),
+    "wolf": ("een wolf", "die", "huilt", "", ""),
+    "baby": ("een baby", "die", "huilt", "", ""),
+    "cough": ("een man", "die", "hoest", "", ""),
+    "sneeze": ("een vrouw", "die", "niest", "", ""),
+    "snore": ("een man", "die", "snurkt", "", ""),
+    "applause": ("een publiek", "dat", "applaudisseert", "", ""),
+    "footsteps": ("iemand", "die", "loopt", "over een harde vloer", ""),
+    "whistling": ("iemand", "die", "fluit", "een deuntje", ""),
+    "heartbeat": ("een hart", "dat", "klopt", "", ""),
+    "rain": ("de regen", "die", "valt", "", ""),
+    "thunder": ("de donder", "die", "rommelt", "", ""),
+    "waves": ("golven", "die", "slaan", "tegen de kust", ""),
+    "drip": ("het water", "dat", "druppelt", "", ""),
+    "fire": ("een vuur", "dat", "knettert", "", ""),
+    "car_horn": ("een auto", "die", "toetert", "", ""),
+    "siren": ("een sirene", "die", "loeit", "", ""),
+    "engine": ("een motor", "die", "draait", "", ""),
+    "train": ("een trein", "die", "rijdt", "", "voorbij"),
+    "helicopter": ("een helikopter", "die", "vliegt", "", "over"),
+    "airplane": ("een vliegtuig", "dat", "vliegt", "", "voorbij"),
+    "motorcycle": ("een motorfiets", "die", "geeft", "gas", ""),
+    "drill": ("een boormachine", "die", "ronkt", "", ""),
+    "vacuum_cleaner": ("een stofzuiger", "die", "bromt", "", ""),
+    "clock": ("een klok", "die", "tikt", "", ""),
+    "alarm_clock": ("een wekker", "die", "piept", "", ""),
+    "telephone": ("een telefoon", "die", "rinkelt", "", ""),
+    "doorbell": ("een deurbel", "die", "klinkt", "", ""),
+    "knock": ("iemand", "die", "klopt", "op een deur", ""),
+    "door_creak": ("een deur", "die", "kraakt", "", ""),
+    "door_slam": ("een deur", "die", "slaat", "", "dicht"),
+    "keyboard": ("iemand", "die", "typt", "op een toetsenbord", ""),
+    "glass": ("een glas", "dat", "breekt", "", ""),
+    "church_bell": ("een kerkklok", "die", "luidt", "", ""),
+    "hammer": ("iemand", "die", "hamert", "op metaal", ""),
+    "fireworks": ("vuurwerk", "dat", "knalt", "", ""),
+    "piano": ("iemand", "die", "speelt", "piano", ""),
+    "drum": ("iemand", "die", "slaat", "op een trommel", ""),
+    "flute": ("iemand", "die", "speelt", "fluit", ""),
+    "guitar": ("iemand", "die", "speelt", "gitaar", ""),
+}
+
+INTENSITY = {
+    "sound": ("luid", "zacht"),
+    "force": ("hard", "zacht"),
+    "rain": ("hard", "zacht"),
+    "waves": ("hard", "zacht"),
+}
+TEMPO = ("snel", "langzaam")
+COUNT = {2: "twee keer", 3: "drie keer", 4: "vier keer", 5: "vijf keer"}
+BACKGROUND = {
+    "hum": "met een elektrisch gebrom op de achtergrond",
+    "street": "met verkeer op de achtergrond",
+    "wind": "met wind op de achtergrond",
+    "crowd": "met geroezemoes op de achtergrond",
+    "fan": "met een draaiende ventilator op de achtergrond",
+}
+
+
+def _middle(said: Said) -> str:
+    return words(COUNT.get(said.count or 0, ""), adverb(said, INTENSITY, TEMPO), SOUNDS[said.kind][3])
+
+
+def main(said: Said) -> str:
+    """Verb second: *een deur slaat luid dicht*."""
+    subject, _, verb, _, prefix = SOUNDS[said.kind]
+    return words(subject, verb, _middle(said), prefix)
+
+
+def inverted(said: Said) -> str:
+    """Subject after the verb: *(dan) slaat een deur luid dicht*."""
+    subject, _, verb, _, prefix = SOUNDS[said.kind]
+    return words(verb, subject, _middle(said), prefix)
+
+
+def subordinate(said: Said) -> str:
+    """Verb last, prefix attached: *(terwijl) een deur luid dichtslaat*."""
+    subject, _, verb, _, prefix = SOUNDS[said.kind]
+    return words(subject, _middle(said), prefix + verb)
+
+
+def noun(said: Said) -> str:
+    """The noun with a relative clause: *een deur die luid dichtslaat*."""
+    subject, relative, verb, _, prefix = SOUNDS[said.kind]
+    return words(subject, relative, _middle(said), prefix + verb)
+
+
+def sentence(arrangement: str, template: str, sounds: Sequence[Said], background: str | None) -> str:
+    first, others = sounds[0], sounds[1:]
+    nouns = [noun(said) for said in sounds]
+    is_three = len(sounds) == 3
+    match arrangement, template:
+        case "single", "plain":
+            text = main(first)
+        case _, "while":
+            text = f"{main(first)} terwijl {listed([subordinate(said) for said in others], ' en ')}"
+        case _, "simultaneous":
+            text = f"{listed([main(said) for said in sounds[:-1]], ' en ')} en tegelijkertijd {inverted(sounds[-1])}"
+        case _, "then":
+            text = f"{main(first)}, dan {inverted(others[0])}" + (f" en ten slotte {inverted(sounds[-1])}" * is_three)
+        case _, "first":
+            text = f"eerst {inverted(first)}, daarna {inverted(others[0])}"
+            text += f" en tot slot {inverted(sounds[-1])}" * is_three
+        case "sequence", "hear":
+            text = f"je hoort {nouns[0]}, gevolgd door {nouns[1]}" + (f" en ten slotte {nouns[-1]}" * is_three)
+        case "sequence", "recording":
+            text = f"een opname van {nouns[0]} en daarna {nouns[1]}" + (f", en ten slotte {nouns[-1]}" * is_three)
+        case "sequence", "scene":
+            text = f"in deze opname {inverted(first)}; even later {inverted(others[0])}"
+            text += f"; op het einde {inverted(sounds[-1])}" * is_three
+        case "single", "sound":
+            text = f"het geluid van {nouns[0]}"
+        case _, "hear":
+            text = f"je hoort {listed(nouns, ' en ')}"
+        case _, "recording":
+            text = f"een opname van {listed(nouns, ' en ')}"
+        case _:
+            text = f"in deze opname {inverted(first)}"
+            text += f" en {listed([main(said) for said in others], ' en ')}" if others else ""
+    return capitalised(text + (f", {BACKGROUND[background]}" if background else ""))

@@ -1,0 +1,43 @@
+"""What French, Spanish and Catalan share: clause, noun with relative clause, and the preposition *de* before a noun."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ray_atr.data.soundscapes.grammar.said import Said, adverb, words
+
+Row = tuple[str, str, str]
+"""subject with its article | finite verb | what follows the adverb"""
+
+
+@dataclass(frozen=True)
+class Romance:
+    """One language's words; `of` contracts *de* with the noun's article, `relative` is its *who* or *that*."""
+
+    sounds: Mapping[str, Row]
+    intensity: dict[str, tuple[str, str]]
+    tempo: tuple[str, str]
+    count: Mapping[int, str]
+    relative: str
+    of: Callable[[str], str]
+
+    def clause(self, said: Said) -> str:
+        """Subject, verb, adverb, complement, number of times."""
+        subject, verb, rest = self.sounds[said.kind]
+        manner = adverb(said, self.intensity, self.tempo)
+        return words(subject, verb, manner, rest, self.count.get(said.count or 0, ""))
+
+    def noun(self, said: Said) -> str:
+        """The subject with all the rest in a relative clause."""
+        subject = self.sounds[said.kind][0]
+        return words(subject, self.relative, self.clause(said)[len(subject) + 1 :])
+
+    def of_noun(self, said: Said) -> str:
+        """*of* the noun, contracted with its article."""
+        return self.of(self.noun(said))
+
+
+def sequence(parts: list[str], second: str, third: str) -> str:
+    """The parts in order with the connectives before the second and the third."""
+    return parts[0] + second + parts[1] + (third + parts[2] if len(parts) == 3 else "")

@@ -1,0 +1,128 @@
+"""Spanish captions: contraction (del), personal *a*, agreement of *se oye* and *se oyen*."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ray_atr.data.soundscapes.grammar.romance import Romance, sequence
+from ray_atr.data.soundscapes.grammar.said import Said, capitalised, listed
+
+SOUNDS: dict[str, tuple[str, str, str]] = {
+    "dog": ("un perro", "ladra", ""),
+    "cat": ("un gato", "maúlla", ""),
+    "bird": ("un pájaro", "canta", ""),
+    "rooster": ("un gallo", "canta", ""),
+    "cow": ("una vaca", "muge", ""),
+    "sheep": ("una oveja", "bala", ""),
+    "frog": ("una rana", "croa", ""),
+    "crickets": ("unos grillos", "cantan", ""),
+    "owl": ("un búho", "ulula", ""),
+    "crow": ("un cuervo", "grazna", ""),
+    "duck": ("un pato", "grazna", ""),
+    "bee": ("una abeja", "zumba", ""),
+    "wolf": ("un lobo", "aúlla", ""),
+    "baby": ("un bebé", "llora", ""),
+    "cough": ("un hombre", "tose", ""),
+    "sneeze": ("una mujer", "estornuda", ""),
+    "snore": ("un hombre", "ronca", ""),
+    "applause": ("un público", "aplaude", ""),
+    "footsteps": ("alguien", "camina", "sobre un suelo duro"),
+    "whistling": ("alguien", "silba una melodía", ""),
+    "heartbeat": ("un corazón", "late", ""),
+    "rain": ("la lluvia", "cae", ""),
+    "thunder": ("un trueno", "retumba", ""),
+    "waves": ("las olas", "rompen", "en la orilla"),
+    "drip": ("el agua", "gotea", ""),
+    "fire": ("un fuego", "crepita", ""),
+    "car_horn": ("un coche", "toca la bocina", ""),
+    "siren": ("una sirena", "ulula", ""),
+    "engine": ("un motor", "funciona", ""),
+    "train": ("un tren", "pasa traqueteando", ""),
+    "helicopter": ("un helicóptero", "sobrevuela la zona", ""),
+    "airplane": ("un avión", "pasa", "por el cielo"),
+    "motorcycle": ("una moto", "acelera", ""),
+    "drill": ("un taladro", "zumba", ""),
+    "vacuum_cleaner": ("una aspiradora", "zumba", ""),
+    "clock": ("un reloj", "hace tictac", ""),
+    "alarm_clock": ("un despertador", "pita", ""),
+    "telephone": ("un teléfono", "suena", ""),
+    "doorbell": ("un timbre", "suena", ""),
+    "knock": ("alguien", "llama", "a una puerta"),
+    "door_creak": ("una puerta", "chirría", ""),
+    "door_slam": ("una puerta", "se cierra de golpe", ""),
+    "keyboard": ("alguien", "escribe", "en un teclado"),
+    "glass": ("un vaso", "se rompe", ""),
+    "church_bell": ("una campana de iglesia", "repica", ""),
+    "hammer": ("alguien", "golpea", "metal con un martillo"),
+    "fireworks": ("unos fuegos artificiales", "estallan", ""),
+    "piano": ("alguien", "toca el piano", ""),
+    "drum": ("alguien", "toca el tambor", ""),
+    "flute": ("alguien", "toca la flauta", ""),
+    "guitar": ("alguien", "toca la guitarra", ""),
+}
+
+INTENSITY = {"sound": ("con fuerza", "suavemente")}
+BACKGROUND = {
+    "hum": "con un zumbido eléctrico de fondo",
+    "street": "con tráfico de fondo",
+    "wind": "con viento de fondo",
+    "crowd": "con un murmullo de voces de fondo",
+    "fan": "con un ventilador en marcha de fondo",
+}
+_PEOPLE = ("alguien", "un hombre", "una mujer", "un bebé", "un público")
+_PLURALS = ("unos ", "unas ", "los ", "las ")
+
+
+def of(noun: str) -> str:
+    """*de* before a noun; *de el* contracts to *del*."""
+    return "del " + noun[3:] if noun.startswith("el ") else "de " + noun
+
+
+def is_heard(noun: str) -> str:
+    """*se oye* with its noun: personal *a* before people, plural verb before a plural."""
+    if noun.startswith(_PEOPLE):
+        return "se oye a " + noun
+    return ("se oyen " if noun.startswith(_PLURALS) else "se oye ") + noun
+
+
+SPANISH = Romance(
+    SOUNDS,
+    INTENSITY,
+    ("rápidamente", "lentamente"),
+    {2: "dos veces", 3: "tres veces", 4: "cuatro veces", 5: "cinco veces"},
+    "que",
+    of,
+)
+
+
+def sentence(arrangement: str, template: str, sounds: Sequence[Said], background: str | None) -> str:
+    clauses = [SPANISH.clause(said) for said in sounds]
+    of_nouns = [SPANISH.of_noun(said) for said in sounds]
+    match arrangement, template:
+        case "single", "plain":
+            text = clauses[0]
+        case _, "while":
+            text = f"{clauses[0]} mientras {listed(clauses[1:], ' y ')}"
+        case _, "simultaneous":
+            text = f"{listed(clauses, ' y ')} al mismo tiempo"
+        case _, "then":
+            text = sequence(clauses, ", luego ", " y por último ")
+        case _, "first":
+            text = "primero " + sequence(clauses, " y después ", ", y al final ")
+        case "sequence", "hear":
+            text = "se oye cómo " + sequence(clauses, " y a continuación ", ", y por último ")
+        case "sequence", "recording":
+            text = "una grabación " + sequence(of_nouns, " y luego ", ", y por último ")
+        case "sequence", "scene":
+            text = "en esta grabación, " + sequence(clauses, "; un momento después, ", "; al final, ")
+        case "single", "sound":
+            text = f"el sonido {of_nouns[0]}"
+        case "single", "hear":
+            text = is_heard(SPANISH.noun(sounds[0]))
+        case _, "hear":
+            text = f"se oye cómo {listed(clauses, ' y ')}"
+        case _, "recording":
+            text = f"una grabación {listed(of_nouns, ' y ')}"
+        case _:
+            text = f"en esta grabación, {listed(clauses, ' y ')}"
+    return capitalised(text + (f", {BACKGROUND[background]}" if background else ""))

@@ -1,0 +1,147 @@
+"""Chinese captions (simplified): measure words for nouns and for actions, aspect markers 在, 正, 着, 了."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ray_atr.data.soundscapes.grammar.said import Said, adverb
+
+
+@dataclass(frozen=True)
+class Row:
+    """A sound's words: `measure` counts the action (三声, 三下), `aspect` marks it as going on (在, 正, 着) or done (了)."""
+
+    subject: str
+    verb: str
+    object: str = ""
+    measure: str = "次"
+    aspect: str = "在"
+    place: str = ""
+
+
+SOUNDS: dict[str, Row] = {
+    "dog": Row("一只狗", "叫", measure="声"),
+    "cat": Row("一只猫", "叫", measure="声"),
+    "bird": Row("一只小鸟", "鸣叫"),
+    "rooster": Row("一只公鸡", "打鸣"),
+    "cow": Row("一头牛", "叫", measure="声"),
+    "sheep": Row("一只羊", "叫", measure="声"),
+    "frog": Row("一只青蛙", "叫", measure="声"),
+    "crickets": Row("几只蟋蟀", "鸣叫"),
+    "owl": Row("一只猫头鹰", "叫", measure="声"),
+    "crow": Row("一只乌鸦", "叫", measure="声"),
+    "duck": Row("一只鸭子", "叫", measure="声"),
+    "bee": Row("一只蜜蜂", "嗡嗡叫"),
+    "wolf": Row("一匹狼", "嚎叫"),
+    "baby": Row("一个婴儿", "哭"),
+    "cough": Row("一名男子", "咳嗽", measure="声"),
+    "sneeze": Row("一名女子", "打", "喷嚏", measure="个"),
+    "snore": Row("一名男子", "打呼噜"),
+    "applause": Row("一群观众", "鼓掌"),
+    "footsteps": Row("有人", "行走", aspect="", place="在硬地板上"),
+    "whistling": Row("有人", "吹", "口哨"),
+    "heartbeat": Row("一颗心脏", "跳动"),
+    "rain": Row("雨", "下", aspect="着"),
+    "thunder": Row("雷声", "隆隆作响"),
+    "waves": Row("海浪", "拍打", "海岸"),
+    "drip": Row("水", "滴落"),
+    "fire": Row("一堆火", "噼啪作响"),
+    "car_horn": Row("一辆汽车", "按", "喇叭", measure="声"),
+    "siren": Row("警报器", "鸣响"),
+    "engine": Row("一台发动机", "运转"),
+    "train": Row("一列火车", "驶过", aspect="正"),
+    "helicopter": Row("一架直升机", "飞行", aspect="", place="在空中"),
+    "airplane": Row("一架飞机", "飞过", aspect="正"),
+    "motorcycle": Row("一辆摩托车", "轰油门"),
+    "drill": Row("一台电钻", "转动"),
+    "vacuum_cleaner": Row("一台吸尘器", "嗡嗡作响"),
+    "clock": Row("一座时钟", "滴答作响"),
+    "alarm_clock": Row("一个闹钟", "响", measure="声"),
+    "telephone": Row("一部电话", "响", measure="声"),
+    "doorbell": Row("一个门铃", "响", measure="声"),
+    "knock": Row("有人", "敲", "门", measure="下"),
+    "door_creak": Row("一扇门", "吱呀作响"),
+    "door_slam": Row("一扇门", "砰地关上", aspect="了"),
+    "keyboard": Row("有人", "敲", "键盘"),
+    "glass": Row("一个玻璃杯", "碎裂", aspect="了"),
+    "church_bell": Row("一口教堂的钟", "响", measure="下"),
+    "hammer": Row("有人", "敲", "金属", measure="下", aspect="", place="用锤子"),
+    "fireworks": Row("烟花", "爆响"),
+    "piano": Row("有人", "弹", "钢琴"),
+    "drum": Row("有人", "敲", "鼓"),
+    "flute": Row("有人", "吹", "长笛"),
+    "guitar": Row("有人", "弹", "吉他"),
+}
+
+INTENSITY = {
+    "voice": ("大声地", "轻声地"),
+    "body": ("大声地", "轻轻地"),
+    "sound": ("响亮地", "轻轻地"),
+    "force": ("用力地", "轻轻地"),
+    "rain": ("猛烈地", "轻柔地"),
+    "waves": ("猛烈地", "轻柔地"),
+}
+TEMPO = ("快速地", "缓慢地")
+COUNT = {2: "两", 3: "三", 4: "四", 5: "五"}
+BACKGROUND = {
+    "hum": "，背景中有电流的嗡嗡声",
+    "street": "，背景中有车流声",
+    "wind": "，背景中有风声",
+    "crowd": "，背景中有人群的低语声",
+    "fan": "，背景中有风扇转动的声音",
+}
+
+
+def main(said: Said) -> str:
+    """A clause: 一只狗在大声地叫; counted: 一只狗大声地叫了三声."""
+    row, manner = SOUNDS[said.kind], adverb(said, INTENSITY, TEMPO)
+    if said.count is not None:
+        return f"{row.subject}{row.place}{manner}{row.verb}了{COUNT[said.count]}{row.measure}{row.object}"
+    before, after = ("", row.aspect) if row.aspect in "着了" else (row.aspect, "")
+    return f"{row.subject}{before}{row.place}{manner}{row.verb}{after}{row.object}"
+
+
+def noun(said: Said) -> str:
+    """The sound of it: 一只狗大声地叫三声的声音."""
+    row, manner = SOUNDS[said.kind], adverb(said, INTENSITY, TEMPO)
+    times = COUNT[said.count] + row.measure if said.count is not None else ""
+    return f"{row.subject}{row.place}{manner}{row.verb}{times}{row.object}的声音"
+
+
+def sentence(arrangement: str, template: str, sounds: Sequence[Said], background: str | None) -> str:
+    clauses, nouns = [main(said) for said in sounds], [noun(said) for said in sounds]
+    match arrangement, template:
+        case "single", "plain":
+            text = clauses[0]
+        case _, "while":
+            text = f"在{'、'.join(clauses[1:])}的同时，{clauses[0]}"
+        case _, "simultaneous":
+            text = "，".join(clauses[:-1]) + f"，同时{clauses[-1]}"
+        case _, "then":
+            text = _sequence(clauses, "，然后", "，最后")
+        case _, "first":
+            text = "首先" + _sequence(clauses, "，接着", "，到最后")
+        case "sequence", "hear":
+            text = "可以听到" + _sequence(nouns, "，随后是", "，最后是")
+        case "sequence", "recording":
+            text = "一段录音，先是" + _sequence(nouns, "，再是", "，最后是")
+        case "sequence", "scene":
+            text = "在这段录音中，" + _sequence(clauses, "，过了一会儿，", "，末尾")
+        case "single", "sound":
+            text = nouns[0]
+        case _, "hear":
+            text = f"可以听到{_and(nouns)}"
+        case _, "recording":
+            text = f"一段{_and(nouns)}的录音" if len(nouns) > 1 else f"一段{nouns[0][:-3]}的录音"
+        case _:
+            text = "在这段录音中，" + "，".join(clauses)
+    return text + (BACKGROUND[background] if background else "") + "。"
+
+
+def _and(parts: list[str]) -> str:
+    return "、".join(parts[:-1]) + ("和" if len(parts) > 1 else "") + parts[-1]
+
+
+def _sequence(parts: list[str], second: str, third: str) -> str:
+    return parts[0] + second + parts[1] + (third + parts[2] if len(parts) == 3 else "")
