@@ -45,10 +45,8 @@ def draw_scene(rng: np.random.Generator, seconds: float) -> Scene:
         kind = names[int(rng.integers(len(names)))]
         if may_join(kind, chosen):
             chosen += (kind,)
-    if num_events == 1:
-        arrangement = "single"
-    else:
-        arrangement = "sequence" if rng.random() < 0.55 else "together"
+    joined = "sequence" if rng.random() < 0.55 else "together"
+    arrangement = joined if num_events > 1 else "single"
     slots = _slots(rng, num_events, arrangement, seconds)
     events = tuple(_draw_event(rng, kind, *slot) for kind, slot in zip(chosen, slots, strict=True))
     background = BACKGROUNDS[int(rng.choice(len(BACKGROUNDS), p=[0.3, 0.14, 0.14, 0.14, 0.14, 0.14]))]

@@ -154,7 +154,7 @@ def sentence(arrangement: str, template: str, sounds: Sequence[Said], background
         case _, "simultaneous":
             text = f"{listed([main(said) for said in sounds[:-1]], ' und ')}, und gleichzeitig {inverted(sounds[-1])}"
         case _, "then":
-            text = f"{main(first)}, dann {inverted(others[0])}" + (f", und zuletzt {inverted(sounds[2])}" * is_three)
+            text = f"{main(first)}, dann {inverted(others[0])}" + (f", und zuletzt {inverted(sounds[-1])}" * is_three)
         case _, "first":
             text = f"zuerst {inverted(first)}, danach {inverted(others[0])}"
             text += f", und zum Schluss {inverted(sounds[-1])}" * is_three
