@@ -1,0 +1,6 @@
+"""Results to MLflow: a parent run for the sweep, a child run for each trial, from the controller only."""
+
+from ray_atr.tracking.store import Store, mlflow_command, store_of
+from ray_atr.tracking.tracker import Tracker, upload
+
+__all__ = ["Store", "Tracker", "mlflow_command", "store_of", "upload"]

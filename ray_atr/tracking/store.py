@@ -1,0 +1,92 @@
+"""Where MLflow keeps what is tracked: a server named by MLFLOW_TRACKING_URI, else one SQLite file beside the run folders."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+DATABASE = "mlflow.db"
+ARTIFACTS = "mlartifacts"
+PORT = 5000
+
+# A sweep must not stand still for a server that is away: by default MLflow's client tries for minutes before it gives up.
+PATIENCE = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+}
+
+
+@dataclass(frozen=True)
+class Store:
+    """A tracking store: its URI, and where its artifacts lie if this process decides that (a server does so itself)."""
+
+    uri: str
+    artifacts: Path | None
+
+    @property
+    def is_server(self) -> bool:
+        return self.uri.startswith(("http://", "https://", "databricks"))
+
+    def connect(self) -> MlflowClient:
+        """A client; makes and migrates the SQLite file first, one process at a time."""
+        for name, value in PATIENCE.items():
+            os.environ.setdefault(name, value)
+        from mlflow import MlflowClient
+
+        if self.is_server or self.artifacts is None:
+            return MlflowClient(tracking_uri=self.uri)
+        # MLflow reports every table it creates; a person who starts a sweep has no use for that.
+        for name in ("mlflow.store.db.utils", "alembic"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        self.artifacts.parent.mkdir(parents=True, exist_ok=True)
+        # Two processes that first use the file at once break its migration.
+        with FileLock(self.artifacts.parent / f".{DATABASE}.lock"):
+            client = MlflowClient(tracking_uri=self.uri)
+            client.search_experiments(max_results=1)
+        return client
+
+    def experiment_id(self, client: MlflowClient, name: str) -> str:
+        """The id of the MLflow experiment of this name, made where there is none."""
+        from mlflow.exceptions import MlflowException
+
+        found = client.get_experiment_by_name(name)
+        if found is not None and found.lifecycle_stage == "active":
+            return str(found.experiment_id)
+        if found is not None:
+            client.restore_experiment(found.experiment_id)
+            return str(found.experiment_id)
+        location = self.artifacts.as_uri() if self.artifacts is not None else None
+        try:
+            return client.create_experiment(name, artifact_location=location)
+        except MlflowException:
+            # Another sweep may have made it between the question and now.
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise
+            return str(found.experiment_id)
+
+
+def store_of(run_folder: Path) -> Store:
+    """The store that a run folder's results go to."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if uri:
+        return Store(uri=uri, artifacts=None)
+    folder = run_folder.resolve().parent
+    return Store(uri=f"sqlite:///{folder / DATABASE}", artifacts=folder / ARTIFACTS)
+
+
+def mlflow_command(run_folder: Path) -> str:
+    """The one command that opens the comparison of runs in a browser, on the loopback address."""
+    store = store_of(run_folder)
+    if store.is_server:
+        return f"python -m webbrowser {store.uri}"
+    return f"uv run mlflow ui --backend-store-uri {store.uri} --host 127.0.0.1 --port {PORT}"

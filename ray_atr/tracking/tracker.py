@@ -1,0 +1,339 @@
+"""The controller's side of MLflow: what the run folder holds is brought over, each thing once.
+
+The run folder is the local truth; MLflow is a copy of it that can lag behind. One operation, `update`, sends whatever
+the copy lacks, so that logging an epoch, going on after a restore, and uploading after a server was away are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ray_atr.override import flatten, override
+from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, RunFolder, TrialFolder, read_json, write_json
+from ray_atr.tracking.store import Store, store_of
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param, Run, RunTag
+
+Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+
+SWEEP_TAG = "ray_atr.sweep"
+TRIAL_TAG = "ray_atr.trial"
+EPOCHS_TAG = "ray_atr.epochs_sent"
+"""Number of an epoch up to which a trial's metrics are in MLflow; sent together with them."""
+
+STATUS = {PENDING: "SCHEDULED", RUNNING: "RUNNING", FINISHED: "FINISHED", FAILED: "FAILED"}
+MAX_PARAM, MAX_TAG = 6000, 5000
+MAX_PARAMS, MAX_TAGS, MAX_METRICS = 100, 100, 1000
+"""What MLflow takes in one value and in one call."""
+RETRY_SECONDS = 30.0
+
+
+class Tracker:
+    """Copies a run folder into MLflow as it grows. Held by the controller alone; it can be pickled.
+
+    No method raises when MLflow cannot be reached or refuses: training goes on, the results stay in the run folder, one
+    warning is logged, and the next update (at the earliest after `retry_seconds`) sends what was missed. Each method
+    says whether MLflow has everything now.
+    """
+
+    def __init__(
+        self,
+        run_folder: Path,
+        *,
+        experiment_name: str = "ray_atr",
+        store: Store | None = None,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> None:
+        self.run_folder = Path(run_folder)
+        self.experiment_name = experiment_name
+        self.store = store or store_of(self.run_folder)
+        self.retry_seconds = retry_seconds
+        self.sweep_id = _sweep_id(self.run_folder)
+        self.problem: str | None = None
+        """Why MLflow lags behind, if it does."""
+        self._retry_at = 0.0
+        self._connection: _Connection | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The client holds database or network connections, and another process must look its runs up anew.
+        return {**self.__dict__, "_connection": None}
+
+    def start_sweep(self) -> str | None:
+        """Find or make the parent run and mark it running; its run id, or None while MLflow is away."""
+        return self._attempt(lambda connection: connection.start())
+
+    def update_trial(self, trial_id: str) -> bool:
+        """Send what MLflow lacks of one trial: settings, epochs, final metrics, status. Call after its files changed."""
+        return self._attempt(lambda connection: connection.send_trial(trial_id)) is not None
+
+    def finish_sweep(self, *, is_complete: bool = True) -> bool:
+        """Send what is missing of every trial and the report, and end the parent run.
+
+        `is_complete=False` says that the sweep was stopped: the parent run and the trials in progress become KILLED.
+        """
+        return self._attempt(lambda connection: connection.finish(is_complete), is_urgent=True) is not None
+
+    def parent_run_id(self) -> str | None:
+        """The parent's run id, or None while MLflow is away."""
+        return self._attempt(lambda connection: connection.parent.info.run_id)
+
+    def _attempt(self, action: Callable[[_Connection], Result], *, is_urgent: bool = False) -> Result | None:
+        if time.monotonic() < self._retry_at and not is_urgent:
+            return None
+        from mlflow.exceptions import MlflowException
+
+        try:
+            if self._connection is None:
+                self._connection = _Connection(self.run_folder, self.experiment_name, self.store, self.sweep_id)
+            result = action(self._connection)
+        except (MlflowException, OSError) as error:
+            # The next attempt looks the runs up again: a call that timed out may have done its work.
+            self._connection = None
+            self._retry_at = time.monotonic() + self.retry_seconds
+            if self.problem is None:
+                log.warning("MLflow at %s: %s; results are kept in %s", self.store.uri, _brief(error), self.run_folder)
+            self.problem = _brief(error)
+            return None
+        self.problem = None
+        return result
+
+
+def upload(run_folder: Path, *, experiment_name: str = "ray_atr", store: Store | None = None) -> str:
+    """Send everything a run folder holds and MLflow lacks, nothing twice; the parent's run id.
+
+    Raises ConnectionError where MLflow cannot be reached or refuses.
+    """
+    tracker = Tracker(run_folder, experiment_name=experiment_name, store=store)
+    trials = [trial.describe()["status"] for trial in RunFolder.open(tracker.run_folder).trials()]
+    is_complete = all(status in (FINISHED, FAILED) for status in trials)
+    tracker.start_sweep()
+    run_id = tracker.parent_run_id() if tracker.finish_sweep(is_complete=is_complete) else None
+    if run_id is None:
+        raise ConnectionError(f"MLflow at {tracker.store.uri}: {tracker.problem}")
+    return run_id
+
+
+class _Connection:
+    """A client and the runs of one sweep, found again by their tags."""
+
+    def __init__(self, folder: Path, experiment_name: str, store: Store, sweep_id: str) -> None:
+        self.run = RunFolder.open(folder)
+        self.info = self.run.info
+        self.sweep_id = sweep_id
+        self.client: MlflowClient = store.connect()
+        self.experiment_id = store.experiment_id(self.client, experiment_name)
+        self.runs = {run.data.tags.get(TRIAL_TAG): run for run in self._find()}
+        self.statuses: dict[str | None, str] = {trial: run.info.status for trial, run in self.runs.items()}
+        self.sent: dict[str, int] = {
+            trial: int(run.data.tags.get(EPOCHS_TAG, 0)) for trial, run in self.runs.items() if trial is not None
+        }
+        self.is_final: set[str] = {
+            trial for trial, run in self.runs.items() if trial is not None and "best_epoch" in run.data.metrics
+        }
+        if None not in self.runs:
+            self.runs[None] = self._create(None, self._sweep_name(), self._sweep_tags())
+        self._add_params(None, read_json(self.run.path / "experiment.json"))
+
+    @property
+    def parent(self) -> Run:
+        return self.runs[None]
+
+    def start(self) -> str:
+        self._set_status(None, "RUNNING")
+        return str(self.parent.info.run_id)
+
+    def send_trial(self, trial_id: str, *, is_stopped: bool = False) -> bool:
+        trial = self.run.trial(trial_id)
+        content = trial.describe()
+        if trial_id not in self.runs:
+            self.runs[trial_id] = self._create(trial_id, content["name"], self._trial_tags(content))
+        self._add_params(trial_id, self._trial_settings(content))
+        self._send_epochs(trial)
+        self._send_result(trial)
+        if content.get("error"):
+            self._log(trial_id, tags={"error": content["error"]})
+        status = content["status"]
+        self._set_status(trial_id, "KILLED" if is_stopped and status in (PENDING, RUNNING) else STATUS[status])
+        return True
+
+    def finish(self, is_complete: bool) -> bool:
+        for trial in self.run.trials():
+            self.send_trial(trial.trial_id, is_stopped=not is_complete)
+        report = self.run.path / "report"
+        if report.is_dir():
+            self.client.log_artifacts(self.parent.info.run_id, str(report), "report")
+        for name in ("experiment.json", "sweep.json"):
+            self.client.log_artifact(self.parent.info.run_id, str(self.run.path / name))
+        self._set_status(None, "FINISHED" if is_complete else "KILLED")
+        return True
+
+    def _find(self) -> Iterator[Run]:
+        token = None
+        while True:
+            page = self.client.search_runs(
+                [self.experiment_id], f"tags.`{SWEEP_TAG}` = '{self.sweep_id}'", max_results=1000, page_token=token
+            )
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+    def _create(self, trial_id: str | None, name: str, tags: Mapping[str, str]) -> Run:
+        all_tags = {SWEEP_TAG: self.sweep_id, **tags}
+        if trial_id is not None:
+            all_tags |= {TRIAL_TAG: trial_id, "mlflow.parentRunId": self.parent.info.run_id}
+        run = self.client.create_run(
+            self.experiment_id,
+            run_name=name,
+            tags={key: _cut(value, MAX_TAG) for key, value in all_tags.items()},
+        )
+        self.statuses[trial_id] = run.info.status
+        return run
+
+    def _sweep_name(self) -> str:
+        return str(self.info.get("name") or self.run.path.name)
+
+    def _sweep_tags(self) -> dict[str, str]:
+        space = "\n".join(f"- `{path}`: {spec}" for path, spec in (self.info.get("space") or {}).items())
+        note = f"`{self.info.get('command', '')}`\n\n{space}\n\nRun folder: `{self.run.path.resolve()}`"
+        data = self.info.get("data") or {}
+        tags = {f"data.{key}": str(value) for key, value in data.items()}
+        return {"mlflow.note.content": note, "run_folder": str(self.run.path.resolve()), **tags, **self._source_tags()}
+
+    def _source_tags(self) -> dict[str, str]:
+        code = {key: str(value) for key, value in (self.info.get("code") or {}).items()}
+        commit = code.pop("git_commit", None) or code.pop("git", "unknown")
+        return {
+            "mlflow.source.name": str(self.info.get("command", "")),
+            "mlflow.source.type": "LOCAL",
+            "mlflow.source.git.commit": commit,
+            "mlflow.user": os.environ.get("USER", "unknown"),
+            "git_commit": commit,
+            **{f"version.{package}": version for package, version in code.items()},
+        }
+
+    def _trial_tags(self, content: Mapping[str, Any]) -> dict[str, str]:
+        return {**{path: str(value) for path, value in content["overrides"].items()}, **self._source_tags()}
+
+    def _trial_settings(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """The whole settings tree of a trial, with the names of the choices that it varies."""
+        overrides = content["overrides"]
+        try:
+            return {**flatten(override(self.run.experiment, overrides)), **overrides}
+        except ValueError:
+            # A folder of an earlier version may hold settings that the tree no longer knows: they are still its settings.
+            return {**read_json(self.run.path / "experiment.json"), **overrides}
+
+    def _add_params(self, trial_id: str | None, settings: Mapping[str, Any]) -> None:
+        known = self.runs[trial_id].data.params
+        missing = {path: _as_text(value) for path, value in settings.items() if path not in known}
+        if missing:
+            self._log(trial_id, params=missing)
+            known.update(missing)
+
+    def _send_epochs(self, trial: TrialFolder) -> None:
+        sent = self.sent.get(trial.trial_id, 0)
+        rows = [row for row in trial.epochs() if row["epoch"] > sent]
+        for row in rows:
+            epoch = int(row["epoch"])
+            self._log(trial.trial_id, row, epoch=epoch, tags={EPOCHS_TAG: str(epoch)}, time_seconds=row.get("time"))
+            self.sent[trial.trial_id] = epoch
+
+    def _send_result(self, trial: TrialFolder) -> None:
+        if not trial.is_finished or trial.trial_id in self.is_final:
+            return
+        path = trial.folder / "result.json"
+        result = read_json(path)
+        final = {f"best/{name}": value for name, value in (result.get("val") or {}).items()}
+        final |= {f"test/{name}": value for name, value in (result.get("test") or {}).items()}
+        best = int(result["best_epoch"])
+        self._log(trial.trial_id, {**final, "best_epoch": best}, epoch=best, time_seconds=path.stat().st_mtime)
+        self.is_final.add(trial.trial_id)
+
+    def _set_status(self, trial_id: str | None, status: str) -> None:
+        if self.statuses[trial_id] == status:
+            return
+        run_id = self.runs[trial_id].info.run_id
+        if status in ("FINISHED", "FAILED", "KILLED"):
+            self.client.set_terminated(run_id, status)
+        else:
+            self.client.update_run(run_id, status=status)
+        self.statuses[trial_id] = status
+
+    def _log(
+        self,
+        trial_id: str | None,
+        metrics: Mapping[str, Any] | None = None,
+        *,
+        epoch: int = 0,
+        params: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        time_seconds: float | None = None,
+    ) -> None:
+        """One or a few batches. The tags go with the last, so that a tag that counts what was sent never runs ahead."""
+        run_id = self.runs[trial_id].info.run_id
+        all_metrics = list(_metrics(metrics or {}, epoch, time_seconds))
+        all_params = _params(params or {})
+        all_tags = _tags(tags or {})
+        while len(all_metrics) > MAX_METRICS - MAX_PARAMS - MAX_TAGS or len(all_params) > MAX_PARAMS:
+            room = MAX_METRICS - MAX_PARAMS - MAX_TAGS
+            self.client.log_batch(run_id, metrics=all_metrics[:room], params=all_params[:MAX_PARAMS])
+            all_metrics, all_params = all_metrics[room:], all_params[MAX_PARAMS:]
+        self.client.log_batch(run_id, metrics=all_metrics, params=all_params, tags=all_tags)
+
+
+def _sweep_id(folder: Path) -> str:
+    """The identity of a sweep in MLflow, made once and kept in the run folder, so that moving the folder keeps it."""
+    path = folder / "tracking.json"
+    if path.is_file():
+        return str(read_json(path)["sweep_id"])
+    sweep_id = f"{folder.resolve().name}-{uuid.uuid4().hex[:8]}"
+    write_json(path, {"sweep_id": sweep_id})
+    return sweep_id
+
+
+def _metrics(values: Mapping[str, Any], epoch: int, time_seconds: float | None) -> Iterator[Metric]:
+    from mlflow.entities import Metric
+
+    milliseconds = int(1000 * (time.time() if time_seconds is None else time_seconds))
+    for name, value in values.items():
+        if name == "epoch" or name == "time" or isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        yield Metric(name, float(value) if math.isfinite(value) else math.nan, milliseconds, epoch)
+
+
+def _params(values: Mapping[str, str]) -> list[Param]:
+    from mlflow.entities import Param
+
+    return [Param(name, _cut(value, MAX_PARAM)) for name, value in values.items()]
+
+
+def _tags(values: Mapping[str, str]) -> list[RunTag]:
+    from mlflow.entities import RunTag
+
+    return [RunTag(name, _cut(value, MAX_TAG)) for name, value in values.items()]
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _brief(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 200 else text[:199] + "…"

@@ -1,0 +1,165 @@
+"""MLflow holds what the run folder holds, each thing once, whatever was restarted or away in between."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+from fake_runs import LANGUAGES, metrics, write_run, write_trial
+
+from ray_atr.tracking import Store, Tracker, mlflow_command, store_of, upload
+
+SPACE = {"objective": ["contrastive", "m_ltm"], "data.noise.ratio": [0.0, 0.4]}
+AWAY = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> Store:
+    """One database for all tests: making it takes seconds."""
+    folder = tmp_path_factory.mktemp("runs")
+    return Store(uri=f"sqlite:///{folder / 'mlflow.db'}", artifacts=folder / "artifacts")
+
+
+def runs(store: Store, tracker: Tracker):
+    client = store.connect()
+    experiment = client.get_experiment_by_name(tracker.experiment_name)
+    found = client.search_runs([experiment.experiment_id], f"tags.`ray_atr.sweep` = '{tracker.sweep_id}'")
+    parents = [run for run in found if "ray_atr.trial" not in run.data.tags]
+    children = {run.info.run_name: run for run in found if "ray_atr.trial" in run.data.tags}
+    assert len(parents) == 1
+    assert len(children) == len(found) - 1
+    return client, parents[0], children
+
+
+def track(tracker: Tracker) -> None:
+    tracker.start_sweep()
+    for folder in sorted((tracker.run_folder / "trials").iterdir()):
+        assert tracker.update_trial(folder.name)
+
+
+def test_a_sweep_is_a_parent_and_its_trials_are_children(tmp_path, store):
+    tracker = Tracker(write_run(tmp_path / "run", SPACE, failed=[1]), store=store)
+    track(tracker)
+    (tmp_path / "run" / "report").mkdir()
+    (tmp_path / "run" / "report" / "report.html").write_text("<p>")
+    assert tracker.finish_sweep()
+    client, parent, children = runs(store, tracker)
+    assert parent.info.run_name == "noise"
+    assert parent.info.status == "FINISHED"
+    assert parent.data.tags["mlflow.source.git.commit"] == "1234abcd"
+    assert parent.data.tags["version.torch"] == "2.11.0"
+    assert set(children) == {f"{name} noise={ratio}" for name in SPACE["objective"] for ratio in ("0", "0.4")}
+    assert [file.path for file in client.list_artifacts(parent.info.run_id, "report")] == ["report/report.html"]
+    failed = children["contrastive noise=0.4"]
+    assert (failed.info.status, failed.data.tags["error"]) == ("FAILED", "step 12: loss is nan (worker 0)")
+    child = children["m_ltm noise=0.4"]
+    assert child.info.status == "FINISHED"
+    assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert child.data.tags["data.noise.ratio"] == "0.4"
+    assert child.data.params["data.noise.ratio"] == "0.4"
+    assert child.data.params["train.learning_rate"] == "0.001"
+
+
+def test_every_epoch_and_the_final_metrics_arrive(tmp_path, store):
+    tracker = Tracker(write_run(tmp_path / "run", {"objective": ["kcl"]}), store=store)
+    track(tracker)
+    client, _, children = runs(store, tracker)
+    child = children["kcl"]
+    for code in (*LANGUAGES, "mean"):
+        name = f"text_to_audio/{code}/recall_at_1"
+        history = client.get_metric_history(child.info.run_id, name)
+        assert [(point.step, point.value) for point in history] == [
+            (epoch, pytest.approx(metrics({"objective": "kcl"}, epoch)[name])) for epoch in (1, 2, 3)
+        ]
+    assert child.data.metrics["best_epoch"] == 3
+    expected = metrics({"objective": "kcl"}, 3)["audio_to_text/mean/map_at_10"]
+    assert child.data.metrics["test/audio_to_text/mean/map_at_10"] == pytest.approx(expected - 0.01)
+    assert child.data.metrics["best/audio_to_text/mean/map_at_10"] == pytest.approx(expected)
+
+
+def test_a_restarted_controller_goes_on_in_the_same_runs(tmp_path, store):
+    folder = write_run(tmp_path / "run", SPACE, running=[0])
+    first = Tracker(folder, store=store)
+    track(first)
+    trial = write_trial(folder, {"objective": "contrastive", "data.noise.ratio": 0.0})
+    second = pickle.loads(pickle.dumps(first))
+    assert second._connection is None
+    assert second.start_sweep() == first.start_sweep()
+    assert second.update_trial(trial)
+    third = Tracker(folder, store=store)
+    track(third)
+    client, _, children = runs(store, third)
+    assert len(children) == 4
+    for child in children.values():
+        steps = [point.step for point in client.get_metric_history(child.info.run_id, "train/loss")]
+        assert steps == [1, 2, 3]
+        assert child.info.status == "FINISHED"
+
+
+def test_stopped_sweeps_are_marked_killed(tmp_path, store):
+    tracker = Tracker(write_run(tmp_path / "run", SPACE, running=[0]), store=store)
+    track(tracker)
+    tracker.finish_sweep(is_complete=False)
+    _, parent, children = runs(store, tracker)
+    assert parent.info.status == "KILLED"
+    assert sorted(child.info.status for child in children.values()) == ["FINISHED"] * 3 + ["KILLED"]
+
+
+def test_without_a_server_training_goes_on_and_the_results_are_sent_later(tmp_path, store, caplog):
+    folder = write_run(tmp_path / "run", SPACE)
+    tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), retry_seconds=0)
+    assert tracker.start_sweep() is None
+    assert not any(tracker.update_trial(trial.name) for trial in (folder / "trials").iterdir())
+    assert not tracker.finish_sweep()
+    assert AWAY in tracker.store.uri
+    assert tracker.problem
+    assert len([record for record in caplog.records if record.name.startswith("ray_atr")]) == 1
+    with pytest.raises(ConnectionError, match=AWAY):
+        upload(folder, store=Store(uri=AWAY, artifacts=None))
+    run_id = upload(folder, store=store)
+    assert upload(folder, store=store) == run_id
+    client, _, children = runs(store, tracker)
+    assert len(children) == 4
+    for child in children.values():
+        assert len(client.get_metric_history(child.info.run_id, "train/loss")) == 3
+        assert len(client.get_metric_history(child.info.run_id, "best_epoch")) == 1
+
+
+def test_a_server_that_comes_back_gets_what_it_missed(tmp_path, store):
+    folder = write_run(tmp_path / "run", {"objective": ["m_ltm"]})
+    tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), retry_seconds=0)
+    trial = next((folder / "trials").iterdir()).name
+    assert not tracker.update_trial(trial)
+    tracker.store = store
+    assert tracker.update_trial(trial)
+    client, _, children = runs(store, tracker)
+    assert [p.step for p in client.get_metric_history(children["m_ltm"].info.run_id, "train/loss")] == [1, 2, 3]
+
+
+def test_a_long_value_is_cut_and_many_metrics_are_sent_in_batches(tmp_path, store):
+    folder = write_run(tmp_path / "run", {"objective": ["m_ltm"]}, running=[0])
+    trial = next((folder / "trials").iterdir())
+    many = {"epoch": 2, "time": 1.7e9, **{f"many/metric_{index}": float(index) for index in range(2500)}}
+
+    with (trial / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(many) + "\n")
+    base = json.loads((folder / "experiment.json").read_text())
+    (folder / "experiment.json").write_text(json.dumps({**base, "data.source": "x" * 7000}))
+    tracker = Tracker(folder, store=store)
+    track(tracker)
+    _, parent, children = runs(store, tracker)
+    assert len(parent.data.params["data.source"]) == 6000
+    assert children["m_ltm"].data.metrics["many/metric_2499"] == 2499
+
+
+def test_the_default_store_lies_beside_the_run_folders_and_the_environment_overrules(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert store_of(tmp_path / "run").uri == f"sqlite:///{tmp_path / 'mlflow.db'}"
+    assert mlflow_command(tmp_path / "run") == (
+        f"uv run mlflow ui --backend-store-uri sqlite:///{tmp_path / 'mlflow.db'} --host 127.0.0.1 --port 5000"
+    )
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking.example:5000")
+    assert store_of(Path("run")) == Store(uri="http://tracking.example:5000", artifacts=None)
+    assert "http://tracking.example:5000" in mlflow_command(Path("run"))
