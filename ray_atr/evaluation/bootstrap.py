@@ -71,11 +71,7 @@ def bootstrap_languages(
     _check(draws, level)
     value = _resampled(retrievals, ranking, [np.ones((1, _num_clips(retrievals)))])
     drawn = _resampled(retrievals, ranking, _weights(_clips(retrievals), _num_clips(retrievals), draws, seed))
-    tail = (1 - level) / 2
-    return {
-        name: Interval(float(value[name][0]), *map(float, np.quantile(drawn[name], (tail, 1 - tail))), level)
-        for name in value
-    }
+    return {name: Interval(float(value[name][0]), *_ends(drawn[name], level), level) for name in value}
 
 
 def compare_languages(
@@ -98,16 +94,12 @@ def compare_languages(
     a, b = _resampled(first, ranking, whole), _resampled(second, ranking, whole)
     drawn_a = _resampled(first, ranking, _weights(_clips(first), num_clips, draws, seed))
     drawn_b = _resampled(second, ranking, _weights(_clips(first), num_clips, draws, seed))
-    tail = (1 - level) / 2
     result = {}
     for name in a:
         drawn = drawn_b[name] - drawn_a[name]
-        low, high = np.quantile(drawn, (tail, 1 - tail))
-        p_value = min(1.0, 2 * min(np.mean(drawn <= 0), np.mean(drawn >= 0)))
+        p_value = min(1.0, max(1 / draws, 2 * float(min(np.mean(drawn <= 0), np.mean(drawn >= 0)))))
         before, after = float(a[name][0]), float(b[name][0])
-        result[name] = Difference(
-            before, after, after - before, float(low), float(high), level, max(float(p_value), 1 / draws)
-        )
+        result[name] = Difference(before, after, after - before, *_ends(drawn, level), level, p_value)
     return result
 
 
@@ -161,22 +153,19 @@ def _means(values: np.ndarray, clip: np.ndarray, weight: np.ndarray) -> np.ndarr
     """Mean of values [Q, C] with each query as often as its clip was drawn, [draws, C]."""
     num_clips = weight.shape[1]
     sums = np.stack([np.bincount(clip, column, minlength=num_clips) for column in values.T], axis=1)
-    return (weight @ sums) / (weight @ np.bincount(clip, minlength=num_clips))[:, None]
+    queries = (weight @ np.bincount(clip, minlength=num_clips))[:, None]
+    return (weight @ sums) / np.where(queries > 0, queries, np.nan)
 
 
 def _weighted_median(values: np.ndarray, clip: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Median of values [Q] with each query as often as its clip was drawn, [draws]; the middle two are averaged."""
     order = np.argsort(values, kind="stable")
-    values, clip = values[order], clip[order]
-    # Ranks take few values: adding up clips by value keeps this at [draws, distinct values].
-    distinct, group = np.unique(values, return_inverse=True)
-    table = np.zeros((weight.shape[1], len(distinct)))
-    np.add.at(table, (clip, group), 1)
-    below = np.cumsum(weight @ table, axis=1)
-    total = below[:, -1:]
-    lower = distinct[(below >= np.floor((total + 1) / 2)).argmax(1)]
-    upper = distinct[(below >= np.floor(total / 2) + 1).argmax(1)]
-    return (lower + upper) / 2
+    values = values[order]
+    reached = np.cumsum(weight[:, clip[order]], axis=1)
+    total = reached[:, -1:]
+    lower = values[(reached >= np.floor((total + 1) / 2)).argmax(1)]
+    upper = values[(reached >= np.floor(total / 2) + 1).argmax(1)]
+    return np.where(total[:, 0] > 0, (lower + upper) / 2, np.nan)
 
 
 def _weights(clips: np.ndarray, num_clips: int, draws: int, seed: int) -> Iterator[np.ndarray]:
@@ -187,6 +176,13 @@ def _weights(clips: np.ndarray, num_clips: int, draws: int, seed: int) -> Iterat
         weight = np.zeros((min(at_once, draws - start), num_clips))
         weight[:, clips] = generator.multinomial(len(clips), np.full(len(clips), 1 / len(clips)), size=len(weight))
         yield weight
+
+
+def _ends(drawn: np.ndarray, level: float) -> tuple[float, float]:
+    """Percentile interval; a draw that holds no query of a language (a language with few captions) has no value."""
+    tail = (1 - level) / 2
+    low, high = np.nanquantile(drawn, (tail, 1 - tail))
+    return float(low), float(high)
 
 
 def _clips(retrievals: Mapping[str, Retrieval]) -> np.ndarray:

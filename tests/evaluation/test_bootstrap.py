@@ -1,0 +1,117 @@
+"""Intervals: their values against resampling by hand, their coverage, and the paired comparison."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from ray_atr.evaluation import evaluate_languages, retrieve_languages
+from ray_atr.evaluation.bootstrap import (
+    _means,
+    _weighted_median,
+    across_seeds,
+    bootstrap_languages,
+    compare_languages,
+)
+from ray_atr.evaluation.retrieval import Retrieval
+
+
+def model(seed: int, noise: float, clips: int = 60) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
+    data, own = np.random.default_rng(0), np.random.default_rng(seed)
+    audio = data.normal(size=(clips, 16))
+    clip = np.repeat(np.arange(clips), 3)
+    return audio, {k: audio[clip] + noise * own.normal(size=(3 * clips, 16)) for k in ("eng", "fra")}, clip
+
+
+def test_weights_act_as_copies_of_the_clips() -> None:
+    rng = np.random.default_rng(1)
+    clip = rng.integers(0, 8, size=30)
+    values = rng.integers(0, 9, size=30).astype(float)
+    for _ in range(20):
+        drawn = rng.integers(0, 8, size=8)
+        copies = np.concatenate([values[clip == c] for c in drawn])
+        weight = np.bincount(drawn, minlength=8)[None].astype(float)
+        assert _weighted_median(values, clip, weight)[0] == np.median(copies)
+        assert _means(values[:, None], clip, weight)[0, 0] == pytest.approx(copies.mean())
+
+
+def test_values_are_those_of_the_evaluation_and_lie_within() -> None:
+    audio, text, clip = model(1, 1.5)
+    metrics = evaluate_languages(audio, text, clip)
+    intervals = bootstrap_languages(retrieve_languages(audio, text, clip), draws=200)
+    for name, interval in intervals.items():
+        assert interval.value == pytest.approx(metrics[name]), name
+        assert interval.low <= interval.value <= interval.high, name
+    assert "text_to_audio/mean/mean_rank_variance" in intervals
+    wider = bootstrap_languages(retrieve_languages(audio, text, clip), draws=200, level=0.99)
+    name = "text_to_audio/fra/recall_at_1"
+    assert wider[name].high - wider[name].low > intervals[name].high - intervals[name].low
+
+
+def test_width_is_that_of_the_standard_error_over_clips() -> None:
+    audio, text, clip = model(2, 1.5, clips=400)
+    retrievals = retrieve_languages(audio, {"eng": text["eng"]}, clip)
+    per_clip = retrievals["eng"].audio_to_text.recall[1]
+    expected = 2 * norm.ppf(0.975) * per_clip.std() / math.sqrt(len(per_clip))
+    interval = bootstrap_languages(retrievals, draws=2000)["audio_to_text/eng/recall_at_1"]
+    assert interval.high - interval.low == pytest.approx(expected, rel=0.08)
+    # Three captions of a clip that hit or miss together must not pass for three independent queries.
+    together = Retrieval(retrievals["eng"].text_to_audio, retrievals["eng"].audio_to_text)
+    hits = np.repeat(per_clip, 3)
+    together.text_to_audio.recall[1] = hits
+    clustered = bootstrap_languages({"eng": together}, draws=2000)["text_to_audio/eng/recall_at_1"]
+    assert clustered.high - clustered.low == pytest.approx(expected, rel=0.08)
+
+
+def test_paired_difference_sees_what_separate_intervals_hide() -> None:
+    audio, text, clip = model(3, 1.6, clips=150)
+    first = retrieve_languages(audio, text, clip)
+    better = {k: v + 0.05 * audio[clip] for k, v in text.items()}
+    second = retrieve_languages(audio, better, clip)
+    name = "text_to_audio/mean/map_at_10"
+    a, b = bootstrap_languages(first, draws=500)[name], bootstrap_languages(second, draws=500)[name]
+    assert b.low < a.high
+    difference = compare_languages(first, second, draws=500)[name]
+    assert difference.value == pytest.approx(b.value - a.value)
+    assert difference.is_distinguishable
+    assert difference.p_value <= 0.01
+    assert difference.low > 0
+
+
+def test_no_difference_is_not_distinguishable() -> None:
+    audio, text, clip = model(4, 1.5)
+    same = compare_languages(retrieve_languages(audio, text, clip), retrieve_languages(audio, text, clip), draws=50)
+    assert all(d.value == d.low == d.high == 0 and d.p_value == 1 and not d.is_distinguishable for d in same.values())
+    false_alarms = 0
+    for seed in range(20):
+        one, two = (retrieve_languages(*model(seed + add, 1.5)) for add in (100, 200))
+        false_alarms += compare_languages(one, two, draws=200)["text_to_audio/mean/recall_at_1"].is_distinguishable
+    assert false_alarms <= 5
+
+
+def test_the_seed_decides_the_draws_and_chunks_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    retrievals = retrieve_languages(*model(5, 1.5))
+    first = bootstrap_languages(retrievals, draws=100, seed=3)
+    monkeypatch.setattr("ray_atr.evaluation.bootstrap.WEIGHTS_AT_ONCE", 700)
+    assert bootstrap_languages(retrievals, draws=100, seed=3) == first
+    assert bootstrap_languages(retrievals, draws=100, seed=4) != first
+
+
+def test_across_seeds() -> None:
+    got = across_seeds([{"a": 1.0, "b": 2.0}, {"a": 2.0, "b": 2.0}, {"a": 6.0}])
+    assert set(got) == {"a"}
+    assert got["a"].mean == 3
+    assert got["a"].deviation == pytest.approx(math.sqrt((4 + 1 + 9) / 2))
+    assert math.isnan(across_seeds([{"a": 1.0}])["a"].deviation)
+
+
+def test_models_of_different_queries_are_refused() -> None:
+    audio, text, clip = model(6, 1.5)
+    first = retrieve_languages(audio, text, clip)
+    with pytest.raises(ValueError, match="other queries"):
+        compare_languages(first, retrieve_languages(audio, text, clip[::-1].copy()))
+    with pytest.raises(ValueError, match="second: got"):
+        compare_languages(first, {"eng": first["eng"]})
