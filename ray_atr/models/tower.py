@@ -8,13 +8,17 @@ from __future__ import annotations
 import hashlib
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ray_atr.data.audio import FrontEnd
-from ray_atr.settings import Settings
+from ray_atr.models.adaptation import Adaptation
+from ray_atr.settings import Settings, setting
 
 
 class Encoded(NamedTuple):
@@ -38,9 +42,16 @@ class AudioTower(nn.Module):
     def forward(self, features: Tensor, frames: Tensor) -> Encoded:
         """Encodes clips from log-mel frames [N, T, F]; the first `frames[n]` of clip n count, the rest is padding."""
 
-    def layers(self) -> list[list[nn.Module]]:
-        """The tower's depth levels, input first: what layer-wise decay and partial freezing count."""
-        return [[self]]
+    def save(self, folder: Path) -> None:
+        """Writes what `AudioSettings.rebuild` needs besides the settings and the weights: nothing for most towers."""
+
+    def train(self, mode: bool = True) -> Self:
+        """Training mode, in which batch norms keep their statistics: else an embedding would depend on its batch."""
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, _BatchNorm):
+                module.eval()
+        return self
 
 
 class TextTower(nn.Module):
@@ -57,15 +68,18 @@ class TextTower(nn.Module):
     def forward(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
         """Encodes texts from token ids [N, L]; `token_mask` [N, L] bool is True on tokens, False on padding."""
 
-    def layers(self) -> list[list[nn.Module]]:
-        """The tower's depth levels, input first."""
-        return [[self]]
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Writes the tokeniser, and what else `TextSettings.rebuild` needs besides the settings and the weights."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class AudioSettings(Settings):
     """Base of every audio tower's settings: says its front end without building the tower, and builds it."""
 
     name: ClassVar[str]
+
+    adapt: Adaptation = setting(default_factory=Adaptation, help="which of the tower's weights are trained, and how")
 
     @property
     @abstractmethod
@@ -76,17 +90,28 @@ class AudioSettings(Settings):
     def build(self) -> AudioTower:
         """The tower with its initial or published weights."""
 
+    def rebuild(self, folder: Path) -> AudioTower:
+        """The tower's architecture from what its `save` wrote; its weights are loaded afterwards."""
+        return self.build()
 
+
+@dataclass(frozen=True, kw_only=True)
 class TextSettings(Settings):
     """Base of every text tower's settings."""
 
     name: ClassVar[str]
+
+    adapt: Adaptation = setting(default_factory=Adaptation, help="which of the tower's weights are trained, and how")
     trains_tokenizer: ClassVar[bool] = False
     """Whether the tower needs a tokeniser trained on the training captions."""
 
     @abstractmethod
     def build(self, tokenizer: object | None = None) -> TextTower:
         """The tower with its initial or published weights."""
+
+    @abstractmethod
+    def rebuild(self, folder: Path) -> TextTower:
+        """The tower's architecture and tokeniser from what its `save` wrote; its weights are loaded afterwards."""
 
 
 def length_mask(lengths: Tensor, size: int) -> Tensor:

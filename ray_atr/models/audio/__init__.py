@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from ray_atr.models.audio.ced import Ced
+from ray_atr.models.audio.resnet38 import ResNet38
 from ray_atr.models.audio.small_cnn import SmallCnn
 from ray_atr.models.tower import AudioSettings
 
 AUDIO_TOWERS: dict[str, type[AudioSettings]] = {
     SmallCnn.name: SmallCnn,
+    Ced.name: Ced,
+    ResNet38.name: ResNet38,
 }

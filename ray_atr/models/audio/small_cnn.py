@@ -79,9 +79,3 @@ class SmallCnnTower(AudioTower):
         peak = tokens.masked_fill(~mask[..., None], float("-inf")).amax(dim=1)
         pooled = self.out(torch.cat([masked_mean(tokens, mask), peak], dim=-1))
         return Encoded(pooled, tokens, mask)
-
-    def layers(self) -> list[list[nn.Module]]:
-        levels: list[list[nn.Module]] = [
-            [convolution, norm] for convolution, norm in zip(self.convolutions, self.norms, strict=True)
-        ]
-        return [*levels, [self.over_time, self.over_time_norm], [self.out]]

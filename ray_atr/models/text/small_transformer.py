@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from ray_atr.models.text.tokenizer import PAD_ID, START_ID
+from ray_atr.models.text.tokenizer import PAD_ID, START_ID, TOKENIZER_FILE, read_tokenizer
 from ray_atr.models.tower import Encoded, TextSettings, TextTower, masked_mean
 from ray_atr.settings import refuse, setting
 
@@ -41,6 +42,9 @@ class SmallTransformer(TextSettings):
                 "model.text", tokenizer, f"a tokeniser trained on the training captions; {self.name} has no other"
             )
         return SmallTransformerTower(self, tokenizer)
+
+    def rebuild(self, folder: Path) -> SmallTransformerTower:
+        return SmallTransformerTower(self, read_tokenizer(folder / TOKENIZER_FILE))
 
 
 class SmallTransformerTower(TextTower):
@@ -75,8 +79,8 @@ class SmallTransformerTower(TextTower):
         tokens = unpack(self.norm(packed), index, token_mask)
         return Encoded(masked_mean(tokens, token_mask), tokens, token_mask)
 
-    def layers(self) -> list[list[nn.Module]]:
-        return [[self.embedding], *[[block] for block in self.blocks], [self.norm]]
+    def save(self, folder: Path) -> None:
+        self.tokenizer.save(str(folder / TOKENIZER_FILE))
 
 
 class Block(nn.Module):
@@ -86,15 +90,15 @@ class Block(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.attention_in, self.attention_out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, packed: Tensor, index: Tensor, token_mask: Tensor) -> Tensor:
         N, L = token_mask.shape
-        qkv = unpack(self.qkv(self.norm1(packed)), index, token_mask)
+        qkv = unpack(self.attention_in(self.norm1(packed)), index, token_mask)
         q, k, v = qkv.view(N, L, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
         attended = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=token_mask[:, None, None, :])
-        packed = packed + self.projection(attended.transpose(1, 2).reshape(N * L, -1)[index])
+        packed = packed + self.attention_out(attended.transpose(1, 2).reshape(N * L, -1)[index])
         return packed + self.feed_forward(self.norm2(packed))
 
 

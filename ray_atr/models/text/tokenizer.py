@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from ray_atr.settings import refuse
+
 PAD, START = "<pad>", "<s>"
 PAD_ID, START_ID = 0, 1
+TOKENIZER_FILE = "tokenizer.json"
 
 
 def train_tokenizer(captions: Iterable[str], vocab_size: int = 4096) -> Tokenizer:
@@ -27,3 +31,13 @@ def train_tokenizer(captions: Iterable[str], vocab_size: int = 4096) -> Tokenize
     )
     tokenizer.train_from_iterator(sorted(set(captions)), trainer)
     return tokenizer
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The tokeniser that `Tokenizer.save` wrote. Raises ValueError where the file is missing or is none."""
+    if not path.is_file():
+        raise refuse("tokenizer", str(path), "the tokenizer.json that was saved with the model; the file is missing")
+    try:
+        return Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except Exception as error:  # noqa: BLE001 (the Rust binding raises bare Exception)
+        raise refuse("tokenizer", str(path), f"a whole tokenizer.json ({error})") from None

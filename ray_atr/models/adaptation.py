@@ -1,0 +1,141 @@
+"""How a tower is adapted in training: what is frozen, which learning rate each depth has, low-rank updates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from peft import LoraConfig, inject_adapter_in_model
+from torch import nn
+from transformers import PreTrainedModel
+
+from ray_atr.settings import Settings, refuse, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adaptation(Settings):
+    """Training options of one tower."""
+
+    is_frozen: bool = setting(False, "train nothing of this tower: it then encodes a data set once")
+    frozen_layers: int = setting(
+        0, "keep the first so many levels of depth: 1 is what stands before the first layer (embeddings)", at_least=0
+    )
+    learning_rate_scale: float = setting(1.0, "multiplies the learning rate for this tower", above=0)
+    layer_decay: float = setting(
+        1.0, "multiplies the learning rate once more for every level below the last", above=0, at_most=1
+    )
+    lora_rank: int = setting(
+        0, "train low-rank updates of this rank instead of the weights; 0 trains the weights", at_least=0
+    )
+    lora_alpha: int = setting(16, "the low-rank update is scaled by lora_alpha / lora_rank", at_least=1)
+    lora_targets: tuple[str, ...] = setting(
+        (), "endings of the names of the linear layers that get an update; empty: every one whose name holds 'att'"
+    )
+    activation_checkpointing: bool = setting(False, "recompute layers in the backward pass: less memory, more time")
+    compile: bool = setting(False, "compile the tower with torch.compile")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.is_frozen and self.lora_rank:
+            raise refuse("lora_rank", self.lora_rank, "0 where is_frozen is true: a frozen tower trains no update")
+
+
+def adapt(tower: nn.Module, settings: Adaptation) -> None:
+    """Applies the settings to the tower, in place: low-rank updates, freezing, checkpointing, compilation."""
+    if settings.lora_rank:
+        add_lora(tower, settings)
+    if settings.is_frozen:
+        tower.requires_grad_(False)
+    elif settings.frozen_layers:
+        levels = parameter_levels(tower)
+        if settings.frozen_layers > len(levels):
+            raise refuse(
+                "frozen_layers", settings.frozen_layers, f"at most {len(levels)}, the levels of {type(tower).__name__}"
+            )
+        for level in levels[: settings.frozen_layers]:
+            for parameter in level:
+                parameter.requires_grad_(False)
+    if settings.activation_checkpointing:
+        checkpoint_activations(tower)
+    if settings.compile:
+        tower.compile(dynamic=True)
+
+
+def add_lora(tower: nn.Module, settings: Adaptation) -> None:
+    """Gives the tower's attention (or the named layers) trainable low-rank updates and freezes everything else."""
+    linear = [name for name, module in tower.named_modules() if isinstance(module, nn.Linear)]
+    endings = settings.lora_targets
+    targets = [name for name in linear if (name.endswith(endings) if endings else "att" in name)]
+    if not targets:
+        raise refuse(
+            "lora_targets",
+            endings,
+            f"endings of {type(tower).__name__}'s linear layers: {', '.join(linear[:6]) or 'it has none'}",
+        )
+    config = LoraConfig(r=settings.lora_rank, lora_alpha=settings.lora_alpha, target_modules=targets)
+    inject_adapter_in_model(config, tower)
+
+
+def checkpoint_activations(tower: nn.Module) -> None:
+    """Makes the tower recompute its layers in the backward pass. Raises ValueError for a tower that cannot."""
+    for module in tower.modules():
+        if isinstance(module, PreTrainedModel):
+            module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            return
+    if not isinstance(getattr(tower, "is_checkpointing", None), bool):
+        raise refuse("activation_checkpointing", True, f"false for {type(tower).__name__}, which has no such layers")
+    setattr(tower, "is_checkpointing", True)  # noqa: B010 (nn.Module's declared attribute type has no bool)
+
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks|convolutions|norms)\.?(\d+)\.")
+
+
+def parameter_levels(tower: nn.Module) -> list[list[nn.Parameter]]:
+    """The tower's parameters by depth, input first: what precedes the numbered layers, each layer, what follows them."""
+    return [[parameter for _, parameter in level] for level in _named_levels(tower)]
+
+
+def _named_levels(tower: nn.Module) -> list[list[tuple[str, nn.Parameter]]]:
+    named = list(tower.named_parameters())
+    numbers = [int(match.group(1)) if (match := _LAYER.search(name)) else None for name, _ in named]
+    found = [number for number in numbers if number is not None]
+    if not found:
+        return [named]
+    lowest, highest = min(found), max(found)
+    levels: list[list[tuple[str, nn.Parameter]]] = [[] for _ in range(highest - lowest + 3)]
+    has_begun = False
+    for entry, number in zip(named, numbers, strict=True):
+        has_begun = has_begun or number is not None
+        position = (len(levels) - 1 if has_begun else 0) if number is None else number - lowest + 1
+        levels[position].append(entry)
+    return [level for level in levels if level]
+
+
+def parameter_groups(
+    towers: Iterable[tuple[nn.Module, Adaptation]],
+    rest: Iterable[nn.Parameter],
+    learning_rate: float,
+    weight_decay: float = 0.0,
+) -> list[dict[str, Any]]:
+    """Optimiser groups of everything that is trained: `{"params", "lr", "weight_decay"}`, one a rate and decay.
+
+    Level l of a tower with n levels has `learning_rate * learning_rate_scale * layer_decay ** (n - 1 - l)`. Weight decay is for
+    weight matrices alone: vectors (biases, norms) and scalars have none, nor has `rest` where it is not a matrix.
+    """
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+
+    def add(parameter: nn.Parameter, rate: float) -> None:
+        if parameter.requires_grad:
+            groups.setdefault((rate, weight_decay if parameter.ndim > 1 else 0.0), []).append(parameter)
+
+    for tower, settings in towers:
+        levels = parameter_levels(tower)
+        for depth, level in enumerate(levels):
+            rate = learning_rate * settings.learning_rate_scale * settings.layer_decay ** (len(levels) - 1 - depth)
+            for parameter in level:
+                add(parameter, rate)
+    for parameter in rest:
+        add(parameter, learning_rate)
+    return [{"params": params, "lr": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]

@@ -1,0 +1,176 @@
+"""ResNet38 of PANNs (Kong et al. 2020, "PANNs: Large-scale pretrained audio neural networks"), with the published names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ray_atr.data.audio import FrontEnd
+from ray_atr.models.loading import load_weights, locate, read_checkpoint
+from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, length_mask, masked_mean
+from ray_atr.settings import setting
+
+STAGES = (3, 4, 6, 3)
+"""basic blocks of the four stages of ResNet34"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNet38(AudioSettings):
+    """PANNs ResNet38; `width_divisor` makes a narrow one for tests."""
+
+    name: ClassVar[str] = "resnet38"
+
+    checkpoint: str | None = setting(None, "file of the weights (ResNet38_mAP=0.434.pth); none: random weights")
+    allow_mismatch: tuple[str, ...] = setting((), "patterns of parameter names that the checkpoint need not match")
+    output: str = setting(
+        "pooled",
+        "pooled: mean plus maximum over time, as retrieval work takes it; fc1: one linear layer and a ReLU more",
+        choices=("pooled", "fc1"),
+    )
+    clip_seconds: float = setting(10.0, "longer clips are cut to this length (s)", above=0)
+    width_divisor: int = setting(1, "divides every number of channels; 1 is the published model", at_least=1)
+    dropout: float = setting(
+        0.0, "dropout inside the residual blocks in training (published: 0.1)", at_least=0, below=1
+    )
+
+    @property
+    def front_end(self) -> FrontEnd:
+        return FrontEnd(
+            sample_rate=32_000,
+            window_size=1024,
+            hop_size=320,
+            num_mels=64,
+            low_hz=50.0,
+            high_hz=14_000.0,
+            mel_scale="slaney",
+            mel_norm="slaney",
+            clip_seconds=self.clip_seconds,
+            # 32 frames: one is left after five halvings.
+            minimum_samples=9_920,
+        )
+
+    def build(self) -> ResNet38Tower:
+        tower = ResNet38Tower(self)
+        if self.checkpoint is not None:
+            skip = ("spectrogram_extractor.", "logmel_extractor.", "fc_audioset.")
+            load_weights(
+                tower,
+                read_checkpoint(locate(self.checkpoint)),
+                source=self.checkpoint,
+                skip=skip if self.output == "fc1" else (*skip, "fc1."),
+                allowed=self.allow_mismatch,
+            )
+        return tower
+
+    def rebuild(self, folder: object) -> ResNet38Tower:
+        return ResNet38Tower(self)
+
+
+class ResNet38Tower(AudioTower):
+    """Two plain convolutions, ResNet34's stages with average pooling for strides, two wide convolutions, pooling."""
+
+    def __init__(self, settings: ResNet38) -> None:
+        super().__init__()
+        self.front_end = settings.front_end
+        first, last = 64 // settings.width_divisor, 2048 // settings.width_divisor
+        self.width = last
+        self.bn0 = nn.BatchNorm2d(self.front_end.num_mels)
+        self.conv_block1 = ConvBlock(1, first)
+        self.resnet = Stages(first, settings.dropout)
+        self.conv_block_after1 = ConvBlock(8 * first, last)
+        self.fc1 = nn.Linear(last, last) if settings.output == "fc1" else None
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.xavier_uniform_(module.weight)
+
+    def forward(self, features: Tensor, frames: Tensor) -> Encoded:
+        x = self.bn0(features.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)[:, None]
+        # Where all clips fill the batch there is nothing to clear, and nothing is spent on it.
+        lengths = None if bool((frames >= features.shape[1]).all()) else frames
+        x, lengths = _halve(self.conv_block1(clear(x, lengths), lengths), lengths)
+        x, lengths = self.resnet(x, lengths)
+        x, lengths = _halve(x, lengths)
+        x = self.conv_block_after1(clear(x, lengths), lengths)
+        tokens = x.mean(dim=3).transpose(1, 2)
+        mask = length_mask(frames // 32, tokens.shape[1])
+        peak = tokens.masked_fill(~mask[..., None], float("-inf")).amax(dim=1)
+        pooled = peak + masked_mean(tokens, mask)
+        if self.fc1 is not None:
+            pooled = torch.relu(self.fc1(pooled))
+        return Encoded(pooled, tokens, mask)
+
+
+class ConvBlock(nn.Module):
+    """Two 3 x 3 convolutions, each with batch norm and ReLU."""
+
+    def __init__(self, channels_in: int, channels_out: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
+        self.bn1, self.bn2 = nn.BatchNorm2d(channels_out), nn.BatchNorm2d(channels_out)
+
+    def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        x = clear(torch.relu(self.bn1(self.conv1(x))), lengths)
+        return torch.relu(self.bn2(self.conv2(x)))
+
+
+class BasicBlock(nn.Module):
+    """A residual block; one that halves pools both its paths instead of striding its convolutions."""
+
+    def __init__(self, channels_in: int, channels_out: int, halves: bool, dropout: float) -> None:
+        super().__init__()
+        self.halves = halves
+        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels_out)
+        self.dropout = nn.Dropout(dropout)
+        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels_out)
+        self.downsample = (
+            nn.Sequential(
+                nn.AvgPool2d(2), nn.Conv2d(channels_in, channels_out, 1, bias=False), nn.BatchNorm2d(channels_out)
+            )
+            if halves
+            else None
+        )
+
+    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        if self.halves:
+            x, lengths = _halve(x, lengths)
+        x = clear(torch.relu(self.bn1(self.conv1(clear(x, lengths)))), lengths)
+        x = self.bn2(self.conv2(self.dropout(x)))
+        return clear(torch.relu(x + shortcut), lengths), lengths
+
+
+class Stages(nn.Module):
+    """The four stages of basic blocks; the last three begin by halving time and frequency."""
+
+    def __init__(self, first: int, dropout: float) -> None:
+        super().__init__()
+        channels = first
+        for number, num_blocks in enumerate(STAGES, start=1):
+            wide = first * 2 ** (number - 1)
+            blocks = [
+                BasicBlock(channels if index == 0 else wide, wide, index == 0 and number > 1, dropout)
+                for index in range(num_blocks)
+            ]
+            setattr(self, f"layer{number}", nn.ModuleList(blocks))
+            channels = wide
+
+    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        for number in range(1, len(STAGES) + 1):
+            for block in getattr(self, f"layer{number}"):
+                x, lengths = block(x, lengths)
+        return x, lengths
+
+
+def clear(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """`x` [N, C, T, F] with zeros beyond each clip's end: what a convolution's own padding is for the clip alone."""
+    return x if lengths is None else x * length_mask(lengths, x.shape[2])[:, None, :, None].to(x.dtype)
+
+
+def _halve(x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    return nn.functional.avg_pool2d(x, 2), None if lengths is None else lengths // 2

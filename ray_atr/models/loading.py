@@ -1,0 +1,198 @@
+"""Published weights from files: read without running any code, matched by name and shape, and a report of what differs."""
+
+from __future__ import annotations
+
+import fnmatch
+import pickle
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from ray_atr.settings import refuse
+
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+"""Names under which a folder or a hub repository holds its weights, the preferred one first."""
+
+WHERE = "model.audio.checkpoint"
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What a checkpoint held, against what the model wanted."""
+
+    source: str
+    loaded: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    mis_shaped: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    """name -> (shape in the checkpoint, shape in the model)"""
+    skipped: tuple[str, ...] = ()
+    """entries that this model has no use for, by declaration (classifier, front end)"""
+
+    def mismatches(self, allowed: Iterable[str] = ()) -> list[str]:
+        """One line for each name that is missing, unexpected or mis-shaped and matches none of the allowed patterns."""
+        lines = [(name, f"missing {name}") for name in self.missing]
+        lines += [(name, f"unexpected {name}") for name in self.unexpected]
+        lines += [
+            (name, f"shape of {name} is {list(stored)}, not {list(wanted)}")
+            for name, (stored, wanted) in self.mis_shaped.items()
+        ]
+        patterns = tuple(allowed)
+        return [line for name, line in lines if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+
+    def summary(self) -> str:
+        """One line for the log."""
+        return (
+            f"{self.source}: {len(self.loaded)} tensors loaded, {len(self.missing)} missing, "
+            f"{len(self.unexpected)} unexpected, {len(self.mis_shaped)} of another shape, {len(self.skipped)} not needed"
+        )
+
+
+def require_match(report: LoadReport, allowed: Iterable[str] = (), path: str = WHERE) -> None:
+    """Raises ValueError naming the mismatches that no pattern allows."""
+    lines = report.mismatches(allowed)
+    if lines:
+        shown = "; ".join(lines[:6]) + (f"; and {len(lines) - 6} more" if len(lines) > 6 else "")
+        what = "weights of another architecture" if not report.loaded else "weights that do not fit"
+        raise refuse(
+            path,
+            report.source,
+            f"a checkpoint of this tower. It holds {what} ({len(report.loaded)} names fit): {shown}. "
+            "Name those that may differ in allow_mismatch",
+        )
+
+
+def locate(checkpoint: str, path: str = WHERE) -> Path:
+    """The weight file of a path, a folder, or a hub id `owner/name` (downloaded once into the hub's cache).
+
+    Raises ValueError where there is none. `HF_HUB_OFFLINE=1` looks into the cache only.
+    """
+    local = Path(checkpoint).expanduser()
+    if local.is_file():
+        return local
+    if local.is_dir():
+        for name in WEIGHT_FILES:
+            if (local / name).is_file():
+                return local / name
+        raise refuse(path, checkpoint, "a folder that holds " + " or ".join(WEIGHT_FILES))
+    is_hub_id = checkpoint.count("/") == 1 and not checkpoint.startswith((".", "/", "~")) and not local.suffix
+    if not is_hub_id:
+        raise refuse(path, checkpoint, "a file or folder that exists, or a hub id owner/name")
+    for name in WEIGHT_FILES:
+        try:
+            return Path(hf_hub_download(checkpoint, name))
+        except LocalEntryNotFoundError as error:
+            raise refuse(path, checkpoint, f"a hub id in the cache or within reach ({_first_line(error)})") from None
+        except EntryNotFoundError:
+            continue
+        except (HfHubHTTPError, HFValidationError, OSError) as error:
+            raise refuse(
+                path, checkpoint, f"a file, a folder, or a hub id that exists ({_first_line(error)})"
+            ) from None
+    raise refuse(path, checkpoint, "a hub repository that holds " + " or ".join(WEIGHT_FILES))
+
+
+def read_checkpoint(file: Path, path: str = WHERE) -> dict[str, Tensor]:
+    """The tensors of a safetensors file or a PyTorch checkpoint, by name, on the CPU. Never runs code from the file.
+
+    Unwraps `{"model": ...}` and `{"state_dict": ...}` and the prefix `module.`. Raises ValueError for a file that is cut off, is
+    no checkpoint, or would run code.
+    """
+    content = _read(file, path)
+    for key in ("model", "state_dict"):
+        if isinstance(content.get(key), Mapping):
+            content = content[key]
+    tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    if not tensors:
+        raise refuse(path, str(file), "a checkpoint that holds named tensors")
+    if all(name.startswith("module.") for name in tensors):
+        tensors = {name.removeprefix("module."): value for name, value in tensors.items()}
+    return tensors
+
+
+def load_weights(
+    module: nn.Module,
+    tensors: Mapping[str, Tensor],
+    *,
+    source: str,
+    rename: Callable[[str], str] = str,
+    skip: tuple[str, ...] = (),
+    allowed: Iterable[str] = (),
+    path: str = WHERE,
+) -> LoadReport:
+    """Copies the tensors into the module by name, after `rename`; names that start with one of `skip` are left out.
+
+    Raises ValueError, before anything is copied, for mismatches that no pattern in `allowed` covers.
+    """
+    wanted = module.state_dict()
+    renamed = {rename(name): value for name, value in tensors.items()}
+    skipped = tuple(name for name in renamed if name.startswith(skip)) if skip else ()
+    offered = {name: value for name, value in renamed.items() if name not in set(skipped)}
+    mis_shaped = {
+        name: (tuple(value.shape), tuple(wanted[name].shape))
+        for name, value in offered.items()
+        if name in wanted and value.shape != wanted[name].shape
+    }
+    fitting = {name: value for name, value in offered.items() if name in wanted and name not in mis_shaped}
+    report = LoadReport(
+        source=source,
+        loaded=tuple(fitting),
+        # A counter of training batches, which older files lack and evaluation never reads.
+        missing=tuple(name for name in wanted if name not in offered and not name.endswith("num_batches_tracked")),
+        unexpected=tuple(name for name in offered if name not in wanted),
+        mis_shaped=mis_shaped,
+        skipped=skipped,
+    )
+    require_match(report, allowed, path)
+    module.load_state_dict(fitting, strict=False)
+    return report
+
+
+def _read(file: Path, path: str) -> dict[str, Any]:
+    if file.suffix == ".safetensors":
+        try:
+            return dict(load_file(file))
+        except (SafetensorError, OSError) as error:
+            raise refuse(path, str(file), f"a whole safetensors file ({_first_line(error)})") from None
+    try:
+        with torch.serialization.safe_globals(_numpy_globals()):
+            content = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = str(error)
+        if "Unsupported global" in reason or "GLOBAL" in reason or "REDUCE" in reason:
+            name = reason.partition("GLOBAL ")[2].split(" ", 1)[0]
+            raise refuse(
+                path, str(file), f"a file of tensors; this one would run code ({name or 'a call'}), and was not run"
+            ) from None
+        raise refuse(path, str(file), f"a whole PyTorch checkpoint ({_first_line(error)})") from None
+    except (RuntimeError, EOFError, OSError, zipfile.BadZipFile, KeyError, ValueError, AttributeError) as error:
+        raise refuse(path, str(file), f"a whole PyTorch checkpoint ({_first_line(error)})") from None
+    if not isinstance(content, Mapping):
+        raise refuse(path, str(file), f"a checkpoint that holds named tensors, not one {type(content).__name__}")
+    return dict(content)
+
+
+def _numpy_globals() -> list[Any]:
+    """What plain NumPy arrays are pickled with: PANNs checkpoints hold their sampler's index arrays beside the weights."""
+    reconstruct, scalar = np._core.multiarray._reconstruct, np._core.multiarray.scalar  # type: ignore[attr-defined]
+    names = [
+        (function, f"{module}.{function.__name__}") for function in (reconstruct, scalar) for module in _NUMPY_MODULES
+    ]
+    return [np.ndarray, np.dtype, *names, *{type(np.dtype(code)) for code in np.typecodes["AllInteger"] + "fd?"}]
+
+
+_NUMPY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0][:200] or type(error).__name__
