@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ray_atr.data.prepositions import catalan_of
 from ray_atr.data.soundscapes.grammar.romance import Romance, sequence
 from ray_atr.data.soundscapes.grammar.said import Said, capitalised, listed
 
@@ -72,22 +73,13 @@ BACKGROUND = {
 _PLURALS = ("uns ", "unes ", "els ", "les ")
 
 
-def of(noun: str) -> str:
-    """*de* before a noun: del, dels, d'un, de l'aigua."""
-    if noun.startswith("el "):
-        return "del " + noun[3:]
-    if noun.startswith("els "):
-        return "dels " + noun[4:]
-    return "d'" + noun if noun[0] in "aeiouàèéíòóú" else "de " + noun
-
-
 CATALAN = Romance(
     SOUNDS,
     INTENSITY,
     ("ràpidament", "lentament"),
     {2: "dues vegades", 3: "tres vegades", 4: "quatre vegades", 5: "cinc vegades"},
     "que",
-    of,
+    catalan_of,
 )
 
 

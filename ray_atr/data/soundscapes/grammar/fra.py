@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ray_atr.data.prepositions import VOWELS, french_of
 from ray_atr.data.soundscapes.grammar.romance import Romance, sequence
 from ray_atr.data.soundscapes.grammar.said import Said, capitalised, listed
 
@@ -76,20 +77,9 @@ BACKGROUND = {
 }
 
 
-def of(noun: str) -> str:
-    """*de* before a noun: du, des, d'un, de l'eau, de (for the plural *des*)."""
-    if noun.startswith("le "):
-        return "du " + noun[3:]
-    if noun.startswith("les "):
-        return "des " + noun[4:]
-    if noun.startswith("des "):
-        noun = noun[4:]
-    return "d'" + noun if noun[0] in "aeiouéèêœ" else "de " + noun
-
-
 def that(clause: str) -> str:
     """*que* before a clause, elided before a vowel."""
-    return "qu'" + clause if clause[0] in "aeiouéèêœ" else "que " + clause
+    return "qu'" + clause if clause[0] in VOWELS else "que " + clause
 
 
 FRENCH = Romance(
@@ -98,7 +88,7 @@ FRENCH = Romance(
     ("rapidement", "lentement"),
     {2: "deux fois", 3: "trois fois", 4: "quatre fois", 5: "cinq fois"},
     "qui",
-    of,
+    french_of,
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ray_atr.data.prepositions import spanish_of
 from ray_atr.data.soundscapes.grammar.romance import Romance, sequence
 from ray_atr.data.soundscapes.grammar.said import Said, capitalised, listed
 
@@ -73,11 +74,6 @@ _PEOPLE = ("alguien", "un hombre", "una mujer", "un bebé", "un público")
 _PLURALS = ("unos ", "unas ", "los ", "las ")
 
 
-def of(noun: str) -> str:
-    """*de* before a noun; *de el* contracts to *del*."""
-    return "del " + noun[3:] if noun.startswith("el ") else "de " + noun
-
-
 def is_heard(noun: str) -> str:
     """*se oye* with its noun: personal *a* before people, plural verb before a plural."""
     if noun.startswith(_PEOPLE):
@@ -91,7 +87,7 @@ SPANISH = Romance(
     ("rápidamente", "lentamente"),
     {2: "dos veces", 3: "tres veces", 4: "cuatro veces", 5: "cinco veces"},
     "que",
-    of,
+    spanish_of,
 )
 
 
