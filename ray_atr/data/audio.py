@@ -14,7 +14,6 @@ import soundfile
 import soxr
 import torch
 from numpy.typing import NDArray
-from torchaudio.compliance import kaldi
 
 from ray_atr.settings import Settings, refuse, setting
 
@@ -211,6 +210,9 @@ def _power_db(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
 
 def _kaldi(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
     """Kaldi's log filter bank [T, F] (pre-emphasis 0.97, DC removed, natural log), as the AST models take it."""
+    # Only this one needs torchaudio, which takes a second to import.
+    from torchaudio.compliance import kaldi
+
     samples = torch.from_numpy(np.ascontiguousarray(waveform, dtype=np.float32))
     if len(samples) < front_end.window_size:
         samples = torch.nn.functional.pad(samples, (0, front_end.window_size - len(samples)))

@@ -7,9 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
-from transformers import PreTrainedModel
 
 from ray_atr.settings import Settings, refuse, setting
 
@@ -74,6 +72,9 @@ def add_lora(tower: nn.Module, settings: Adaptation) -> None:
             endings,
             f"endings of {type(tower).__name__}'s linear layers: {', '.join(linear[:6]) or 'it has none'}",
         )
+    # Importing peft takes ten seconds, which every worker of every run would wait for.
+    from peft import LoraConfig, inject_adapter_in_model
+
     config = LoraConfig(r=settings.lora_rank, lora_alpha=settings.lora_alpha, target_modules=targets)
     inject_adapter_in_model(config, tower)
 
@@ -81,8 +82,9 @@ def add_lora(tower: nn.Module, settings: Adaptation) -> None:
 def checkpoint_activations(tower: nn.Module) -> None:
     """Makes the tower recompute its layers in the backward pass. Raises ValueError for a tower that cannot."""
     for module in tower.modules():
-        if isinstance(module, PreTrainedModel):
-            module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        enable = getattr(module, "gradient_checkpointing_enable", None)
+        if callable(enable):
+            enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             return
     if not isinstance(getattr(tower, "is_checkpointing", None), bool):
         raise refuse("activation_checkpointing", True, f"false for {type(tower).__name__}, which has no such layers")

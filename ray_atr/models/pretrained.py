@@ -1,0 +1,156 @@
+"""Models of the transformers library from a local folder or the hub: its own code only, safe weights, a strict report."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+
+from ray_atr.models.loading import LoadReport, require_match
+from ray_atr.settings import refuse
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+# The library is imported where it is used: towers that train from scratch do not wait for it.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    RuntimeError,
+    KeyError,
+    AttributeError,
+    EOFError,
+    SafetensorError,
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+)
+"""What transformers raises for a missing, broken or unsafe file."""
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "tokenizer.model",
+)
+
+
+def read_config(checkpoint: str | os.PathLike[str], path: str, dropout: float | None = None) -> PreTrainedConfig:
+    """The configuration of a checkpoint (folder or hub id), every dropout replaced where one is given.
+
+    Layer dropping is switched off in any case: a layer that one worker skips leaves the others waiting for its gradient.
+    Raises ValueError where there is no readable configuration of a known architecture.
+    """
+    from transformers import AutoConfig, PreTrainedConfig
+
+    require_name(checkpoint, path)
+    try:
+        config = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False)
+    except _UNREADABLE as error:
+        raise refuse(
+            path,
+            str(checkpoint),
+            f"a folder or hub id with the config.json of a model of transformers ({_line(error)})",
+        ) from None
+    for part in (config, *(value for value in vars(config).values() if isinstance(value, PreTrainedConfig))):
+        for name, value in vars(part).items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                if "layerdrop" in name:
+                    setattr(part, name, 0.0)
+                elif "dropout" in name and dropout is not None:
+                    setattr(part, name, dropout)
+    return config
+
+
+def load_model(
+    model_class: Any,
+    checkpoint: str,
+    config: PreTrainedConfig,
+    *,
+    path: str,
+    skip: tuple[str, ...] = (),
+    allowed: Iterable[str] = (),
+    **arguments: Any,
+) -> tuple[PreTrainedModel, LoadReport]:
+    """The model with the checkpoint's weights, float32 on the CPU, and what was loaded.
+
+    Names that start with one of `skip` may be in the checkpoint or not (heads of the task it was trained on). Raises ValueError
+    for other mismatches, and for a file that is cut off, missing or would run code.
+    """
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    level = transformers_logging.get_verbosity()
+    # Its warnings say again, in forty lines, what the report below says in one.
+    transformers_logging.set_verbosity_error()
+    try:
+        model, info = model_class.from_pretrained(
+            checkpoint,
+            config=config,
+            dtype=torch.float32,
+            trust_remote_code=False,
+            weights_only=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **arguments,
+        )
+    except _UNREADABLE as error:
+        raise refuse(path, checkpoint, f"a whole checkpoint of tensors that runs no code ({_line(error)})") from None
+    finally:
+        transformers_logging.set_verbosity(level)
+    mis_shaped = {name: (tuple(stored), tuple(wanted)) for name, stored, wanted in info["mismatched_keys"]}
+    missing = [name for name in info["missing_keys"] if name not in mis_shaped]
+    unexpected = [name for name in info["unexpected_keys"] if not name.startswith(skip)]
+    absent = {*missing, *mis_shaped}
+    report = LoadReport(
+        source=checkpoint,
+        loaded=tuple(name for name in model.state_dict() if name not in absent),
+        missing=tuple(sorted(missing)),
+        unexpected=tuple(sorted(unexpected)),
+        mis_shaped=mis_shaped,
+        skipped=tuple(sorted(set(info["unexpected_keys"]) - set(unexpected))),
+    )
+    require_match(report, allowed, path)
+    return model, report
+
+
+def load_tokenizer(checkpoint: str | os.PathLike[str], config: PreTrainedConfig, path: str) -> PreTrainedTokenizerBase:
+    """The checkpoint's tokeniser. Raises ValueError where it is missing, broken, or larger than the model's vocabulary."""
+    from transformers import AutoTokenizer
+
+    folder = Path(checkpoint)
+    if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        # Without this, transformers makes an empty vocabulary that turns every word into the unknown token.
+        raise refuse(path, str(checkpoint), "a folder with its tokeniser (" + ", ".join(TOKENIZER_FILES[:4]) + ")")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False)
+    except (*_UNREADABLE, TypeError, ImportError) as error:
+        raise refuse(path, str(checkpoint), f"a folder or hub id with a whole tokeniser ({_line(error)})") from None
+    if len(tokenizer) > config.vocab_size:
+        raise refuse(
+            path,
+            str(checkpoint),
+            f"the tokeniser of this model; it has {len(tokenizer)} tokens, the model's table {config.vocab_size}",
+        )
+    if tokenizer.pad_token_id is None:
+        raise refuse(path, str(checkpoint), "a tokeniser with a padding token")
+    return tokenizer
+
+
+def require_name(checkpoint: str | os.PathLike[str], path: str) -> None:
+    """Raises ValueError for an empty checkpoint and for a path that does not exist."""
+    text = str(checkpoint)
+    is_path = text.startswith((".", "/", "~")) or text.count("/") > 1
+    if not text or (is_path and not Path(text).expanduser().is_dir()):
+        raise refuse(path, text, "a folder that exists, or a hub id owner/name")
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:240] or type(error).__name__

@@ -1,0 +1,162 @@
+"""Any text encoder of the transformers library as a text tower; SONAR, LaBSE, BERT and XLM-R are this with other defaults."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ray_atr.data.languages import require_language
+from ray_atr.models.pretrained import load_model, load_tokenizer, read_config
+from ray_atr.models.tower import Encoded, TextSettings, TextTower, masked_mean
+from ray_atr.settings import refuse, setting
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+CHECKPOINT = "model.text.checkpoint"
+POOLINGS = ("mean", "cls", "pooler")
+HEADS = ("cls.", "lm_head.", "pooler.", "decoder.", "model.decoder.", "shared.")
+"""Beginnings of names that an encoder has no use for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformersText(TextSettings):
+    """An encoder from a local folder or the hub, with the tokeniser that lies beside it."""
+
+    name: ClassVar[str] = "transformers"
+
+    checkpoint: str = setting("", "folder or hub id of the encoder and its tokeniser")
+    pooling: str = setting(
+        "mean",
+        "of a text's tokens: their mean, the first one (cls), or the first one through the model's own pooler",
+        choices=POOLINGS,
+    )
+    max_tokens: int = setting(128, "longer texts are cut to so many tokens", at_least=3)
+    length_groups: int = setting(
+        4, "a batch is sorted by length and encoded in so many groups, each padded to its own longest text", at_least=1
+    )
+    dropout: float | None = setting(
+        None, "replaces every dropout of the model; none keeps the checkpoint's", at_least=0, below=1
+    )
+    allow_mismatch: tuple[str, ...] = setting((), "patterns of parameter names that the checkpoint need not match")
+
+    def build(self, tokenizer: object | None = None) -> TransformersTextTower:
+        """The tower with the checkpoint's weights; its tokeniser is the checkpoint's, `tokenizer` is ignored."""
+        config = read_config(self.checkpoint, CHECKPOINT, self.dropout)
+        model_class, arguments = encoder_class(config, self.pooling)
+        model, _ = load_model(
+            model_class,
+            self.checkpoint,
+            config,
+            path=CHECKPOINT,
+            skip=HEADS,
+            allowed=self.allow_mismatch,
+            **arguments,
+        )
+        return TransformersTextTower(self, model, load_tokenizer(self.checkpoint, config, CHECKPOINT))
+
+    def rebuild(self, folder: Path) -> TransformersTextTower:
+        config = read_config(folder, "model folder", self.dropout)
+        return TransformersTextTower(
+            self, new_encoder(config, self.pooling), load_tokenizer(folder, config, "model folder")
+        )
+
+
+class TransformersTextTower(TextTower):
+    """Tokenises each language as the tokeniser wants it, encodes all in one pass in groups of similar length."""
+
+    def __init__(self, settings: TransformersText, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__()
+        self.model, self.tokenizer = model, tokenizer
+        self.pooling, self.num_groups = settings.pooling, settings.length_groups
+        self.width = int(model.config.hidden_size)
+        self.pad_token_id = int(tokenizer.pad_token_id)
+        positions = int(getattr(model.config, "max_position_embeddings", settings.max_tokens))
+        # RoBERTa's table begins after the padding index.
+        offset = self.pad_token_id + 1 if "roberta" in model.config.model_type else 0
+        self.max_tokens = min(settings.max_tokens, positions - offset)
+        is_tagged = hasattr(tokenizer, "src_lang") and hasattr(tokenizer, "tgt_lang")
+        self.language_tags = is_tagged
+
+    def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
+        """Token ids, with the language's tag where the tokeniser has tags. Raises ValueError for a language it lacks."""
+        if not self.language_tags:
+            return self._tokenise(list(texts))
+        token_ids: list[list[int]] = [[] for _ in texts]
+        for code in dict.fromkeys(languages):
+            tag = require_language(code).tag
+            if self.tokenizer.convert_tokens_to_ids(tag) in (None, self.tokenizer.unk_token_id):
+                raise refuse("language", code, f"one that the text tower's tokeniser has a tag for; it lacks {tag}")
+            self.tokenizer.src_lang = tag
+            places = [place for place, language in enumerate(languages) if language == code]
+            for place, ids in zip(places, self._tokenise([texts[place] for place in places]), strict=True):
+                token_ids[place] = ids
+        return token_ids
+
+    def _tokenise(self, texts: list[str]) -> list[list[int]]:
+        return [list(ids) for ids in self.tokenizer(texts, truncation=True, max_length=self.max_tokens)["input_ids"]]
+
+    def forward(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
+        groups = length_groups(token_mask.sum(dim=1), self.num_groups)
+        if len(groups) == 1:
+            return self._encode(token_ids, token_mask)
+        parts = []
+        for rows, longest in groups:
+            rows = rows.to(token_ids.device)
+            parts.append(self._encode(token_ids[rows, :longest], token_mask[rows, :longest]))
+        back = torch.argsort(torch.cat([rows for rows, _ in groups])).to(token_ids.device)
+        L = token_ids.shape[1]
+        tokens = torch.cat([nn.functional.pad(part.tokens, (0, 0, 0, L - part.tokens.shape[1])) for part in parts])
+        return Encoded(torch.cat([part.pooled for part in parts])[back], tokens[back], token_mask)
+
+    def _encode(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
+        output = self.model(input_ids=token_ids, attention_mask=token_mask.long())
+        tokens = output.last_hidden_state
+        if self.pooling == "mean":
+            pooled = masked_mean(tokens, token_mask)
+        else:
+            pooled = tokens[:, 0] if self.pooling == "cls" else output.pooler_output
+        return Encoded(pooled, tokens, token_mask)
+
+    def save(self, folder: Path) -> None:
+        self.model.config.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def length_groups(lengths: Tensor, num_groups: int) -> list[tuple[Tensor, int]]:
+    """Row numbers sorted by length, in at most `num_groups` groups of at least 8 rows, each with its greatest length."""
+    num_groups = max(1, min(num_groups, len(lengths) // 8))
+    order = torch.argsort(lengths.cpu(), stable=True)
+    return [(rows, int(lengths[rows[-1]])) for rows in order.tensor_split(num_groups)]
+
+
+def encoder_class(config: PreTrainedConfig, pooling: str) -> tuple[Any, dict[str, Any]]:
+    """The class that encodes this configuration's texts, and the arguments it is made with.
+
+    A pooler that is not used is left out: weights without a gradient stop distributed training.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING
+    from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
+
+    if config.model_type == "m2m_100":
+        model_class: Any = M2M100Encoder
+    elif type(config) in MODEL_MAPPING and not config.is_encoder_decoder:
+        model_class = MODEL_MAPPING[type(config)]
+    else:
+        raise refuse(CHECKPOINT, config.model_type, "an encoder, like bert, xlm-roberta or m2m_100")
+    takes_pooler = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
+    if pooling == "pooler" and not takes_pooler:
+        raise refuse("model.text.pooling", pooling, f"mean or cls; {config.model_type} has no pooler")
+    return model_class, {"add_pooling_layer": pooling == "pooler"} if takes_pooler else {}
+
+
+def new_encoder(config: PreTrainedConfig, pooling: str) -> PreTrainedModel:
+    """The encoder of a configuration with random weights."""
+    model_class, arguments = encoder_class(config, pooling)
+    return model_class(config, **arguments)
