@@ -101,6 +101,8 @@ class _Block(Protocol):
     @property
     def scores(self) -> torch.Tensor: ...
 
+    def select(self, rows: torch.Tensor) -> torch.Tensor: ...
+
     def exact(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor: ...
 
 
@@ -129,6 +131,9 @@ class _CosineBlock:
         self.rows, self.columns = rows, columns
         self.scores = rows @ columns.T
 
+    def select(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.scores.index_select(0, rows)
+
     def exact(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         # A collapsed model puts the whole block here: one product is then far cheaper than gathering each pair's rows.
         if len(rows) * 16 > self.scores.numel():
@@ -150,6 +155,9 @@ class _GivenBlock:
     def __init__(self, scores: torch.Tensor) -> None:
         self.scores = scores
 
+    def select(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.scores.index_select(0, rows)
+
     def exact(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         return self.scores[rows, columns].double()
 
@@ -161,6 +169,10 @@ class _Transposed:
     @property
     def scores(self) -> torch.Tensor:
         return self.block.scores.T
+
+    def select(self, rows: torch.Tensor) -> torch.Tensor:
+        # Columns taken from the block as it lies in memory; indexing its transpose is thirty times slower.
+        return self.block.scores.index_select(1, rows).T
 
     def exact(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         return self.block.exact(columns, rows)
@@ -196,7 +208,8 @@ class _Counter:
             pairs = level.pairs[start:stop]
             rows = self.query[pairs] - first_query
             whole = stop - start == num_queries
-            scores, flag = (block.scores, flags) if whole else (block.scores[rows], flags[: stop - start])
+            scores = block.scores if whole else block.select(rows)
+            flag = flags if whole else torch.empty_like(scores)
             low, high = self._band(pairs, scores.dtype)
             above = _count(torch.gt(scores, high, out=flag))
             near = _count(torch.ge(scores, low, out=flag)) - above
@@ -207,7 +220,7 @@ class _Counter:
             self.tied[pairs] += own * settled
             open_rows = (~settled).nonzero().squeeze(1)
             if len(open_rows):
-                self._settle(block, scores[open_rows], rows[open_rows], pairs[open_rows])
+                self._settle(block, block.select(rows[open_rows]), rows[open_rows], pairs[open_rows])
 
     def _settle(self, block: _Block, scores: torch.Tensor, rows: torch.Tensor, pairs: torch.Tensor) -> None:
         """Decides in float64 every candidate that float32 cannot tell from the relevant one."""

@@ -1,0 +1,165 @@
+"""Retrieval metrics against torchmetrics, ranx and scikit-learn: time side by side, and values, in one run.
+
+    uv sync --group bench
+    python benchmarks/bench_evaluation.py                                    # 4,000 captions x 800 clips, 7 rounds
+    python benchmarks/bench_evaluation.py --captions 50000 --clips 10000 --width 512 --rounds 1
+    python benchmarks/bench_evaluation.py --memory                           # peak memory beyond the embeddings
+
+Every contender starts from the same embeddings and pays for its own scores. Ours gives both directions and the tie count;
+torchmetrics gives R@1, R@5, R@10 and mAP at 10 of text to audio, the direction that has one relevant clip, where every
+library's definitions agree. torchmetrics gets its scores in groups of queries, as the whole would not fit in memory.
+Audio-to-text mAP (several relevant captions) is compared with ranx, recall and text-to-audio mAP with scikit-learn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from ray_atr.evaluation import retrieval_metrics
+
+GROUP = 500
+TOLERANCE = 2e-5  # one query of 50,000: a library that ranks float32 scores orders some near-ties by rounding
+
+
+def make(captions: int, clips: int, width: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Unit embeddings with a median rank of a few, as a trained model has, and the clip of each caption."""
+    generator = torch.Generator().manual_seed(seed)
+    audio = torch.nn.functional.normalize(torch.randn(clips, width, generator=generator), dim=1)
+    clip = torch.arange(captions) % clips
+    noise = torch.randn(captions, width, generator=generator) * (5.0 / width) ** 0.5 * (width / 512) ** 0.25
+    return audio, torch.nn.functional.normalize(audio[clip] + 2.2 * noise, dim=1), clip
+
+
+def groups(audio: torch.Tensor, text: torch.Tensor, clip: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    for start in range(0, len(text), GROUP):
+        part = slice(start, start + GROUP)
+        yield text[part] @ audio.T, clip[part]
+
+
+def ours(audio: torch.Tensor, text: torch.Tensor, clip: torch.Tensor) -> dict[str, float]:
+    return retrieval_metrics(audio, text, clip)
+
+
+def by_torchmetrics(audio: torch.Tensor, text: torch.Tensor, clip: torch.Tensor) -> dict[str, float]:
+    from torchmetrics.retrieval import RetrievalHitRate, RetrievalMAP
+
+    metrics = {f"recall_at_{k}": RetrievalHitRate(top_k=k) for k in (1, 5, 10)} | {"map_at_10": RetrievalMAP(top_k=10)}
+    sums = dict.fromkeys(metrics, 0.0)
+    for scores, own in groups(audio, text, clip):
+        target = torch.zeros(scores.shape, dtype=torch.bool)
+        target[torch.arange(len(own)), own] = True
+        index = torch.arange(len(own))[:, None].expand(scores.shape)
+        for name, metric in metrics.items():
+            metric.reset()
+            metric.update(scores.flatten(), target.flatten(), index.flatten())
+            sums[name] += float(metric.compute()) * len(own)
+    return {f"text_to_audio/{name}": total / len(text) for name, total in sums.items()}
+
+
+def by_scikit_learn(audio: torch.Tensor, text: torch.Tensor, clip: torch.Tensor) -> dict[str, float]:
+    """R@k, and mAP at 10 from R@1..R@10 (for one relevant clip it is sum over r of (R@r - R@(r-1)) / r); float64."""
+    from sklearn.metrics import top_k_accuracy_score
+
+    recall = np.zeros(11)
+    labels = np.arange(len(audio))
+    for scores, own in groups(audio.double(), text.double(), clip):
+        for k in range(1, 11):
+            recall[k] += top_k_accuracy_score(own.numpy(), scores.numpy(), k=k, labels=labels, normalize=False)
+    recall /= len(text)
+    result = {f"text_to_audio/recall_at_{k}": float(recall[k]) for k in (1, 5, 10)}
+    result["text_to_audio/map_at_10"] = float(sum((recall[r] - recall[r - 1]) / r for r in range(1, 11)))
+    return result
+
+
+def by_ranx(audio: torch.Tensor, text: torch.Tensor, clip: torch.Tensor) -> dict[str, float]:
+    """Audio to text on the ten best captions of each clip, the relevant ones being all of the clip's."""
+    from ranx import Qrels, Run, evaluate
+
+    qrels: dict[str, dict[str, int]] = {}
+    for caption, own in enumerate(clip.tolist()):
+        qrels.setdefault(str(own), {})[str(caption)] = 1
+    run: dict[str, dict[str, float]] = {}
+    for start in range(0, len(audio), GROUP):
+        best = (audio[start : start + GROUP].double() @ text.double().T).topk(10, dim=1)
+        for row, (values, captions) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True), start):
+            run[str(row)] = {str(c): v for c, v in zip(captions, values, strict=True)}
+    names = ["map@10", "hit_rate@1", "hit_rate@5", "hit_rate@10"]
+    values = evaluate(Qrels(qrels), Run(run), names)
+    ours = ["map_at_10", "recall_at_1", "recall_at_5", "recall_at_10"]
+    return {f"audio_to_text/{mine}": float(values[theirs]) for mine, theirs in zip(ours, names, strict=True)}
+
+
+def timed(call: Callable[..., dict[str, float]], data: tuple[torch.Tensor, ...]) -> tuple[float, dict[str, float]]:
+    start = time.perf_counter()
+    values = call(*data)
+    return time.perf_counter() - start, values
+
+
+def compare(options: argparse.Namespace) -> None:
+    data = make(options.captions, options.clips, options.width, options.seed)
+    retrieval_metrics(*(part[:64] for part in data[:2]), torch.arange(min(64, options.clips, options.captions)))
+    times: dict[str, list[float]] = {"ours": [], "torchmetrics": []}
+    for _ in range(options.rounds):  # interleaved, so that a busy machine slows both alike
+        for name, call in (("ours", ours), ("torchmetrics", by_torchmetrics)):
+            seconds, values = timed(call, data)
+            times[name].append(seconds)
+            if name == "ours":
+                mine = values
+            else:
+                theirs = values
+    ratio = statistics.median(b / a for a, b in zip(times["ours"], times["torchmetrics"], strict=True))
+    print(
+        f"{options.captions} captions x {options.clips} clips, width {options.width}, {torch.get_num_threads()} thread(s)"
+    )
+    print(f"ours, both directions         {statistics.median(times['ours']):10.2f} s")
+    print(f"torchmetrics, text to audio   {statistics.median(times['torchmetrics']):10.2f} s")
+    print(f"ratio                         {ratio:10.1f} (must reach 3)")
+    peers = {"torchmetrics": theirs, "scikit-learn": by_scikit_learn(*data), "ranx": by_ranx(*data)}
+    for peer, values in peers.items():
+        for name, value in values.items():
+            difference = abs(mine[name] - value)
+            print(f"{peer:13} {name:28} {value:.6f}  ours {mine[name]:.6f}  difference {difference:.1e}")
+            assert difference <= TOLERANCE, (peer, name)
+    assert ratio >= 3
+
+
+def memory(options: argparse.Namespace) -> None:
+    """Peak resident memory beyond the embeddings, at growing sizes: it must not grow with captions x clips."""
+    gibibyte = 2**30
+    retrieval_metrics(torch.eye(2), torch.eye(2), [0, 1])
+    for scale in (1, 2, 4):
+        captions, clips = options.captions * scale, options.clips * scale
+        generator = torch.Generator().manual_seed(options.seed)
+        audio = torch.randn(clips, options.width, generator=generator)
+        text = torch.randn(captions, options.width, generator=generator)
+        clip = torch.randint(0, clips, (captions,), generator=generator)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        seconds, _ = timed(ours, (audio, text, clip))
+        beyond = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+        whole = captions * clips * 4 / gibibyte
+        held = (audio.nbytes + text.nbytes) / gibibyte
+        print(f"{captions:8} x {clips:7}: embeddings {held:6.3f} GiB, whole matrix {whole:7.3f} GiB, ", end="")
+        print(f"peak beyond the embeddings {beyond / gibibyte:6.3f} GiB, {seconds:6.1f} s", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--captions", type=int, default=4000)
+    parser.add_argument("--clips", type=int, default=800)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--memory", action="store_true", help="measure memory instead")
+    options = parser.parse_args()
+    memory(options) if options.memory else compare(options)
+
+
+if __name__ == "__main__":
+    main()
