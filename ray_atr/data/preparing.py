@@ -50,7 +50,7 @@ from ray_atr.settings import Settings, setting
 Progress = Callable[[int, int], None]
 
 PLAN_FILE = "plan.arrow"
-PLAN_SUMMARY = "plan.json"
+HASH_FILE = "plan.sha256"
 PLAN_SCHEMA = pa.schema(
     [
         *(pa.field(name, pa.string()) for name in ("clip_id", "split", "file", "kind")),
@@ -121,11 +121,15 @@ def prepare(
                 return read_manifest(destination.name)
             refuse_overwrite(destination)
             target = work if destination.is_local else destination
-            results = _run(plan, work, target, options, progress)
+            results = _run(source.name, plan, work, target, options, progress)
             manifest = _manifest(source, plan, results)
         except ValueError:
             _remove(work)
             raise
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"run the same command again to go on ({work.name} holds the work so far)"
+            ) from None
         write_manifest(target, manifest)
         if destination.is_local:
             _remove_notes(work, plan)
@@ -135,21 +139,32 @@ def prepare(
     return read_manifest(destination.name)
 
 
-def import_shard(work: str, target: str, index: int, min_seconds: float) -> dict[str, Any]:
+@dataclass(frozen=True)
+class ShardJob:
+    """One shard to write: all that a worker must know, the folders by name."""
+
+    work: str
+    target: str
+    index: int
+    file: str
+    split: str
+    source: str
+    min_seconds: float
+
+
+def import_shard(job: ShardJob) -> dict[str, Any]:
     """Read, check and write one shard of a plan; returns what its note says: the shard, and the clips left out."""
-    work_folder, target_folder = open_folder(work), open_folder(target)
-    plan = _read_plan(work_folder)
-    file, split, _ = plan.shards[index]
-    with work_folder.open(PLAN_FILE) as source, pa.ipc.open_file(source) as batches:
-        rows = batches.get_batch(index).to_pylist()
+    work = open_folder(job.work)
+    with work.open_arrow(PLAN_FILE) as source, pa.ipc.open_file(source) as batches:
+        rows = batches.get_batch(job.index).to_pylist()
     skipped: list[Skipped] = []
-    source_name = json.loads(work_folder.read(PLAN_SUMMARY))["source"]
-    shard = write_shard(target_folder, file, split, _read_clips(rows, source_name, min_seconds, skipped))
+    clips = _read_clips(rows, job.source, job.min_seconds, skipped)
+    shard = write_shard(open_folder(job.target), job.file, job.split, clips)
     note = {
         "shard": dataclasses.asdict(shard) if shard else None,
         "skipped": [dataclasses.asdict(entry) for entry in skipped],
     }
-    work_folder.write(_note_file(file), json.dumps(note).encode())
+    work.write(_note_file(job.file), json.dumps(note).encode())
     return note
 
 
@@ -233,14 +248,13 @@ def _make_plan(source: Source, captions: Sequence[str], options: Import, work: F
     )
     plan_hash = hashlib.sha256(content + settings.encode()).hexdigest()
     del content
-    if work.exists(PLAN_SUMMARY) and _read_plan(work).hash != plan_hash:
+    if work.exists(HASH_FILE) and work.read(HASH_FILE).decode() != plan_hash:
         for name in work.names():
             if name not in (new_file, "lock"):
                 work.filesystem.rm(work.file(name))
     work.filesystem.mv(work.file(new_file), work.file(PLAN_FILE))
-    plan = Plan(hash=plan_hash, shards=tuple(shards), absent=tuple(absent), missing=tuple(missing), notes=tuple(notes))
-    work.write(PLAN_SUMMARY, json.dumps({"source": source.name, **dataclasses.asdict(plan)}).encode())
-    return plan
+    work.write(HASH_FILE, plan_hash.encode())
+    return Plan(hash=plan_hash, shards=tuple(shards), absent=tuple(absent), missing=tuple(missing), notes=tuple(notes))
 
 
 def _to_batch(entries: list[Entry]) -> pa.RecordBatch:
@@ -255,18 +269,9 @@ def _to_batch(entries: list[Entry]) -> pa.RecordBatch:
     return pa.record_batch([pa.array(columns[field.name], field.type) for field in PLAN_SCHEMA], schema=PLAN_SCHEMA)
 
 
-def _read_plan(work: Folder) -> Plan:
-    content = json.loads(work.read(PLAN_SUMMARY))
-    return Plan(
-        hash=content["hash"],
-        shards=tuple((file, split, number) for file, split, number in content["shards"]),
-        absent=tuple(Skipped(**entry) for entry in content["absent"]),
-        missing=tuple(Skipped(**entry) for entry in content["missing"]),
-        notes=tuple(content["notes"]),
-    )
-
-
-def _run(plan: Plan, work: Folder, target: Folder, options: Import, progress: Progress | None) -> list[dict[str, Any]]:
+def _run(
+    source: str, plan: Plan, work: Folder, target: Folder, options: Import, progress: Progress | None
+) -> list[dict[str, Any]]:
     """The notes of all shards, in the plan's order. ValueError as soon as too many clips are unreadable."""
     allowed = math.floor(options.max_unreadable * (plan.num_clips + len(plan.missing)))
     notes: dict[int, dict[str, Any]] = {}
@@ -292,7 +297,9 @@ def _run(plan: Plan, work: Folder, target: Folder, options: Import, progress: Pr
             take(index, json.loads(work.read(_note_file(file))))
         else:
             todo.append(index)
-    jobs = [(work.name, target.name, index, options.min_seconds) for index in todo]
+    jobs = [
+        ShardJob(work.name, target.name, index, *plan.shards[index][:2], source, options.min_seconds) for index in todo
+    ]
     use_ray = options.ray == "always" or (
         options.ray == "auto" and (is_inside_a_cluster() or plan.num_clips >= WORTH_RAY_CLIPS)
     )
@@ -301,25 +308,21 @@ def _run(plan: Plan, work: Folder, target: Folder, options: Import, progress: Pr
     return [notes[index] for index in range(len(plan.shards))]
 
 
-Job = tuple[str, str, int, float]
-
-
-def _run_here(jobs: Sequence[Job]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _run_here(jobs: Sequence[ShardJob]) -> Iterator[tuple[int, dict[str, Any]]]:
     for job in jobs:
-        yield job[2], import_shard(*job)
+        yield job.index, import_shard(job)
 
 
-def _run_with_ray(jobs: Sequence[Job], cpus: float) -> Iterator[tuple[int, dict[str, Any]]]:
+def _run_with_ray(jobs: Sequence[ShardJob], cpus: float) -> Iterator[tuple[int, dict[str, Any]]]:
     if not jobs:
         return
     start_ray()
     import ray
 
-    dataset = ray.data.from_items([{"job": list(job)} for job in jobs], override_num_blocks=len(jobs))
+    dataset = ray.data.from_items([dataclasses.asdict(job) for job in jobs], override_num_blocks=len(jobs))
 
     def run(row: dict[str, Any]) -> dict[str, Any]:
-        work, target, index, min_seconds = row["job"]
-        return {"index": index, "note": json.dumps(import_shard(work, target, index, min_seconds))}
+        return {"index": row["index"], "note": json.dumps(import_shard(ShardJob(**row)))}
 
     for row in dataset.map(run, num_cpus=cpus).iter_rows():
         yield int(row["index"]), json.loads(row["note"])
@@ -380,7 +383,7 @@ def _locked(work: Folder) -> Iterator[None]:
 
 
 def _remove_notes(work: Folder, plan: Plan) -> None:
-    for name in (PLAN_FILE, PLAN_SUMMARY, "lock", *(_note_file(file) for file, _, _ in plan.shards)):
+    for name in (PLAN_FILE, HASH_FILE, "lock", *(_note_file(file) for file, _, _ in plan.shards)):
         with contextlib.suppress(FileNotFoundError):
             work.filesystem.rm(work.file(name))
 

@@ -67,6 +67,10 @@ class Folder:
     def open(self, name: str) -> IO[bytes]:
         return self.filesystem.open(self.file(name), "rb")  # type: ignore[no-any-return]
 
+    def open_arrow(self, name: str) -> Any:
+        """A file for Arrow to read: mapped into memory where it is local, so that only what is used is read."""
+        return pa.memory_map(self.file(name)) if self.is_local else self.open(name)
+
     def read(self, name: str) -> bytes:
         with self.open(name) as file:
             return file.read()
@@ -391,8 +395,7 @@ def read_shard(
     path = folder.file(shard.file)
     if not folder.exists(shard.file):
         raise ValueError(f"{path}: missing; the manifest of {manifest.name} names it")
-    source = pa.memory_map(path) if folder.is_local else folder.open(shard.file)
-    with source:
+    with folder.open_arrow(shard.file) as source:
         try:
             parquet = pq.ParquetFile(source)
         except pa.ArrowInvalid as error:

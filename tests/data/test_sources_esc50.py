@@ -1,25 +1,16 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import shutil
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
-import soundfile
+from clips_on_disk import write_tone
 
 from ray_atr.data.sources import Absent, Entry
 from ray_atr.data.sources.esc50 import Esc50, Esc50Clotho
-
-
-def wav(seconds: float = 0.1, sample_rate: int = 16_000) -> bytes:
-    buffer = io.BytesIO()
-    tone = 0.1 * np.sin(np.arange(round(seconds * sample_rate)) * 0.05)
-    soundfile.write(buffer, tone.astype(np.float32), sample_rate, format="WAV")
-    return buffer.getvalue()
 
 
 def make_esc50(root: Path, folds: tuple[int, ...] = (1, 2, 3, 4), suffix: str = ".wav", per_fold: int = 4) -> Path:
@@ -32,7 +23,7 @@ def make_esc50(root: Path, folds: tuple[int, ...] = (1, 2, 3, 4), suffix: str = 
         for fold in folds:
             for index in range(per_fold):
                 name = f"{fold}-{1000 + index}-A-{index % 2}.wav"
-                (root / "audio" / name).with_suffix(suffix).write_bytes(wav())
+                write_tone((root / "audio" / name).with_suffix(suffix))
                 rows.writerow([name, fold, index % 2, classes[index % 2], "True", 1000 + index, "A"])
     return root
 

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from ray_atr.data.sources.audiocaps import AudioCaps
 from ray_atr.data.sources.base import Absent, Entry, Source
+from ray_atr.data.sources.clotho import Clotho
 from ray_atr.data.sources.esc50 import Esc50, Esc50Clotho
+from ray_atr.data.sources.huggingface import HuggingFace
+from ray_atr.data.sources.table import TableSource
+from ray_atr.data.sources.wavcaps import WavCaps
+from ray_atr.data.sources.webdataset import WebDataset
 
-SOURCES: dict[str, type[Source]] = {source.name: source for source in (Esc50, Esc50Clotho)}
+SOURCES: dict[str, type[Source]] = {
+    source.name: source
+    for source in (Esc50, Esc50Clotho, AudioCaps, Clotho, WavCaps, TableSource, HuggingFace, WebDataset)
+}
 
 __all__ = ["SOURCES", "Absent", "Entry", "Source"]

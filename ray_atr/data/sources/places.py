@@ -57,7 +57,7 @@ def _take(file: Any, place: Place) -> bytes:
 def _column(file: str, kind: str, group: int, column: str) -> pa.Array:
     # One group at a time: the clips of a shard follow each other in the table.
     parent, _, name = file.rpartition("/")
-    with open_folder(parent).open(name) as source:
+    with open_folder(parent).open_arrow(name) as source:
         if kind == "parquet":
             return pq.ParquetFile(source).read_row_group(group, columns=[column]).column(column).combine_chunks()
         for index, batch in enumerate(pa.ipc.open_stream(source)):

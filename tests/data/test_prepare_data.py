@@ -1,0 +1,217 @@
+"""The import: bad input, skipping, resuming, splitting among processes; and the script around it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from clips_on_disk import tone, write_tone
+
+from ray_atr.data import preparing
+from ray_atr.data.preparing import Import, prepare
+from ray_atr.data.shards import iterate_rows, read_manifest
+from ray_atr.data.sources.table import TableSource
+
+SCRIPT = Path(__file__).resolve().parents[2] / "pipelines" / "prepare_data.py"
+
+
+def make_folder(root: Path, number: int = 6, seconds: float = 0.1) -> TableSource:
+    for index in range(number):
+        write_tone(root / f"{index:03d}.flac", seconds, pitch=200 + 10 * index)
+    rows = [f"{index:03d}.flac,caption {index},{'val' if index % 3 == 2 else 'train'}" for index in range(number)]
+    (root / "captions.csv").write_text("\n".join(["path,caption,split", *rows]))
+    return TableSource(source=str(root))
+
+
+def test_an_import_holds_the_files_as_they_are(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "in")
+    seen: list[tuple[int, int]] = []
+    manifest = prepare(source, tmp_path / "out", options=Import(clips_per_shard=2), progress=lambda *n: seen.append(n))
+    assert [(shard.file, shard.num_rows) for shard in manifest.shards] == [
+        ("train-00000.parquet", 2),
+        ("train-00001.parquet", 2),
+        ("val-00000.parquet", 2),
+    ]
+    rows = list(iterate_rows(manifest, "train"))
+    assert [row["clip_id"] for row in rows] == ["000", "001", "003", "004"]
+    assert [row["audio"] for row in rows] == [(tmp_path / "in" / f"{row['clip_id']}.flac").read_bytes() for row in rows]
+    assert {(row["sample_rate"], row["source"]) for row in rows} == {(16_000, "folder")}
+    assert [row["seconds"] for row in rows] == pytest.approx([0.1] * 4)
+    assert seen == [(2, 6), (4, 6), (6, 6)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "manifest.json",
+        *(shard.file for shard in manifest.shards),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"this is no audio at all", "no audio"),
+        (tone(0.5)[:3000], "truncated"),
+        (tone(0.5, ".flac")[:3000], "truncated|no audio"),
+        (tone(2.0, ".ogg")[:-300], "truncated"),
+        (tone(0.0), "zero length"),
+        (tone(0.01), r"0\.0100 s long; at least 0\.04 s"),
+        (b"", "no audio"),
+    ],
+)
+def test_a_bad_clip_is_refused_beyond_the_allowed_share_and_named_within(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    source = make_folder(tmp_path / "in")
+    (tmp_path / "in" / "003.flac").write_bytes(content)
+    with pytest.raises(ValueError, match=f"1 of 6 clips are unreadable so far; allowed 1.00%.*003.*({reason})"):
+        prepare(source, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    manifest = prepare(source, tmp_path / "out", options=Import(max_unreadable=0.2))
+    assert [entry.clip_id for entry in manifest.skipped] == ["003"]
+    assert [row["clip_id"] for row in iterate_rows(manifest, "train")] == ["000", "001", "004"]
+
+
+def test_the_default_share_is_one_in_a_hundred(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "in", number=100)
+    (tmp_path / "in" / "007.flac").write_bytes(b"bad")
+    assert prepare(source, tmp_path / "one").num_rows == 99
+    (tmp_path / "in" / "050.flac").unlink()
+    with pytest.raises(ValueError, match="2 of 100 clips are unreadable"):
+        prepare(source, tmp_path / "two")
+
+
+def test_a_stopped_import_goes_on_with_the_shards_that_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, options = make_folder(tmp_path / "in", number=12), Import(clips_per_shard=2)
+    whole = prepare(source, tmp_path / "whole", options=options)
+    done: list[str] = []
+    original = preparing.import_shard
+
+    def stops_after_three(job: preparing.ShardJob) -> dict[str, object]:
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(job.file)
+        return original(job)
+
+    monkeypatch.setattr(preparing, "import_shard", stops_after_three)
+    with pytest.raises(KeyboardInterrupt, match="run the same command again"):
+        prepare(source, tmp_path / "out", options=options)
+    assert not (tmp_path / "out").exists()
+    again: list[str] = []
+    monkeypatch.setattr(preparing, "import_shard", lambda job: (again.append(job.file), original(job))[1])
+    resumed = prepare(source, tmp_path / "out", options=options)
+    assert len(done) + len(again) == len(whole.shards)
+    assert not set(done) & set(again)
+    assert resumed.hash == whole.hash
+    again.clear()
+    assert prepare(source, tmp_path / "out", options=options) == resumed
+    assert again == []
+
+
+def test_work_of_another_import_is_not_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = make_folder(tmp_path / "in")
+    original = preparing.import_shard
+
+    def stops(job: preparing.ShardJob) -> dict[str, object]:
+        if job.index == 1:
+            raise KeyboardInterrupt
+        return original(job)
+
+    monkeypatch.setattr(preparing, "import_shard", stops)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(source, tmp_path / "out", options=Import(clips_per_shard=2))
+    monkeypatch.setattr(preparing, "import_shard", original)
+    (tmp_path / "in" / "captions.csv").write_text("path,caption\n000.flac,another caption")
+    manifest = prepare(source, tmp_path / "out", options=Import(clips_per_shard=2))
+    assert [row["captions"] for row in iterate_rows(manifest, "train")] == [{"eng": ["another caption"]}]
+
+
+def test_an_existing_data_set_is_never_replaced(tmp_path: Path) -> None:
+    manifest = prepare(make_folder(tmp_path / "in"), tmp_path / "out")
+    with pytest.raises(ValueError, match="already holds the data set folder"):
+        prepare(make_folder(tmp_path / "other", number=3), tmp_path / "out")
+    assert read_manifest(tmp_path / "out") == manifest
+
+
+def test_ids_must_be_unique(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "in", number=2)
+    (tmp_path / "in" / "captions.csv").write_text("path,caption,clip_id\n000.flac,x,same\n001.flac,y,same")
+    with pytest.raises(ValueError, match="clip 'same': its id stands twice"):
+        prepare(source, tmp_path / "out")
+
+
+def test_object_stores_are_written_in_place_with_the_manifest_last(tmp_path: Path) -> None:
+    out = f"memory://{tmp_path.name}/out"
+    source = make_folder(tmp_path / "in")
+    manifest = prepare(source, out, options=Import(clips_per_shard=2))
+    assert manifest.hash == prepare(source, tmp_path / "out", options=Import(clips_per_shard=2)).hash
+    assert len(list(iterate_rows(manifest, "val"))) == 2
+
+
+def test_further_languages_join_by_id(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "in")
+    german = tmp_path / "deu.csv"
+    german.write_text("path,caption\n" + "\n".join(f"{index:03d}.flac,Beschreibung {index}" for index in (0, 2, 5)))
+    manifest = prepare(source, tmp_path / "out", captions=[f"deu={german}"])
+    assert manifest.notes == ("deu captions joined: 1 of 4 train clips, 2 of 2 val clips",)
+    assert [row["captions"].get("deu") for row in iterate_rows(manifest, "val")] == [
+        ["Beschreibung 2"],
+        ["Beschreibung 5"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "content", "says"),
+    [
+        ("de={}", "path,caption\n000.flac,x", "did you mean deu"),
+        ("deu", "", "LANGUAGE=FILE"),
+        ("deu={}.missing.csv", "", "no such file"),
+        ("deu={}", "name,caption\n000.flac,x", "no column names the clip"),
+        ("deu={}", "path,text\n000.flac,x", "no caption; its columns are path, text"),
+        ("deu={}", "path,caption\nzzz.flac,x", "none of the 1 clips in the deu file is in the data set"),
+        ("deu={}", "path,caption\n000.flac,x\n000.flac,y", "differ in number"),
+        ("eng={}", "path,caption\n000.flac,x", "the source itself has eng captions"),
+    ],
+)
+def test_caption_files_that_do_not_fit_are_refused(tmp_path: Path, assignment: str, content: str, says: str) -> None:
+    source = make_folder(tmp_path / "in")
+    file = tmp_path / "extra.csv"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=says):
+        prepare(source, tmp_path / "out", captions=[assignment.format(file)])
+    assert not (tmp_path / "out").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["extra.csv", "in"]
+
+
+def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.slow
+def test_the_script_says_what_it_did_and_what_was_wrong(tmp_path: Path) -> None:
+    make_folder(tmp_path / "in")
+    good = run_script("folder", "--source", str(tmp_path / "in"), "--out", str(tmp_path / "out"))
+    assert good.returncode == 0, good.stderr
+    assert "6 clips (train 4, val 2)" in good.stdout
+    assert "eng 6" in good.stdout
+    bad = run_script("folder", "--source", str(tmp_path / "nowhere"), "--out", str(tmp_path / "two"))
+    assert bad.returncode == 2
+    assert bad.stderr.strip() == f"error: {tmp_path / 'nowhere'}: no such folder"
+    checked = run_script("check", str(tmp_path / "out"))
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.ray
+def test_ray_writes_the_same_shards(tmp_path: Path, ray_session: None) -> None:
+    source = make_folder(tmp_path / "in", number=20)
+    (tmp_path / "in" / "003.flac").write_bytes(b"bad")
+    options = {"clips_per_shard": 3, "max_unreadable": 0.1}
+    with_ray = prepare(source, tmp_path / "ray", options=Import(ray="always", cpus_per_task=0.5, **options))
+    without = prepare(source, tmp_path / "plain", options=Import(ray="never", **options))
+    assert with_ray.hash == without.hash
+    assert with_ray.skipped == without.skipped
+    assert [entry.clip_id for entry in with_ray.skipped] == ["003"]
+    with pytest.raises(ValueError, match="unreadable"):
+        prepare(source, tmp_path / "strict", options=Import(ray="always", clips_per_shard=3))
