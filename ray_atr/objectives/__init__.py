@@ -1,0 +1,28 @@
+"""Objectives of audio-text retrieval, usable in any training loop.
+
+objective = preset("m_ltm_pot", transport_mass=0.8, epsilon=0.05, metric="diagonal")
+terms = objective(Embeddings(audio=a, text=t), metric=m)      # a [B, D], t [B, K, D], m [D]
+terms.loss.backward()
+"""
+
+from ray_atr.objectives.embeddings import Embeddings
+from ray_atr.objectives.knowledge import KNOWLEDGE
+from ray_atr.objectives.objective import Objective
+from ray_atr.objectives.pairs import PAIRS, Comparison, PairLoss
+from ray_atr.objectives.presets import PRESETS, preset
+from ray_atr.objectives.schemes import SCHEMES, Scheme
+from ray_atr.objectives.terms import Terms
+
+__all__ = [
+    "KNOWLEDGE",
+    "PAIRS",
+    "PRESETS",
+    "SCHEMES",
+    "Comparison",
+    "Embeddings",
+    "Objective",
+    "PairLoss",
+    "Scheme",
+    "Terms",
+    "preset",
+]

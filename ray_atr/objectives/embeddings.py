@@ -1,0 +1,78 @@
+"""What an objective reads: the embeddings of the global batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ray_atr.settings import refuse
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """The embeddings of one global batch of B clips with texts in K languages (k = 0 is English).
+
+    audio       [B, D]; rows are brought to unit norm here.
+    text        [B, K, D]; rows are brought to unit norm here. What the mask leaves out may hold anything, NaN too.
+    mask        [B, K] bool: True where the text exists and was encoded; None where all are. An entry that is False is
+                never an anchor, a positive or a negative.
+    positives   [B, B] bool: True where two clips are no negatives of each other (the same clip twice, the same label, the
+                same caption); None for the identity. The diagonal is always True.
+    similarity  [K, B, B]: audio-text similarity (rows audio, columns text) that takes the place of the inner products
+                of the embeddings, as late interaction over tokens gives it; None for the inner products.
+
+    Raises ValueError that names the tensor where shapes do not fit or a value is not finite.
+    """
+
+    audio: Tensor
+    text: Tensor
+    mask: Tensor | None = None
+    positives: Tensor | None = None
+    similarity: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.audio.ndim != 2:
+            raise refuse("embeddings.audio", tuple(self.audio.shape), "a tensor [B, D]")
+        B, D = self.audio.shape
+        if self.text.ndim != 3 or self.text.shape[0] != B or self.text.shape[2] != D:
+            raise refuse("embeddings.text", tuple(self.text.shape), f"a tensor [B, K, D] with B = {B} and D = {D}")
+        K = self.text.shape[1]
+        text = self.text
+        if self.mask is not None:
+            _require_shape("embeddings.mask", self.mask, (B, K), torch.bool)
+            text = text.masked_fill(~self.mask[:, :, None], 0.0)
+        if self.positives is not None:
+            _require_shape("embeddings.positives", self.positives, (B, B), torch.bool)
+        if self.similarity is not None:
+            _require_shape("embeddings.similarity", self.similarity, (K, B, B), None)
+        require_finite("embeddings.audio", self.audio)
+        require_finite("embeddings.text", text)
+        object.__setattr__(self, "audio", functional.normalize(self.audio, dim=-1))
+        object.__setattr__(self, "text", functional.normalize(text, dim=-1))
+
+    @property
+    def num_languages(self) -> int:
+        """K."""
+        return self.text.shape[1]
+
+    def available(self) -> Tensor:
+        """The mask, bool [B, K]; all True where none was given."""
+        if self.mask is not None:
+            return self.mask
+        return torch.ones(self.text.shape[:2], dtype=torch.bool, device=self.text.device)
+
+
+def require_finite(name: str, value: Tensor) -> None:
+    """Raise ValueError where a tensor holds NaN or infinity."""
+    if not bool(torch.isfinite(value).all()):
+        raise refuse(name, f"{int((~torch.isfinite(value)).sum())} values that are NaN or infinite", "finite values")
+
+
+def _require_shape(name: str, value: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
+    if tuple(value.shape) != shape:
+        raise refuse(name, tuple(value.shape), f"a tensor of shape {list(shape)}")
+    if dtype is not None and value.dtype != dtype:
+        raise refuse(name, str(value.dtype), str(dtype))

@@ -1,0 +1,13 @@
+"""How two sides are compared: one file a loss, one line here."""
+
+from ray_atr.objectives.pairs.base import Comparison, PairLoss
+from ray_atr.objectives.pairs.contrastive import Contrastive
+from ray_atr.objectives.pairs.learning_to_match import LearningToMatch
+from ray_atr.objectives.pairs.partial_learning_to_match import PartialLearningToMatch
+from ray_atr.objectives.pairs.triplet import Triplet
+
+PAIRS: dict[str, type[PairLoss]] = {
+    loss.name: loss for loss in (Triplet, Contrastive, LearningToMatch, PartialLearningToMatch)
+}
+
+__all__ = ["PAIRS", "Comparison", "Contrastive", "LearningToMatch", "PairLoss", "PartialLearningToMatch", "Triplet"]

@@ -1,0 +1,66 @@
+"""NT-Xent: half of each direction's cross-entropy over similarities (Luong et al. 2024, Eq. 1; ATRI Eq. 13; ASK Eq. 1).
+
+    l_i = -log( exp(s_ii / tau) / (exp(s_ii / tau) + sum over negatives j of exp(s_ij / tau)) )
+
+With several positives, l_i is the mean over them, and none of them stands in another's denominator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ray_atr.objectives.pairs.base import Comparison, PairLoss
+from ray_atr.objectives.terms import Terms
+from ray_atr.settings import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrastive(PairLoss):
+    """Cross-entropy of each sample's true partner among the batch, both directions."""
+
+    name: ClassVar[str] = "contrastive"
+    takes_extra_negatives: ClassVar[bool] = True
+
+    temperature: float = setting(0.07, "divides the similarities (tau); a learned one takes its place", above=0)
+
+    def score(self, comparison: Comparison, metric: Tensor | None, temperature: Tensor | None) -> Terms:
+        """Half of each direction, mean over samples."""
+        tau = self.temperature if temperature is None else temperature
+        logits = comparison.cross_similarity() / tau
+        positives = comparison.positives
+        row_losses = sample_losses(logits, positives, extra_logits(comparison.u, comparison.extra_v, tau))
+        column_losses = sample_losses(
+            logits.T, None if positives is None else positives.T, extra_logits(comparison.v, comparison.extra_u, tau)
+        )
+        loss = comparison.both_directions(row_losses, column_losses)
+        return Terms(
+            loss,
+            {"loss_rows": row_losses.detach().mean(), "loss_columns": column_losses.detach().mean()},
+        )
+
+
+def extra_logits(anchors: Tensor, extra: Tensor | None, tau: float | Tensor) -> Tensor | None:
+    """Logits [N, Q] of anchors [N, D] against further negatives, shared [Q, D] or each row's own [N, Q, D]."""
+    if extra is None:
+        return None
+    similarity = anchors @ extra.T if extra.ndim == 2 else torch.einsum("nd,nqd->nq", anchors, extra)
+    return similarity / tau
+
+
+def sample_losses(logits: Tensor, positives: Tensor | None, extra: Tensor | None) -> Tensor:
+    """-log-probability [N] of each row's positives among it and the row's negatives; the mean where there are several."""
+    if positives is None:
+        every = logits if extra is None else torch.cat([logits, extra], dim=1)
+        return functional.cross_entropy(every, torch.arange(len(logits), device=logits.device), reduction="none")
+    # A finite "minus infinity": a row without negatives has loss 0 and gradient 0, not NaN.
+    negatives = logits.masked_fill(positives, torch.finfo(logits.dtype).min / 4)
+    if extra is not None:
+        negatives = torch.cat([negatives, extra], dim=1)
+    against = torch.logsumexp(negatives, dim=1)
+    losses = functional.softplus(against[:, None] - logits)
+    return (losses * positives).sum(dim=1) / positives.sum(dim=1)

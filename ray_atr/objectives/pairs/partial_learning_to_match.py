@@ -1,0 +1,43 @@
+"""Partial learning to match: only a share of the mass is transported, so that wrong pairs may stay unmatched.
+
+loss = KL(pi_hat || pi),  pi = argmin <pi, c> - epsilon H(pi) with row and column sums <= 1/N and total mass s
+                                                                        (Luong et al. 2024, Eq. 13)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from ray_atr.objectives.pairs.base import Comparison
+from ray_atr.objectives.pairs.clean_share import clean_share
+from ray_atr.objectives.pairs.learning_to_match import LearningToMatch
+from ray_atr.settings import refuse, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartialLearningToMatch(LearningToMatch):
+    """KL from the true matching to the partial entropic plan."""
+
+    name: ClassVar[str] = "partial_learning_to_match"
+
+    transport_mass: float | Literal["auto"] = setting(
+        0.95,
+        "share of the mass that is transported; auto: the share of true pairs, estimated from each batch",
+        above=0,
+        at_most=1,
+    )
+    smallest_mass: float = setting(0.2, "the least that `transport_mass=auto` transports", above=0, at_most=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.transport_mass, str) and self.transport_mass != "auto":
+            raise refuse("transport_mass", self.transport_mass, "(0, 1] or auto")
+
+    def mass(self, cost: Tensor, comparison: Comparison) -> float:
+        """The set share, or the estimate."""
+        if not isinstance(self.transport_mass, str):
+            return float(self.transport_mass)
+        return max(self.smallest_mass, clean_share(-cost, comparison.positive_mask()))

@@ -1,0 +1,60 @@
+"""Hinge losses on cosine similarity: a true partner must beat the negatives by a margin.
+
+l_i = max over negatives j of [margin + s_ij - s_ii]_+        (hardest; Faghri et al. 2018, Luong et al. 2024)
+l_i = sum over negatives j of [margin + s_ij - s_ii]_+        (all)
+l_i = [0.2 s_ii^2 - 0.7 s_ii + 0.5]_+ + [0.9 n^2 - 0.4 n + 0.03]_+,  n = max over negatives with s_ij > s_ii - margin
+                                                              (weighted; Wei et al. 2020, as ML-ACT uses it)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ray_atr.objectives.pairs.base import Comparison, PairLoss
+from ray_atr.objectives.terms import Terms
+from ray_atr.settings import setting
+
+MININGS = ("hardest", "all", "weighted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Triplet(PairLoss):
+    """Bidirectional hinge; half of each direction, mean over samples."""
+
+    name: ClassVar[str] = "triplet"
+
+    margin: float = setting(0.2, "by how much a positive must beat a negative, in cosine similarity", above=0)
+    mining: str = setting(
+        "hardest",
+        "which negatives count: the hardest of the batch, all (their sum), or weighted (ML-ACT's polynomial weights)",
+        choices=MININGS,
+    )
+
+    def score(self, comparison: Comparison, metric: Tensor | None, temperature: Tensor | None) -> Terms:
+        """The hinge of the chosen mining."""
+        similarity = comparison.cross_similarity()
+        positives = comparison.positive_mask()
+        row_losses = self.sample_losses(similarity, positives)
+        column_losses = self.sample_losses(similarity.T, positives.T)
+        active = (row_losses.detach() > 0).float().mean() + (column_losses.detach() > 0).float().mean()
+        return Terms(comparison.both_directions(row_losses, column_losses), {"active_share": active / 2})
+
+    def sample_losses(self, similarity: Tensor, positives: Tensor) -> Tensor:
+        """Loss [N] of each row; with several positives, the own partner is the one that must win."""
+        own = similarity.diagonal()
+        if self.mining == "all":
+            violations = (self.margin + similarity - own[:, None]).clamp(min=0)
+            return violations.masked_fill(positives, 0.0).sum(dim=1)
+        hardest = similarity.masked_fill(positives, -torch.inf).amax(dim=1)
+        has_negative = ~positives.all(dim=1)
+        hardest = torch.where(has_negative, hardest, -2.0)
+        if self.mining == "hardest":
+            return torch.where(has_negative, (self.margin + hardest - own).clamp(min=0), 0.0)
+        is_informative = has_negative & (hardest + self.margin > own)
+        pull = (0.2 * own**2 - 0.7 * own + 0.5).clamp(min=0)
+        push = (0.9 * hardest**2 - 0.4 * hardest + 0.03).clamp(min=0)
+        return torch.where(is_informative, pull + push, 0.0)

@@ -1,0 +1,32 @@
+"""The papers' systems, as named points of the grid scheme x pair loss x knowledge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray_atr.objectives.objective import Objective
+from ray_atr.objectives.pairs import Contrastive, LearningToMatch, PartialLearningToMatch, Triplet
+from ray_atr.objectives.schemes import CoAnchor, English, OneToK, Random
+from ray_atr.settings import nearest, refuse
+
+PRESETS: dict[str, Objective] = {
+    # ATRI (Yin et al. 2025): how eight languages share one audio encoder.
+    "ml_clap": Objective(scheme=Random(), pair=Contrastive()),
+    "cacl": Objective(scheme=CoAnchor(), pair=Contrastive()),
+    "kcl": Objective(scheme=OneToK(), pair=Contrastive()),
+    # m-LTM (Luong et al. 2024): English, under noisy pairs.
+    "triplet": Objective(scheme=English(), pair=Triplet()),
+    "contrastive": Objective(scheme=English(), pair=Contrastive()),
+    "m_ltm": Objective(scheme=English(), pair=LearningToMatch(metric="factored")),
+    "m_ltm_pot": Objective(scheme=English(), pair=PartialLearningToMatch(metric="factored")),
+}
+
+
+def preset(name: str, **settings: Any) -> Objective:
+    """A paper's objective by name, with any of its settings changed: `preset("m_ltm_pot", transport_mass=0.8)`.
+
+    Raises ValueError where the name or a setting is unknown, naming the nearest.
+    """
+    if name not in PRESETS:
+        raise refuse("preset", name, "one of " + ", ".join(PRESETS), nearest(name, PRESETS))
+    return PRESETS[name].with_settings(**settings)

@@ -1,0 +1,286 @@
+"""Language schemes: which texts of a clip are encoded and which (u, v) pairs of embeddings are compared (ATRI, section 4).
+
+A scheme's draw is one int64 for each clip, a hash of (seed, epoch, clip_id): the same on any number of workers. A clip
+that lacks a language is left out of that language's pairs. The weights of a scheme's comparisons sum to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ray_atr.data import draws
+from ray_atr.objectives.embeddings import Embeddings
+from ray_atr.objectives.pairs.base import Comparison
+from ray_atr.settings import Settings, refuse, setting
+
+
+class Weighted(NamedTuple):
+    """One comparison, its weight in the loss, and a label to log it by."""
+
+    weight: float
+    comparison: Comparison
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme(Settings):
+    """A subclass sets `name` (its key in SCHEMES) and implements `needed` and `pairs`; `draw` where it draws."""
+
+    name: ClassVar[str]
+    is_drawn: ClassVar[bool] = False
+
+    def draw(self, seed: int, epoch: int, clip_ids: Sequence[str], mask: Tensor) -> Tensor | None:
+        """The draw of each clip for an epoch, int64 [B], or None where nothing is drawn. mask [B, K]: languages it has."""
+        return None
+
+    def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
+        """Which texts have to be encoded, bool [B, K]."""
+        raise NotImplementedError
+
+    def pairs(self, embeddings: Embeddings, draw: Tensor | None) -> list[Weighted]:
+        """The comparisons to score; weights sum to 1."""
+        raise NotImplementedError
+
+    def language_shares(self, mask: Tensor, draw: Tensor | None, chunk: int) -> list[tuple[list[int], float]]:
+        """How the loss splits into parts that each need only some languages: [(language indices, share of the loss)].
+
+        The loss is the sum over the parts of share times the loss of `Embeddings(audio, text[:, languages],
+        mask[:, languages], ...)`. Schemes that compare languages with each other are one part.
+        """
+        return [(list(range(mask.shape[1])), 1.0)]
+
+    def require_draw(self, draw: Tensor | None, B: int) -> Tensor:
+        """The draw, or a ValueError where the scheme has none to go by."""
+        if draw is None or tuple(draw.shape) != (B,):
+            got = None if draw is None else tuple(draw.shape)
+            raise refuse("draw", got, f"a LongTensor [{B}] from objective.scheme.draw(seed, epoch, clip_ids, mask)")
+        return draw
+
+
+@dataclass(frozen=True, kw_only=True)
+class English(Scheme):
+    """Audio with English: pairs (audio, t_0)."""
+
+    name: ClassVar[str] = "english"
+
+    def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
+        """English alone."""
+        needed = torch.zeros_like(mask)
+        needed[:, 0] = mask[:, 0]
+        return needed
+
+    def pairs(self, embeddings: Embeddings, draw: Tensor | None) -> list[Weighted]:
+        """One comparison."""
+        return audio_text(embeddings, [0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Random(Scheme):
+    """ML-CLAP (ATRI Eq. 4): one language a clip and epoch, uniform over those it has; pairs (audio, t_q)."""
+
+    name: ClassVar[str] = "random"
+    is_drawn: ClassVar[bool] = True
+
+    def draw(self, seed: int, epoch: int, clip_ids: Sequence[str], mask: Tensor) -> Tensor:
+        """The language q_i of each clip; -1 where it has none."""
+        return draw_language(seed, epoch, clip_ids, mask, self.name)
+
+    def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
+        """The drawn language alone."""
+        return chosen(self.require_draw(draw, len(mask)), mask)
+
+    def pairs(self, embeddings: Embeddings, draw: Tensor | None) -> list[Weighted]:
+        """One comparison, each clip in its own language."""
+        language = self.require_draw(draw, len(embeddings.audio)).to(embeddings.audio.device)
+        rows = valid_rows(chosen(language, embeddings.available()).any(dim=1))
+        return weigh([(audio_side(embeddings, rows, language), "audio_text")])
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoAnchor(Scheme):
+    """CACL (ATRI Eq. 12-13): audio, English and one drawn other language; the mean of the three pair losses."""
+
+    name: ClassVar[str] = "co_anchor"
+    is_drawn: ClassVar[bool] = True
+
+    def draw(self, seed: int, epoch: int, clip_ids: Sequence[str], mask: Tensor) -> Tensor:
+        """The other language q_i of each clip, uniform over those it has; -1 where it has none."""
+        others = mask.clone()
+        others[:, 0] = False
+        return draw_language(seed, epoch, clip_ids, others, self.name)
+
+    def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
+        """English and the drawn language."""
+        needed = chosen(self.require_draw(draw, len(mask)), mask)
+        needed[:, 0] |= mask[:, 0]
+        return needed
+
+    def pairs(self, embeddings: Embeddings, draw: Tensor | None) -> list[Weighted]:
+        """(audio, t_0), (audio, t_q), (t_0, t_q)."""
+        available = embeddings.available()
+        language = self.require_draw(draw, len(embeddings.audio)).to(embeddings.audio.device)
+        english = torch.zeros_like(language)
+        has_english, has_other = available[:, 0], chosen(language, available).any(dim=1)
+        both = has_english & has_other
+        comparisons = [
+            (audio_side(embeddings, valid_rows(has_english), english), "audio_english"),
+            (audio_side(embeddings, valid_rows(has_other), language), "audio_other"),
+            (text_side(embeddings, valid_rows(both), english, language), "english_other"),
+        ]
+        return weigh(comparisons)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneToK(Scheme):
+    """KCL (ATRI Eq. 9-11): audio with every language; the negatives of (a_i, t_ik) are the texts of language k."""
+
+    name: ClassVar[str] = "one_to_k"
+
+    def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
+        """All that exist."""
+        return mask.clone()
+
+    def pairs(self, embeddings: Embeddings, draw: Tensor | None) -> list[Weighted]:
+        """One comparison a language, weighted by its number of pairs."""
+        return audio_text(embeddings, range(embeddings.num_languages))
+
+    def language_shares(self, mask: Tensor, draw: Tensor | None, chunk: int) -> list[tuple[list[int], float]]:
+        """Chunks of languages, each weighing as many pairs as it holds; `mask` is the global batch's."""
+        counts = mask.sum(dim=0).tolist()
+        K, total = len(counts), sum(counts)
+        size = chunk if chunk > 0 else K
+        parts = [list(range(first, min(first + size, K))) for first in range(0, K, size)]
+        shares = [sum(counts[language] for language in part) / max(total, 1) for part in parts]
+        return [(part, share) for part, share in zip(parts, shares, strict=True) if share > 0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomMixture(Scheme):
+    """ML-CLAP as released: English always, each other language with a probability; one comparison a language.
+
+    The draw is a bit mask: bit k says that language k takes part (K <= 63).
+    """
+
+    name: ClassVar[str] = "random_mixture"
+    is_drawn: ClassVar[bool] = True
+
+    probability: float = setting(
+        0.5, "chance that a clip's text in a language other than English takes part", above=0, at_most=1
+    )
+
+    def draw(self, seed: int, epoch: int, clip_ids: Sequence[str], mask: Tensor) -> Tensor:
+        """The bit mask of each clip's languages."""
+        bits = np.ones(len(clip_ids), dtype=np.int64)
+        for k in range(1, mask.shape[1]):
+            takes_part = draws.uniform(clip_ids, seed, "scheme", self.name, epoch, k) < self.probability
+            bits |= takes_part.astype(np.int64) << k
+        return torch.from_numpy(bits)
+
+    def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
+        """English and the drawn ones, where they exist."""
+        bits = self.require_draw(draw, len(mask)).to(mask.device)
+        return mask & ((bits[:, None] >> torch.arange(mask.shape[1], device=mask.device)) & 1).bool()
+
+    def pairs(self, embeddings: Embeddings, draw: Tensor | None) -> list[Weighted]:
+        """One comparison a language, weighted by its number of pairs."""
+        return audio_text(embeddings, range(embeddings.num_languages), self.needed(embeddings.available(), draw))
+
+
+SCHEMES: dict[str, type[Scheme]] = {
+    scheme.name: scheme for scheme in (English, Random, CoAnchor, OneToK, RandomMixture)
+}
+
+
+def draw_language(seed: int, epoch: int, clip_ids: Sequence[str], mask: Tensor, scheme: str) -> Tensor:
+    """A language index for each clip, uniform over the True entries of its row of mask [B, K]; -1 where there is none."""
+    has = mask.cpu().numpy()
+    counts = has.sum(axis=1)
+    choice = draws.integers(clip_ids, 0, np.maximum(counts, 1), seed, "scheme", scheme, epoch)
+    # The choice-th True of the row is where the running count first reaches choice + 1.
+    language = (has.cumsum(axis=1) > choice[:, None]).argmax(axis=1)
+    return torch.from_numpy(np.where(counts > 0, language, -1))
+
+
+def chosen(language: Tensor, mask: Tensor) -> Tensor:
+    """Bool [B, K]: the entry of each row's language, where the mask has it; an index of -1 chooses none."""
+    return (language.to(mask.device)[:, None] == torch.arange(mask.shape[1], device=mask.device)) & mask
+
+
+def valid_rows(valid: Tensor) -> Tensor | None:
+    """Indices of the True entries of [B], or None where all are."""
+    return None if bool(valid.all()) else valid.nonzero().squeeze(1)
+
+
+def audio_text(embeddings: Embeddings, languages: Sequence[int], taking_part: Tensor | None = None) -> list[Weighted]:
+    """(audio, t_k) for each language k, over the clips that take part in it; languages without a clip are left out."""
+    B, device = len(embeddings.audio), embeddings.audio.device
+    if taking_part is None:
+        taking_part = embeddings.mask
+    comparisons = []
+    for k in languages:
+        rows = None if taking_part is None else valid_rows(taking_part[:, k])
+        language = torch.full((B,), k, device=device)
+        comparisons.append((audio_side(embeddings, rows, language), f"audio_text{k}"))
+    return weigh(comparisons, by_size=True)
+
+
+def audio_side(embeddings: Embeddings, rows: Tensor | None, language: Tensor) -> Comparison:
+    """The comparison of audio i with text t_{i, language_i}, over the given rows of the batch."""
+    similarity = None
+    if embeddings.similarity is not None:
+        columns = torch.arange(len(language), device=language.device) if rows is None else rows
+        similarity = embeddings.similarity[language[columns], :, columns].T
+    return Comparison(
+        u=_take(embeddings.audio, rows),
+        v=_text(embeddings, rows, language),
+        positives=_square(embeddings.positives, rows),
+        rows=rows,
+        v_language=_take(language, rows),
+        similarity=similarity if similarity is None or rows is None else similarity[rows],
+    )
+
+
+def text_side(embeddings: Embeddings, rows: Tensor | None, first: Tensor, second: Tensor) -> Comparison:
+    """The comparison of text t_{i, first_i} with text t_{i, second_i}."""
+    return Comparison(
+        u=_text(embeddings, rows, first),
+        v=_text(embeddings, rows, second),
+        positives=_square(embeddings.positives, rows),
+        rows=rows,
+        u_language=_take(first, rows),
+        v_language=_take(second, rows),
+    )
+
+
+def weigh(comparisons: list[tuple[Comparison, str]], *, by_size: bool = False) -> list[Weighted]:
+    """Equal weights, or weights by number of pairs, over the comparisons that have any; ValueError where none has."""
+    kept = [(comparison, label) for comparison, label in comparisons if comparison.size > 0]
+    if not kept:
+        raise refuse("embeddings.mask", "no text that the scheme compares", "at least one clip that has one")
+    sizes = [comparison.size if by_size else 1 for comparison, _ in kept]
+    return [
+        Weighted(size / sum(sizes), comparison, label) for size, (comparison, label) in zip(sizes, kept, strict=True)
+    ]
+
+
+def _text(embeddings: Embeddings, rows: Tensor | None, language: Tensor) -> Tensor:
+    rows = torch.arange(len(language), device=language.device) if rows is None else rows
+    return embeddings.text[rows, language[rows]]
+
+
+def _take(values: Tensor, rows: Tensor | None) -> Tensor:
+    return values if rows is None else values[rows]
+
+
+def _square(positives: Tensor | None, rows: Tensor | None) -> Tensor | None:
+    if positives is None:
+        return None
+    positives = positives if rows is None else positives[rows][:, rows]
+    # A clip is always its own positive, whatever was passed; and the identity has a faster way.
+    return positives | torch.eye(len(positives), dtype=torch.bool, device=positives.device)
