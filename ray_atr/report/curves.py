@@ -1,0 +1,161 @@
+"""R@1 against one setting of the sweep: noise, transport mass, neighbours, ...: a panel a direction, a line an objective."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ray_atr.report import cells
+from ray_atr.report.aggregate import NUM_SEEDS, aggregate, in_reading_order
+from ray_atr.report.labels import label_ends
+from ray_atr.report.read import NOISE, OBJECTIVE, Runs, short_name
+from ray_atr.report.style import QUIET, RC, looks
+from ray_atr.report.tables import DIRECTIONS
+
+MOST_LINES = 12
+MOST_VALUES = 25
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A setting worth a figure of its own: what its axis is called, and whether it is drawn logarithmically."""
+
+    path: str
+    label: str
+    file: str
+    is_log: bool = False
+
+
+CURVES = (
+    Curve(NOISE, "noise: share of training clips that wear another clip's captions", "noise"),
+    Curve("objective.pair.transport_mass", "transport mass s", "transport_mass"),
+    Curve("objective.pair.epsilon", "entropic regularisation ε", "epsilon", is_log=True),
+    Curve("objective.knowledge.neighbours", "retrieved neighbours K", "neighbours", is_log=True),
+    Curve("objective.knowledge.injection_ratio", "injection ratio λ", "injection_ratio"),
+    Curve("objective.knowledge.refresh_epochs", "epochs between refreshes of the knowledge base", "refresh"),
+    Curve("train.learning_rate", "peak learning rate", "learning_rate", is_log=True),
+    Curve("train.batch_size", "batch size", "batch_size", is_log=True),
+)
+
+
+def curves_of(runs: Runs) -> list[Curve]:
+    """The settings this sweep varies over at least two numbers, the known ones first."""
+    known = {curve.path: curve for curve in CURVES}
+    found = []
+    for path in runs.varied:
+        values = runs.finished[path].dropna().unique()
+        if len(values) >= 2 and all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+            found.append(known.get(path, Curve(path, path, short_name(path))))
+    return sorted(found, key=lambda curve: list(known).index(curve.path) if curve.path in known else len(known))
+
+
+def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
+    """A figure of R@1 against the curve's setting, saved as PNG.
+
+    Columns are the directions; rows are English and the mean of languages (one row where only one language was measured).
+    Error bars are standard deviations over seeds. A setting sampled at many values is drawn as points.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    languages = ["eng", "mean"] if len(runs.languages) > 1 else runs.languages or ["mean"]
+    points = aggregate(runs, [f"{direction}/{code}/recall_at_1" for direction in DIRECTIONS for code in languages])
+    lines = _lines(points, runs.varied, curve.path)
+    look = looks(list(lines))
+    with plt.rc_context(RC):
+        figure, grid = plt.subplots(
+            len(languages),
+            len(DIRECTIONS),
+            figsize=(10.4, 0.7 + 2.95 * len(languages)),
+            squeeze=False,
+            sharex=True,
+            sharey="row",
+        )
+        figure.subplots_adjust(left=0.075, right=0.865, top=1 - 0.42 / figure.get_figheight(), wspace=0.42,
+                               bottom=0.6 / figure.get_figheight(), hspace=0.26)  # fmt: skip
+        for row, code in enumerate(languages):
+            for column, (direction, title) in enumerate(DIRECTIONS.items()):
+                axes = grid[row][column]
+                of_whom = {"eng": "English", "mean": f"mean of {len(runs.languages)} languages"}.get(code, code)
+                axes.set_title(f"{title}, {of_whom}")
+                _draw_lines(axes, lines, look, curve, f"{direction}/{code}/recall_at_1")
+                if column == 0:
+                    axes.set_ylabel("R@1 (%)")
+                else:
+                    axes.tick_params(labelleft=True)
+        for axes_row in grid:
+            axes_row[0].set_ylim(bottom=0, top=axes_row[0].get_ylim()[1] * 1.03)
+        figure.text(0.47, 0.13 / figure.get_figheight(), curve.label, ha="center", fontsize=10)
+        figure.canvas.draw()
+        for row, code in enumerate(languages):
+            for column, direction in enumerate(DIRECTIONS):
+                ends = _ends(lines, look, curve.path, f"{direction}/{code}/recall_at_1")
+                label_ends(grid[row][column], ends, size=9 if len(lines) <= 6 else 7.5)
+        if points[NUM_SEEDS].max() > 1:
+            figure.text(
+                0.995, 0.13 / figure.get_figheight(), "bars: ±1 sd over seeds", ha="right", fontsize=8, color=QUIET
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+        plt.close(figure)
+    return path
+
+
+def _lines(points: pd.DataFrame, varied: Sequence[str], x: str) -> dict[str, pd.DataFrame]:
+    """Name -> the points of one line: all that shares every other varied setting."""
+    others = [path for path in varied if path != x]
+    points = in_reading_order(points, varied)
+    if points[x].nunique() > MOST_VALUES or points.groupby(others, dropna=False).ngroups > MOST_LINES:
+        # Sampled at random rather than on a grid: hardly two points share their other settings.
+        others = [OBJECTIVE]
+    lines = {}
+    for _, frame in points.groupby(others, dropna=False, sort=False):
+        lines[_line_name(frame.iloc[0], others)] = frame.sort_values(x)
+    return lines
+
+
+def _line_name(row: pd.Series, others: Sequence[str]) -> str:
+    words = [str(row[OBJECTIVE])] if OBJECTIVE in others else []
+    words += [f"{short_name(path)}={cells.value(row[path])}" for path in others if path != OBJECTIVE]
+    return " ".join(words) or "R@1"
+
+
+def _draw_lines(axes: Any, lines: dict[str, pd.DataFrame], look: dict[str, Any], curve: Curve, metric: str) -> None:
+    values = sorted({value for frame in lines.values() for value in frame[curve.path].dropna()})
+    is_log = curve.is_log and bool(values) and values[0] > 0
+    # Error bars that stand on one another cannot be read, so each line is moved sideways a little.
+    step = 0.0 if is_log or len(values) < 2 else 0.006 * (values[-1] - values[0])
+    for index, (name, frame) in enumerate(lines.items()):
+        if metric not in frame:
+            continue
+        shift = step * (index - (len(lines) - 1) / 2) if frame[f"{metric} (sd)"].notna().any() else 0.0
+        deviation = 100 * frame[f"{metric} (sd)"].fillna(0.0)
+        is_line = frame[curve.path].is_unique
+        axes.errorbar(
+            frame[curve.path] + shift, 100 * frame[metric], yerr=deviation if deviation.any() else None,
+            capsize=2.5, elinewidth=1, linestyle="-" if is_line else "none", markeredgecolor="white",
+            markeredgewidth=0.8, **look[name],
+        )  # fmt: skip
+    if is_log:
+        axes.set_xscale("log")
+    if 0 < len(values) <= 8:
+        axes.set_xticks(values, [f"{value:.0%}" if curve.path == NOISE else cells.value(value) for value in values])
+        axes.minorticks_off()
+
+
+def _ends(
+    lines: dict[str, pd.DataFrame], look: dict[str, Any], x: str, metric: str
+) -> list[tuple[float, float, str, str]]:
+    ends = []
+    for name, frame in lines.items():
+        present = frame.dropna(subset=[metric]) if metric in frame else frame.iloc[:0]
+        if len(present):
+            last = present.iloc[-1]
+            ends.append((float(last[x]), 100 * float(last[metric]), name, look[name]["color"]))
+    return ends

@@ -1,0 +1,130 @@
+"""One HTML page that needs nothing beside it: tables, figures as data, what failed, how to run the best again."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from ray_atr.report import cells
+from ray_atr.report.best import best_points
+from ray_atr.report.papers import PAPER_TABLES, PaperTable
+from ray_atr.report.read import NOISE, OBJECTIVE, SEED, Runs, short_name
+from ray_atr.report.style import DPI
+from ray_atr.report.tables import Table
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture on disk and what it shows, in words for those who cannot see it."""
+
+    path: Path
+    title: str
+
+    @property
+    def data_uri(self) -> str:
+        return "data:image/png;base64," + base64.b64encode(self.path.read_bytes()).decode()
+
+    @property
+    def width(self) -> int:
+        """Width in CSS pixels at which its text is as large as the page's."""
+        # A PNG's width stands in bytes 16 to 19, big-endian.
+        return round(int.from_bytes(self.path.read_bytes()[16:20], "big") / DPI * 98)
+
+
+def render(runs: Runs, tables: Sequence[Table], figures: Sequence[Figure]) -> str:
+    """The page's HTML."""
+    environment = Environment(
+        loader=PackageLoader("ray_atr.report", "templates"),
+        autoescape=select_autoescape(default=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    objectives = set(runs.trials[OBJECTIVE])
+    return environment.get_template("report.html.j2").render(
+        title=", ".join(dict.fromkeys(str(info.get("name", "run")) for info in runs.infos)),
+        summary=_summary(runs),
+        facts=_facts(runs),
+        tables=tables,
+        figures=figures,
+        best=best_points(runs),
+        unfinished=[_unfinished(row) for row in runs.unfinished.to_dict("records")],
+        papers=[table for table in PAPER_TABLES if _is_comparable(table, objectives, runs)],
+        settings=_settings(runs),
+        commands=[str(info.get("command", "")) for info in runs.infos],
+        written=time.strftime("%Y-%m-%d %H:%M"),
+        cells=cells,
+        is_synthetic=any(experiment.get("data.source") == "soundscapes" for experiment in runs.experiments),
+    )
+
+
+def _summary(runs: Runs) -> str:
+    counts = runs.trials["status"].value_counts()
+    words = [f"{counts.get('finished', 0)} of {len(runs.trials)} trials finished"]
+    words += [f"{counts[status]} {status}" for status in ("failed", "running", "pending") if counts.get(status)]
+    dimensions = [path for path in runs.varied if runs.trials[path].nunique(dropna=False) > 1]
+    if runs.trials[SEED].nunique() > 1:
+        dimensions.append(SEED)
+    if dimensions:
+        sizes = " × ".join(f"{runs.trials[path].nunique(dropna=False)} {_plural(path)}" for path in dimensions)
+        words.append(sizes)
+    return "; ".join(words)
+
+
+def _plural(path: str) -> str:
+    known = {OBJECTIVE: "objectives", NOISE: "noise ratios", SEED: "seeds"}
+    return known.get(path, f"values of {short_name(path)}")
+
+
+def _facts(runs: Runs) -> list[tuple[str, str]]:
+    info = runs.infos[0]
+    code = dict(info.get("code") or {})
+    commit = code.pop("git_commit", None) or code.pop("git", "unknown")
+    data = info.get("data") or {}
+    name = data.get("name") or ", ".join(dict.fromkeys(str(e.get("data.source")) for e in runs.experiments))
+    manifest = f" (manifest {str(data['manifest_hash'])[:12]})" if data.get("manifest_hash") else ""
+    seconds = float(runs.trials["train_seconds"].fillna(0).sum())
+    return [
+        ("Data", f"{name}{manifest}"),
+        ("Languages", ", ".join(runs.languages) or "–"),
+        ("Measured on", " and ".join(runs.measured_on) or "nothing yet"),
+        ("Training time", f"{cells.minutes(seconds)} over all trials"),
+        ("Code", commit[:12] + ("-dirty" if commit.endswith("-dirty") and len(commit) > 12 else "")),
+        ("Versions", ", ".join(f"{package} {version}" for package, version in code.items() if version != "absent")),
+        ("Run folder", ", ".join(str(folder) for folder in runs.folders)),
+    ]
+
+
+def _unfinished(row: Mapping[Any, Any]) -> dict[str, str]:
+    so_far = row.get("text_to_audio/mean/recall_at_1")
+    return {
+        "name": str(row["name"]),
+        "status": str(row["status"]),
+        "epochs": str(row["epochs"]),
+        "so_far": cells.percent(so_far if isinstance(so_far, float) else None),
+        "error": str(row["error"] or ""),
+        "trial_id": str(row["trial_id"]),
+    }
+
+
+def _is_comparable(table: PaperTable, objectives: set[str], runs: Runs) -> bool:
+    """Whether a paper's table compares at least two of the objectives that were run here, under noise if it has noise."""
+    shared = objectives & {row.objective for row in table.rows}
+    needs_noise = any(row.noise_ratio for row in table.rows)
+    is_zero_shot = "zero-shot" in table.setting
+    has_zero_shot = any(column.startswith("zero_shot/") for column in runs.trials.columns)
+    return len(shared) >= 2 and (not needs_noise or NOISE in runs.varied) and (not is_zero_shot or has_zero_shot)
+
+
+def _settings(runs: Runs) -> list[tuple[str, str]]:
+    experiment = runs.experiments[0]
+    return [
+        (path, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+        for path, value in experiment.items()
+    ]

@@ -1,0 +1,91 @@
+"""Recall against what it costs: every point of the sweep, and the front of those that nothing beats in both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ray_atr.report.aggregate import aggregate
+from ray_atr.report.labels import label_ends
+from ray_atr.report.read import NOISE, OBJECTIVE, Runs
+from ray_atr.report.style import QUIET, RC, looks
+
+RECALL = "text_to_audio/mean/recall_at_1"
+MEMORY = "memory/peak_allocated_bytes"
+SECONDS = "train_seconds"
+
+
+def front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
+    """Indices, by rising cost, of the points that no other point beats: no dearer and no worse, and better in one."""
+    order = sorted(range(len(costs)), key=lambda index: (costs[index], -gains[index]))
+    kept: list[int] = []
+    best = -np.inf
+    for index in order:
+        if gains[index] > best:
+            kept.append(index)
+            best = gains[index]
+    return kept
+
+
+def draw_pareto(runs: Runs, path: Path) -> Path | None:
+    """A figure of R@1 against peak memory (where it was measured) and training time, saved as PNG; None without either."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    points = aggregate(runs)
+    if RECALL not in points:
+        return None
+    lowest = points[NOISE].min() if NOISE in points else None
+    if lowest is not None:
+        points = points[points[NOISE] == lowest]
+    costs = [
+        (metric, label, scale)
+        for metric, label, scale in (
+            (MEMORY, "peak device memory (GiB)", 2.0**-30),
+            (SECONDS, "training time of a trial (minutes)", 1 / 60),
+        )
+        if metric in points and points[metric].notna().sum() >= 2
+    ]
+    if not costs:
+        return None
+    look = looks(list(dict.fromkeys(points[OBJECTIVE])))
+    with plt.rc_context(RC):
+        figure, grid = plt.subplots(1, len(costs), figsize=(5.2 * len(costs) + 1.2, 3.9), squeeze=False, sharey=True)
+        figure.subplots_adjust(left=0.13 / len(costs) + 0.01, right=0.86 if len(costs) > 1 else 0.8,
+                               top=0.9, bottom=0.15, wspace=0.3)  # fmt: skip
+        for axes, (metric, label, scale) in zip(grid[0], costs, strict=True):
+            shown = points.dropna(subset=[metric, RECALL])
+            axes.set_xlabel(label)
+            axes.set_title("" if lowest is None else f"noise {lowest:.0%}")
+            on_front = shown.iloc[front(list(shown[metric]), list(shown[RECALL]))]
+            axes.step(scale * on_front[metric], 100 * on_front[RECALL], where="post", color=QUIET, lw=1, zorder=1)
+            for objective, frame in shown.groupby(OBJECTIVE, sort=False):
+                axes.plot(
+                    scale * frame[metric], 100 * frame[RECALL], linestyle="none", markeredgecolor="white",
+                    markeredgewidth=0.8, **look[str(objective)],
+                )  # fmt: skip
+        grid[0][0].set_ylabel("R@1 text→audio, mean of languages (%)")
+        grid[0][0].set_ylim(bottom=0)
+        figure.canvas.draw()
+        metric, _, scale = costs[-1]
+        _label(grid[0][-1], points.dropna(subset=[metric, RECALL]), metric, scale, look)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+        plt.close(figure)
+    return path
+
+
+def _label(axes: object, points: pd.DataFrame, metric: str, scale: float, look: dict[str, dict[str, str]]) -> None:
+    best = points.loc[points.groupby(OBJECTIVE, sort=False)[RECALL].idxmax()]
+    label_ends(
+        axes,
+        [
+            (scale * row[metric], 100 * row[RECALL], row[OBJECTIVE], look[row[OBJECTIVE]]["color"])
+            for row in best.to_dict("records")
+        ],
+    )

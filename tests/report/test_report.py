@@ -1,0 +1,195 @@
+"""Reports of sweeps: numbers against plain arithmetic, partial sweeps, and a page that needs nothing beside it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import statistics
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+from fake_runs import metrics, write, write_run
+
+from ray_atr.report import read_runs, summary_table, write_report
+from ray_atr.report.aggregate import aggregate
+from ray_atr.report.best import best_points
+from ray_atr.report.curves import curves_of
+from ray_atr.report.labels import spread
+from ray_atr.report.pareto import front
+from ray_atr.report.write import main_tables
+
+NOISE_SPACE = {
+    "objective": ["contrastive", "m_ltm", "m_ltm_pot"],
+    "data.noise.ratio": [0.0, 0.4],
+    "seed": [0, 1, 2],
+}
+RECALL = "text_to_audio/fra/recall_at_1"
+
+
+@pytest.fixture(scope="module")
+def noise_run(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("runs") / "run", NOISE_SPACE, name="sweep_noise", failed=[4], running=[8])
+
+
+class Page(HTMLParser):
+    """Collects the addresses a page would load, and its text."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.words: list[str] = []
+        self.feed(source)
+
+    def handle_starttag(self, tag, attributes):
+        self.addresses += [value for name, value in attributes if name in ("src", "href") and value]
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def test_mean_deviation_and_seeds_are_those_of_the_finished_trials(noise_run):
+    table = aggregate(read_runs([noise_run])).set_index(["objective", "data.noise.ratio"])
+    for objective, noise, seeds in (
+        ("m_ltm_pot", 0.4, (0, 1, 2)),
+        ("contrastive", 0.4, (0, 2)),
+        ("m_ltm", 0.0, (0, 1)),
+    ):
+        row = table.loc[(objective, noise)]
+        values = [
+            metrics({"objective": objective, "data.noise.ratio": noise, "seed": seed}, 3)[RECALL] - 0.01
+            for seed in seeds
+        ]
+        assert row["num_seeds"] == len(seeds)
+        assert row[RECALL] == pytest.approx(statistics.mean(values))
+        assert row[f"{RECALL} (sd)"] == pytest.approx(statistics.stdev(values))
+
+
+def test_tables_are_in_the_papers_order_and_mark_the_best(noise_run):
+    english, mean = main_tables(read_runs([noise_run]))
+    assert [[row[1].text for row in block] for block in english.blocks] == [["contrastive", "m_ltm", "m_ltm_pot"]] * 2
+    assert [row[0].text for row in english.blocks[1]] == ["0.4"] * 3
+    for block in english.blocks:
+        assert [row[2].is_best for row in block] == [False, False, True]
+    assert "mean of languages" in mean.title
+    markdown = english.to_markdown().splitlines()
+    rows = [line for line in markdown if line.startswith("|")]
+    assert len({len(line) for line in rows}) == 1
+    assert len(rows) == 2 + 6
+    assert "**" in rows[-1]
+
+
+def test_the_terminal_table_fits_and_says_what_is_left_out(noise_run):
+    text = summary_table(noise_run)
+    assert max(len(line) for line in text.splitlines()) <= 115
+    assert text.endswith(("left out: 1 failed, 1 running", "left out: 1 running, 1 failed"))
+
+
+def test_the_page_is_self_contained_and_complete(noise_run):
+    paths = write_report(noise_run)
+    source = paths.page.read_text()
+    page = Page(source)
+    assert page.addresses
+    assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
+    assert not re.search(r"url\(|@import|<script", source)
+    text = " ".join(" ".join(page.words).split())
+    assert "16 of 18 trials finished; 1 failed; 1 running" in text
+    assert "loss is nan (worker 0)" in text
+    assert "What the papers report" in text
+    assert "47.12" in text
+    assert "{{" not in source
+    assert paths.figures[0].name == "noise.png"
+    for path in paths.figures:
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_csv_reads_back(noise_run):
+    runs = read_runs([noise_run])
+    back = pd.read_csv(write_report(noise_run).table_csv)
+    assert len(back) == 6
+    assert back[RECALL].to_list() == pytest.approx(aggregate(runs)[RECALL].to_list())
+
+
+def test_the_best_point_is_chosen_on_validation_at_each_noise_ratio(noise_run):
+    best = best_points(read_runs([noise_run]))
+    assert [(point.noise_ratio, point.objective, point.num_seeds) for point in best] == [
+        (0.0, "m_ltm_pot", 3),
+        (0.4, "m_ltm_pot", 3),
+    ]
+    values = [
+        metrics({"objective": "m_ltm_pot", "seed": seed}, 3)["text_to_audio/mean/recall_at_1"] for seed in (0, 1, 2)
+    ]
+    assert best[0].mean == pytest.approx(statistics.mean(values))
+    assert best[0].command.startswith("uv run python pipelines/train.py --recipe ")
+    assert "--objective m_ltm_pot" in best[0].command
+    assert f"--seed {values.index(max(values))}" in best[0].command
+
+
+def test_a_sweep_without_test_split_reports_validation(tmp_path):
+    runs = read_runs([write_run(tmp_path / "run", {"objective": ["m_ltm"]}, has_test=False)])
+    assert runs.measured_on == ["validation"]
+    assert runs.trials[RECALL][0] == pytest.approx(metrics({"objective": "m_ltm"}, 3)[RECALL])
+    assert "validation split" in main_tables(runs)[0].note
+
+
+def test_a_sweep_in_which_nothing_has_finished_has_a_report(tmp_path):
+    folder = write_run(tmp_path / "run", {"objective": ["m_ltm", "triplet"]}, running=[0], failed=[1])
+    assert "no trial has finished" in summary_table(folder)
+    text = " ".join(Page(write_report(folder).page.read_text()).words)
+    assert "No trial has finished yet" in text
+    assert "loss is nan" in text
+
+
+def test_folders_whose_experiments_differ_are_not_averaged(tmp_path):
+    first = write_run(tmp_path / "first", {"objective": ["m_ltm"]})
+    second = write_run(tmp_path / "second", {"objective": ["m_ltm"]})
+
+    base = json.loads((second / "experiment.json").read_text())
+    write(second / "experiment.json", {**base, "data.source": "esc50"})
+    runs = read_runs([first, second])
+    assert "data.source" in runs.varied
+    assert list(aggregate(runs)["num_seeds"]) == [1, 1]
+
+
+def test_every_numeric_setting_that_varies_has_a_curve(tmp_path):
+    space = {
+        "objective": ["m_ltm_pot"],
+        "objective.pair.transport_mass": [0.6, 0.8, 1.0],
+        "data.noise.ratio": [0.0, 0.4],
+    }
+    runs = read_runs([write_run(tmp_path / "run", space)])
+    assert [curve.file for curve in curves_of(runs)] == ["noise", "transport_mass"]
+    assert {path.name for path in write_report(tmp_path / "run").figures} >= {"noise.png", "transport_mass.png"}
+
+
+def test_no_run_folder_and_no_trials_are_clear_mistakes(tmp_path):
+    with pytest.raises(ValueError, match="not a run folder"):
+        write_report(tmp_path)
+    empty = write_run(tmp_path / "run", {"objective": []})
+    (empty / "trials").mkdir()
+    with pytest.raises(ValueError, match="no trials yet"):
+        write_report(empty)
+
+
+@pytest.mark.parametrize("heights", [[1.0, 1.1, 1.2], [0.0, 5.0, 5.0, 5.1], [3.0], [2.0, 1.0, 1.5, 9.0]])
+def test_labels_are_apart_in_order_and_not_moved_for_nothing(heights):
+    placed = spread(heights, gap=1.0)
+    order = sorted(range(len(heights)), key=lambda index: heights[index])
+    ordered = [placed[index] for index in order]
+    assert all(later - earlier >= 1.0 - 1e-9 for earlier, later in itertools.pairwise(ordered))
+    assert sum(placed) == pytest.approx(sum(heights))
+    apart = [abs(a - b) >= 1.0 for i, a in enumerate(heights) for b in heights[:i]]
+    if all(apart):
+        assert placed == pytest.approx(heights)
+
+
+def test_the_front_holds_exactly_the_points_nothing_beats():
+    costs, gains = [1.0, 2.0, 2.0, 3.0, 4.0, 5.0], [0.1, 0.4, 0.3, 0.4, 0.9, 0.2]
+    beaten = {
+        i
+        for i in range(6)
+        for j in range(6)
+        if costs[j] <= costs[i] and gains[j] >= gains[i] and (costs[j] < costs[i] or gains[j] > gains[i])
+    }
+    assert front(costs, gains) == [i for i in range(6) if i not in beaten]
