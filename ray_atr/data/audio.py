@@ -38,14 +38,16 @@ class FrontEnd(Settings):
     )
     kind: str = setting(
         "power_db",
-        "power_db: centred frames, decibels; kaldi: Kaldi's filter bank (pre-emphasis, no centring, natural log)",
-        choices=("power_db", "kaldi"),
+        "power_db: centred frames, decibels; kaldi: Kaldi's filter bank (pre-emphasis, no centring, natural log); "
+        "waveform: the samples themselves, one a frame",
+        choices=("power_db", "kaldi", "waveform"),
     )
     floor: float = setting(1e-10, "smallest mel power before the logarithm", above=0)
     top_db: float | None = setting(None, "range kept below the clip's own maximum (dB); none keeps all", above=0)
     mean: float = setting(0.0, "subtracted from the log-mel values (dB, or nepers for kaldi)")
     std: float = setting(1.0, "divides the log-mel values after the mean is subtracted", above=0)
     clip_seconds: float = setting(10.0, "longer clips are cut to this length (s)", above=0)
+    normalises_clip: bool = setting(False, "bring each clip's samples to zero mean and unit variance (waveform only)")
     cut: str = setting("start", "which part of a longer clip is kept", choices=("start", "centre"))
     pad: str = setting(
         "none",
@@ -61,6 +63,8 @@ class FrontEnd(Settings):
         super().__post_init__()
         if self.high_hz > self.sample_rate / 2:
             raise refuse("high_hz", self.high_hz, f"at most half the sample rate, {self.sample_rate / 2:g} Hz")
+        if self.kind == "waveform" and self.num_mels != 1:
+            raise refuse("num_mels", self.num_mels, "1 for a waveform")
         if self.low_hz >= self.high_hz:
             raise refuse("low_hz", self.low_hz, f"below high_hz, {self.high_hz:g} Hz")
 
@@ -143,6 +147,8 @@ def num_frames(num_samples: int, front_end: FrontEnd) -> int:
     """Frames T of a fitted waveform of so many samples."""
     if front_end.pad_frames is not None:
         return front_end.pad_frames
+    if front_end.kind == "waveform":
+        return num_samples
     if front_end.kind == "kaldi":
         return max(0, 1 + (num_samples - front_end.window_size) // front_end.hop_size)
     return 1 + num_samples // front_end.hop_size
@@ -155,7 +161,8 @@ def max_frames(front_end: FrontEnd) -> int:
 
 def log_mel(waveform: Waveform, front_end: FrontEnd) -> NDArray[np.float32]:
     """Log-mel frames [T, F] of a waveform [S]: of this clip alone, with its own maximum for `top_db`."""
-    frames = _kaldi(waveform, front_end) if front_end.kind == "kaldi" else _power_db(waveform, front_end)
+    transform = {"power_db": _power_db, "kaldi": _kaldi, "waveform": _samples}[front_end.kind]
+    frames = transform(waveform, front_end)
     if front_end.pad_frames is not None:
         frames = frames[: front_end.pad_frames]
         frames = torch.nn.functional.pad(frames, (0, 0, 0, front_end.pad_frames - len(frames)))
@@ -229,6 +236,14 @@ def _kaldi(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
         use_energy=False,
         dither=0.0,
     )
+
+
+def _samples(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
+    """The samples as frames [S, 1], of zero mean and unit variance where the front end says so."""
+    samples = torch.from_numpy(np.array(waveform, dtype=np.float32))
+    if front_end.normalises_clip:
+        samples = (samples - samples.mean()) / torch.sqrt(samples.var(correction=0) + 1e-7)
+    return samples[:, None]
 
 
 @cache

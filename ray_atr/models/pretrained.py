@@ -66,6 +66,9 @@ def read_config(checkpoint: str | os.PathLike[str], path: str, dropout: float | 
                     setattr(part, name, 0.0)
                 elif "dropout" in name and dropout is not None:
                     setattr(part, name, dropout)
+        if hasattr(part, "apply_spec_augment"):
+            # wav2vec 2.0's own masking draws from NumPy's global generator; `ray_atr.models.augment` is the one to use.
+            part.apply_spec_augment = False
     return config
 
 
@@ -81,8 +84,8 @@ def load_model(
 ) -> tuple[PreTrainedModel, LoadReport]:
     """The model with the checkpoint's weights, float32 on the CPU, and what was loaded.
 
-    Names that start with one of `skip` may be in the checkpoint or not (heads of the task it was trained on). Raises ValueError
-    for other mismatches, and for a file that is cut off, missing or would run code.
+    Names that start with one of `skip`, be it behind the library's own prefix, may be in the checkpoint or not (heads of the
+    task it was trained on). Raises ValueError for other mismatches, and for a file that is cut off, missing or would run code.
     """
     from transformers.utils import logging as transformers_logging
 
@@ -107,7 +110,8 @@ def load_model(
         transformers_logging.set_verbosity(level)
     mis_shaped = {name: (tuple(stored), tuple(wanted)) for name, stored, wanted in info["mismatched_keys"]}
     missing = [name for name in info["missing_keys"] if name not in mis_shaped]
-    unexpected = [name for name in info["unexpected_keys"] if not name.startswith(skip)]
+    prefix = f"{model.base_model_prefix}."
+    unexpected = [name for name in info["unexpected_keys"] if not name.removeprefix(prefix).startswith(skip)]
     absent = {*missing, *mis_shaped}
     report = LoadReport(
         source=checkpoint,
@@ -142,6 +146,19 @@ def load_tokenizer(checkpoint: str | os.PathLike[str], config: PreTrainedConfig,
     if tokenizer.pad_token_id is None:
         raise refuse(path, str(checkpoint), "a tokeniser with a padding token")
     return tokenizer
+
+
+def read_feature_extractor(checkpoint: str | os.PathLike[str], path: str) -> Any:
+    """The checkpoint's feature extractor: what its preprocessor_config.json says. Raises ValueError where there is none."""
+    from transformers import AutoFeatureExtractor
+
+    require_name(checkpoint, path)
+    try:
+        return AutoFeatureExtractor.from_pretrained(checkpoint, trust_remote_code=False)
+    except (*_UNREADABLE, TypeError, ImportError) as error:
+        raise refuse(
+            path, str(checkpoint), f"a folder or hub id with a whole preprocessor_config.json ({_line(error)})"
+        ) from None
 
 
 def require_name(checkpoint: str | os.PathLike[str], path: str) -> None:

@@ -73,9 +73,7 @@ def filled(request: pytest.FixtureRequest) -> tuple[str, AudioTower]:
 @needs_reference
 def test_parameter_names_and_shapes_are_the_published_ones(filled: tuple[str, AudioTower]) -> None:
     model, tower = filled
-    wanted = {
-        row["name"]: tuple(row["shape"]) for row in reference(model)["state_dict"] if row["group"] == "encoder"
-    }
+    wanted = {row["name"]: tuple(row["shape"]) for row in reference(model)["state_dict"] if row["group"] == "encoder"}
     assert {name: tuple(value.shape) for name, value in tower.state_dict().items()} == wanted
 
 
