@@ -7,12 +7,10 @@ stopped goes on with the shards that are missing. The shards do not depend on ho
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
 import math
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,37 +18,29 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from filelock import FileLock, Timeout
 
 from ray_atr.data.audio import decode
 from ray_atr.data.schema import SCHEMA, Clip, check_captions, check_split
 from ray_atr.data.shards import (
     CLIPS_PER_SHARD,
-    MANIFEST_FILE,
-    Folder,
     Manifest,
     Shard,
     Skipped,
     open_folder,
     order_shards,
-    publish,
-    read_manifest,
-    refuse_overwrite,
-    require_writable,
     shard_file,
-    write_manifest,
     write_shard,
 )
 from ray_atr.data.sources.base import Absent, Entry, Source
 from ray_atr.data.sources.joining import ExtraCaptions
 from ray_atr.data.sources.places import Place, read_place
+from ray_atr.data.unfinished import Unfinished, unfinished, write_note
 from ray_atr.runtime import is_inside_a_cluster, start_ray
 from ray_atr.settings import Settings, setting
 
 Progress = Callable[[int, int], None]
 
 PLAN_FILE = "plan.arrow"
-HASH_FILE = "plan.sha256"
 PLAN_SCHEMA = pa.schema(
     [
         *(pa.field(name, pa.string()) for name in ("clip_id", "split", "file", "kind")),
@@ -111,32 +101,13 @@ def prepare(
     clips done and the clips in all.
     """
     options = options or Import()
-    destination = open_folder(out)
-    work = _work_folder(destination)
-    with _locked(work):
-        try:
-            plan = _make_plan(source, captions, options, work)
-            if destination.exists(MANIFEST_FILE) and read_manifest(destination.name).origin == plan.hash:
-                _remove(work)
-                return read_manifest(destination.name)
-            refuse_overwrite(destination)
-            target = work if destination.is_local else destination
-            results = _run(source.name, plan, work, target, options, progress)
-            manifest = _manifest(source, plan, results)
-        except ValueError:
-            _remove(work)
-            raise
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"run the same command again to go on ({work.name} holds the work so far)"
-            ) from None
-        write_manifest(target, manifest)
-        if destination.is_local:
-            _remove_notes(work, plan)
-            publish(Path(work.path), Path(destination.path))
-        else:
-            _remove(work)
-    return read_manifest(destination.name)
+    with unfinished(out) as state:
+        plan = _make_plan(source, captions, options, state)
+        if held := state.finished_before(plan.hash):
+            state.remove()
+            return held
+        notes = _run(source.name, plan, state, options, progress)
+        return state.finish(_manifest(source, plan, notes))
 
 
 @dataclass(frozen=True)
@@ -164,7 +135,7 @@ def import_shard(job: ShardJob) -> dict[str, Any]:
         "shard": dataclasses.asdict(shard) if shard else None,
         "skipped": [dataclasses.asdict(entry) for entry in skipped],
     }
-    work.write(_note_file(job.file), json.dumps(note).encode())
+    write_note(work, job.file, note)
     return note
 
 
@@ -202,7 +173,7 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-def _make_plan(source: Source, captions: Sequence[str], options: Import, work: Folder) -> Plan:
+def _make_plan(source: Source, captions: Sequence[str], options: Import, state: Unfinished) -> Plan:
     """Write the plan into the work folder; the work of a stopped import with the same plan is kept, other work removed."""
     extra = ExtraCaptions(captions, source)
     absent: list[Skipped] = []
@@ -212,7 +183,7 @@ def _make_plan(source: Source, captions: Sequence[str], options: Import, work: F
     written: Counter[str] = Counter()
     seen: set[str] = set()
     num_absent: Counter[str] = Counter()
-    new_file = f"{PLAN_FILE}.new"
+    work, new_file = state.work, f"{PLAN_FILE}.new"
     with work.writing(new_file) as output, pa.ipc.new_file(output, PLAN_SCHEMA) as writer:
 
         def flush(split: str) -> None:
@@ -248,12 +219,8 @@ def _make_plan(source: Source, captions: Sequence[str], options: Import, work: F
     )
     plan_hash = hashlib.sha256(content + settings.encode()).hexdigest()
     del content
-    if work.exists(HASH_FILE) and work.read(HASH_FILE).decode() != plan_hash:
-        for name in work.names():
-            if name not in (new_file, "lock"):
-                work.filesystem.rm(work.file(name))
+    state.keep_work_of(plan_hash, new_file)
     work.filesystem.mv(work.file(new_file), work.file(PLAN_FILE))
-    work.write(HASH_FILE, plan_hash.encode())
     return Plan(hash=plan_hash, shards=tuple(shards), absent=tuple(absent), missing=tuple(missing), notes=tuple(notes))
 
 
@@ -270,7 +237,7 @@ def _to_batch(entries: list[Entry]) -> pa.RecordBatch:
 
 
 def _run(
-    source: str, plan: Plan, work: Folder, target: Folder, options: Import, progress: Progress | None
+    source: str, plan: Plan, state: Unfinished, options: Import, progress: Progress | None
 ) -> list[dict[str, Any]]:
     """The notes of all shards, in the plan's order. ValueError as soon as too many clips are unreadable."""
     allowed = math.floor(options.max_unreadable * (plan.num_clips + len(plan.missing)))
@@ -290,16 +257,13 @@ def _run(
 
     if len(left_out) > allowed:
         _refuse_unreadable(left_out, plan, options)
-    finished = set(work.names())
-    todo = []
-    for index, (file, _, _) in enumerate(plan.shards):
-        if _note_file(file) in finished:
-            take(index, json.loads(work.read(_note_file(file))))
+    finished = state.notes()
+    jobs = []
+    for index, (file, split, _) in enumerate(plan.shards):
+        if file in finished:
+            take(index, state.read_note(file))
         else:
-            todo.append(index)
-    jobs = [
-        ShardJob(work.name, target.name, index, *plan.shards[index][:2], source, options.min_seconds) for index in todo
-    ]
+            jobs.append(ShardJob(state.work.name, state.target.name, index, file, split, source, options.min_seconds))
     use_ray = options.ray == "always" or (
         options.ray == "auto" and (is_inside_a_cluster() or plan.num_clips >= WORTH_RAY_CLIPS)
     )
@@ -350,46 +314,3 @@ def _manifest(source: Source, plan: Plan, notes: Sequence[dict[str, Any]]) -> Ma
         notes=plan.notes,
         origin=plan.hash,
     )
-
-
-def _note_file(shard: str) -> str:
-    return shard.removesuffix(".parquet") + ".note.json"
-
-
-def _work_folder(destination: Folder) -> Folder:
-    """Where the plan and the shards of an unfinished import lie: beside a local folder, inside one of an object store."""
-    if destination.is_local:
-        path = Path(destination.path)
-        require_writable(path)
-        return open_folder(path.with_name(f".{path.name}.import"))
-    return open_folder(f"{destination.name}/_import")
-
-
-@contextlib.contextmanager
-def _locked(work: Folder) -> Iterator[None]:
-    if not work.is_local:
-        yield
-        return
-    Path(work.path).mkdir(parents=True, exist_ok=True)
-    lock = FileLock(work.file("lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise ValueError(f"{work.name}: another import into the same folder is running") from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _remove_notes(work: Folder, plan: Plan) -> None:
-    for name in (PLAN_FILE, HASH_FILE, "lock", *(_note_file(file) for file, _, _ in plan.shards)):
-        with contextlib.suppress(FileNotFoundError):
-            work.filesystem.rm(work.file(name))
-
-
-def _remove(work: Folder) -> None:
-    if work.is_local:
-        shutil.rmtree(work.path, ignore_errors=True)
-    elif work.filesystem.exists(work.path):
-        work.filesystem.rm(work.path, recursive=True)
