@@ -67,7 +67,7 @@ def caption_owners(
     by_id = np.argsort(np.asarray(clip_ids, dtype=np.str_), kind="stable")
     if noise.kind == "prefix_shuffle":
         prefix = by_id[: round(noise.ratio * count)]
-        shuffle = draws.permutation([clip_ids[i] for i in prefix], seed, "noise.shuffle")
+        shuffle = draws.permutation([clip_ids[int(i)] for i in prefix], seed, "noise.shuffle")
         owners[prefix] = prefix[shuffle][:, None]
         return owners
     is_replaced = draws.uniform(clip_ids, seed, "noise.replace") < noise.ratio
@@ -80,7 +80,7 @@ def caption_owners(
         candidates = by_id[available[by_id, column]]
         if len(rows) and len(candidates) < 2:
             raise refuse("noise.ratio", noise.ratio, f"0 when one clip alone has captions in {languages[column]}")
-        owners[rows, column] = _another([clip_ids[i] for i in rows], candidates, seed, rows)
+        owners[rows, column] = _another([clip_ids[int(i)] for i in rows], candidates, seed, rows)
     return owners
 
 

@@ -27,13 +27,22 @@ _COLUMNS = tuple(_TEMPLATES)
 # Chinese: the sound itself.
 _NOUNS: dict[str, tuple[str, ...]] = {
     "dog": ("a dog", "un chien", "eines Hundes", "un perro", "een hond", "un gos", "犬の鳴き声", "狗叫声"),
-    "rooster": ("a rooster", "un coq", "eines Hahns", "un gallo", "een haan", "un gall", "おんどりの鳴き声", "公鸡打鸣声"),
+    "rooster": (
+        "a rooster", "un coq", "eines Hahns", "un gallo", "een haan", "un gall", "おんどりの鳴き声", "公鸡打鸣声",
+    ),
     "pig": ("a pig", "un cochon", "eines Schweins", "un cerdo", "een varken", "un porc", "豚の鳴き声", "猪叫声"),
     "cow": ("a cow", "une vache", "einer Kuh", "una vaca", "een koe", "una vaca", "牛の鳴き声", "牛叫声"),
-    "frog": ("a frog", "une grenouille", "eines Froschs", "una rana", "een kikker", "una granota", "カエルの鳴き声", "蛙鸣声"),
+    "frog": (
+        "a frog", "une grenouille", "eines Froschs", "una rana", "een kikker", "una granota", "カエルの鳴き声",
+        "蛙鸣声",
+    ),
     "cat": ("a cat", "un chat", "einer Katze", "un gato", "een kat", "un gat", "猫の鳴き声", "猫叫声"),
-    "hen": ("a hen", "une poule", "einer Henne", "una gallina", "een kip", "una gallina", "めんどりの鳴き声", "母鸡叫声"),
-    "insects": ("insects", "des insectes", "von Insekten", "insectos", "insecten", "insectes", "虫の羽音", "昆虫的嗡嗡声"),
+    "hen": (
+        "a hen", "une poule", "einer Henne", "una gallina", "een kip", "una gallina", "めんどりの鳴き声", "母鸡叫声",
+    ),
+    "insects": (
+        "insects", "des insectes", "von Insekten", "insectos", "insecten", "insectes", "虫の羽音", "昆虫的嗡嗡声",
+    ),
     "sheep": ("a sheep", "un mouton", "eines Schafs", "una oveja", "een schaap", "una ovella", "羊の鳴き声", "羊叫声"),
     "crow": ("a crow", "un corbeau", "einer Krähe", "un cuervo", "een kraai", "un corb", "カラスの鳴き声", "乌鸦叫声"),
     "rain": ("rain", "la pluie", "des Regens", "la lluvia", "regen", "la pluja", "雨の音", "雨声"),
@@ -45,7 +54,9 @@ _NOUNS: dict[str, tuple[str, ...]] = {
         "a crackling fire", "un feu qui crépite", "eines knisternden Feuers", "un fuego que crepita",
         "een knetterend vuur", "un foc que crepita", "火がパチパチと燃える音", "火堆噼啪作响的声音",
     ),
-    "crickets": ("crickets", "des grillons", "von Grillen", "grillos", "krekels", "grills", "コオロギの鳴き声", "蟋蟀鸣叫声"),
+    "crickets": (
+        "crickets", "des grillons", "von Grillen", "grillos", "krekels", "grills", "コオロギの鳴き声", "蟋蟀鸣叫声",
+    ),
     "chirping_birds": (
         "chirping birds", "des oiseaux qui gazouillent", "von zwitschernden Vögeln", "pájaros que cantan",
         "tjilpende vogels", "ocells que canten", "鳥のさえずり", "鸟鸣声",
@@ -71,17 +82,31 @@ _NOUNS: dict[str, tuple[str, ...]] = {
         "a crying baby", "un bébé qui pleure", "eines weinenden Babys", "un bebé que llora", "een huilende baby",
         "un nadó que plora", "赤ちゃんの泣き声", "婴儿哭声",
     ),
-    "sneezing": ("sneezing", "un éternuement", "des Niesens", "un estornudo", "iemand die niest", "un esternut", "くしゃみの音", "打喷嚏的声音"),
-    "clapping": ("clapping", "des applaudissements", "des Klatschens", "aplausos", "handgeklap", "aplaudiments", "拍手の音", "鼓掌声"),
-    "breathing": ("breathing", "une respiration", "des Atmens", "una respiración", "ademhaling", "una respiració", "呼吸の音", "呼吸声"),
-    "coughing": ("coughing", "une toux", "des Hustens", "una tos", "iemand die hoest", "algú que tus", "咳の音", "咳嗽声"),
+    "sneezing": (
+        "sneezing", "un éternuement", "des Niesens", "un estornudo", "iemand die niest", "un esternut", "くしゃみの音",
+        "打喷嚏的声音",
+    ),
+    "clapping": (
+        "clapping", "des applaudissements", "des Klatschens", "aplausos", "handgeklap", "aplaudiments", "拍手の音",
+        "鼓掌声",
+    ),
+    "breathing": (
+        "breathing", "une respiration", "des Atmens", "una respiración", "ademhaling", "una respiració", "呼吸の音",
+        "呼吸声",
+    ),
+    "coughing": (
+        "coughing", "quelqu'un qui tousse", "des Hustens", "alguien que tose", "iemand die hoest", "algú que tus",
+        "咳の音", "咳嗽声",
+    ),
     "footsteps": ("footsteps", "des pas", "von Schritten", "pasos", "voetstappen", "passos", "足音", "脚步声"),
     "laughing": ("laughing", "un rire", "des Lachens", "risas", "gelach", "rialles", "笑い声", "笑声"),
     "brushing_teeth": (
-        "brushing teeth", "un brossage de dents", "des Zähneputzens", "un cepillado de dientes",
-        "iemand die tanden poetst", "un raspallat de dents", "歯磨きの音", "刷牙声",
+        "brushing teeth", "quelqu'un qui se brosse les dents", "des Zähneputzens", "alguien que se cepilla los dientes",
+        "iemand die tanden poetst", "algú que es raspalla les dents", "歯磨きの音", "刷牙声",
     ),
-    "snoring": ("snoring", "un ronflement", "des Schnarchens", "un ronquido", "gesnurk", "un ronc", "いびきの音", "打鼾声"),
+    "snoring": (
+        "snoring", "un ronflement", "des Schnarchens", "un ronquido", "gesnurk", "un ronc", "いびきの音", "打鼾声",
+    ),
     "drinking_sipping": (
         "drinking and sipping", "quelqu'un qui boit à petites gorgées", "von jemandem, der in kleinen Schlucken trinkt",
         "alguien que bebe a sorbos", "iemand die met kleine slokjes drinkt", "algú que beu a glops", "飲み物をすする音",
@@ -115,8 +140,8 @@ _NOUNS: dict[str, tuple[str, ...]] = {
         "una rentadora", "洗濯機の音", "洗衣机的声音",
     ),
     "vacuum_cleaner": (
-        "a vacuum cleaner", "un aspirateur", "eines Staubsaugers", "una aspiradora", "een stofzuiger",
-        "una aspiradora", "掃除機の音", "吸尘器的声音",
+        "a vacuum cleaner", "un aspirateur", "eines Staubsaugers", "una aspiradora", "een stofzuiger", "una aspiradora",
+        "掃除機の音", "吸尘器的声音",
     ),
     "clock_alarm": (
         "an alarm clock", "un réveil", "eines Weckers", "un despertador", "een wekker", "un despertador",
@@ -138,18 +163,25 @@ _NOUNS: dict[str, tuple[str, ...]] = {
         "a chainsaw", "une tronçonneuse", "einer Kettensäge", "una motosierra", "een kettingzaag", "una motoserra",
         "チェーンソーの音", "链锯声",
     ),
-    "siren": ("a siren", "une sirène", "einer Sirene", "una sirena", "een sirene", "una sirena", "サイレンの音", "警笛声"),
+    "siren": (
+        "a siren", "une sirène", "einer Sirene", "una sirena", "een sirene", "una sirena", "サイレンの音", "警笛声",
+    ),
     "car_horn": (
         "a car horn", "un klaxon de voiture", "einer Autohupe", "el claxon de un coche", "een autoclaxon",
         "el clàxon d'un cotxe", "車のクラクションの音", "汽车喇叭声",
     ),
-    "engine": ("an engine", "un moteur", "eines Motors", "un motor", "een motor", "un motor", "エンジンの音", "发动机的声音"),
+    "engine": (
+        "an engine", "un moteur", "eines Motors", "un motor", "een motor", "un motor", "エンジンの音", "发动机的声音",
+    ),
     "train": ("a train", "un train", "eines Zuges", "un tren", "een trein", "un tren", "電車の音", "火车的声音"),
     "church_bells": (
         "church bells", "des cloches d'église", "von Kirchenglocken", "campanas de iglesia", "kerkklokken",
         "campanes d'església", "教会の鐘の音", "教堂的钟声",
     ),
-    "airplane": ("an airplane", "un avion", "eines Flugzeugs", "un avión", "een vliegtuig", "un avió", "飛行機の音", "飞机的声音"),
+    "airplane": (
+        "an airplane", "un avion", "eines Flugzeugs", "un avión", "een vliegtuig", "un avió", "飛行機の音",
+        "飞机的声音",
+    ),
     "fireworks": (
         "fireworks", "un feu d'artifice", "eines Feuerwerks", "fuegos artificiales", "vuurwerk", "focs artificials",
         "花火の音", "烟花爆裂声",

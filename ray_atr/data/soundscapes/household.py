@@ -68,7 +68,7 @@ def glass(synth: Synth, pitch: float) -> Samples:
 
 
 def church_bell(synth: Synth, pitch: float) -> Samples:
-    strike = 330 * pitch
+    strike = 400 * pitch
     ratios = ((0.5, 0.6, 1.2), (1.0, 1.0, 0.8), (1.19, 0.7, 0.6), (1.5, 0.5, 0.5), (2.0, 0.8, 0.4), (2.66, 0.4, 0.25))
     upper = ((3.01, 0.3, 0.18), (4.17, 0.25, 0.12))
     return synth.ring(1.7, [(strike * ratio, level, decay) for ratio, level, decay in ratios + upper])

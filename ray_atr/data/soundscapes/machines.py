@@ -18,13 +18,15 @@ def car_horn(synth: Synth, pitch: float) -> Samples:
 def siren(synth: Synth, seconds: float, pitch: float) -> Samples:
     time = synth.time(seconds)
     phase = np.float32(2 * np.pi / synth.between(0.9, 2.2)) * time + np.float32(synth.between(0, 6.28))
-    return synth.tone(pitch * (900 + 330 * np.sin(phase)), [1.0, 0.35, 0.3, 0.1])
+    contour: Samples = (pitch * (900 + 330 * np.sin(phase))).astype(np.float32)
+    return synth.tone(contour, [1.0, 0.35, 0.3, 0.1])
 
 
 def engine(synth: Synth, seconds: float, pitch: float) -> Samples:
     contour = 42 * pitch * synth.wander(seconds, 0.03, 5)
     fire = synth.tone(contour, [0.6, 1.0, 0.8, 0.9, 0.6, 0.7, 0.4, 0.5, 0.3, 0.3, 0.2, 0.2, 0.15, 0.1])
-    return fire + 0.35 * synth.noise(seconds, 150, 1800, -0.6) * (0.6 + 0.4 * np.abs(fire))
+    rattle = synth.noise(seconds, 150, 1800, -0.6) * (0.6 + 0.4 * np.abs(fire))
+    return (fire + 0.35 * rattle).astype(np.float32)
 
 
 def train(synth: Synth, seconds: float, pitch: float) -> Samples:
@@ -64,4 +66,4 @@ def drill(synth: Synth, seconds: float, pitch: float) -> Samples:
 def vacuum_cleaner(synth: Synth, seconds: float, pitch: float) -> Samples:
     spin = np.minimum(1.0, 0.5 + synth.time(seconds) / 0.35)
     motor = synth.tone(520 * pitch * spin, [1.0, 0.5, 0.35, 0.15])
-    return 0.5 * motor + synth.noise(seconds, 250, 5200, -0.35)
+    return 1.1 * motor + synth.noise(seconds, 250, 5200, -0.35)

@@ -40,7 +40,7 @@ def generate(settings: SoundscapesSettings, num_threads: int | None = None) -> I
     num_threads = num_threads or min(8, os.cpu_count() or 1)
     with ThreadPoolExecutor(num_threads) as pool:
         for start in range(0, len(places), _CLIPS_AHEAD):
-            yield from pool.map(lambda place: clip(*place, settings), places[start : start + _CLIPS_AHEAD])
+            yield from pool.map(lambda place: clip(place[0], place[1], settings), places[start : start + _CLIPS_AHEAD])
 
 
 def _told(clips: Iterator[Clip], settings: SoundscapesSettings, say: Callable[[str], None]) -> Iterator[Clip]:

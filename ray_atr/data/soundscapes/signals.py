@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-import scipy.fft
 from numpy.typing import NDArray
 
 Samples = NDArray[np.float32]
@@ -41,7 +41,7 @@ class Synth:
     def noise(self, seconds: float, low_hz: float, high_hz: float, slope: float = 0.0) -> Samples:
         """Unit-power noise in a band with soft edges; `slope` is the spectrum's power of frequency (-1: darker)."""
         length = self.length(seconds)
-        padded = scipy.fft.next_fast_len(length, real=True)
+        padded = fast_length(length)
         frequency = np.arange(padded // 2 + 1, dtype=np.float32) * np.float32(self.sample_rate / padded)
         gain = 1.0 / (1.0 + (low_hz / (frequency + 1.0)) ** 6 + (frequency / high_hz) ** 6)
         if slope:
@@ -50,7 +50,7 @@ class Synth:
         spectrum = np.empty(len(gain), dtype=np.complex64)
         parts = self.rng.standard_normal((2, len(gain)), dtype=np.float32)
         spectrum.real, spectrum.imag = parts[0] * gain, parts[1] * gain
-        samples: Samples = scipy.fft.irfft(spectrum, padded)[:length]
+        samples: Samples = np.fft.irfft(spectrum, padded)[:length]
         return samples / np.float32(np.sqrt(np.mean(samples**2)) + 1e-9)
 
     def glide(self, seconds: float, *points: float) -> Samples:
@@ -127,11 +127,25 @@ class Synth:
         return convolve(strikes, np.exp(-np.arange(tail) / (decay_seconds * self.sample_rate)))
 
 
+@lru_cache(maxsize=1024)
+def fast_length(length: int) -> int:
+    """The smallest even length, not below the given one, that has no prime factor above 5: quick to transform."""
+    candidate = length + length % 2
+    while True:
+        rest = candidate
+        for prime in (2, 3, 5):
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1:
+            return candidate
+        candidate += 2
+
+
 def convolve(samples: Samples, kernel: NDArray[np.floating]) -> Samples:
     """The signal filtered by a short kernel, at its own length."""
-    size = scipy.fft.next_fast_len(len(samples) + len(kernel) - 1, real=True)
-    product = scipy.fft.rfft(samples, size) * scipy.fft.rfft(kernel.astype(np.float32), size)
-    return scipy.fft.irfft(product, size)[: len(samples)]
+    size = fast_length(len(samples) + len(kernel) - 1)
+    product = np.fft.rfft(samples, size) * np.fft.rfft(kernel.astype(np.float32), size)
+    return np.fft.irfft(product, size)[: len(samples)]
 
 
 def place(canvas: Samples, samples: Samples, start: int) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ray_atr.data.prepositions import catalan_of
-from ray_atr.data.soundscapes.grammar.romance import Romance, sequence
-from ray_atr.data.soundscapes.grammar.said import Said, capitalised, listed
+from ray_atr.data.soundscapes.grammar.romance import Romance
+from ray_atr.data.soundscapes.grammar.said import Said, capitalised, listed, ordered
 
 SOUNDS: dict[str, tuple[str, str, str]] = {
     "dog": ("un gos", "borda", ""),
@@ -26,7 +26,7 @@ SOUNDS: dict[str, tuple[str, str, str]] = {
     "cough": ("un home", "tus", ""),
     "sneeze": ("una dona", "esternuda", ""),
     "snore": ("un home", "ronca", ""),
-    "applause": ("un públic", "aplaudeix", ""),
+    "applause": ("el públic", "aplaudeix", ""),
     "footsteps": ("algú", "camina", "sobre un terra dur"),
     "whistling": ("algú", "xiula una melodia", ""),
     "heartbeat": ("un cor", "batega", ""),
@@ -34,7 +34,7 @@ SOUNDS: dict[str, tuple[str, str, str]] = {
     "thunder": ("un tro", "retruny", ""),
     "waves": ("les onades", "trenquen", "a la platja"),
     "drip": ("l'aigua", "degota", ""),
-    "fire": ("un foc", "crepita", ""),
+    "fire": ("el foc", "crepita", ""),
     "car_horn": ("un cotxe", "toca el clàxon", ""),
     "siren": ("una sirena", "udola", ""),
     "engine": ("un motor", "funciona", ""),
@@ -54,7 +54,7 @@ SOUNDS: dict[str, tuple[str, str, str]] = {
     "keyboard": ("algú", "escriu", "en un teclat"),
     "glass": ("un got", "es trenca", ""),
     "church_bell": ("una campana d'església", "repica", ""),
-    "hammer": ("algú", "pica", "metall amb un martell"),
+    "hammer": ("algú", "martelleja", "sobre metall"),
     "fireworks": ("uns focs artificials", "esclaten", ""),
     "piano": ("algú", "toca el piano", ""),
     "drum": ("algú", "toca el tambor", ""),
@@ -94,15 +94,15 @@ def sentence(arrangement: str, template: str, sounds: Sequence[Said], background
         case _, "simultaneous":
             text = f"{listed(clauses, ' i ')} alhora"
         case _, "then":
-            text = sequence(clauses, ", després ", " i finalment ")
+            text = ordered(clauses, ", després ", " i finalment ")
         case _, "first":
-            text = "primer " + sequence(clauses, " i tot seguit ", ", i al final ")
+            text = "primer " + ordered(clauses, " i tot seguit ", ", i al final ")
         case "sequence", "hear":
-            text = "se sent com " + sequence(clauses, " i a continuació ", ", i finalment ")
+            text = "se sent com " + ordered(clauses, " i a continuació ", ", i finalment ")
         case "sequence", "recording":
-            text = "un enregistrament " + sequence(of_nouns, " i després ", ", i finalment ")
+            text = "un enregistrament " + ordered(of_nouns, " i després ", ", i finalment ")
         case "sequence", "scene":
-            text = "en aquest enregistrament, " + sequence(clauses, "; un moment després, ", "; al final, ")
+            text = "en aquest enregistrament, " + ordered(clauses, "; un moment després, ", "; al final, ")
         case "single", "sound":
             text = f"el so {of_nouns[0]}"
         case "single", "hear":

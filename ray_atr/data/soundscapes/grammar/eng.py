@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ray_atr.data.soundscapes.grammar.said import Said, adverb, capitalised, listed, words
+from ray_atr.data.soundscapes.grammar.said import Said, adverb, capitalised, listed, ordered, words
 
 # subject | finite verb | participle | what follows the adverb
 SOUNDS: dict[str, tuple[str, str, str, str]] = {
@@ -94,15 +94,15 @@ def sentence(arrangement: str, template: str, sounds: Sequence[Said], background
         case _, "simultaneous":
             text = f"{listed(clauses, ' and ')} at the same time"
         case _, "then":
-            text = _sequence(clauses, ", then ", ", and finally ")
+            text = ordered(clauses, ", then ", ", and finally ")
         case _, "first":
-            text = "first " + _sequence(clauses, ", and after that ", ", and at last ")
+            text = "first " + ordered(clauses, ", and after that ", ", and at last ")
         case "sequence", "hear":
-            text = "you can hear " + _sequence(nouns, ", followed by ", " and finally ")
+            text = "you can hear " + ordered(nouns, ", followed by ", " and finally ")
         case "sequence", "recording":
-            text = "a recording of " + _sequence(nouns, " and then ", ", and lastly ")
+            text = "a recording of " + ordered(nouns, " and then ", ", and lastly ")
         case "sequence", "scene":
-            text = "in this recording, " + _sequence(clauses, "; after a moment, ", "; in the end, ")
+            text = "in this recording, " + ordered(clauses, "; after a moment, ", "; in the end, ")
         case "single", "sound":
             text = f"the sound of {nouns[0]}"
         case _, "hear":
@@ -112,7 +112,3 @@ def sentence(arrangement: str, template: str, sounds: Sequence[Said], background
         case _:
             text = f"in this recording, {listed(clauses, ' and ')}"
     return capitalised(text + (f", {BACKGROUND[background]}" if background else ""))
-
-
-def _sequence(parts: list[str], second: str, third: str) -> str:
-    return parts[0] + second + parts[1] + (third + parts[2] if len(parts) == 3 else "")

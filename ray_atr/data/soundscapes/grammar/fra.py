@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ray_atr.data.prepositions import VOWELS, french_of
-from ray_atr.data.soundscapes.grammar.romance import Romance, sequence
-from ray_atr.data.soundscapes.grammar.said import Said, capitalised, listed
+from ray_atr.data.soundscapes.grammar.romance import Romance
+from ray_atr.data.soundscapes.grammar.said import Said, capitalised, listed, ordered
 
 SOUNDS: dict[str, tuple[str, str, str]] = {
     "dog": ("un chien", "aboie", ""),
@@ -26,7 +26,7 @@ SOUNDS: dict[str, tuple[str, str, str]] = {
     "cough": ("un homme", "tousse", ""),
     "sneeze": ("une femme", "éternue", ""),
     "snore": ("un homme", "ronfle", ""),
-    "applause": ("un public", "applaudit", ""),
+    "applause": ("le public", "applaudit", ""),
     "footsteps": ("quelqu'un", "marche", "sur un sol dur"),
     "whistling": ("quelqu'un", "siffle", "un air"),
     "heartbeat": ("un cœur", "bat", ""),
@@ -34,12 +34,12 @@ SOUNDS: dict[str, tuple[str, str, str]] = {
     "thunder": ("le tonnerre", "gronde", ""),
     "waves": ("les vagues", "se brisent", "sur le rivage"),
     "drip": ("l'eau", "goutte", ""),
-    "fire": ("un feu", "crépite", ""),
+    "fire": ("le feu", "crépite", ""),
     "car_horn": ("une voiture", "klaxonne", ""),
     "siren": ("une sirène", "hurle", ""),
     "engine": ("un moteur", "tourne", ""),
     "train": ("un train", "passe", ""),
-    "helicopter": ("un hélicoptère", "vole", "au-dessus"),
+    "helicopter": ("un hélicoptère", "survole", "les lieux"),
     "airplane": ("un avion", "passe", "dans le ciel"),
     "motorcycle": ("une moto", "accélère", ""),
     "drill": ("une perceuse", "vrombit", ""),
@@ -82,6 +82,12 @@ def that(clause: str) -> str:
     return "qu'" + clause if clause[0] in VOWELS else "que " + clause
 
 
+def followed(noun: str) -> str:
+    """*suivi*, agreeing with its noun."""
+    is_feminine = noun.startswith(("une ", "la ", "l'eau", "les vagues"))
+    return "suivi" + "e" * is_feminine + "s" * noun.startswith(("des ", "les "))
+
+
 FRENCH = Romance(
     SOUNDS,
     INTENSITY,
@@ -103,15 +109,15 @@ def sentence(arrangement: str, template: str, sounds: Sequence[Said], background
         case _, "simultaneous":
             text = f"{listed(clauses, ' et ')} en même temps"
         case _, "then":
-            text = sequence(clauses, ", puis ", ", et enfin ")
+            text = ordered(clauses, ", puis ", ", et enfin ")
         case _, "first":
-            text = "d'abord, " + sequence(clauses, ", et ensuite ", ", et pour finir ")
+            text = "d'abord, " + ordered(clauses, ", et ensuite ", ", et pour finir ")
         case "sequence", "hear":
-            text = "on entend " + sequence([nouns[0], *of_nouns[1:]], ", suivi ", " et enfin ")
+            text = "on entend " + ordered([nouns[0], *of_nouns[1:]], f", {followed(nouns[0])} ", " et enfin ")
         case "sequence", "recording":
-            text = "un enregistrement " + sequence(of_nouns, " puis ", ", et enfin ")
+            text = "un enregistrement " + ordered(of_nouns, " puis ", ", et enfin ")
         case "sequence", "scene":
-            text = "dans cet enregistrement, " + sequence(clauses, " ; un instant après, ", " ; à la fin, ")
+            text = "dans cet enregistrement, " + ordered(clauses, " ; un instant après, ", " ; à la fin, ")
         case "single", "sound":
             text = f"le bruit {of_nouns[0]}"
         case _, "hear":

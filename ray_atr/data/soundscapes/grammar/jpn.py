@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ray_atr.data.soundscapes.grammar.said import Said, adverb
+from ray_atr.data.soundscapes.grammar.said import MANNER, Said, adverb, ordered
 
 # subject | object or adverbial with its particle | verb in the dictionary form | class | voice or sound | goes on?
 # Verb classes: 1 ichidan, 5 godan, s suru. A verb that does not go on (a glass breaks) takes no progressive.
@@ -66,10 +66,25 @@ INTENSITY = {
     "voice": ("大きな声で", "小さな声で"),
     "body": ("大きく", "小さく"),
     "sound": ("大きな音で", "小さな音で"),
+    "noise": ("大きな音を立てて", "小さな音を立てて"),
     "force": ("強く", "軽く"),
     "rain": ("激しく", "静かに"),
     "waves": ("激しく", "静かに"),
 }
+_NOISE = (
+    "footsteps",
+    "keyboard",
+    "door_slam",
+    "glass",
+    "drip",
+    "train",
+    "helicopter",
+    "airplane",
+    "fire",
+    "engine",
+    "bee",
+)
+_MANNERS = MANNER | dict.fromkeys(_NOISE, "noise")
 TEMPO = ("速く", "ゆっくりと")
 COUNT = {2: "二回", 3: "三回", 4: "四回", 5: "五回"}
 BACKGROUND = {
@@ -103,7 +118,7 @@ def _phrase(said: Said, form: str) -> str:
     subject, rest, verb, group, _, _ = SOUNDS[said.kind]
     endings = {"plain": verb, "stem": stem(verb, group), "going": te_form(verb, group) + "いる"}
     times = COUNT.get(said.count or 0, "")
-    return f"{subject}が{rest}{adverb(said, INTENSITY, TEMPO)}{times}{endings[form]}"
+    return f"{subject}が{rest}{adverb(said, INTENSITY, TEMPO, _MANNERS)}{times}{endings[form]}"
 
 
 def main(said: Said) -> str:
@@ -124,25 +139,27 @@ def noun(said: Said) -> str:
 
 def sentence(arrangement: str, template: str, sounds: Sequence[Said], background: str | None) -> str:
     nouns = [noun(said) for said in sounds]
-    before, last = sounds[:-1], main(sounds[-1])
+    linked_first = [linked(said) for said in sounds[:-1]]
+    # One after the other: the last is plain too. At once: the last goes on.
+    in_turn, at_once = [*linked_first, _phrase(sounds[-1], "plain")], [*linked_first, main(sounds[-1])]
+    scene = "この録音では、" if template == "scene" else ""
     match arrangement, template:
         case "single", "plain":
-            text = last
+            text = main(sounds[0])
         case _, "while":
-            text = "、".join([linked(said) for said in sounds[1:-1]] + [main(sounds[-1])]) + f"中、{main(sounds[0])}"
+            text = "、".join([*(linked(said) for said in sounds[1:-1]), main(sounds[-1])]) + f"中、{main(sounds[0])}"
         case _, "simultaneous":
-            text = "、".join(linked(said) for said in before) + f"、同時に{last}"
+            text = "、".join(linked_first) + f"、同時に{main(sounds[-1])}"
         case _, "then":
-            text = "、それから".join([*(linked(said) for said in before), last])
+            text = ordered(in_turn, "、それから", "、最後に")
         case _, "first":
-            second = f"、次に{linked(sounds[1])}、最後に" if len(sounds) == 3 else "、次に"
-            text = f"まず{linked(sounds[0])}{second}{last}"
+            text = "まず" + ordered(in_turn, "、次に", "、最後に")
         case "sequence", "hear":
-            text = "に続いて、".join([nouns[0], "、そして".join(nouns[1:])]) + "が聞こえる"
+            text = ordered(nouns, "に続いて、", "、そして") + "が聞こえる"
         case "sequence", "recording":
-            text = "、続いて".join(nouns) + "の録音"
+            text = ordered(nouns, "、続いて", "、最後に") + "の録音"
         case "sequence", "scene":
-            text = "この録音では、" + "、少し後に".join([*(linked(said) for said in before), last])
+            text = ordered(in_turn, "、少し後に", "、最後に")
         case "single", "sound":
             text = nouns[0]
         case _, "hear":
@@ -150,5 +167,5 @@ def sentence(arrangement: str, template: str, sounds: Sequence[Said], background
         case _, "recording":
             text = "と、".join(nouns) + "の録音"
         case _:
-            text = "この録音では、" + "、".join([*(linked(said) for said in before), last])
-    return (BACKGROUND[background] if background else "") + text + "。"
+            text = "、".join(at_once)
+    return scene + (BACKGROUND[background] if background else "") + text + "。"

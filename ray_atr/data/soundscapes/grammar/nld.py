@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ray_atr.data.soundscapes.grammar.said import Said, adverb, capitalised, listed, words
+from ray_atr.data.soundscapes.grammar.said import Said, adverb, capitalised, listed, ordered, words
 
 # subject | relative pronoun | finite verb | what stands between adverb and verb end | separable prefix
 SOUNDS: dict[str, tuple[str, str, str, str, str]] = {
@@ -29,10 +29,10 @@ SOUNDS: dict[str, tuple[str, str, str, str, str]] = {
     "footsteps": ("iemand", "die", "loopt", "over een harde vloer", ""),
     "whistling": ("iemand", "die", "fluit", "een deuntje", ""),
     "heartbeat": ("een hart", "dat", "klopt", "", ""),
-    "rain": ("de regen", "die", "valt", "", ""),
+    "rain": ("regen", "die", "valt", "", ""),
     "thunder": ("de donder", "die", "rommelt", "", ""),
     "waves": ("golven", "die", "slaan", "tegen de kust", ""),
-    "drip": ("het water", "dat", "druppelt", "", ""),
+    "drip": ("water", "dat", "druppelt", "", ""),
     "fire": ("een vuur", "dat", "knettert", "", ""),
     "car_horn": ("een auto", "die", "toetert", "", ""),
     "siren": ("een sirene", "die", "loeit", "", ""),
@@ -52,7 +52,7 @@ SOUNDS: dict[str, tuple[str, str, str, str, str]] = {
     "door_slam": ("een deur", "die", "slaat", "", "dicht"),
     "keyboard": ("iemand", "die", "typt", "op een toetsenbord", ""),
     "glass": ("een glas", "dat", "breekt", "", ""),
-    "church_bell": ("een kerkklok", "die", "luidt", "", ""),
+    "church_bell": ("een kerkklok", "die", "galmt", "", ""),
     "hammer": ("iemand", "die", "hamert", "op metaal", ""),
     "fireworks": ("vuurwerk", "dat", "knalt", "", ""),
     "piano": ("iemand", "die", "speelt", "piano", ""),
@@ -89,9 +89,11 @@ def main(said: Said) -> str:
 
 
 def inverted(said: Said) -> str:
-    """Subject after the verb: *(dan) slaat een deur luid dicht*."""
+    """Subject after the verb, announced by *er* where indefinite and alone: *(dan) slaat er een deur dicht*."""
     subject, _, verb, _, prefix = SOUNDS[said.kind]
-    return words(verb, subject, _middle(said), prefix)
+    middle = _middle(said)
+    is_announced = not middle and not subject.startswith(("de ", "het ", "iemand"))
+    return words(verb, "er" * is_announced, subject, middle, prefix)
 
 
 def subordinate(said: Said) -> str:
@@ -107,28 +109,25 @@ def noun(said: Said) -> str:
 
 
 def sentence(arrangement: str, template: str, sounds: Sequence[Said], background: str | None) -> str:
-    first, others = sounds[0], sounds[1:]
-    nouns = [noun(said) for said in sounds]
-    is_three = len(sounds) == 3
+    first, last = sounds[0], sounds[-1]
+    nouns, turned = [noun(said) for said in sounds], [inverted(said) for said in sounds]
     match arrangement, template:
         case "single", "plain":
             text = main(first)
         case _, "while":
-            text = f"{main(first)} terwijl {listed([subordinate(said) for said in others], ' en ')}"
+            text = f"{main(first)} terwijl {listed([subordinate(said) for said in sounds[1:]], ' en ')}"
         case _, "simultaneous":
-            text = f"{listed([main(said) for said in sounds[:-1]], ' en ')} en tegelijkertijd {inverted(sounds[-1])}"
+            text = f"{', '.join(main(said) for said in sounds[:-1])} en tegelijkertijd {inverted(last)}"
         case _, "then":
-            text = f"{main(first)}, dan {inverted(others[0])}" + (f" en ten slotte {inverted(sounds[-1])}" * is_three)
+            text = ordered([main(first), *turned[1:]], ", dan ", " en ten slotte ")
         case _, "first":
-            text = f"eerst {inverted(first)}, daarna {inverted(others[0])}"
-            text += f" en tot slot {inverted(sounds[-1])}" * is_three
+            text = "eerst " + ordered(turned, ", daarna ", " en tot slot ")
         case "sequence", "hear":
-            text = f"je hoort {nouns[0]}, gevolgd door {nouns[1]}" + (f" en ten slotte {nouns[-1]}" * is_three)
+            text = "je hoort " + ordered(nouns, ", gevolgd door ", " en ten slotte ")
         case "sequence", "recording":
-            text = f"een opname van {nouns[0]} en daarna {nouns[1]}" + (f", en ten slotte {nouns[-1]}" * is_three)
+            text = "een opname van " + ordered(nouns, " en daarna ", ", en ten slotte ")
         case "sequence", "scene":
-            text = f"in deze opname {inverted(first)}; even later {inverted(others[0])}"
-            text += f"; op het einde {inverted(sounds[-1])}" * is_three
+            text = "in deze opname " + ordered(turned, "; even later ", "; op het einde ")
         case "single", "sound":
             text = f"het geluid van {nouns[0]}"
         case _, "hear":
@@ -136,6 +135,5 @@ def sentence(arrangement: str, template: str, sounds: Sequence[Said], background
         case _, "recording":
             text = f"een opname van {listed(nouns, ' en ')}"
         case _:
-            text = f"in deze opname {inverted(first)}"
-            text += f" en {listed([main(said) for said in others], ' en ')}" if others else ""
+            text = f"in deze opname {listed(turned, ' en ')}"
     return capitalised(text + (f", {BACKGROUND[background]}" if background else ""))

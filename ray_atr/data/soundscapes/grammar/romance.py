@@ -16,17 +16,17 @@ class Romance:
     """One language's words; `of` contracts *de* with the noun's article, `relative` is its *who* or *that*."""
 
     sounds: Mapping[str, Row]
-    intensity: dict[str, tuple[str, str]]
+    intensity: Mapping[str, tuple[str, str]]
     tempo: tuple[str, str]
     count: Mapping[int, str]
     relative: str
     of: Callable[[str], str]
 
     def clause(self, said: Said) -> str:
-        """Subject, verb, adverb, complement, number of times."""
+        """Subject, verb, adverb, number of times, complement."""
         subject, verb, rest = self.sounds[said.kind]
         manner = adverb(said, self.intensity, self.tempo)
-        return words(subject, verb, manner, rest, self.count.get(said.count or 0, ""))
+        return words(subject, verb, manner, self.count.get(said.count or 0, ""), rest)
 
     def noun(self, said: Said) -> str:
         """The subject with all the rest in a relative clause."""
@@ -36,8 +36,3 @@ class Romance:
     def of_noun(self, said: Said) -> str:
         """*of* the noun, contracted with its article."""
         return self.of(self.noun(said))
-
-
-def sequence(parts: list[str], second: str, third: str) -> str:
-    """The parts in order with the connectives before the second and the third."""
-    return parts[0] + second + parts[1] + (third + parts[2] if len(parts) == 3 else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -52,10 +52,15 @@ MANNER: dict[str, str] = {kind: manner for manner, kinds in _MANNERS.items() for
 """Kind -> which pair of adverbs says loud and soft of it; kinds not named here take those of `sound`."""
 
 
-def adverb(said: Said, intensity: dict[str, tuple[str, str]], tempo: tuple[str, str]) -> str:
+def adverb(
+    said: Said,
+    intensity: Mapping[str, tuple[str, str]],
+    tempo: tuple[str, str],
+    manners: Mapping[str, str] = MANNER,
+) -> str:
     """The adverb of a sound: its loudness or its pace, or nothing. Pairs are (loud, soft) and (fast, slow)."""
     if said.intensity is not None:
-        manner = MANNER.get(said.kind, "sound")
+        manner = manners.get(said.kind, "sound")
         return intensity.get(manner, intensity["sound"])[said.intensity == "soft"]
     if said.tempo is not None:
         return tempo[said.tempo == "slow"]
@@ -70,6 +75,11 @@ def words(*parts: str) -> str:
 def capitalised(text: str) -> str:
     """The text with its first letter in upper case and a full stop."""
     return text[0].upper() + text[1:] + "."
+
+
+def ordered(parts: Sequence[str], second: str, third: str) -> str:
+    """Two or three parts in order, with the connectives before the second and the third."""
+    return parts[0] + second + parts[1] + (third + parts[2] if len(parts) == 3 else "")
 
 
 def listed(parts: Sequence[str], conjunction: str, comma: str = ", ") -> str:

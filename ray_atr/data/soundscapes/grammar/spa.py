@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ray_atr.data.prepositions import spanish_of
-from ray_atr.data.soundscapes.grammar.romance import Romance, sequence
-from ray_atr.data.soundscapes.grammar.said import Said, capitalised, listed
+from ray_atr.data.soundscapes.grammar.romance import Romance
+from ray_atr.data.soundscapes.grammar.said import Said, capitalised, listed, ordered
 
 SOUNDS: dict[str, tuple[str, str, str]] = {
     "dog": ("un perro", "ladra", ""),
@@ -26,7 +26,7 @@ SOUNDS: dict[str, tuple[str, str, str]] = {
     "cough": ("un hombre", "tose", ""),
     "sneeze": ("una mujer", "estornuda", ""),
     "snore": ("un hombre", "ronca", ""),
-    "applause": ("un público", "aplaude", ""),
+    "applause": ("el público", "aplaude", ""),
     "footsteps": ("alguien", "camina", "sobre un suelo duro"),
     "whistling": ("alguien", "silba una melodía", ""),
     "heartbeat": ("un corazón", "late", ""),
@@ -34,7 +34,7 @@ SOUNDS: dict[str, tuple[str, str, str]] = {
     "thunder": ("un trueno", "retumba", ""),
     "waves": ("las olas", "rompen", "en la orilla"),
     "drip": ("el agua", "gotea", ""),
-    "fire": ("un fuego", "crepita", ""),
+    "fire": ("el fuego", "crepita", ""),
     "car_horn": ("un coche", "toca la bocina", ""),
     "siren": ("una sirena", "ulula", ""),
     "engine": ("un motor", "funciona", ""),
@@ -54,7 +54,7 @@ SOUNDS: dict[str, tuple[str, str, str]] = {
     "keyboard": ("alguien", "escribe", "en un teclado"),
     "glass": ("un vaso", "se rompe", ""),
     "church_bell": ("una campana de iglesia", "repica", ""),
-    "hammer": ("alguien", "golpea", "metal con un martillo"),
+    "hammer": ("alguien", "martillea", "sobre metal"),
     "fireworks": ("unos fuegos artificiales", "estallan", ""),
     "piano": ("alguien", "toca el piano", ""),
     "drum": ("alguien", "toca el tambor", ""),
@@ -62,7 +62,9 @@ SOUNDS: dict[str, tuple[str, str, str]] = {
     "guitar": ("alguien", "toca la guitarra", ""),
 }
 
-INTENSITY = {"sound": ("con fuerza", "suavemente")}
+_FORCE = ("con fuerza", "suavemente")
+INTENSITY = {"sound": ("ruidosamente", "suavemente")}
+INTENSITY |= dict.fromkeys(("voice", "body", "force", "rain", "waves"), _FORCE)
 BACKGROUND = {
     "hum": "con un zumbido eléctrico de fondo",
     "street": "con tráfico de fondo",
@@ -70,12 +72,14 @@ BACKGROUND = {
     "crowd": "con un murmullo de voces de fondo",
     "fan": "con un ventilador en marcha de fondo",
 }
-_PEOPLE = ("alguien", "un hombre", "una mujer", "un bebé", "un público")
+_PEOPLE = ("alguien", "un hombre", "una mujer", "un bebé")
 _PLURALS = ("unos ", "unas ", "los ", "las ")
 
 
 def is_heard(noun: str) -> str:
     """*se oye* with its noun: personal *a* before people, plural verb before a plural."""
+    if noun.startswith("el público"):
+        return "se oye al " + noun[3:]
     if noun.startswith(_PEOPLE):
         return "se oye a " + noun
     return ("se oyen " if noun.startswith(_PLURALS) else "se oye ") + noun
@@ -102,15 +106,15 @@ def sentence(arrangement: str, template: str, sounds: Sequence[Said], background
         case _, "simultaneous":
             text = f"{listed(clauses, ' y ')} al mismo tiempo"
         case _, "then":
-            text = sequence(clauses, ", luego ", " y por último ")
+            text = ordered(clauses, ", luego ", " y por último ")
         case _, "first":
-            text = "primero " + sequence(clauses, " y después ", ", y al final ")
+            text = "primero " + ordered(clauses, " y después ", ", y al final ")
         case "sequence", "hear":
-            text = "se oye cómo " + sequence(clauses, " y a continuación ", ", y por último ")
+            text = "se oye cómo " + ordered(clauses, " y a continuación ", ", y por último ")
         case "sequence", "recording":
-            text = "una grabación " + sequence(of_nouns, " y luego ", ", y por último ")
+            text = "una grabación " + ordered(of_nouns, " y luego ", ", y por último ")
         case "sequence", "scene":
-            text = "en esta grabación, " + sequence(clauses, "; un momento después, ", "; al final, ")
+            text = "en esta grabación, " + ordered(clauses, "; un momento después, ", "; al final, ")
         case "single", "sound":
             text = f"el sonido {of_nouns[0]}"
         case "single", "hear":

@@ -1,16 +1,16 @@
-"""Chinese captions (simplified): measure words for nouns and for actions, aspect markers 在, 正, 着, 了."""
+"""Chinese captions (simplified): measure words for nouns and for actions, aspect markers 在, 正, 了."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ray_atr.data.soundscapes.grammar.said import Said, adverb
+from ray_atr.data.soundscapes.grammar.said import MANNER, Said, adverb, ordered
 
 
 @dataclass(frozen=True)
 class Row:
-    """A sound's words: `measure` counts the action (三声, 三下), `aspect` marks it as going on (在, 正, 着) or done (了)."""
+    """A sound's words: `measure` counts the action (三声, 三下), `aspect` marks it as going on (在, 正) or done (了)."""
 
     subject: str
     verb: str
@@ -42,7 +42,7 @@ SOUNDS: dict[str, Row] = {
     "footsteps": Row("有人", "行走", aspect="", place="在硬地板上"),
     "whistling": Row("有人", "吹", "口哨"),
     "heartbeat": Row("一颗心脏", "跳动"),
-    "rain": Row("雨", "下", aspect="着"),
+    "rain": Row("雨", "落下"),
     "thunder": Row("雷声", "隆隆作响"),
     "waves": Row("海浪", "拍打", "海岸"),
     "drip": Row("水", "滴落"),
@@ -66,7 +66,7 @@ SOUNDS: dict[str, Row] = {
     "keyboard": Row("有人", "敲", "键盘"),
     "glass": Row("一个玻璃杯", "碎裂", aspect="了"),
     "church_bell": Row("一口教堂的钟", "响", measure="下"),
-    "hammer": Row("有人", "敲", "金属", measure="下", aspect="", place="用锤子"),
+    "hammer": Row("有人", "敲", "金属", measure="下", place="用锤子"),
     "fireworks": Row("烟花", "爆响"),
     "piano": Row("有人", "弹", "钢琴"),
     "drum": Row("有人", "敲", "鼓"),
@@ -78,10 +78,15 @@ INTENSITY = {
     "voice": ("大声地", "轻声地"),
     "body": ("大声地", "轻轻地"),
     "sound": ("响亮地", "轻轻地"),
+    "noise": ("很响地", "轻轻地"),
+    "weight": ("重重地", "轻轻地"),
     "force": ("用力地", "轻轻地"),
     "rain": ("猛烈地", "轻柔地"),
     "waves": ("猛烈地", "轻柔地"),
 }
+_NOISE = ("train", "helicopter", "airplane", "engine", "motorcycle", "drill", "vacuum_cleaner", "glass", "drip", "fire")
+_WEIGHT = ("footsteps", "keyboard", "door_slam")
+_MANNERS = MANNER | dict.fromkeys(_NOISE, "noise") | dict.fromkeys(_WEIGHT, "weight")
 TEMPO = ("快速地", "缓慢地")
 COUNT = {2: "两", 3: "三", 4: "四", 5: "五"}
 BACKGROUND = {
@@ -95,16 +100,16 @@ BACKGROUND = {
 
 def main(said: Said) -> str:
     """A clause: 一只狗在大声地叫; counted: 一只狗大声地叫了三声."""
-    row, manner = SOUNDS[said.kind], adverb(said, INTENSITY, TEMPO)
+    row, manner = SOUNDS[said.kind], adverb(said, INTENSITY, TEMPO, _MANNERS)
     if said.count is not None:
         return f"{row.subject}{row.place}{manner}{row.verb}了{COUNT[said.count]}{row.measure}{row.object}"
-    before, after = ("", row.aspect) if row.aspect in "着了" else (row.aspect, "")
+    before, after = ("", "了") if row.aspect == "了" else (row.aspect, "")
     return f"{row.subject}{before}{row.place}{manner}{row.verb}{after}{row.object}"
 
 
 def noun(said: Said) -> str:
     """The sound of it: 一只狗大声地叫三声的声音."""
-    row, manner = SOUNDS[said.kind], adverb(said, INTENSITY, TEMPO)
+    row, manner = SOUNDS[said.kind], adverb(said, INTENSITY, TEMPO, _MANNERS)
     times = COUNT[said.count] + row.measure if said.count is not None else ""
     return f"{row.subject}{row.place}{manner}{row.verb}{times}{row.object}的声音"
 
@@ -115,25 +120,25 @@ def sentence(arrangement: str, template: str, sounds: Sequence[Said], background
         case "single", "plain":
             text = clauses[0]
         case _, "while":
-            text = f"在{'、'.join(clauses[1:])}的同时，{clauses[0]}"
+            text = f"{clauses[0]}，与此同时，{'，'.join(clauses[1:])}"
         case _, "simultaneous":
             text = "，".join(clauses[:-1]) + f"，同时{clauses[-1]}"
         case _, "then":
-            text = _sequence(clauses, "，然后", "，最后")
+            text = ordered(clauses, "，然后", "，最后")
         case _, "first":
-            text = "首先" + _sequence(clauses, "，接着", "，到最后")
+            text = "首先" + ordered(clauses, "，接着", "，最后")
         case "sequence", "hear":
-            text = "可以听到" + _sequence(nouns, "，随后是", "，最后是")
+            text = "可以听到" + ordered(nouns, "，随后是", "，最后是")
         case "sequence", "recording":
-            text = "一段录音，先是" + _sequence(nouns, "，再是", "，最后是")
+            text = "录音中先是" + ordered(nouns, "，再是", "，最后是")
         case "sequence", "scene":
-            text = "在这段录音中，" + _sequence(clauses, "，过了一会儿，", "，末尾")
+            text = "在这段录音中，" + ordered(clauses, "，过了一会儿，", "，最后")
         case "single", "sound":
             text = nouns[0]
         case _, "hear":
             text = f"可以听到{_and(nouns)}"
         case _, "recording":
-            text = f"一段{_and(nouns)}的录音" if len(nouns) > 1 else f"一段{nouns[0][:-3]}的录音"
+            text = f"录音中传来{_and(nouns)}"
         case _:
             text = "在这段录音中，" + "，".join(clauses)
     return text + (BACKGROUND[background] if background else "") + "。"
@@ -141,7 +146,3 @@ def sentence(arrangement: str, template: str, sounds: Sequence[Said], background
 
 def _and(parts: list[str]) -> str:
     return "、".join(parts[:-1]) + ("和" if len(parts) > 1 else "") + parts[-1]
-
-
-def _sequence(parts: list[str], second: str, third: str) -> str:
-    return parts[0] + second + parts[1] + (third + parts[2] if len(parts) == 3 else "")
