@@ -1,0 +1,244 @@
+"""Searching a snapshot for a batch: exact by matrix product and top-k, or with a FAISS index where the base is large.
+
+searcher = Searcher(snapshot, knowledge, device)
+found = searcher.search(audio, text, mask, own_ids)     # positions: small, to be gathered over workers
+retrieved = searcher.look_up(found)                     # what the objective reads
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import faiss
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ray_atr.knowledge.base import Snapshot
+from ray_atr.objectives.knowledge.retrieved import Granularity, Neighbours, Retrieved
+
+BLOCK = 16_384
+# FAISS computes small batches with a loop of dot products instead of a matrix product, ten times slower here.
+BLAS_FROM = 4
+
+
+class Positions(NamedTuple):
+    """Where a batch's neighbours stand in the snapshot, int64, -1 where there is none; plain tensors, to be gathered.
+
+    fine_audio, coarse_audio [B, 1, Kn]: of the audio queries. fine_text, coarse_text [B, K, Kn]: of the text queries.
+    """
+
+    fine_audio: Tensor
+    fine_text: Tensor
+    coarse_audio: Tensor
+    coarse_text: Tensor
+
+
+def exact_top_k(
+    queries: Tensor, entries: Tensor, k: int, present: Tensor | None = None, block: int = BLOCK
+) -> tuple[Tensor, Tensor]:
+    """(inner products [B, k], positions [B, k]) of the k largest, best first; -inf where `present` [N] is False.
+
+    The base is read block by block: the largest intermediate is [B, block]. Entries in float16 are widened a block at a time.
+    """
+    k = min(k, len(entries))
+    best_scores, best_positions = [], []
+    for start in range(0, len(entries), block):
+        part = entries[start : start + block]
+        scores = queries @ part.to(queries.dtype).T
+        if present is not None:
+            scores.masked_fill_(~present[start : start + block], -torch.inf)
+        values, where = scores.topk(min(k, len(part)), dim=1)
+        best_scores.append(values)
+        best_positions.append(where + start)
+    if len(best_scores) == 1:
+        return best_scores[0], best_positions[0]
+    values, where = torch.cat(best_scores, dim=1).topk(k, dim=1)
+    return values, torch.cat(best_positions, dim=1).gather(1, where)
+
+
+class Table:
+    """One searchable matrix [N, D]: on the device for exact search, behind a FAISS index otherwise."""
+
+    def __init__(
+        self,
+        rows: NDArray[Any],
+        present: NDArray[np.bool_] | None,
+        device: torch.device,
+        index: NDArray[np.uint8] | None = None,
+        *,
+        kind: str = "exact",
+        probes: int = 16,
+    ) -> None:
+        self.rows = as_tensor(rows).to(device)
+        self.present = None if present is None or present.all() else torch.from_numpy(present.copy()).to(device)
+        self.index: Any = None
+        if index is not None and len(index):
+            self.index = faiss.deserialize_index(np.array(index))
+            if hasattr(self.index, "nprobe"):
+                self.index.nprobe = probes
+            else:
+                self.index.hnsw.efSearch = 4 * probes
+        elif kind == "flat" and len(rows):
+            self.index = faiss.IndexFlatIP(rows.shape[1])
+            self.index.add(np.ascontiguousarray(rows, dtype=np.float32))
+
+    def top_k(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """(scores, positions), both [B, min(k, N)]; -inf and any position where there is none."""
+        if self.index is None:
+            return exact_top_k(queries, self.rows, k, self.present)
+        faiss.cvar.distance_compute_blas_threshold = BLAS_FROM
+        k = min(k, len(self.rows))
+        values, where = self.index.search(np.ascontiguousarray(queries.cpu().numpy(), dtype=np.float32), k)
+        scores, positions = torch.from_numpy(values).to(queries.device), torch.from_numpy(where).to(queries.device)
+        scores = scores.masked_fill(positions < 0, -torch.inf)
+        positions = positions.clamp(min=0)
+        if self.present is not None:
+            scores = scores.masked_fill(~self.present[positions], -torch.inf)
+        return scores, positions
+
+
+class Searcher:
+    """A snapshot opened by one worker: tensors over its arrays (without a copy on the CPU), and its indices.
+
+    `settings` has `neighbours`, and may have `fine`, `coarse`, `exclude_own`, `index`, `exact_up_to` and `probes`, as `Ask` does.
+    """
+
+    def __init__(self, snapshot: Snapshot, settings: Any, device: torch.device | str = "cpu") -> None:
+        self.snapshot, self.settings, self.device = snapshot, settings, torch.device(device)
+        kind, probes = getattr(settings, "index", "auto"), getattr(settings, "probes", 16)
+        L = len(snapshot.text)
+        self.fine_audio = Table(snapshot.audio, None, self.device, snapshot.audio_index, kind=kind, probes=probes)
+        self.fine_text = [
+            Table(
+                snapshot.text[k], snapshot.text_mask[k], self.device, snapshot.text_index[k], kind=kind, probes=probes
+            )
+            for k in range(L)
+        ]
+        self.coarse_audio = Table(snapshot.coarse_audio, None, self.device)
+        self.coarse_text = [Table(snapshot.coarse_text[k], snapshot.coarse_mask[k], self.device) for k in range(L)]
+        order = np.argsort(snapshot.ids, kind="stable")
+        self._order, self._sorted_ids = order, snapshot.ids[order]
+
+    @torch.no_grad()
+    def search(
+        self, audio: Tensor, text: Tensor, mask: Tensor | None = None, own_ids: Sequence[str] | None = None
+    ) -> Positions:
+        """The neighbours' positions for audio [B, D] and text [B, K, D] where mask [B, K] is True.
+
+        Entries with the same id as the query's clip (`own_ids` [B]) are left out of the fine search.
+        """
+        B, K, _ = text.shape
+        wanted = torch.ones(B, K, dtype=torch.bool, device=text.device) if mask is None else mask
+        own = (
+            self.own_positions(own_ids) if own_ids is not None and getattr(self.settings, "exclude_own", True) else None
+        )
+        fine, coarse = getattr(self.settings, "fine", True), getattr(self.settings, "coarse", True)
+        every = torch.ones(B, 1, dtype=torch.bool, device=audio.device)
+        audio, text = audio.detach().float(), text.detach().float()
+        return Positions(
+            self._positions([self.fine_audio], audio[:, None], every, own, fine),
+            self._positions(self.fine_text, text, wanted, own, fine),
+            self._positions([self.coarse_audio], audio[:, None], every, None, coarse),
+            self._positions(self.coarse_text, text, wanted, None, coarse),
+        )
+
+    def own_positions(self, ids: Sequence[str]) -> Tensor:
+        """Positions [B, E] of the entries that carry each id, -1 beyond; E is the most that one id has."""
+        names = np.asarray(ids, dtype=np.str_)
+        first = np.searchsorted(self._sorted_ids, names, side="left")
+        last = np.searchsorted(self._sorted_ids, names, side="right")
+        E = int((last - first).max(initial=0))
+        own = np.full((len(names), E), -1, dtype=np.int64)
+        for offset in range(E):
+            has = first + offset < last
+            own[has, offset] = self._order[first[has] + offset]
+        return torch.from_numpy(own)
+
+    def _positions(
+        self, tables: list[Table], queries: Tensor, wanted: Tensor, own: Tensor | None, is_on: bool
+    ) -> Tensor:
+        B, Q, _ = queries.shape
+        k = min(self.settings.neighbours, len(tables[0].rows)) if is_on else 0
+        positions = torch.full((B, Q, k), -1, dtype=torch.int64, device=queries.device)
+        if k == 0:
+            return positions
+        for number, table in enumerate(tables):
+            # One table serves the queries of every language; with one a language, each serves its own.
+            asked = wanted if len(tables) == 1 else wanted & (torch.arange(Q, device=wanted.device) == number)
+            clip, query = asked.nonzero(as_tuple=True)
+            if len(clip):
+                own_of = None if own is None else own.to(clip.device)[clip]
+                positions[clip, query] = _without_own(table, queries[clip, query], k, own_of)
+        return positions
+
+    def look_up(self, positions: Positions) -> Retrieved:
+        """The entries at the positions, as float32 on the positions' device."""
+        return Retrieved(
+            fine=self._granularity(positions.fine_audio, positions.fine_text, self.fine_audio, self.fine_text),
+            coarse=self._granularity(
+                positions.coarse_audio, positions.coarse_text, self.coarse_audio, self.coarse_text
+            ),
+        )
+
+    def _granularity(self, by_audio: Tensor, by_text: Tensor, audio: Table, texts: list[Table]) -> Granularity | None:
+        if by_audio.shape[-1] == 0:
+            return None
+        return Granularity(
+            Neighbours(
+                audio=_take(audio, by_audio),
+                text=torch.cat([_take(text, by_audio) for text in texts], dim=1),
+                valid=by_audio >= 0,
+            ),
+            Neighbours(
+                audio=_take(audio, by_text),
+                text=_take(texts[0], by_text)
+                if len(texts) == 1
+                else torch.cat([_take(text, by_text[:, k : k + 1]) for k, text in enumerate(texts)], dim=1),
+                valid=by_text >= 0,
+            ),
+        )
+
+
+def retrieve(
+    snapshot: Snapshot,
+    audio: Tensor,
+    text: Tensor,
+    mask: Tensor | None,
+    settings: Any,
+    own_ids: Sequence[str] | None = None,
+) -> Retrieved:
+    """Search and look up at once. Opening a snapshot takes time: keep a `Searcher` where more than one batch is searched."""
+    searcher = Searcher(snapshot, settings, audio.device)
+    return searcher.look_up(searcher.search(audio, text, mask, own_ids))
+
+
+def as_tensor(array: NDArray[Any]) -> Tensor:
+    """A tensor over an array's own memory, read-only arrays included: it must not be written to."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(np.asarray(array))
+
+
+def _without_own(table: Table, queries: Tensor, k: int, own: Tensor | None) -> Tensor:
+    """Positions [n, k] of the best entries that are present and not the query's own; -1 beyond them."""
+    extra = 0 if own is None else own.shape[1]
+    scores, positions = table.top_k(queries, k + extra)
+    if own is not None and extra:
+        is_own = (positions[:, :, None] == own[:, None, :]).any(dim=2)
+        scores = scores.masked_fill(is_own, -torch.inf)
+        # Stable: what is left keeps its order.
+        scores, order = scores.sort(dim=1, descending=True, stable=True)
+        positions = positions.gather(1, order)
+    positions = positions.masked_fill(scores == -torch.inf, -1)[:, :k]
+    missing = k - positions.shape[1]
+    return torch.nn.functional.pad(positions, (0, missing), value=-1) if missing else positions
+
+
+def _take(table: Table, positions: Tensor) -> Tensor:
+    flat = positions.clamp(min=0).flatten().to(table.rows.device)
+    taken = table.rows.index_select(0, flat).float()
+    return taken.to(positions.device).view(*positions.shape, -1)

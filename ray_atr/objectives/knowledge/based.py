@@ -1,0 +1,62 @@
+"""The settings that every knowledge variant with a base shares: what it holds, how it is searched, when it is refreshed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ray_atr.objectives.knowledge.base import Knowledge
+from ray_atr.settings import refuse, setting
+
+REFRESHES = ("re_encode", "write_through")
+INDEXES = ("auto", "exact", "flat", "ivf", "hnsw")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Based(Knowledge):
+    """A base of encoded clips, searched at every step and refreshed while training goes on."""
+
+    needs_retrieval: ClassVar[bool] = True
+
+    source: str = setting(
+        "train", "what the base holds: `train`, the training clips, or the folder of a prepared data set"
+    )
+    captions: str | None = setting(
+        None,
+        "Parquet or JSON-lines file (clip_id, caption) whose captions take the place of the source's; none: its own",
+    )
+    text_entries: str = setting(
+        "english",
+        "texts that the base holds a clip: the English one, which queries in every language search, or one a language, "
+        "which queries of that language search",
+        choices=("english", "each"),
+    )
+    exclude_own: bool = setting(True, "a clip's own entry is not among its neighbours")
+    storage: str = setting("float32", "number type of the base's embeddings", choices=("float32", "float16"))
+    index: str = setting(
+        "auto",
+        "search: exact (matrix product), flat (FAISS, exact), ivf or hnsw (FAISS, approximate); auto: exact up to "
+        "`exact_up_to` entries, then ivf",
+        choices=INDEXES,
+    )
+    exact_up_to: int = setting(1_000_000, "entries up to which `auto` searches exactly", at_least=0)
+    probes: int = setting(16, "lists that ivf searches a query, and breadth / 4 of hnsw's search", at_least=1)
+    refresh: str = setting(
+        "re_encode",
+        "where a new base comes from: re_encode, the published encoders encode the source in the background; "
+        "write_through, the embeddings that training steps computed anyway",
+        choices=REFRESHES,
+    )
+    refresh_every_epochs: int = setting(1, "epochs between refreshes; 0: never after the first", at_least=0)
+    refresh_lag: int = setting(
+        0,
+        "steps from publishing the encoders to searching what they encoded; 0: training waits (the paper's way)",
+        at_least=0,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.refresh == "write_through" and self.source != "train":
+            raise refuse(
+                "refresh", self.refresh, f"re_encode, where the source ({self.source}) is not what is trained on"
+            )
