@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ray_atr.cli import parse, run_script
+from ray_atr.data.check import Check, check_data_set, page
 from ray_atr.data.preparing import Import, prepare
 from ray_atr.data.shards import Manifest
 from ray_atr.data.sources import SOURCES, Source
@@ -34,30 +35,58 @@ class ImportCommand(Generic[SourceType]):
     options: tyro.conf.OmitArgPrefixes[Import] = field(default_factory=Import)
 
 
-Command = Union[  # noqa: UP007 (built from the registry)
-    tuple(
-        Annotated[ImportCommand[source], tyro.conf.subcommand(name, description=source.__doc__)]  # type: ignore[valid-type]
-        for name, source in SOURCES.items()
-    )
+@dataclass(frozen=True, kw_only=True)
+class CheckCommand:
+    """Verify a data set: hashes, schema, languages, audio, duplicates, leaks between splits."""
+
+    data: Annotated[str, tyro.conf.Positional]
+    """Folder or URL of the data set."""
+    options: tyro.conf.OmitArgPrefixes[Check] = field(default_factory=Check)
+
+
+IMPORT_COMMANDS = [
+    Annotated[ImportCommand[source], tyro.conf.subcommand(name, description=source.__doc__)]  # type: ignore[valid-type]
+    for name, source in SOURCES.items()
 ]
+Command = Union[(*IMPORT_COMMANDS, Annotated[CheckCommand, tyro.conf.subcommand("check")])]
 
 
 def main() -> None:
     command, _ = parse(Command)  # type: ignore[arg-type]
-    run_import(command)
+    if isinstance(command, CheckCommand):
+        run_check(command)
+    else:
+        run_import(command)
+
+
+def run_check(command: CheckCommand) -> None:
+    console = Console()
+    with progress_bar(console, "checking", "shards") as bar:
+        task = bar.add_task("check", total=None)
+        report = check_data_set(
+            command.data, command.options, lambda done, total: bar.update(task, completed=done, total=total)
+        )
+    for line in page(report):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if not report.is_fit:
+        raise ValueError(f"{command.data}: {', '.join(report.problems)}")
+
+
+def progress_bar(console: Console, doing: str, unit: str) -> Progress:
+    return Progress(
+        TextColumn(doing),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    )
 
 
 def run_import(command: ImportCommand[Source]) -> None:
     console = Console()
-    columns = (
-        TextColumn("importing"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("clips"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
+    with progress_bar(console, "importing", "clips") as bar:
         task = bar.add_task("import", total=None)
         manifest = prepare(
             command.data,

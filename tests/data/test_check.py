@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from clips_on_disk import tone
+
+from ray_atr.data.check import Check, Report, check_data_set, num_clips_sharing, page
+from ray_atr.data.schema import Clip
+from ray_atr.data.shards import write_clips
+
+
+def clip(index: int, split: str = "train", **changes: object) -> Clip:
+    fields: dict[str, object] = {
+        "clip_id": f"clip-{index}",
+        "audio": tone(0.2, pitch=200 + 7 * index),
+        "sample_rate": 16_000,
+        "seconds": 0.2,
+        "captions": {"eng": [f"caption {index}"], "fra": [f"légende {index}"]},
+        "split": split,
+        "source": "test",
+    }
+    return Clip(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def waveform(samples: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples.astype(np.float32), 16_000, format="WAV", subtype="FLOAT")
+    return buffer.getvalue()
+
+
+def check(tmp_path: Path, clips: list[Clip], **options: float) -> Report:
+    write_clips(tmp_path / "set", clips, name="toy", licence="CC0", clips_per_shard=4)
+    return check_data_set(str(tmp_path / "set"), Check(**options))
+
+
+def test_a_sound_set_has_no_problem_and_one_page(tmp_path: Path) -> None:
+    report = check(tmp_path, [clip(index, "val" if index > 5 else "train") for index in range(9)])
+    assert report.is_fit
+    assert report.remarks == {}
+    assert report.num_decoded == 9
+    lines = page(report)
+    assert lines[-1] == "fit for use"
+    assert len(lines) < 60
+    assert any(line.split() == ["eng", "9", "0", "6", "of", "6", "0", "3", "of", "3", "0"] for line in lines)
+
+
+def test_a_changed_or_missing_shard_is_a_problem(tmp_path: Path) -> None:
+    write_clips(tmp_path / "set", [clip(index) for index in range(9)], name="toy", licence="CC0", clips_per_shard=3)
+    changed = tmp_path / "set" / "train-00001.parquet"
+    content = bytearray(changed.read_bytes())
+    content[content.index(b"caption 4") + 8] = ord("x")
+    changed.write_bytes(content)
+    (tmp_path / "set" / "train-00002.parquet").unlink()
+    report = check_data_set(str(tmp_path / "set"))
+    assert set(report.problems) == {"shard has another SHA-256 than the manifest says", "shard is missing"}
+    assert page(report)[-1] == "NOT fit for use"
+    changed.write_bytes(bytes(content[: len(content) // 2]))
+    assert "shard cannot be read" in check_data_set(str(tmp_path / "set")).problems
+
+
+@pytest.mark.parametrize(
+    ("second", "kind", "is_fit"),
+    [
+        ({"split": "val"}, "the same audio is in two splits", False),
+        ({"split": "train"}, "two clips of a split have the same audio", True),
+    ],
+)
+def test_the_same_audio_twice(tmp_path: Path, second: dict[str, str], kind: str, is_fit: bool) -> None:
+    twin = dataclasses.replace(clip(1), audio=clip(0).audio, **second)  # type: ignore[arg-type]
+    report = check(tmp_path, [clip(0), twin, clip(2)])
+    assert {**report.problems, **report.remarks}[kind].count == 1
+    assert report.is_fit is is_fit
+
+
+def test_caption_texts_shared_within_and_between_splits(tmp_path: Path) -> None:
+    texts = {"eng": ["A dog barks"], "fra": ["un"]}
+    clips = [clip(0, captions=texts), clip(1, captions={"eng": ["a DOG barks"], "fra": ["deux"]}), clip(2)]
+    clips += [clip(3, "val", captions=texts), clip(4, "val")]
+    report = check(tmp_path, clips)
+    assert report.shared_text[("train", "eng")] == 2
+    assert report.shared_text[("train", "fra")] == report.shared_text[("val", "eng")] == 0
+    assert report.leaked_text == {("train", "val", "eng"): 1, ("train", "val", "fra"): 1}
+
+
+def test_sharing_is_counted_once_a_clip() -> None:
+    # Texts a, a of clip 0 alone; b of clips 1 and 2; c of clips 2 and 3.
+    hashes = np.array([1, 1, 2, 2, 3, 3], np.uint64)
+    clips = np.array([0, 0, 1, 2, 2, 3], np.uint64)
+    assert num_clips_sharing(hashes, clips) == 3
+
+
+def test_sharing_in_the_audiocaps_test_split_equals_plain_loops(shared_data: Path) -> None:
+    path = shared_data / "captions" / "audiocaps" / "retrieval_split" / "test.csv"
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = [[row[f"caption_{number}"] for number in range(1, 6)] for row in csv.DictReader(file)]
+    wearers: dict[str, set[int]] = {}
+    for index, row in enumerate(rows):
+        for text in row:
+            wearers.setdefault(text, set()).add(index)
+    sharing = {index for clips in wearers.values() if len(clips) > 1 for index in clips}
+    hashes = np.array([hash(text) % 2**63 for row in rows for text in row], np.uint64)
+    clips = np.array([index for index, row in enumerate(rows) for _ in row], np.uint64)
+    assert num_clips_sharing(hashes, clips) == len(sharing) == 138
+
+
+def test_remarks_on_audio_and_languages(tmp_path: Path) -> None:
+    loud = np.clip(3 * np.sin(np.arange(3200) * 0.1), -1, 1)
+    clips = [
+        clip(0, audio=waveform(np.zeros(3200))),
+        clip(1, audio=waveform(loud)),
+        clip(2, audio=waveform(0.1 * loud[:160]), seconds=0.01),
+        clip(3, captions={"eng": ["one", "one"], "fra": ["un"]}),
+        clip(4, captions={"eng": ["x"]}),
+    ]
+    report = check(tmp_path, clips)
+    assert report.is_fit
+    assert {kind: finding.count for kind, finding in report.remarks.items()} == {
+        "clip is silent": 1,
+        "clip is clipped": 1,
+        "clip is shorter than one analysis window": 1,
+        "clip has the same eng caption twice": 1,
+        "clip has another number of fra captions than of English ones": 1,
+        "language is missing": 1,
+    }
+    assert report.remarks["language is missing"].examples == ["fra in 1 of 5 train clips"]
+
+
+def test_audio_that_is_none_or_of_another_length_is_a_problem(tmp_path: Path) -> None:
+    report = check(tmp_path, [clip(0, audio=b"no audio"), clip(1, seconds=9.0), clip(2)])
+    assert {kind: finding.count for kind, finding in report.problems.items()} == {
+        "audio cannot be decoded": 1,
+        "clip has another duration than its row says": 1,
+    }
+
+
+def test_a_share_of_the_audio_can_be_enough(tmp_path: Path) -> None:
+    report = check(tmp_path, [clip(index) for index in range(60)], audio_share=0.3)
+    assert 5 <= report.num_decoded <= 35
+
+
+def test_no_data_set_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"manifest\.json is missing"):
+        check_data_set(str(tmp_path))
