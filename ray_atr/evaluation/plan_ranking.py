@@ -6,6 +6,8 @@ by similarity, and stand under their own keys (`text_to_audio_by_plan/...`).
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from ray_atr.evaluation.arrays import Array, IntegerArray, as_floats, as_matrix
@@ -13,7 +15,6 @@ from ray_atr.evaluation.ranks import count_ranks_of_matrix
 from ray_atr.evaluation.relevance import relevance_by_clip
 from ray_atr.evaluation.retrieval import Retrieval, score
 from ray_atr.settings import refuse
-from ray_atr.transport import solve
 
 EPSILON = 0.03
 ITERATIONS = 10
@@ -33,19 +34,22 @@ def plan_scores(
 
     Luong et al. 2024, Eq. 5, with the 10 iterations at epsilon 0.03 of their code. The cost is the Euclidean distance,
     or the Mahalanobis distance of `metric` ([D, D] positive semi-definite, or its diagonal [D]), over its maximum. A
-    column update comes last, so each clip's share is exactly 1/N. The whole matrix is held: sets of more than 2^28 pairs
+    column update comes last, so each clip's share is exactly 1/N; the rest is where those iterations stop, which is not
+    always the optimum that `ray_atr.transport.solve` finds. The whole matrix is held: sets of more than 2^28 pairs
     are refused with ValueError; rank those by similarity.
     """
     clips = as_matrix("audio", audio)
     texts = as_matrix("text", text, clips.shape[1]).to(clips.device)
     if len(clips) * len(texts) > MAX_ENTRIES:
         raise refuse("ranking", f"plan of {len(texts)} texts x {len(clips)} clips", f"up to {MAX_ENTRIES} pairs")
+    if not epsilon > 0:
+        raise refuse("epsilon", epsilon, "(0, inf)")
     if iterations < 1:
         raise refuse("iterations", iterations, "[1, inf)")
     cost = _distances(_unit(texts), _unit(clips), None if metric is None else as_floats("metric", metric))
     largest = float(cost.max())
     cost = cost / largest if largest > 0 else cost
-    return solve(cost, epsilon, tolerance=0.0, max_iterations=iterations).log_matrix
+    return _iterated(cost / -epsilon, iterations)
 
 
 def retrieve_by_plan(
@@ -61,6 +65,16 @@ def retrieve_by_plan(
     relevance = relevance_by_clip(clip_of_caption, len(captions), len(audio))
     scores = plan_scores(captions, audio, epsilon=epsilon, iterations=iterations, metric=metric)
     return score(count_ranks_of_matrix(scores, relevance, tie=TIE), relevance)
+
+
+def _iterated(scores: torch.Tensor, iterations: int) -> torch.Tensor:
+    """Sinkhorn's iterations, so many and no more, on log kernel `scores` [M, N], in the log domain."""
+    M, N = scores.shape
+    column = scores.new_zeros(N)
+    for _ in range(iterations):
+        row = -math.log(M) - torch.logsumexp(scores + column, dim=1)
+        column = -math.log(N) - torch.logsumexp(scores + row[:, None], dim=0)
+    return scores + row[:, None] + column
 
 
 def _unit(rows: torch.Tensor) -> torch.Tensor:
