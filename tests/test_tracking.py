@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_runs import LANGUAGES, metrics, write_run, write_trial
 
-from ray_atr.tracking import Store, Tracker, mlflow_command, store_of, upload
+from ray_atr.tracking import Store, Tracker, fetch_experiment, mlflow_command, store_of, upload
 
 SPACE = {"objective": ["contrastive", "m_ltm"], "data.noise.ratio": [0.0, 0.4]}
 AWAY = "http://127.0.0.1:9"
@@ -163,3 +164,30 @@ def test_the_default_store_lies_beside_the_run_folders_and_the_environment_overr
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking.example:5000")
     assert store_of(Path("run")) == Store(uri="http://tracking.example:5000", artifacts=None)
     assert "http://tracking.example:5000" in mlflow_command(Path("run"))
+
+
+def test_what_was_tracked_comes_back_as_a_run_folder(tmp_path, store):
+    folder = write_run(tmp_path / "run", {**SPACE, "seed": [0, 1]}, failed=[3], running=[0])
+    upload(folder, experiment_name="to fetch", store=store)
+    (fetched,) = fetch_experiment("to fetch", store, tmp_path / "fetched")
+    assert json.loads((fetched / "experiment.json").read_text()) == json.loads((folder / "experiment.json").read_text())
+    for trial in (folder / "trials").iterdir():
+        other = fetched / "trials" / trial.name
+        before, after = (read_trial(path) for path in (trial, other))
+        assert after["epochs"] == [
+            {name: pytest.approx(value) for name, value in row.items()} for row in before["epochs"]
+        ]
+        assert after["result"] == before["result"]
+        for key in ("trial_id", "name", "overrides", "error"):
+            assert after["trial"][key] == before["trial"][key]
+    with pytest.raises(ValueError, match=r"no experiment to_fetch.*did you mean to fetch"):
+        fetch_experiment("to_fetch", store, tmp_path / "none")
+
+
+def read_trial(folder: Path) -> dict[str, Any]:
+    result = folder / "result.json"
+    return {
+        "trial": json.loads((folder / "trial.json").read_text()),
+        "epochs": [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()],
+        "result": json.loads(result.read_text()) if result.is_file() else None,
+    }

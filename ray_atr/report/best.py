@@ -26,6 +26,12 @@ class Best:
     command: str
     """Runs its best seed again."""
 
+    @property
+    def command_parts(self) -> list[str]:
+        """The command, cut before each option, so that a page can break its lines there."""
+        first, *options = self.command.split(" --")
+        return [first, *("--" + option for option in options)]
+
 
 def best_points(runs: Runs) -> list[Best]:
     """The best point at each noise ratio: noise is a condition of the comparison, not a choice to optimise."""

@@ -108,7 +108,7 @@ def _unfinished(row: Mapping[Any, Any]) -> dict[str, str]:
         "status": str(row["status"]),
         "epochs": str(row["epochs"]),
         "so_far": cells.percent(so_far if isinstance(so_far, float) else None),
-        "error": str(row["error"] or ""),
+        "error": row["error"] if isinstance(row["error"], str) else "",
         "trial_id": str(row["trial_id"]),
     }
 

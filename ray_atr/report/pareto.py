@@ -69,6 +69,7 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
                     scale * frame[metric], 100 * frame[RECALL], linestyle="none", markeredgecolor="white",
                     markeredgewidth=0.8, **look[str(objective)],
                 )  # fmt: skip
+            axes.set_xlim(left=0, right=1.08 * scale * shown[metric].max())
         grid[0][0].set_ylabel("R@1 text→audio, mean of languages (%)")
         grid[0][0].set_ylim(bottom=0)
         figure.canvas.draw()

@@ -1,6 +1,7 @@
 """Results to MLflow: a parent run for the sweep, a child run for each trial, from the controller only."""
 
+from ray_atr.tracking.fetch import fetch_experiment
 from ray_atr.tracking.store import Store, mlflow_command, store_of
 from ray_atr.tracking.tracker import Tracker, upload
 
-__all__ = ["Store", "Tracker", "mlflow_command", "store_of", "upload"]
+__all__ = ["Store", "Tracker", "fetch_experiment", "mlflow_command", "store_of", "upload"]

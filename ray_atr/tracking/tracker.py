@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 SWEEP_TAG = "ray_atr.sweep"
 TRIAL_TAG = "ray_atr.trial"
+OVERRIDES_TAG = "ray_atr.overrides"
 EPOCHS_TAG = "ray_atr.epochs_sent"
 """Number of an epoch up to which a trial's metrics are in MLflow; sent together with them."""
 
@@ -225,7 +226,9 @@ class _Connection:
         }
 
     def _trial_tags(self, content: Mapping[str, Any]) -> dict[str, str]:
-        return {**{path: str(value) for path, value in content["overrides"].items()}, **self._source_tags()}
+        overrides = content["overrides"]
+        varied = {path: str(value) for path, value in overrides.items()}
+        return {**varied, OVERRIDES_TAG: json.dumps(overrides), **self._source_tags()}
 
     def _trial_settings(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """The whole settings tree of a trial, with the names of the choices that it varies."""

@@ -1,0 +1,139 @@
+"""MLflow -> run folders: the way back, so that what others tracked on a server can be reported like one's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, make_trial_id, trial_name, write_json
+from ray_atr.settings import nearest
+from ray_atr.tracking.store import Store
+from ray_atr.tracking.tracker import OVERRIDES_TAG, SWEEP_TAG, TRIAL_TAG
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+STATUS = {"FINISHED": FINISHED, "FAILED": FAILED, "RUNNING": RUNNING, "SCHEDULED": PENDING, "KILLED": PENDING}
+
+
+def fetch_experiment(name: str, store: Store, out: Path) -> list[Path]:
+    """Write each sweep of an MLflow experiment as a run folder under `out`; the folders, oldest first.
+
+    A folder that is there already is kept as it is. Checkpoints are not fetched. Raises ValueError where the store has no
+    such experiment, or no sweep in it; ConnectionError where it cannot be reached.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client = store.connect()
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
+            names = [found.name for found in client.search_experiments()]
+            raise ValueError(f"{store.uri}: no experiment {name}; it has {', '.join(names)}{nearest(name, names)}")
+        runs = _all_runs(client, experiment.experiment_id)
+        parents = [run for run in runs if SWEEP_TAG in run.data.tags and TRIAL_TAG not in run.data.tags]
+        if not parents:
+            raise ValueError(f"{store.uri}: experiment {name} holds no sweep of ray_atr")
+        return [_write(client, parent, runs, out) for parent in sorted(parents, key=lambda run: run.info.start_time)]
+    except MlflowException as error:
+        raise ConnectionError(f"MLflow at {store.uri}: {' '.join(str(error).split())[:200]}") from error
+
+
+def _all_runs(client: MlflowClient, experiment_id: str) -> list[Run]:
+    runs: list[Run] = []
+    token = None
+    while True:
+        page = client.search_runs([experiment_id], max_results=1000, page_token=token)
+        runs += page
+        token = page.token
+        if not token:
+            return runs
+
+
+def _write(client: MlflowClient, parent: Run, runs: list[Run], out: Path) -> Path:
+    sweep_id = parent.data.tags[SWEEP_TAG]
+    folder = out / sweep_id
+    if (folder / "sweep.json").is_file():
+        return folder
+    trials = [run for run in runs if run.data.tags.get(SWEEP_TAG) == sweep_id and TRIAL_TAG in run.data.tags]
+    for trial in trials:
+        _write_trial(client, trial, folder)
+    (folder / "trials").mkdir(parents=True, exist_ok=True)
+    write_json(folder / "experiment.json", {path: _value(text) for path, text in parent.data.params.items()})
+    write_json(folder / "tracking.json", {"sweep_id": sweep_id})
+    # Written last: its presence says that the folder is whole.
+    write_json(folder / "sweep.json", _sweep_info(parent, trials))
+    return folder
+
+
+def _sweep_info(parent: Run, trials: list[Run]) -> dict[str, Any]:
+    tags = parent.data.tags
+    overrides = [json.loads(trial.data.tags[OVERRIDES_TAG]) for trial in trials]
+    return {
+        "name": parent.info.run_name,
+        "space": {},
+        "varied": list(dict.fromkeys(path for one in overrides for path in one)),
+        "seeds": sorted({one["seed"] for one in overrides if "seed" in one}),
+        "data": {name: tags[f"data.{name}"] for name in ("name", "manifest_hash") if f"data.{name}" in tags},
+        "code": {
+            "git_commit": tags.get("git_commit", "unknown"),
+            **{tag.removeprefix("version."): value for tag, value in tags.items() if tag.startswith("version.")},
+        },
+        "command": tags.get("mlflow.source.name", ""),
+    }
+
+
+def _write_trial(client: MlflowClient, run: Run, folder: Path) -> None:
+    overrides = json.loads(run.data.tags[OVERRIDES_TAG])
+    trial_id = run.data.tags[TRIAL_TAG]
+    trial = folder / "trials" / trial_id
+    assert trial_id == make_trial_id(overrides)
+    rows: dict[int, dict[str, Any]] = {}
+    final: dict[str, dict[str, float]] = {"best": {}, "test": {}}
+    for name, latest in run.data.metrics.items():
+        kind, _, rest = name.partition("/")
+        if kind in final:
+            final[kind][rest] = latest
+        elif name != "best_epoch":
+            for point in client.get_metric_history(run.info.run_id, name):
+                row = rows.setdefault(point.step, {"epoch": point.step, "time": point.timestamp / 1000})
+                row[name] = point.value
+    epochs = [rows[step] for step in sorted(rows)]
+    trial.mkdir(parents=True, exist_ok=True)
+    (trial / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in epochs))
+    seconds = epochs[-1].get("seconds/train") if epochs else None
+    if "best_epoch" in run.data.metrics:
+        write_json(trial / "result.json", _result(run.data.metrics, final, seconds))
+    write_json(
+        trial / "trial.json",
+        {
+            "trial_id": trial_id,
+            "name": trial_name(overrides),
+            "overrides": overrides,
+            "status": STATUS[run.info.status],
+            "error": run.data.tags.get("error"),
+            "train_seconds": seconds,
+        },
+    )
+
+
+def _result(
+    metrics: Mapping[str, float], final: Mapping[str, Mapping[str, float]], seconds: float | None
+) -> dict[str, Any]:
+    return {
+        "best_epoch": int(metrics["best_epoch"]),
+        "val": dict(final["best"]),
+        "test": dict(final["test"]),
+        "train_seconds": seconds,
+    }
+
+
+def _value(text: str) -> Any:
+    """A parameter as it was: MLflow keeps texts, and everything that was no text was sent as JSON."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
