@@ -40,8 +40,8 @@ class Adaptation(Settings):
             raise refuse("lora_rank", self.lora_rank, "0 where is_frozen is true: a frozen tower trains no update")
 
 
-def adapt(tower: nn.Module, settings: Adaptation) -> None:
-    """Applies the settings to the tower, in place: low-rank updates, freezing, checkpointing, compilation."""
+def adapt(tower: nn.Module, settings: Adaptation, *, compiles: bool = True) -> None:
+    """Applies the settings to the tower, in place: low-rank updates, freezing, checkpointing, compilation (if `compiles`)."""
     if settings.lora_rank:
         add_lora(tower, settings)
     if settings.is_frozen:
@@ -57,7 +57,7 @@ def adapt(tower: nn.Module, settings: Adaptation) -> None:
                 parameter.requires_grad_(False)
     if settings.activation_checkpointing:
         checkpoint_activations(tower)
-    if settings.compile:
+    if settings.compile and compiles:
         tower.compile(dynamic=True)
 
 
@@ -117,14 +117,16 @@ def _named_levels(tower: nn.Module) -> list[list[tuple[str, nn.Parameter]]]:
 
 def parameter_groups(
     towers: Iterable[tuple[nn.Module, Adaptation]],
-    rest: Iterable[nn.Parameter],
+    projections: Iterable[nn.Parameter],
+    others: Iterable[nn.Parameter],
     learning_rate: float,
     weight_decay: float = 0.0,
 ) -> list[dict[str, Any]]:
     """Optimiser groups of everything that is trained: `{"params", "lr", "weight_decay"}`, one a rate and decay.
 
-    Level l of a tower with n levels has `learning_rate * learning_rate_scale * layer_decay ** (n - 1 - l)`. Weight decay is for
-    weight matrices alone: vectors (biases, norms) and scalars have none, nor has `rest` where it is not a matrix.
+    Level l of a tower with n levels has `learning_rate * learning_rate_scale * layer_decay ** (n - 1 - l)`. Weight decay is
+    for weight matrices alone: vectors (biases, norms) have none, nor have `others` (temperature, metric: decay would only
+    shift the scale that they are there to learn).
     """
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
 
@@ -138,6 +140,9 @@ def parameter_groups(
             rate = learning_rate * settings.learning_rate_scale * settings.layer_decay ** (len(levels) - 1 - depth)
             for parameter in level:
                 add(parameter, rate)
-    for parameter in rest:
+    for parameter in projections:
         add(parameter, learning_rate)
+    for parameter in others:
+        if parameter.requires_grad:
+            groups.setdefault((learning_rate, 0.0), []).append(parameter)
     return [{"params": params, "lr": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]

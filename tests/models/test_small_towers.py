@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ray_atr.models.audio import SmallCnn
-from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
+from ray_atr.models.retriever import MetricSettings, ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import SmallTransformer
 from ray_atr.models.text.tokenizer import train_tokenizer
 from ray_atr.models.tower import masked_mean, pad_tokens, tower_fingerprint
@@ -98,9 +98,8 @@ def test_the_metric_has_the_shape_its_kind_asks_for_and_is_positive(
     kind: str, rank: int | None, shape: tuple[int, ...]
 ) -> None:
     tokenizer = train_tokenizer(CAPTIONS["eng"], 300)
-    model = build_retriever(
-        ModelSettings(embedding_width=16), tokenizer=tokenizer, metric_kind=kind, metric_rank=rank, seed=0
-    )
+    metric = MetricSettings(kind=kind, rank=rank)
+    model = build_retriever(ModelSettings(embedding_width=16), tokenizer=tokenizer, metric=metric, seed=0)
     assert model.metric is not None
     assert model.metric.shape == shape
     M = {"diagonal": torch.diag, "mahalanobis": lambda M: M, "factored": lambda L: L @ L.T}[kind](model.metric.detach())
@@ -115,18 +114,18 @@ def test_both_towers_learn_to_tell_a_few_pairs_apart() -> None:
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(40):
         similarity = model.embed_audio(features, torch.tensor([60, 60, 60])) @ model.embed_text(*tokens).T
-        loss = torch.nn.functional.cross_entropy(similarity / model.temperature, torch.arange(3))
+        loss = torch.nn.functional.cross_entropy(similarity / 0.07, torch.arange(3))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
     assert loss.item() < 0.05
 
 
-def test_a_learnt_temperature_has_a_gradient_and_a_kept_one_has_none() -> None:
-    for is_learnt in (False, True):
-        model = retriever(learn_temperature=is_learnt)
-        assert model.temperature.item() == pytest.approx(0.07)
-        assert model.temperature.requires_grad is is_learnt
+def test_a_learnt_temperature_has_a_gradient_and_else_the_objectives_own_holds() -> None:
+    model = retriever(learn_temperature=True)
+    assert model.temperature.item() == pytest.approx(0.07)
+    assert model.temperature.requires_grad
+    assert retriever().temperature is None
 
 
 def test_a_tower_from_scratch_asks_for_its_tokeniser() -> None:

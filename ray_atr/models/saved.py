@@ -1,0 +1,72 @@
+"""A saved model on disk: weights, settings and tokeniser in one folder that is either whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ray_atr.models.loading import read_checkpoint
+from ray_atr.settings import refuse
+
+SETTINGS_FILE = "retriever.json"
+WEIGHTS_FILE = "model.safetensors"
+FORMAT = 1
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A new folder to write into, which takes the place of `folder` once everything is written."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{what}") for what in ("new", "old"))
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    try:
+        yield aside
+        if folder.exists():
+            os.replace(folder, old)
+        os.replace(aside, folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def write_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
+    """Writes the tensors by name as safetensors."""
+    # Safetensors refuses tensors that share memory; a copy of each shares none.
+    save_file({name: value.detach().cpu().contiguous().clone() for name, value in state.items()}, folder / WEIGHTS_FILE)
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The tensors that `write_weights` wrote. Raises ValueError for a missing or broken file."""
+    file = folder / WEIGHTS_FILE
+    if not file.is_file():
+        raise refuse("model folder", str(folder), f"a folder that save_pretrained wrote; it lacks {WEIGHTS_FILE}")
+    return read_checkpoint(file, "model folder")
+
+
+def write_settings(folder: Path, content: Mapping[str, Any]) -> None:
+    """Writes the settings as JSON, with the number of this layout."""
+    text = json.dumps({"format": FORMAT, **content}, indent=1, ensure_ascii=False)
+    (folder / SETTINGS_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The settings that `write_settings` wrote. Raises ValueError for a missing or broken file, or another layout."""
+    file = folder / SETTINGS_FILE
+    if not file.is_file():
+        raise refuse("model folder", str(folder), f"a folder that save_pretrained wrote; it lacks {SETTINGS_FILE}")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise refuse("model folder", str(file), f"whole JSON ({error})") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise refuse("model folder", str(file), f"settings of format {FORMAT}")
+    return content
