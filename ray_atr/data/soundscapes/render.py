@@ -10,8 +10,8 @@ from ray_atr.data.soundscapes.signals import Samples, Synth, place
 
 _EVENT_RMS = 0.11
 _INTENSITY_DB = {"loud": (6.0, 9.0), None: (-2.0, 2.0), "soft": (-13.0, -9.0)}
-_BACKGROUND_DB = {"quiet": (-52.0, -42.0)}
-_USUAL_BACKGROUND_DB = (-28.0, -20.0)
+_BACKGROUND_DB = {"quiet": (-60.0, -48.0)}
+_USUAL_BACKGROUND_DB = (-36.0, -27.0)
 
 
 def render(scene: Scene, rng: np.random.Generator, sample_rate: int) -> Samples:

@@ -43,14 +43,14 @@ class Synth:
         length = self.length(seconds)
         padded = fast_length(length)
         frequency = np.arange(padded // 2 + 1, dtype=np.float32) * np.float32(self.sample_rate / padded)
-        gain = 1.0 / (1.0 + (low_hz / (frequency + 1.0)) ** 6 + (frequency / high_hz) ** 6)
+        below, above = np.square(low_hz / (frequency + 1.0)), np.square(frequency / high_hz)
+        gain = (1.0 / (1.0 + below * below * below + above * above * above)).astype(np.float32)
         if slope:
-            gain *= ((frequency + 20.0) / 1000.0) ** slope
-        gain = gain.astype(np.float32)
+            gain *= ((frequency + 20.0) / 1000.0) ** np.float32(slope)
         spectrum = np.empty(len(gain), dtype=np.complex64)
         parts = self.rng.standard_normal((2, len(gain)), dtype=np.float32)
         spectrum.real, spectrum.imag = parts[0] * gain, parts[1] * gain
-        samples: Samples = np.fft.irfft(spectrum, padded)[:length]
+        samples = np.fft.irfft(spectrum, padded)[:length].astype(np.float32, copy=False)
         return samples / np.float32(np.sqrt(np.mean(samples**2)) + 1e-9)
 
     def glide(self, seconds: float, *points: float) -> Samples:
@@ -59,14 +59,16 @@ class Synth:
         return np.interp(np.linspace(0.0, 1.0, self.length(seconds)), places, points).astype(np.float32)
 
     def wander(self, seconds: float, depth: float, steps_per_second: float = 4.0) -> Samples:
-        """A slowly and randomly changing factor around 1."""
+        """A slowly and randomly changing factor around 1, within two depths of it."""
         count = max(2, int(seconds * steps_per_second) + 2)
-        return self.glide(seconds, *(1.0 + depth * self.rng.standard_normal(count)).clip(-0.9, 0.9 + depth))
+        return self.glide(seconds, *(1.0 + depth * self.rng.standard_normal(count).clip(-2.0, 2.0)))
 
     def tone(self, frequency_hz: Samples, partials: Sequence[float]) -> Samples:
         """A harmonic tone: partial k has k times the given frequency (contour [S]) and the k-th amplitude."""
-        phase = np.cumsum(frequency_hz, dtype=np.float64) * (2 * np.pi / self.sample_rate) + self.between(0, 6.28)
-        first = np.exp(1j * np.mod(phase, 2 * np.pi)).astype(np.complex64)
+        turns = np.cumsum(frequency_hz, dtype=np.float64) / self.sample_rate + self.between(0.0, 1.0)
+        angle = np.float32(2 * np.pi) * (turns - np.floor(turns)).astype(np.float32)
+        first = np.empty(len(angle), dtype=np.complex64)
+        first.real, first.imag = np.cos(angle), np.sin(angle)
         highest = max(1, int(0.48 * self.sample_rate / float(frequency_hz.max())))
         power, samples = first, np.float32(partials[0]) * first.imag
         for amplitude in partials[1:highest]:
@@ -145,7 +147,7 @@ def convolve(samples: Samples, kernel: NDArray[np.floating]) -> Samples:
     """The signal filtered by a short kernel, at its own length."""
     size = fast_length(len(samples) + len(kernel) - 1)
     product = np.fft.rfft(samples, size) * np.fft.rfft(kernel.astype(np.float32), size)
-    return np.fft.irfft(product, size)[: len(samples)]
+    return np.fft.irfft(product, size)[: len(samples)].astype(np.float32, copy=False)
 
 
 def place(canvas: Samples, samples: Samples, start: int) -> None:
