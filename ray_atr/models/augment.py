@@ -1,0 +1,70 @@
+"""SpecAugment (Park et al. 2019): bands of time and frequency of the log-mel frames are blanked out in training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ray_atr.data.draws import uniform
+from ray_atr.models.tower import length_mask
+from ray_atr.settings import Settings, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecAugment(Settings):
+    """How many bands are blanked out, and how wide they may be. No band in either direction: nothing is done."""
+
+    time_bands: int = setting(0, "bands of time blanked out in each clip", at_least=0)
+    time_share: float = setting(
+        0.1, "greatest width of a time band, as a share of the clip's frames", above=0, at_most=1
+    )
+    frequency_bands: int = setting(0, "bands of mel channels blanked out in each clip", at_least=0)
+    frequency_share: float = setting(
+        0.15, "greatest width of a frequency band, as a share of the mel bands", above=0, at_most=1
+    )
+
+    @property
+    def is_active(self) -> bool:
+        """Whether anything is blanked out."""
+        return self.time_bands + self.frequency_bands > 0
+
+
+def spec_augment(
+    features: Tensor, frames: Tensor, settings: SpecAugment, clip_ids: Sequence[str], seed: int, epoch: int
+) -> Tensor:
+    """The features [N, T, F] with bands set to the clip's own mean; what is blanked depends on (seed, epoch, clip_id) alone.
+
+    A band's width is uniform on [0, share], its place uniform where it fits. The mean is over the clip's `frames` [N].
+    """
+    if not settings.is_active:
+        return features
+    _, T, F = features.shape
+    inside = length_mask(frames, T)
+    mean = torch.where(inside[..., None], features, 0).sum(dim=(1, 2)) / (frames.clamp(min=1) * F)
+    blank = torch.zeros(features.shape, dtype=torch.bool, device=features.device)
+    times = torch.arange(T, device=features.device)[None, :]
+    for band in range(settings.time_bands):
+        start, end = _band(clip_ids, frames, settings.time_share, seed, epoch, f"time {band}")
+        blank |= ((times >= start[:, None]) & (times < end[:, None]))[:, :, None]
+    channels = torch.arange(F, device=features.device)[None, :]
+    for band in range(settings.frequency_bands):
+        sizes = torch.full_like(frames, F)
+        start, end = _band(clip_ids, sizes, settings.frequency_share, seed, epoch, f"frequency {band}")
+        blank |= ((channels >= start[:, None]) & (channels < end[:, None]))[:, None, :]
+    return torch.where(blank & inside[..., None], mean[:, None, None].to(features.dtype), features)
+
+
+def _band(
+    clip_ids: Sequence[str], sizes: Tensor, share: float, seed: int, epoch: int, what: str
+) -> tuple[Tensor, Tensor]:
+    """First position and end of one band for each clip, within [0, size]."""
+    width_draw, place_draw = (
+        torch.from_numpy(uniform(clip_ids, seed, "spec_augment", what, part, epoch)).to(sizes.device)
+        for part in ("width", "place")
+    )
+    width = torch.floor(width_draw * (share * sizes + 1)).clamp(max=sizes)
+    start = torch.floor(place_draw * (sizes - width + 1))
+    return start, start + width
