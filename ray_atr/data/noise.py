@@ -7,7 +7,7 @@ workers and in any order of the clips. Evaluation splits never pass through here
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,20 +82,6 @@ def caption_owners(
             raise refuse("noise.ratio", noise.ratio, f"0 when one clip alone has captions in {languages[column]}")
         owners[rows, column] = _another([clip_ids[int(i)] for i in rows], candidates, seed, rows)
     return owners
-
-
-def worn_captions(
-    captions: Sequence[Mapping[str, Sequence[str]]], owners: NDArray[np.int64], languages: Sequence[str]
-) -> list[dict[str, list[str]]]:
-    """The captions each clip wears: language k of clip i is that of clip `owners[i, k]`, absent where that lacks it."""
-    return [
-        {
-            language: list(captions[owner][language])
-            for language, owner in zip(languages, row, strict=True)
-            if language in captions[owner]
-        }
-        for row in owners
-    ]
 
 
 def _another(

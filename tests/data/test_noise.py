@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from ray_atr.data.languages import LANGUAGES
-from ray_atr.data.noise import NOISE_KINDS, Noise, caption_owner, caption_owners, worn_captions
+from ray_atr.data.noise import NOISE_KINDS, Noise, caption_owner, caption_owners
 
 IDS = [f"clip-{i:05d}" for i in range(5000)]
 OWN = np.arange(len(IDS))
@@ -86,12 +86,6 @@ def test_prefix_shuffle_permutes_the_first_share() -> None:
     np.testing.assert_array_equal(np.sort(owner[:2000]), OWN[:2000])
     np.testing.assert_array_equal(owner[2000:], OWN[2000:])
     assert (owner[:2000] != OWN[:2000]).mean() > 0.99
-
-
-def test_worn_captions_follow_the_owners() -> None:
-    captions = [{"eng": ["a"], "fra": ["à"]}, {"eng": ["b"]}]
-    owners = np.array([[1, 0], [0, 1]])
-    assert worn_captions(captions, owners, ("eng", "fra")) == [{"eng": ["b"], "fra": ["à"]}, {"eng": ["a"]}]
 
 
 def test_bad_noise_is_refused() -> None:
