@@ -9,22 +9,22 @@ Settings of the experiment are given as --dotted.path VALUE; --help-settings lis
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from ray_atr import recipes
 from ray_atr.cli import parse, run_script
-from ray_atr.sweep_script import run_sweep_script
+from ray_atr.recipes import RECIPES
+from ray_atr.sweep_script import choose_recipe, run_sweep_script
 
 
 @dataclass(frozen=True)
 class Options:
     """Compare training objectives under noisy correspondence."""
 
+    recipe: Annotated[str, tyro.conf.arg(help="experiment to start from: " + ", ".join(RECIPES))] = "quickstart"
     objectives: Annotated[tuple[str, ...], tyro.conf.arg(help="objectives to compare, by preset name")] = (
         "triplet",
         "contrastive",
@@ -40,7 +40,7 @@ class Options:
 
 
 def main() -> None:
-    options, settings = parse(Options, tree=recipes.quickstart())
+    options, settings = parse(Options, tree=RECIPES["quickstart"]())
     points = [
         {"objective": objective, "data.noise.ratio": float(ratio), "seed": seed}
         for objective in options.objectives
@@ -49,7 +49,7 @@ def main() -> None:
     ]
     run_sweep_script(
         "sweep_noise",
-        recipes.quickstart(),
+        choose_recipe(options.recipe),
         settings,
         points,
         out=options.out,
@@ -60,4 +60,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    run_script(main)

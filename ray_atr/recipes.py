@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ray_atr.experiment import Experiment
 from ray_atr.override import override
 
@@ -9,3 +11,8 @@ from ray_atr.override import override
 def quickstart() -> Experiment:
     """The synthetic soundscapes and two small towers: seconds an epoch on one CPU core."""
     return override(Experiment(), {"train.epochs": 8, "train.batch_size": 64, "train.learning_rate": 2e-3})
+
+
+RECIPES: dict[str, Callable[[], Experiment]] = {
+    "quickstart": quickstart,
+}

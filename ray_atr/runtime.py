@@ -25,6 +25,12 @@ def is_inside_a_cluster() -> bool:
     )
 
 
+if not is_inside_a_cluster():
+    # Ray takes the host's outer address and listens there, even for a cluster of one machine. With this switch, meant for
+    # firewall prompts on other systems, a local Ray stays on the loopback address. Read when Ray is imported.
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+
+
 def start_ray(num_cpus: int | None = None) -> None:
     """Join the cluster this process belongs to, or start a Ray of its own on the loopback address.
 
@@ -43,7 +49,6 @@ def start_ray(num_cpus: int | None = None) -> None:
             address="local",
             num_cpus=num_cpus,
             include_dashboard=False,
-            _node_ip_address="127.0.0.1",
             **options,
         )
     quiet_ray_data()

@@ -11,9 +11,12 @@ from typing import Any
 
 from ray_atr.experiment import Experiment
 from ray_atr.override import flatten, override
-from ray_atr.run_folder import RunFolder
+from ray_atr.recipes import RECIPES
+from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.runtime import code_version, home
-from ray_atr.sweep import ConsoleProgress, SweepResult, sweep
+from ray_atr.settings import nearest, refuse
+from ray_atr.sweep import ConsoleProgress, SweepListener, SweepResult, sweep
+from ray_atr.tracking import Tracker
 
 
 def run_sweep_script(
@@ -39,10 +42,35 @@ def run_sweep_script(
     where = home()
     print(f"run folder: {run.path}")
     finished = sum(run.add_trial(point).is_finished for point in points)
-    progress = ConsoleProgress(len(points), experiment.train.epochs, finished)
+    listeners: list[SweepListener] = [ConsoleProgress(len(points), experiment.train.epochs, finished)]
+    tracker = (
+        Tracker(run.path, experiment_name=experiment.tracking.experiment_name) if experiment.tracking.mlflow else None
+    )
+    if tracker is not None:
+        tracker.start_sweep()
+        listeners.append(Tracking(tracker))
     started = time.monotonic()
-    result = sweep(run, points, where, listeners=[progress], concurrency=concurrency, retry_failed=retry_failed)
+    result = sweep(run, points, where, listeners=listeners, concurrency=concurrency, retry_failed=retry_failed)
     _finish(run, result, time.monotonic() - started)
+
+
+class Tracking(SweepListener):
+    """Sends every event of a sweep to MLflow."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self.tracker = tracker
+
+    def trial_started(self, trial: TrialFolder) -> None:
+        self.tracker.update_trial(trial.trial_id)
+
+    def epoch_ended(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
+        self.tracker.update_trial(trial.trial_id)
+
+    def trial_finished(self, trial: TrialFolder) -> None:
+        self.tracker.update_trial(trial.trial_id)
+
+    def trial_failed(self, trial: TrialFolder, error: str) -> None:
+        self.tracker.update_trial(trial.trial_id)
 
 
 def _open_or_create(
@@ -90,3 +118,10 @@ def _finish(run: RunFolder, result: SweepResult, seconds: float) -> None:
             print(f"failed: {described['name']}: {described['error']}", file=sys.stderr)
         print(f"run them again with --resume {run.path} --retry-failed", file=sys.stderr)
         raise SystemExit(1)
+
+
+def choose_recipe(name: str) -> Experiment:
+    """The experiment of a recipe's name. ValueError names the nearest one."""
+    if name not in RECIPES:
+        raise refuse("recipe", name, "one of " + ", ".join(RECIPES), nearest(name, RECIPES))
+    return RECIPES[name]()

@@ -85,7 +85,7 @@ def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]
         batch_size=None,
         num_cpus=READER_CPUS,
     )
-    for row in dataset.iter_rows(prefetch_batches=2):
+    for row in dataset.iter_rows():
         yield int(row["epoch"]), int(row["step"]), row["rows"], row["features"], row["frames"]
 
 

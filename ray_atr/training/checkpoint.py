@@ -7,9 +7,11 @@ plain values only, nothing is unpickled.
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import shutil
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +44,7 @@ def load_checkpoint(folder: Path, device: torch.device | str = "cpu") -> dict[st
         raise ValueError(f"{folder}: no checkpoint here ({STATE_FILE} is missing)")
     try:
         state = torch.load(path, map_location=device, weights_only=True)
-    except (RuntimeError, EOFError, ValueError) as error:
-        raise ValueError(f"{path}: not a whole checkpoint ({error})") from None
-    except Exception as error:  # pickle.UnpicklingError, zipfile errors: torch raises what the file's bytes provoke
-        if type(error).__module__.split(".")[0] not in {"pickle", "_pickle", "zipfile"}:
-            raise
+    except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path}: not a whole checkpoint ({error})") from None
     if not isinstance(state, dict):
         raise ValueError(f"{path}: not a checkpoint of ray_atr")

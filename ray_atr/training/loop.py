@@ -238,7 +238,7 @@ class _Run:
                     "experiment": _deciding(self.experiment),
                     "model": self.retriever.state_dict(),
                     "optimizer": self.optimizer.state_dict(),
-                    "scheduler": {k: v for k, v in self.scheduler.state_dict().items() if k != "lr_lambdas"},
+                    "scheduler": self.scheduler.state_dict(),
                     "progress": vars(self.progress),
                     "random": states,
                 },
@@ -268,12 +268,8 @@ def _deciding(experiment: Experiment) -> str:
 
 def _optimizer(retriever: Retriever, experiment: Experiment) -> torch.optim.Optimizer:
     settings = experiment.train
-    # Decay shrinks matrices; on biases, norms and the temperature it would only shift the model's scale.
-    decayed = [p for p in retriever.parameters() if p.requires_grad and p.ndim >= 2]
-    others = [p for p in retriever.parameters() if p.requires_grad and p.ndim < 2]
-    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
-    return optimizer([group for group in groups if group["params"]], lr=settings.learning_rate)
+    return optimizer(retriever.parameter_groups(settings.learning_rate, settings.weight_decay))
 
 
 def warm_up_and_cosine(warmup_fraction: float, num_steps: int) -> Callable[[int], float]:

@@ -38,7 +38,7 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
 
     Raises ValueError naming the setting where the data set is missing or lacks a language or split that is asked for.
     """
-    folder = data_folder(experiment, home, say)
+    folder = data_folder(experiment, home, say=say)
     manifest = read_manifest(folder)
     data = experiment.data
     missing = [language for language in data.languages if language not in manifest.languages]
@@ -66,7 +66,7 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
     )
 
 
-def data_folder(experiment: Experiment, home: Path, say: Say = print) -> Path:
+def data_folder(experiment: Experiment, home: Path, *, say: Say = print) -> Path:
     """The folder of the experiment's data set; the synthetic one is made where it does not exist yet."""
     if experiment.data.source != "soundscapes":
         return Path(experiment.data.source).expanduser().resolve()

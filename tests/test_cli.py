@@ -1,0 +1,38 @@
+"""What a person sees when a command line is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from ray_atr.cli import run_script, settings_from
+
+
+def test_pairs_and_equals_are_the_same() -> None:
+    assert settings_from(["--train.epochs", "3", "--objective.pair.transport-mass=0.8"]) == {
+        "train.epochs": "3",
+        "objective.pair.transport_mass": "0.8",
+    }
+
+
+@pytest.mark.parametrize("arguments", [["train.epochs", "3"], ["--seed"], ["--seed", "--train.epochs", "3"], ["--"]])
+def test_what_is_not_a_pair_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(ValueError, match="--"):
+        settings_from(arguments)
+
+
+def test_a_users_mistake_ends_with_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> None:
+        raise ValueError("noise: got 1.2;\nallowed [0, 1)")
+
+    with pytest.raises(SystemExit) as exit_:
+        run_script(main)
+    assert exit_.value.code == 2
+    assert capsys.readouterr().err == "error: noise: got 1.2; allowed [0, 1)\n"
+
+
+def test_an_unexpected_error_keeps_its_traceback() -> None:
+    def main() -> None:
+        raise KeyError("a defect of ours")
+
+    with pytest.raises(KeyError):
+        run_script(main)

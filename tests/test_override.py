@@ -1,0 +1,95 @@
+"""One override for the command line, the sweep and the tests: conversions, variants, and errors that name the remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from ray_atr.override import describe, flatten, override
+from ray_atr.settings import Settings, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hinge(Settings):
+    name: ClassVar[str] = "hinge"
+    margin: float = setting(0.2, "margin of the hinge", above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transport(Settings):
+    name: ClassVar[str] = "transport"
+    transport_mass: float = setting(1.0, "share of mass moved", above=0, at_most=1)
+    mining: str | None = setting(None, "which negatives", choices=("all", "hardest"))
+
+
+PAIRS = {"hinge": Hinge, "transport": Transport}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective(Settings):
+    pair: Settings = setting(default_factory=Hinge, help="pair loss", variants=PAIRS)
+
+
+PRESETS = {"plain": Objective(), "moved": Objective(pair=Transport(transport_mass=0.9))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree(Settings):
+    objective: Objective = setting(default_factory=Objective, help="objective", variants=PRESETS)
+    languages: tuple[str, ...] = setting(("eng",), "languages")
+    seed: int = setting(0, "seed", at_least=0)
+    is_quick: bool = setting(False, "whether")
+
+
+def test_strings_become_the_fields_types() -> None:
+    tree = override(Tree(), {"seed": "3", "is_quick": "true", "languages": "eng, fra", "objective.pair.margin": "0.5"})
+    assert tree == Tree(seed=3, is_quick=True, languages=("eng", "fra"), objective=Objective(pair=Hinge(margin=0.5)))
+
+
+def test_a_variant_is_chosen_by_name_whatever_the_order_of_the_paths() -> None:
+    values = {"objective.pair.transport_mass": 0.8, "objective.pair": "transport"}
+    assert override(Tree(), values).objective.pair == Transport(transport_mass=0.8)
+    assert override(Tree(), dict(reversed(values.items()))).objective.pair == Transport(transport_mass=0.8)
+
+
+def test_a_preset_is_chosen_by_name_and_then_changed() -> None:
+    tree = override(Tree(), {"objective": "moved", "objective.pair.mining": "all"})
+    assert tree.objective.pair == Transport(transport_mass=0.9, mining="all")
+    assert override(tree, {"objective.pair.mining": "none"}).objective.pair == Transport(transport_mass=0.9)
+
+
+def test_flatten_is_undone_by_override() -> None:
+    tree = override(Tree(), {"objective": "moved", "seed": 7, "languages": "eng,jpn"})
+    assert override(Tree(), flatten(tree)) == tree
+    assert flatten(tree)["objective.pair"] == "transport"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("objective.pair.transport_mass", 0.8, ["objective.pair.transport_mass", "hinge", "margin"]),
+        ("objective.pair.margn", 0.8, ["objective.pair.margn", "did you mean margin?"]),
+        ("margin", 0.8, ["did you mean objective.pair.margin?"]),
+        ("objective.pair.margin", -1, ["objective.pair.margin: got -1", "(0, inf)"]),
+        ("objective.pair", "transprt", ["objective.pair: got 'transprt'", "did you mean transport?"]),
+        ("objective", "movd", ["objective: got 'movd'", "did you mean moved?"]),
+        ("seed", "three", ["seed: got 'three'", "int"]),
+        ("seed", "1.5", ["seed: got '1.5'", "int"]),
+        ("seed.more", 1, ["seed is a single value"]),
+        ("objective.pair.margin", float("nan"), ["margin"]),
+    ],
+)
+def test_a_mistake_names_path_value_and_remedy(path: str, value: object, words: list[str]) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011 the words are checked below
+        override(Tree(), {path: value})
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_every_setting_of_the_experiment_has_help() -> None:
+    from ray_atr.experiment import Experiment
+
+    without = [entry.path for entry in describe(Experiment()) if not entry.help]
+    assert not without

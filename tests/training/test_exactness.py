@@ -1,0 +1,150 @@
+"""Two workers train as one does, and a run that was killed ends as one that never was."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from tiny import make_data, tiny
+
+from ray_atr.data.cache import open_features
+from ray_atr.data.captions import TrainingCaptions
+from ray_atr.data.plan import training_plan
+from ray_atr.data.stream import stream
+from ray_atr.experiment import Experiment
+from ray_atr.models.retriever import build_retriever, metric_arguments
+from ray_atr.override import flatten, override
+from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.loop import LAST, train
+from ray_atr.training.prepare import Prepared, prepare
+from ray_atr.training.step import StepInput, as_draw, training_step
+from ray_atr.training.texts import TextBatcher
+
+OBJECTIVES = ["triplet", "contrastive", "m_ltm", "m_ltm_pot", "kcl", "cacl"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    make_data(folder / "tones")
+    return folder
+
+
+def prepared_for(experiment: Experiment, home: Path) -> Prepared:
+    return prepare(experiment, home, use_ray=False, say=lambda message: None)
+
+
+def one_step(experiment: Experiment, prepared: Prepared, group: WorkerGroup) -> tuple[float, torch.Tensor]:
+    """Loss and all gradients, as one vector, of the first step."""
+    features = open_features(prepared.features, "train")
+    captions = TrainingCaptions(features, experiment.data.languages, experiment.data.noise, experiment.seed)
+    retriever = build_retriever(
+        experiment.model, tokenizer=prepared.load_tokenizer(), seed=0, **metric_arguments(experiment.objective.pair)
+    )
+    plan = training_plan(features.clip_ids, seed=0, epoch=0, batch_size=8, rank=group.rank, num_workers=group.size)
+    batch = next(stream(features, [plan], use_ray=False))
+    worn = captions.batch(batch.rows, 0)
+    clip_ids = [features.clip_ids[row] for row in batch.rows]
+    draw = as_draw(experiment.objective.scheme.draw(0, 0, clip_ids, torch.from_numpy(worn.mask)))
+    scalars = training_step(
+        retriever,
+        TextBatcher(retriever),
+        experiment.objective,
+        StepInput(clip_ids=clip_ids, features=batch.features, frames=batch.frames, captions=worn, draw=draw),
+        experiment.data.languages,
+        group,
+    )
+    gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in retriever.parameters()]
+    return scalars["loss"], torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def worker(rank: int, size: int, flats: list[dict[str, Any]], prepared: list[Prepared], folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
+    group = WorkerGroup(rank=rank, size=size)
+    steps = [one_step(override(Experiment(), flat), ready, group) for flat, ready in zip(flats, prepared, strict=True)]
+    torch.save(steps, f"{folder}/rank-{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_workers_give_the_loss_and_gradients_of_one(home: Path, tmp_path: Path) -> None:
+    experiments = [tiny(home / "tones", objective=name, data__noise__ratio=0.2) for name in OBJECTIVES]
+    prepared = [prepared_for(experiment, home) for experiment in experiments]
+    flats = [flatten(experiment) for experiment in experiments]
+    multiprocessing.spawn(worker, (2, flats, prepared, str(tmp_path)), nprocs=2)
+    of_workers = [torch.load(tmp_path / f"rank-{rank}.pt") for rank in range(2)]
+    for index, (name, experiment) in enumerate(zip(OBJECTIVES, experiments, strict=True)):
+        loss, gradient = one_step(experiment, prepared[index], WorkerGroup())
+        for rank in range(2):
+            loss_there, gradient_there = of_workers[rank][index]
+            assert loss_there == pytest.approx(loss, rel=1e-5), name
+            difference = (gradient_there - gradient).norm() / gradient.norm()
+            assert difference < 1e-5, f"{name}: relative difference {difference:.1e}"
+
+
+class Killed(Exception):
+    """Stands for a process that dies."""
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_checkpoint(folder / LAST)["model"]
+
+
+@pytest.mark.parametrize("kill_after_steps", [2, 4, 7])
+def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill_after_steps: int
+) -> None:
+    experiment = tiny(home / "tones", objective="cacl", data__noise__ratio=0.2, train__checkpoint_every_steps=2)
+    prepared = prepared_for(experiment, home)
+    whole: list[dict[str, Any]] = []
+    train(experiment, prepared, tmp_path / "whole", whole.append, use_ray_data=False)
+
+    import ray_atr.training.loop as loop
+
+    steps = 0
+
+    def dying_step(*arguments: Any, **options: Any) -> dict[str, float]:
+        nonlocal steps
+        if steps == kill_after_steps:
+            raise Killed
+        steps += 1
+        return training_step(*arguments, **options)
+
+    reports: list[dict[str, Any]] = []
+    monkeypatch.setattr(loop, "training_step", dying_step)
+    with pytest.raises(Killed):
+        train(experiment, prepared, tmp_path / "killed", reports.append, use_ray_data=False)
+    monkeypatch.setattr(loop, "training_step", training_step)
+    np.random.seed(123)
+    torch.manual_seed(123)
+    reports.clear()
+    train(experiment, prepared, tmp_path / "killed", reports.append, use_ray_data=False)
+
+    expected, found = weights(tmp_path / "whole"), weights(tmp_path / "killed")
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    times = ("seconds/train", "seconds/validation")
+    plain = [{k: v for k, v in report.items() if k not in times} for report in whole]
+    assert [{k: v for k, v in report.items() if k not in times} for report in reports] == plain
+    assert os.listdir(tmp_path / "killed" / LAST) == ["state.pt"]
+
+
+def test_a_checkpoint_of_another_experiment_is_refused(home: Path, tmp_path: Path) -> None:
+    experiment = tiny(home / "tones", train__epochs=1)
+    prepared = prepared_for(experiment, home)
+    train(experiment, prepared, tmp_path, lambda metrics: None, use_ray_data=False)
+    with pytest.raises(ValueError, match="another experiment"):
+        train(
+            override(experiment, {"train.learning_rate": 0.1}),
+            prepared,
+            tmp_path,
+            lambda metrics: None,
+            use_ray_data=False,
+        )

@@ -1,0 +1,61 @@
+"""A checkpoint is whole or absent, and nothing in it is unpickled into code."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ray_atr.training.checkpoint import (
+    STATE_FILE,
+    load_checkpoint,
+    random_state,
+    restore_random_state,
+    save_checkpoint,
+)
+
+
+def test_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, {"random": random_state()})
+    expected = (random.random(), np.random.rand(), torch.rand(3))
+    restore_random_state(load_checkpoint(tmp_path)["random"])
+    assert (random.random(), np.random.rand()) == expected[:2]
+    assert torch.equal(torch.rand(3), expected[2])
+
+
+def test_an_interrupted_save_keeps_the_older_checkpoint(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, {"step": 1})
+    with pytest.raises(TypeError):
+        save_checkpoint(tmp_path, {"step": (lambda: 2).__code__})
+    assert load_checkpoint(tmp_path) == {"step": 1}
+    assert [path.name for path in tmp_path.iterdir()] == [STATE_FILE]
+
+
+def test_half_a_file_is_refused_by_name(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, {"weights": torch.rand(1000)})
+    content = (tmp_path / STATE_FILE).read_bytes()
+    (tmp_path / STATE_FILE).write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=f"{STATE_FILE}: not a whole checkpoint"):
+        load_checkpoint(tmp_path)
+
+
+def test_an_absent_one_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no checkpoint here"):
+        load_checkpoint(tmp_path / "nowhere")
+
+
+def test_a_pickle_that_would_run_code_does_not(tmp_path: Path) -> None:
+    marker = tmp_path / "attacked"
+
+    class Harm:
+        def __reduce__(self) -> tuple[object, tuple[Path]]:
+            return (Path.touch, (marker,))
+
+    (tmp_path / STATE_FILE).write_bytes(pickle.dumps(Harm()))
+    with pytest.raises(ValueError, match="not a whole checkpoint"):
+        load_checkpoint(tmp_path)
+    assert not marker.exists()
