@@ -21,6 +21,7 @@ from ray_atr.data.audio import FrontEnd, Waveform, clip_features, fit, log_mel, 
 from ray_atr.data.languages import require_language
 from ray_atr.models.adaptation import adapt, parameter_groups
 from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn
+from ray_atr.models.augment import SpecAugment
 from ray_atr.models.loading import load_weights
 from ray_atr.models.saved import read_settings, read_weights, whole_folder, write_settings, write_weights
 from ray_atr.models.text import TEXT_TOWERS, SmallTransformer
@@ -56,6 +57,7 @@ class ModelSettings(Settings):
         "from a tower to the shared space: one linear layer, or two with a ReLU between (mlp)",
         choices=("linear", "mlp"),
     )
+    augment: SpecAugment = setting(default_factory=SpecAugment, help="bands of the training clips that are blanked out")
     learn_temperature: bool = setting(False, "learn the temperature, in place of the objective's own fixed one")
     initial_temperature: float = setting(0.07, "first value of the temperature where it is learnt", above=0)
 

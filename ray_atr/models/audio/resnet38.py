@@ -30,7 +30,7 @@ class ResNet38(AudioSettings):
         "pooled: mean plus maximum over time, as retrieval work takes it; fc1: one linear layer and a ReLU more",
         choices=("pooled", "fc1"),
     )
-    clip_seconds: float = setting(10.0, "longer clips are cut to this length (s)", above=0)
+    clip_seconds: float = setting(30.0, "longer clips are cut to this length (s)", above=0)
     width_divisor: int = setting(1, "divides every number of channels; 1 is the published model", at_least=1)
     dropout: float = setting(
         0.0, "dropout inside the residual blocks in training (published: 0.1)", at_least=0, below=1
