@@ -1,0 +1,314 @@
+"""The cluster files are what Ray, KubeRay and bash accept, and fit this repository: versions, paths, scripts."""
+
+from __future__ import annotations
+
+import copy
+import importlib.metadata
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CLUSTER = ROOT / "cluster"
+LAUNCHED = ("aws.yaml", "gcp.yaml", "on_premise.yaml")
+KUBERAY = ("kuberay_cluster.yaml", "kuberay_job.yaml")
+
+
+def load(name: str) -> dict[str, Any]:
+    content = yaml.safe_load((CLUSTER / name).read_text())
+    assert isinstance(content, dict)
+    return content
+
+
+def commands(config: dict[str, Any]) -> list[str]:
+    return [line for key, lines in config.items() if key.endswith("_commands") for line in lines]
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_ray_up_accepts(name, monkeypatch):
+    """The same two steps with which `ray up` begins: fill in the provider's defaults, then check against Ray's schema."""
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    config = prepare_config(load(name))
+    validate_config(config)
+    assert config["head_node_type"] in config["available_node_types"]
+    broken = {**config, "idle_timeout": 5}
+    with pytest.raises(jsonschema.ValidationError):
+        validate_config(broken)
+
+
+@pytest.mark.parametrize("name", ["aws.yaml", "gcp.yaml"])
+def test_clouds_have_autoscaled_spot_gpu_workers(name):
+    config = load(name)
+    worker = config["available_node_types"]["gpu_worker"]
+    assert worker["resources"]["GPU"] >= 1
+    assert worker["min_workers"] == 0 < worker["max_workers"] <= config["max_workers"]
+    assert "spot" in str(worker["node_config"]).lower()
+    assert "spot" not in str(config["available_node_types"]["head"]["node_config"]).lower()
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_nodes_are_private_pinned_and_share_storage(name):
+    config = load(name)
+    lines = commands(config)
+    assert any("uv sync --frozen" in line for line in lines)
+    assert any("mount -t nfs" in line for line in lines)
+    starts = [line for line in lines if "ray start" in line]
+    assert len(starts) == 2
+    for line in starts:
+        assert "RAY_AUTH_MODE=token" in line
+        assert "RAY_ATR_HOME=/mnt/shared" in line
+    (head,) = (line for line in starts if "--head" in line)
+    assert "--dashboard-host=127.0.0.1" in head
+    assert not any("0.0.0.0" in line for line in lines)
+    assert "~/.ray/auth_token" in config["file_mounts"]
+    for rule in config["provider"].get("security_group", {}).get("IpPermissions", []):
+        assert (rule["FromPort"], rule["ToPort"]) == (22, 22)
+        assert all(block["CidrIp"] != "0.0.0.0/0" for block in rule["IpRanges"])
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_what_is_sent_to_nodes_exists_and_is_enough_to_install(name):
+    sources = {path for path in load(name)["file_mounts"].values() if not path.startswith("~")}
+    assert {"pyproject.toml", "uv.lock", "README.md", "ray_atr"} <= sources
+    for path in sources:
+        assert (ROOT / path).exists()
+
+
+POD = {
+    "type": "object",
+    "required": ["containers"],
+    "additionalProperties": False,
+    "properties": {
+        "containers": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["name", "image", "resources"],
+                "additionalProperties": False,
+                "properties": {
+                    "name": {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"},
+                    "image": {"type": "string"},
+                    "env": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "required": ["name"],
+                            "properties": {"name": {"type": "string"}, "value": {"type": "string"}},
+                        },
+                    },
+                    "ports": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "required": ["containerPort"],
+                            "additionalProperties": False,
+                            "properties": {
+                                "containerPort": {"type": "integer", "minimum": 1, "maximum": 65535},
+                                "name": {"type": "string", "maxLength": 15, "pattern": "^[a-z0-9-]+$"},
+                            },
+                        },
+                    },
+                    "resources": {
+                        "type": "object",
+                        "additionalProperties": False,
+                        "properties": {
+                            kind: {
+                                "type": "object",
+                                "additionalProperties": {"type": "string", "pattern": r"^\d+(\.\d+)?(m|[KMGT]i?)?$"},
+                            }
+                            for kind in ("requests", "limits")
+                        },
+                    },
+                    "volumeMounts": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "required": ["name", "mountPath"],
+                            "additionalProperties": False,
+                            "properties": {"name": {"type": "string"}, "mountPath": {"type": "string"}},
+                        },
+                    },
+                },
+            },
+        },
+        "volumes": {"type": "array", "items": {"type": "object", "required": ["name"]}},
+        "tolerations": {"type": "array"},
+        "securityContext": {"type": "object"},
+    },
+}
+TEMPLATE = {"type": "object", "required": ["spec"], "additionalProperties": False, "properties": {"spec": POD}}
+START = {"type": "object", "additionalProperties": {"type": "string"}}
+CLUSTER_SPEC = {
+    "type": "object",
+    "required": ["headGroupSpec", "rayVersion"],
+    "additionalProperties": False,
+    "properties": {
+        "rayVersion": {"type": "string"},
+        "authOptions": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {"mode": {"enum": ["token", "disabled"]}},
+        },
+        "enableInTreeAutoscaling": {"type": "boolean"},
+        "autoscalerOptions": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                "idleTimeoutSeconds": {"type": "integer"},
+                "upscalingMode": {"enum": ["Default", "Aggressive", "Conservative"]},
+            },
+        },
+        "headGroupSpec": {
+            "type": "object",
+            "required": ["rayStartParams", "template"],
+            "additionalProperties": False,
+            "properties": {
+                "serviceType": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
+                "rayStartParams": START,
+                "template": TEMPLATE,
+            },
+        },
+        "workerGroupSpecs": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["groupName", "rayStartParams", "template", "minReplicas", "maxReplicas"],
+                "additionalProperties": False,
+                "properties": {
+                    "groupName": {"type": "string"},
+                    "replicas": {"type": "integer", "minimum": 0},
+                    "minReplicas": {"type": "integer", "minimum": 0},
+                    "maxReplicas": {"type": "integer", "minimum": 0},
+                    "rayStartParams": START,
+                    "template": TEMPLATE,
+                },
+            },
+        },
+    },
+}
+JOB_SPEC = {
+    "type": "object",
+    "required": ["entrypoint", "rayClusterSpec"],
+    "additionalProperties": False,
+    "properties": {
+        "entrypoint": {"type": "string"},
+        "shutdownAfterJobFinishes": {"type": "boolean"},
+        "ttlSecondsAfterFinished": {"type": "integer"},
+        "backoffLimit": {"type": "integer"},
+        "rayClusterSpec": CLUSTER_SPEC,
+    },
+}
+"""The fields of `ray.io/v1` that these files use, by the API reference of KubeRay 1.6; unknown ones are refused."""
+
+
+def kuberay_schema(kind: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["apiVersion", "kind", "metadata", "spec"],
+        "additionalProperties": False,
+        "properties": {
+            "apiVersion": {"const": "ray.io/v1"},
+            "kind": {"const": kind},
+            "metadata": {
+                "type": "object",
+                "required": ["name"],
+                "properties": {"name": {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}},
+            },
+            "spec": {"RayCluster": CLUSTER_SPEC, "RayJob": JOB_SPEC}[kind],
+        },
+    }
+
+
+def cluster_spec(content: dict[str, Any]) -> dict[str, Any]:
+    spec = content["spec"]
+    return dict(spec["rayClusterSpec"] if content["kind"] == "RayJob" else spec)
+
+
+def pods(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        yield group["template"]["spec"]
+
+
+@pytest.mark.parametrize("name", KUBERAY)
+def test_kuberay_fields_are_known_and_typed(name):
+    content = load(name)
+    schema = kuberay_schema(content["kind"])
+    jsonschema.validate(content, schema)
+    broken = copy.deepcopy(content)
+    cluster_spec(broken)["headGroupSpec"]["rayStartParams"]["num-gpus"] = 0
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(broken, schema)
+
+
+@pytest.mark.parametrize("name", KUBERAY)
+def test_pods_mount_what_they_declare_and_limit_what_they_request(name):
+    for pod in pods(cluster_spec(load(name))):
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        for container in pod["containers"]:
+            assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+            assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/mnt/shared", "/dev/shm"}
+            assert container["resources"]["requests"] == container["resources"]["limits"]
+            assert {"name": "RAY_ATR_HOME", "value": "/mnt/shared"} in container["env"]
+
+
+@pytest.mark.parametrize("name", KUBERAY)
+def test_kuberay_runs_the_locked_ray_and_bounds_its_groups(name):
+    spec = cluster_spec(load(name))
+    assert spec["rayVersion"] == importlib.metadata.version("ray")
+    assert spec["authOptions"]["mode"] == "token"
+    for group in spec["workerGroupSpecs"]:
+        assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+
+
+def test_the_job_runs_a_pipeline_that_exists_and_resumes_its_own_run_folder():
+    entrypoint = load("kuberay_job.yaml")["spec"]["entrypoint"]
+    for script in re.findall(r"pipelines/\w+\.py", entrypoint):
+        assert (ROOT / script).is_file()
+    made, resumed = (re.search(rf"--{word} (\S+)", entrypoint) for word in ("out", "resume"))
+    assert made
+    assert resumed
+    assert made.group(1) == resumed.group(1)
+    check_bash(entrypoint.split("'")[1])
+
+
+def test_the_slurm_script_is_bash_and_uses_options_that_ray_has():
+    script = (CLUSTER / "slurm.sh").read_text()
+    check_bash(script)
+    header = [line for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert all(re.fullmatch(r"#SBATCH --[a-z-]+(=\S+)?", line) for line in header)
+    from click.testing import CliRunner
+    from ray.scripts.scripts import cli
+
+    help_text = CliRunner().invoke(cli, ["symmetric-run", "--help"]).output
+    for option in ("--address", "--min-nodes"):
+        assert option in script
+        assert option in help_text
+    started = CliRunner().invoke(cli, ["start", "--help"]).output
+    for option in ("--num-cpus", "--num-gpus"):
+        assert option in script
+        assert option in started
+
+
+def test_the_readme_names_every_file_and_only_scripts_that_exist():
+    text = (CLUSTER / "README.md").read_text()
+    for path in CLUSTER.iterdir():
+        assert path.name == "README.md" or path.name in text
+    for script in re.findall(r"(?:pipelines|cluster)/[\w.]+", text):
+        assert (ROOT / script).exists(), script
+
+
+def check_bash(script: str) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("needs bash to check a script's syntax")
+    result = subprocess.run([bash, "-n"], input=script, text=True, capture_output=True, check=False)
+    assert result.returncode == 0, result.stderr
