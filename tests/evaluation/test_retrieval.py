@@ -10,7 +10,7 @@ import torch
 from sklearn.metrics import label_ranking_average_precision_score
 
 from ray_atr.evaluation import retrieval_metrics, retrieve
-from ray_atr.evaluation.ranks import count_ranks, count_ranks_of_matrix
+from ray_atr.evaluation.ranks import count_ranks, count_ranks_of_matrix, full_float32
 from ray_atr.evaluation.relevance import relevance_by_clip, relevance_by_label
 from ray_atr.evaluation.retrieval import score
 
@@ -184,17 +184,26 @@ def test_bad_input_is_refused(audio: np.ndarray, captions: np.ndarray, clip: lis
         retrieval_metrics(audio, captions, clip)
 
 
-def test_reduced_matrix_precision_does_not_change_the_ranks() -> None:
+@pytest.mark.parametrize("way", ["legacy", "backend"])
+def test_reduced_matrix_precision_does_not_change_the_ranks(way: str) -> None:
     generator = torch.Generator().manual_seed(6)
     audio, captions = torch.randn(64, 128, generator=generator), torch.randn(64, 128, generator=generator)
     expected = retrieval_metrics(audio, captions, range(64))
-    torch.set_float32_matmul_precision("medium")
+    matmul = torch.backends.mkldnn.matmul
+    before = torch.backends.cuda.matmul.fp32_precision, matmul.fp32_precision
+    if way == "legacy":
+        torch.set_float32_matmul_precision("medium")
+    else:
+        matmul.fp32_precision = "bf16"
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert retrieval_metrics(audio, captions, range(64)) == expected
-        assert torch.get_float32_matmul_precision() == "medium"
+            with full_float32(torch.device("cpu")):
+                assert (audio @ captions.T).dtype == torch.float32
+                assert matmul.fp32_precision == torch.backends.cuda.matmul.fp32_precision == "ieee"
+        assert matmul.fp32_precision == "bf16"
     finally:
-        torch.set_float32_matmul_precision("highest")
+        torch.backends.cuda.matmul.fp32_precision, matmul.fp32_precision = before
 
 
 def test_inputs_are_left_as_they_are() -> None:
