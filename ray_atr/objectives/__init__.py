@@ -7,8 +7,10 @@ terms.loss.backward()
 
 from ray_atr.objectives.embeddings import Embeddings
 from ray_atr.objectives.knowledge import KNOWLEDGE
+from ray_atr.objectives.metric import metric_scalars, project_metric
 from ray_atr.objectives.objective import Objective
 from ray_atr.objectives.pairs import PAIRS, Comparison, PairLoss
+from ray_atr.objectives.positives import caption_groups, same_group
 from ray_atr.objectives.presets import PRESETS, preset
 from ray_atr.objectives.schemes import SCHEMES, Scheme
 from ray_atr.objectives.terms import Terms
@@ -24,5 +26,9 @@ __all__ = [
     "PairLoss",
     "Scheme",
     "Terms",
+    "caption_groups",
+    "metric_scalars",
     "preset",
+    "project_metric",
+    "same_group",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ray_atr.objectives.objective import Objective
-from ray_atr.objectives.pairs import Contrastive, LearningToMatch, PartialLearningToMatch, Triplet
+from ray_atr.objectives.pairs import Contrastive, ContrastiveEntropic, LearningToMatch, PartialLearningToMatch, Triplet
 from ray_atr.objectives.schemes import CoAnchor, English, OneToK, Random
 from ray_atr.settings import nearest, refuse
 
@@ -17,6 +17,7 @@ PRESETS: dict[str, Objective] = {
     # m-LTM (Luong et al. 2024): English, under noisy pairs.
     "triplet": Objective(scheme=English(), pair=Triplet()),
     "contrastive": Objective(scheme=English(), pair=Contrastive()),
+    "contrastive_entropic": Objective(scheme=English(), pair=ContrastiveEntropic()),
     "m_ltm": Objective(scheme=English(), pair=LearningToMatch(metric="factored")),
     "m_ltm_pot": Objective(scheme=English(), pair=PartialLearningToMatch(metric="factored")),
 }

@@ -1,42 +1,64 @@
-"""Sinkhorn's iterations for the balanced problem.
+"""The balanced problem: Sinkhorn's sweeps in the kernel domain, Newton's steps where sweeps crawl.
 
-Each half step sets the row (column) potentials so that the row (column) sums are exact. It starts with one sweep in
-the log domain, which brings every row and column to the right scale; from there the kernel exp(-c/epsilon + f + g)
-is safe to hold, and a half step is one matrix-vector product.
+The solution is log pi = -c/epsilon + row + column. A sweep sets the row potentials so that the row sums are exact, then
+the column potentials so that the column sums are.
+
+Kernel domain: hold K = exp(-c/epsilon + row + column) for potentials near the solution; a half sweep on the remaining
+scalings u, v is then one matrix-vector product. Safe while the scalings are moderate: they are absorbed into the potentials
+when they leave [exp(-30), exp(30)]. Log domain: a half sweep is a log-sum-exp, 6 to 16 times dearer, and never overflows. It
+comes first where max(c)/epsilon is large, and whenever the scalings overflowed between two checks.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ray_atr.transport.newton import ascend
 from ray_atr.transport.plan import Plan
-from ray_atr.transport.problem import Problem
+from ray_atr.transport.problem import KERNEL_RANGE, Problem
 
-CHECK_EVERY = 10
+CHECK_EVERY = 5
+MODERATE = 30.0
+EXTREME = 70.0
+LOG_SWEEPS = 4
+# Newton's step costs about as much as M/4 sweeps; that many are made before it is tried, and none of it beyond this size.
+NEWTON_AFTER_LEAST = 20
+NEWTON_LARGEST = 2048
 
 
 def solve_balanced(problem: Problem, start: Plan | None, tolerance: float, max_iterations: int) -> Plan:
     """The plan with row sums 1/N and column sums 1/M."""
     scores = problem.cost / -problem.epsilon
     N, M = scores.shape
-    log_row, log_column = -math.log(N), -math.log(M)
     column = scores.new_zeros(M) if start is None else start.column_potential
-    iterations, residual = 0, math.inf
-    while iterations < max_iterations:
-        row = log_row - torch.logsumexp(scores + column, dim=1)
-        column = log_column - torch.logsumexp(scores + row[:, None], dim=0)
-        iterations += 1
-        if iterations % CHECK_EVERY == 0 or iterations == max_iterations:
-            residual = _row_error(scores, row, column)
-            if residual <= tolerance:
-                break
-    log_matrix = scores + row[:, None] + column
+    newton_after = max(NEWTON_AFTER_LEAST, M // 4) if max(N, M) <= NEWTON_LARGEST else max_iterations
+    iterations, residual, domain = 0, math.inf, "kernel"
+    is_safe = problem.log_range <= KERNEL_RANGE
+    while True:
+        if not is_safe:
+            sweeps = min(LOG_SWEEPS, max_iterations - iterations)
+            column = log_sweeps(scores, column, sweeps)
+            iterations, domain = iterations + sweeps, "log"
+        if newton_after <= iterations < max_iterations:
+            column, residual, steps = ascend(scores, column, tolerance, max_iterations - iterations)
+            iterations, domain = iterations + steps, "newton"
+            break
+        end = min(max(newton_after, iterations + 1), max_iterations)
+        swept = kernel_sweeps(scores, column, tolerance, end - iterations)
+        iterations, is_safe = iterations + swept.sweeps, swept.is_safe
+        if is_safe:
+            column, residual, domain = swept.column, swept.residual, "kernel"
+        if residual <= tolerance or iterations >= max_iterations:
+            break
+    # One more half sweep makes the rows exact, so that what remains of the residual is in the columns.
+    row = -math.log(N) - torch.logsumexp(scores + column, dim=1)
     everywhere = torch.ones(1, dtype=torch.bool, device=scores.device)
     return Plan(
-        log_matrix=log_matrix,
+        log_matrix=scores.add_(row[:, None]).add_(column),
         row_potential=row,
         column_potential=column,
         row_active=everywhere.expand(N),
@@ -44,10 +66,46 @@ def solve_balanced(problem: Problem, start: Plan | None, tolerance: float, max_i
         residual=residual,
         iterations=iterations,
         tolerance=tolerance,
-        domain="log",
+        domain=domain,
     )
 
 
-def _row_error(scores: Tensor, row: Tensor, column: Tensor) -> float:
-    sums = torch.logsumexp(scores + row[:, None] + column, dim=1).exp()
-    return float((sums - 1 / len(sums)).abs().sum())
+def log_sweeps(scores: Tensor, column: Tensor, sweeps: int) -> Tensor:
+    """Column potentials after some sweeps in the log domain."""
+    N, M = scores.shape
+    for _ in range(sweeps):
+        row = -math.log(N) - torch.logsumexp(scores + column, dim=1)
+        column = -math.log(M) - torch.logsumexp(scores + row[:, None], dim=0)
+    return column
+
+
+class Swept(NamedTuple):
+    """Column potentials, the rows' summed error, sweeps made, and whether the scalings stayed within float's range."""
+
+    column: Tensor
+    residual: float
+    sweeps: int
+    is_safe: bool
+
+
+def kernel_sweeps(scores: Tensor, column: Tensor, tolerance: float, most: int) -> Swept:
+    """Sweep in the kernel domain until the tolerance is met, `most` sweeps are made, or the scalings should be absorbed."""
+    N, M = scores.shape
+    kernel = torch.softmax(scores + column, dim=1).div_(N)
+    transposed = kernel.T
+    u = kernel.new_ones(N)
+    residual = math.inf
+    v = u
+    for sweep in range(1, most + 1):
+        v = (1 / M) / torch.mv(transposed, u)
+        inflow = torch.mv(kernel, v)
+        if sweep % CHECK_EVERY == 0 or sweep == most or sweep == 1:
+            error = (u * inflow - 1 / N).abs().sum()
+            largest = torch.maximum(v.log().abs().max(), u.log().abs().max())
+            residual, extent = torch.stack([error, largest]).tolist()
+            if not extent < EXTREME:
+                return Swept(column, math.inf, sweep, False)
+            if residual <= tolerance or extent > MODERATE:
+                break
+        u = (1 / N) / inflow
+    return Swept(column + v.log(), residual, sweep, True)

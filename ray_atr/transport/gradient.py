@@ -1,14 +1,8 @@
 """Exact gradients of a transport plan with respect to its cost, without a graph through the iterations.
 
-Let L be any function of log pi with G = dL/d(log pi), A and C the active rows and columns, r and q the plan's row and
-column sums, S its mass. Differentiating the optimality conditions gives one symmetric system
-
-    H = [ diag(r_A)   pi_AC      r_A ]        p = [ row sums of G on A    ]
-        [ pi_AC^T     diag(q_C)  q_C ]            [ column sums of G on C ]
-        [ r_A^T       q_C^T      S   ]            [ sum of G              ]
-
-and with H (x, y, w) = p, x and y zero off the active set,  dL/dc_ij = -(G_ij - pi_ij (x_i + y_j + w)) / epsilon.
-For a balanced plan all rows and columns are active and w is redundant. Where G's marginals are those of -pi (learning to
+Let L be any function of log pi with G = dL/d(log pi). Differentiating the optimality conditions gives one symmetric system
+H (x, y, w) = p, `active_set`'s, with p = (row sums of G on the active rows, column sums of G on the active columns, sum of G),
+and  dL/dc_ij = -(G_ij - pi_ij (x_i + y_j + w)) / epsilon.  Where G's marginals are those of -pi (learning to
 match without weights) the solution is x + y + w = -1 and no system is solved: the envelope theorem.
 """
 
@@ -19,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ray_atr.transport.active_set import solve_active_set
 from ray_atr.transport.plan import Plan
 from ray_atr.transport.solve import MAX_ITERATIONS, solve
 
@@ -26,33 +21,9 @@ from ray_atr.transport.solve import MAX_ITERATIONS, solve
 def adjoint(plan: Plan, is_balanced: bool, outer: Tensor) -> Tensor:
     """dL/d(cost) * (-epsilon), [N, M], for outer = dL/d(log pi) [N, M]."""
     matrix = plan.matrix
-    row_sums, column_sums = matrix.sum(dim=1).double(), matrix.sum(dim=0).double()
-    N, M = matrix.shape
-    rows = plan.row_active.nonzero().squeeze(1)
-    columns = plan.column_active.nonzero().squeeze(1)
-    if is_balanced:
-        # Adding a constant to f and taking it from g changes nothing: fix the last column's.
-        columns = columns[:-1]
-    n, m = len(rows), len(columns)
-    size = n + m + (0 if is_balanced else 1)
-    H = torch.zeros(size, size, dtype=torch.float64, device=matrix.device)
-    H.diagonal()[:n] = row_sums[rows]
-    H.diagonal()[n : n + m] = column_sums[columns]
-    H[:n, n : n + m] = matrix[rows][:, columns].double()
-    H[n : n + m, :n] = H[:n, n : n + m].T
-    right = torch.cat([outer.sum(dim=1).double()[rows], outer.sum(dim=0).double()[columns]])
-    if not is_balanced:
-        edge = torch.cat([row_sums[rows], column_sums[columns]])
-        H[-1, :-1] = edge
-        H[:-1, -1] = edge
-        H[-1, -1] = row_sums.sum()
-        right = torch.cat([right, outer.sum().double()[None]])
-    solution = torch.linalg.solve(H, right).to(matrix.dtype)
-    x, y = matrix.new_zeros(N), matrix.new_zeros(M)
-    x[rows], y[columns] = solution[:n], solution[n : n + m]
-    if not is_balanced:
-        x = x + solution[-1]
-    return outer - matrix * (x[:, None] + y)
+    right = (outer.sum(dim=1), outer.sum(dim=0), outer.sum())
+    x, y, w = solve_active_set(matrix, plan.row_active, plan.column_active, not is_balanced, right)
+    return outer - matrix * ((x + w).to(matrix)[:, None] + y.to(matrix))
 
 
 class _LogPlan(torch.autograd.Function):

@@ -44,6 +44,14 @@ class Problem:
         return self.mass == 1
 
     @property
+    def log_range(self) -> float:
+        """(max(c) - min(c)) / epsilon: how many powers of e the kernel exp(-c/epsilon) spans."""
+        least, most = torch.aminmax(self.cost)
+        return float(most - least) / self.epsilon
+
+    @property
     def default_tolerance(self) -> float:
-        """Residual that the cost's precision can reach: 1e-5 in float32, 1e-9 in float64."""
-        return 1e-9 if self.cost.dtype == torch.float64 else 1e-5
+        """1e-9 in float64; 1e-5 in float32, or what potentials of the size max|c|/epsilon can be resolved to, if more."""
+        if self.cost.dtype == torch.float64:
+            return 1e-9
+        return max(1e-5, torch.finfo(torch.float32).eps * self.log_range)

@@ -1,7 +1,11 @@
 """What an objective knows beyond its batch: one file a variant, one line here."""
 
+from ray_atr.objectives.knowledge.ance import Ance
+from ray_atr.objectives.knowledge.ask import Ask
 from ray_atr.objectives.knowledge.base import Knowledge, NoKnowledge
+from ray_atr.objectives.knowledge.moco import Moco
+from ray_atr.objectives.knowledge.nnclr import Nnclr
 
-KNOWLEDGE: dict[str, type[Knowledge]] = {variant.name: variant for variant in (NoKnowledge,)}
+KNOWLEDGE: dict[str, type[Knowledge]] = {variant.name: variant for variant in (NoKnowledge, Ask, Moco, Nnclr, Ance)}
 
-__all__ = ["KNOWLEDGE", "Knowledge", "NoKnowledge"]
+__all__ = ["KNOWLEDGE", "Ance", "Ask", "Knowledge", "Moco", "Nnclr", "NoKnowledge"]

@@ -17,6 +17,7 @@ class Based(Knowledge):
     """A base of encoded clips, searched at every step and refreshed while training goes on."""
 
     needs_retrieval: ClassVar[bool] = True
+    memory: ClassVar[str] = "base"
 
     source: str = setting(
         "train", "what the base holds: `train`, the training clips, or the folder of a prepared data set"

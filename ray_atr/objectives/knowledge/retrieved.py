@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -35,6 +36,14 @@ class Neighbours:
             valid=self.valid[rows, _axis(self.valid, rows, language)],
         )
 
+    def of_languages(self, languages: Sequence[int], *, is_text: bool) -> Neighbours:
+        """What the text queries in some languages found; or audio queries' neighbours with only those languages' texts."""
+        picked = list(languages)
+        text = self.text if self.text.shape[1] == 1 else self.text[:, picked]
+        if not is_text:
+            return replace(self, text=text)
+        return Neighbours(self.audio[:, picked], self.text[:, picked], self.valid[:, picked])
+
 
 @dataclass(frozen=True, eq=False)
 class Found:
@@ -56,6 +65,12 @@ class Granularity:
     by_audio: Neighbours
     by_text: Neighbours
 
+    def of_languages(self, languages: Sequence[int]) -> Granularity:
+        """The part that concerns some of the batch's languages."""
+        return Granularity(
+            self.by_audio.of_languages(languages, is_text=False), self.by_text.of_languages(languages, is_text=True)
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Retrieved:
@@ -63,6 +78,13 @@ class Retrieved:
 
     fine: Granularity | None = None
     coarse: Granularity | None = None
+
+    def of_languages(self, languages: Sequence[int]) -> Retrieved:
+        """What goes with `Embeddings(text=text[:, languages], ...)`."""
+        return Retrieved(
+            fine=None if self.fine is None else self.fine.of_languages(languages),
+            coarse=None if self.coarse is None else self.coarse.of_languages(languages),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +101,16 @@ class Queued:
     queue_audio: Tensor
     queue_text: Tensor
     queue_mask: Tensor
+
+    def of_languages(self, languages: Sequence[int]) -> Queued:
+        """What goes with `Embeddings(text=text[:, languages], ...)`."""
+        picked = list(languages)
+        return replace(
+            self,
+            text=self.text[:, picked],
+            queue_text=self.queue_text[:, picked],
+            queue_mask=self.queue_mask[:, picked],
+        )
 
 
 def _axis(tensor: Tensor, rows: Tensor, language: Tensor | None) -> Tensor:

@@ -2,12 +2,25 @@
 
 from ray_atr.objectives.pairs.base import Comparison, PairLoss
 from ray_atr.objectives.pairs.contrastive import Contrastive
+from ray_atr.objectives.pairs.contrastive_entropic import ContrastiveEntropic
 from ray_atr.objectives.pairs.learning_to_match import LearningToMatch
 from ray_atr.objectives.pairs.partial_learning_to_match import PartialLearningToMatch
+from ray_atr.objectives.pairs.sigmoid import Sigmoid
 from ray_atr.objectives.pairs.triplet import Triplet
 
 PAIRS: dict[str, type[PairLoss]] = {
-    loss.name: loss for loss in (Triplet, Contrastive, LearningToMatch, PartialLearningToMatch)
+    loss.name: loss
+    for loss in (Triplet, Contrastive, ContrastiveEntropic, Sigmoid, LearningToMatch, PartialLearningToMatch)
 }
 
-__all__ = ["PAIRS", "Comparison", "Contrastive", "LearningToMatch", "PairLoss", "PartialLearningToMatch", "Triplet"]
+__all__ = [
+    "PAIRS",
+    "Comparison",
+    "Contrastive",
+    "ContrastiveEntropic",
+    "LearningToMatch",
+    "PairLoss",
+    "PartialLearningToMatch",
+    "Sigmoid",
+    "Triplet",
+]

@@ -1,0 +1,55 @@
+"""Keeping a learned Mahalanobis metric positive semi-definite, and saying how it fares.
+
+Luong et al. 2024, section 4 project M after each optimiser step. A factored metric M = L L^T needs no projection.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ray_atr.settings import refuse
+
+
+@torch.no_grad()
+def project_metric(metric: Tensor, kind: str) -> bool:
+    """Bring the metric, in place, to the nearest positive semi-definite one; True where anything but rounding changed.
+
+    mahalanobis [D, D]: symmetrised, negative eigenvalues set to 0. A Cholesky factorisation that succeeds shows that there
+    are none, at a quarter of the cost. diagonal [D]: clamped at 0. factored [D, rank]: nothing to do.
+    Call it after initialisation and after every `project_every` optimiser steps.
+    """
+    if kind == "factored":
+        return False
+    if kind == "diagonal":
+        has_negative = bool((metric < 0).any())
+        metric.clamp_(min=0)
+        return has_negative
+    if kind != "mahalanobis":
+        raise refuse("metric", kind, "diagonal, mahalanobis or factored")
+    metric.copy_((metric + metric.T) / 2)
+    if int(torch.linalg.cholesky_ex(metric).info) == 0:
+        return False
+    values, vectors = torch.linalg.eigh(metric)
+    metric.copy_((vectors * values.clamp(min=0)) @ vectors.T)
+    metric.copy_((metric + metric.T) / 2)
+    return True
+
+
+@torch.no_grad()
+def metric_scalars(metric: Tensor, kind: str) -> dict[str, Tensor]:
+    """Smallest eigenvalue of M and its numerical rank (eigenvalues above 1e-6 of the largest), to log now and then.
+
+    Costs a decomposition of the metric: once an epoch, not every step.
+    """
+    if kind == "diagonal":
+        values = metric.sort().values
+    elif kind == "mahalanobis":
+        values = torch.linalg.eigvalsh((metric + metric.T) / 2)
+    elif kind == "factored":
+        values = torch.linalg.svdvals(metric).square().flip(0)
+        values = torch.cat([values.new_zeros(metric.shape[0] - len(values)), values])
+    else:
+        raise refuse("metric", kind, "diagonal, mahalanobis or factored")
+    rank = (values > 1e-6 * values.abs().max()).sum()
+    return {"metric_smallest_eigenvalue": values[0], "metric_rank": rank.to(values.dtype)}

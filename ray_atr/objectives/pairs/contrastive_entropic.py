@@ -1,0 +1,52 @@
+"""Contrastive plus an entropic term, which shows what of learning to match is its regularisation (Luong et al. 2024, Eq. 14).
+
+    loss = contrastive + epsilon L_ent(R),   L_ent(R) = half of each direction's mean over i of sum_j R_ij log R_ij
+
+R is the ranking matrix: softmax over each row one way, over each column the other. L_ent is the negative entropy, as in
+transport, which subtracts epsilon H(pi): ranking matrices are kept soft. The paper's released code has the opposite sign, in a
+line that is commented out; `entropy="discourage"` is that sign.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ray_atr.objectives.pairs.base import Comparison
+from ray_atr.objectives.pairs.contrastive import Contrastive
+from ray_atr.objectives.terms import Terms
+from ray_atr.settings import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContrastiveEntropic(Contrastive):
+    """NT-Xent with the entropy of the in-batch ranking matrix encouraged."""
+
+    name: ClassVar[str] = "contrastive_entropic"
+
+    epsilon: float = setting(0.05, "weight of the entropic term", above=0)
+    entropy: str = setting(
+        "encourage",
+        "encourage: soft rankings, as transport does; discourage: the released code's sign",
+        choices=("encourage", "discourage"),
+    )
+
+    def score(self, comparison: Comparison, metric: Tensor | None, temperature: Tensor | None) -> Terms:
+        """The contrastive loss and the entropic term, on the batch's own similarities."""
+        contrastive = super().score(comparison, metric, temperature)
+        tau = self.temperature if temperature is None else temperature
+        logits = comparison.cross_similarity() / tau
+        term = comparison.both_directions(negative_entropy(logits), negative_entropy(logits.T))
+        sign = 1.0 if self.entropy == "encourage" else -1.0
+        return Terms(
+            contrastive.loss + sign * self.epsilon * term, {**contrastive.scalars, "ranking_entropy": -term.detach()}
+        )
+
+
+def negative_entropy(logits: Tensor) -> Tensor:
+    """sum_j R_ij log R_ij of each row's softmax, [N]."""
+    log_ranking = torch.log_softmax(logits, dim=1)
+    return (log_ranking.exp() * log_ranking).sum(dim=1)
