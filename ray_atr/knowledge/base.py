@@ -18,6 +18,8 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.objectives.knowledge.ask import Ask
+from ray_atr.objectives.knowledge.based import INDEXES
 from ray_atr.settings import Settings, refuse, setting
 
 MANIFEST_FILE = "manifest.json"
@@ -27,17 +29,17 @@ IVF_POINTS_A_LIST = 39
 
 @dataclass(frozen=True, kw_only=True)
 class BaseSettings(Settings):
-    """How embeddings become a snapshot. `base_settings(knowledge)` reads it off an objective's knowledge settings."""
+    """How embeddings become a snapshot: `base_settings(knowledge)` reads it off an objective's knowledge settings."""
 
-    prototypes: int = setting(256, "clusters of the coarse base; 0: no coarse base", at_least=0)
+    prototypes: int = setting(Ask.prototypes, "clusters of the coarse base; 0: no coarse base", at_least=0)
     pooling: str = setting(
         "max", "prototype of a cluster: elementwise max or mean of its members", choices=("max", "mean")
     )
     iterations: int = setting(20, "k-means iterations of the first snapshot", at_least=1)
     warm_iterations: int = setting(3, "k-means iterations from the previous snapshot's centroids", at_least=1)
-    storage: str = setting("float32", "number type of the stored embeddings", choices=("float32", "float16"))
-    index: str = setting("auto", "search structure", choices=("auto", "exact", "flat", "ivf", "hnsw"))
-    exact_up_to: int = setting(1_000_000, "entries up to which `auto` searches exactly", at_least=0)
+    storage: str = setting(Ask.storage, "number type of the stored embeddings", choices=("float32", "float16"))
+    index: str = setting(Ask.index, "search structure", choices=INDEXES)
+    exact_up_to: int = setting(Ask.exact_up_to, "entries up to which `auto` searches exactly", at_least=0)
     seed: int = setting(0, "seed of k-means", at_least=0)
 
 
@@ -209,6 +211,7 @@ def _index(rows: NDArray[np.float32], kind: str, seed: int) -> NDArray[np.uint8]
     if kind in ("exact", "flat"):
         return np.zeros(0, dtype=np.uint8)
     N, D = rows.shape
+    index: Any
     if kind == "hnsw":
         index = faiss.IndexHNSWFlat(D, 32, faiss.METRIC_INNER_PRODUCT)
     else:

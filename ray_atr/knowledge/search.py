@@ -17,12 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ray_atr.data.draws import hashes
 from ray_atr.knowledge.base import Snapshot
 from ray_atr.objectives.knowledge.retrieved import Granularity, Neighbours, Retrieved
 
 BLOCK = 16_384
 # FAISS computes small batches with a loop of dot products instead of a matrix product, ten times slower here.
 BLAS_FROM = 4
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Positions(NamedTuple):
@@ -129,7 +131,8 @@ class Searcher:
     ) -> Positions:
         """The neighbours' positions for audio [B, D] and text [B, K, D] where mask [B, K] is True.
 
-        Entries with the same id as the query's clip (`own_ids` [B]) are left out of the fine search.
+        Entries with the same id as the query's clip (`own_ids` [B]) are left out of the fine search. Audio searches audio
+        and text searches text, or each the other where the settings have `searches_across` (ANCE).
         """
         B, K, _ = text.shape
         wanted = torch.ones(B, K, dtype=torch.bool, device=text.device) if mask is None else mask
@@ -139,9 +142,12 @@ class Searcher:
         fine, coarse = getattr(self.settings, "fine", True), getattr(self.settings, "coarse", True)
         every = torch.ones(B, 1, dtype=torch.bool, device=audio.device)
         audio, text = audio.detach().float(), text.detach().float()
+        of_audio, of_text = [self.fine_audio], self.fine_text
+        if getattr(self.settings, "searches_across", False):
+            of_audio, of_text = self.fine_text[:1], [self.fine_audio]
         return Positions(
-            self._positions([self.fine_audio], audio[:, None], every, own, fine),
-            self._positions(self.fine_text, text, wanted, own, fine),
+            self._positions(of_audio, audio[:, None], every, own, fine),
+            self._positions(of_text, text, wanted, own, fine),
             self._positions([self.coarse_audio], audio[:, None], every, None, coarse),
             self._positions(self.coarse_text, text, wanted, None, coarse),
         )
@@ -201,6 +207,33 @@ class Searcher:
                 valid=by_text >= 0,
             ),
         )
+
+
+def draw_from_pool(positions: Positions, ids: Sequence[str], count: int, seed: int, step: int) -> Positions:
+    """`count` of the fine neighbours of each query, drawn anew each step and alike on any number of workers (ANCE).
+
+    The k-th clip's draws depend on (seed, step, its id) alone; entries that are absent are drawn last.
+    """
+
+    def drawn(found: Tensor, what: str) -> Tensor:
+        B, Q, pool = found.shape
+        if pool <= count:
+            return found
+        bits = hashes(ids, seed, "negatives", what, step)[:, None] + np.arange(Q * pool, dtype=np.uint64) * GOLDEN
+        keys = torch.from_numpy((_mixed(bits) >> np.uint64(11)).astype(np.int64)).view(B, Q, pool)
+        order = keys.to(found.device).masked_fill(found < 0, 2**62).argsort(dim=2)
+        return found.gather(2, order[:, :, :count])
+
+    return positions._replace(
+        fine_audio=drawn(positions.fine_audio, "audio"), fine_text=drawn(positions.fine_text, "text")
+    )
+
+
+def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's output function: turns a counter into unrelated bits."""
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
 
 
 def retrieve(

@@ -1,0 +1,80 @@
+"""Queues and momentum encoders."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import normalize
+
+from ray_atr.knowledge.memory import Momentum, Queue
+
+
+def batch(first, count, D=4, K=2):
+    """Clips numbered from `first`, whose embeddings say their number."""
+    numbers = torch.arange(first, first + count).float()
+    return numbers[:, None].expand(count, D), numbers[:, None, None].expand(count, K, D)
+
+
+def held(queue):
+    return sorted(int(row[0]) for row in queue.audio[: len(queue)])
+
+
+def test_a_queue_holds_the_last_clips_even_where_a_batch_crosses_its_end():
+    queue = Queue(7, 4, 2)
+    first = 0
+    for count in (3, 3, 3, 5, 1):
+        queue.push(*batch(first, count))
+        first += count
+        assert held(queue) == list(range(max(0, first - 7), first))
+    assert torch.equal(queue.audio[:, 0], queue.text[:, 1, 0])
+    queue.push(*batch(100, 20))
+    assert held(queue) == list(range(113, 120))
+
+
+def test_a_queue_goes_on_from_its_state():
+    queue, other = Queue(5, 4, 2), Queue(5, 4, 2)
+    queue.push(*batch(0, 3))
+    other.load_state_dict(queue.state_dict())
+    for one in (queue, other):
+        one.push(*batch(3, 4))
+    assert torch.equal(queue.audio, other.audio)
+    with pytest.raises(ValueError, match="queue"):
+        Queue(6, 4, 2).load_state_dict(queue.state_dict())
+
+
+def test_the_nearest_of_the_support_set_by_a_loop_within_a_language():
+    generator = torch.Generator().manual_seed(0)
+    queue = Queue(20, 6, 3)
+    audio, text = (normalize(torch.randn(*shape, generator=generator), dim=-1) for shape in ((15, 6), (15, 3, 6)))
+    mask = torch.rand(15, 3, generator=generator) > 0.4
+    mask[:, 2] = False
+    queue.push(audio, text, mask)
+    asked, words = (normalize(torch.randn(*shape, generator=generator), dim=-1) for shape in ((4, 6), (4, 3, 6)))
+    found = queue.nearest(asked, words).fine
+    for i in range(4):
+        best = max(range(15), key=lambda n: float(asked[i] @ audio[n]))
+        assert torch.equal(found.by_audio.audio[i, 0, 0], audio[best])
+        for k in range(2):
+            there = [n for n in range(15) if mask[n, k]]
+            best = max(there, key=lambda n: float(words[i, k] @ text[n, k]))
+            assert torch.equal(found.by_text.text[i, k, 0], text[best, k])
+            assert torch.equal(found.by_text.audio[i, k, 0], audio[best])
+            assert bool(found.by_text.valid[i, k, 0])
+    assert not found.by_text.valid[:, 2].any()
+    assert Queue(20, 6, 3).nearest(asked, words).fine is None
+
+
+def test_momentum_weights_are_the_running_mean_of_the_followed_ones():
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    follower = Momentum(model, 0.9)
+    expected = model[0].weight.detach().clone()
+    for step in range(3):
+        with torch.no_grad():
+            model[0].weight.add_(step + 1.0)
+            model[1].running_mean.add_(1.0)
+        follower.update(model)
+        expected = 0.9 * expected + 0.1 * model[0].weight.detach()
+    assert torch.allclose(follower.module[0].weight, expected)
+    assert torch.equal(follower.module[1].running_mean, model[1].running_mean)
+    assert not follower.module[0].weight.requires_grad

@@ -1,0 +1,162 @@
+"""MoCo, NNCLR and ANCE against loops over their papers' losses."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from ray_atr.knowledge.base import BaseSettings, build
+from ray_atr.knowledge.memory import Queue
+from ray_atr.knowledge.search import Searcher, draw_from_pool
+from ray_atr.objectives import Embeddings, Objective
+from ray_atr.objectives.knowledge import Ance, Moco, Nnclr
+from ray_atr.objectives.pairs import Contrastive, Triplet
+from ray_atr.objectives.schemes import CoAnchor, English, OneToK, Random
+
+B, K, D, Q = 5, 3, 8, 11
+TAU = 0.07
+
+
+def unit(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
+
+
+def filled_queue(dtype=torch.float64):
+    queue = Queue(Q, D, K)
+    queue.audio, queue.text = queue.audio.to(dtype), queue.text.to(dtype)
+    mask = torch.ones(Q, K, dtype=torch.bool)
+    mask[3, 0] = mask[4, 1] = False
+    queue.push(unit(Q, D, seed=20), unit(Q, K, D, seed=21), mask)
+    return queue
+
+
+def nce(anchor, positive, negatives):
+    own = math.exp(float(anchor @ positive) / TAU)
+    return -math.log(own / (own + sum(math.exp(float(anchor @ n) / TAU) for n in negatives)))
+
+
+def test_moco_is_its_papers_loss():
+    audio, text, queue = unit(B, D, seed=1), unit(B, K, D, seed=2), filled_queue()
+    audio_keys, text_keys = unit(B, D, seed=3), unit(B, K, D, seed=4)
+    found = queue.keys(audio_keys, text_keys)
+    english = [n for n in range(Q) if n != 3]
+    expected = 0.0
+    for i in range(B):
+        expected += 0.5 * nce(audio[i], text_keys[i, 0], [queue.text[n, 0] for n in english]) / B
+        expected += 0.5 * nce(text[i, 0], audio_keys[i], list(queue.audio)) / B
+    terms = Objective(knowledge=Moco())(Embeddings(audio=audio, text=text), retrieved=found)
+    assert float(terms.loss) == pytest.approx(expected, rel=1e-9)
+
+
+def test_nnclr_is_its_papers_loss():
+    audio, text, queue = unit(B, D, seed=1), unit(B, K, D, seed=2), filled_queue()
+    expected = 0.0
+    near_audio = [max(queue.audio, key=lambda q: float(audio[i] @ q)) for i in range(B)]
+    english = [queue.text[n, 0] for n in range(Q) if n != 3]
+    near_text = [max(english, key=lambda q: float(text[i, 0] @ q)) for i in range(B)]
+    for i in range(B):
+        expected += 0.5 * nce(near_audio[i], text[i, 0], [text[j, 0] for j in range(B) if j != i]) / B
+        expected += 0.5 * nce(near_text[i], audio[i], [audio[j] for j in range(B) if j != i]) / B
+    terms = Objective(knowledge=Nnclr())(Embeddings(audio=audio, text=text), retrieved=queue.nearest(audio, text))
+    assert float(terms.loss) == pytest.approx(expected, rel=1e-9)
+
+
+def snapshot_of(N=60):
+    return build(unit(N, D, seed=30).numpy(), unit(N, D, seed=31).numpy(), [f"c{i}" for i in range(N)], BaseSettings())
+
+
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_ance_is_its_papers_loss(in_batch):
+    audio, text, snapshot = unit(B, D, seed=1), unit(B, 1, D, seed=2), snapshot_of()
+    knowledge = Ance(pool=4, negatives=4, in_batch=in_batch)
+    searcher, ids = Searcher(snapshot, knowledge), [f"c{i}" for i in range(B)]
+    positions = searcher.search(audio, text, None, ids)
+    expected = 0.0
+    for i in range(B):
+        others = [n for n in range(60) if n != i]
+        hard_texts = sorted(others, key=lambda n: -float(np.dot(audio[i], snapshot.text[0, n])))[:4]
+        hard_clips = sorted(others, key=lambda n: -float(np.dot(text[i, 0], snapshot.audio[n])))[:4]
+        in_text = [text[j, 0] for j in range(B) if j != i and in_batch]
+        in_audio = [audio[j] for j in range(B) if j != i and in_batch]
+        texts = [torch.from_numpy(snapshot.text[0, n]).double() for n in hard_texts]
+        clips = [torch.from_numpy(snapshot.audio[n]).double() for n in hard_clips]
+        expected += 0.5 * nce(audio[i], text[i, 0], texts + in_text) / B
+        expected += 0.5 * nce(text[i, 0], audio[i], clips + in_audio) / B
+    found = searcher.look_up(positions)
+    found = type(found)(fine=_double(found.fine))
+    terms = Objective(knowledge=knowledge)(Embeddings(audio=audio, text=text), retrieved=found)
+    assert float(terms.loss) == pytest.approx(expected, rel=1e-6)
+
+
+def _double(granularity):
+    def widened(near):
+        return type(near)(near.audio.double(), near.text.double(), near.valid)
+
+    return type(granularity)(widened(granularity.by_audio), widened(granularity.by_text))
+
+
+def test_drawn_negatives_come_from_the_pool_depend_on_the_step_and_not_on_the_share():
+    audio, text, snapshot = unit(B, D, seed=1).float(), unit(B, K, D, seed=2).float(), snapshot_of()
+    ids = [f"c{i}" for i in range(B)]
+    pool = Searcher(snapshot, Ance(pool=20, negatives=6)).search(audio, text, None, ids)
+    drawn = draw_from_pool(pool, ids, 6, seed=0, step=9)
+    for i in range(B):
+        picked = drawn.fine_text[i, 1].tolist()
+        assert len(set(picked)) == 6
+        assert set(picked) <= set(pool.fine_text[i, 1].tolist())
+    assert not torch.equal(drawn.fine_audio, draw_from_pool(pool, ids, 6, seed=0, step=10).fine_audio)
+    half = type(pool)(*(part[3:] for part in pool))
+    assert torch.equal(drawn.fine_text[3:], draw_from_pool(half, ids[3:], 6, seed=0, step=9).fine_text)
+
+
+def test_a_pool_larger_than_the_base_still_has_a_finite_loss():
+    audio, text = unit(B, D, seed=1).requires_grad_(), unit(B, 1, D, seed=2)
+    for in_batch in (False, True):
+        knowledge = Ance(pool=50, negatives=50, in_batch=in_batch)
+        searcher = Searcher(snapshot_of(4), knowledge)
+        found = searcher.look_up(searcher.search(audio, text, None, [f"c{i}" for i in range(B)]))
+        terms = Objective(knowledge=knowledge)(
+            Embeddings(audio=audio, text=text), retrieved=type(found)(fine=_double(found.fine))
+        )
+        terms.loss.backward()
+        assert torch.isfinite(terms.loss)
+        assert torch.isfinite(audio.grad).all()
+
+
+@pytest.mark.parametrize("scheme", [English(), Random(), CoAnchor(), OneToK()])
+def test_every_scheme_takes_them(scheme):
+    mask = torch.ones(B, K, dtype=torch.bool)
+    mask[2, 1] = False
+    draw = torch.tensor([1, 2, 2, 1, 2])
+    queue, snapshot = filled_queue(), snapshot_of()
+    for knowledge in (Moco(), Nnclr(), Ance(pool=9, negatives=9)):
+        audio, text = unit(B, D, seed=1).requires_grad_(), unit(B, K, D, seed=2).requires_grad_()
+        batch = Embeddings(audio=audio, text=text, mask=mask)
+        if knowledge.name == "moco":
+            found = queue.keys(unit(B, D, seed=3), unit(B, K, D, seed=4))
+        elif knowledge.name == "nnclr":
+            found = queue.nearest(batch.audio.detach(), batch.text.detach())
+        else:
+            searcher = Searcher(snapshot, knowledge)
+            found = searcher.look_up(searcher.search(batch.audio, batch.text, mask))
+            found = type(found)(fine=_double(found.fine))
+        terms = Objective(scheme=scheme, knowledge=knowledge)(batch, draw=draw, retrieved=found)
+        terms.loss.backward()
+        assert torch.isfinite(audio.grad).all()
+        assert float(audio.grad.abs().sum()) > 0
+        assert (text.grad[2, 1] == 0).all()
+
+
+def test_what_they_are_not_defined_for_is_refused():
+    queue = filled_queue()
+    batch = Embeddings(audio=unit(B, D), text=unit(B, K, D))
+    with pytest.raises(ValueError, match="contrastive"):
+        Objective(pair=Triplet(), knowledge=Moco())(batch, retrieved=queue.keys(unit(B, D), unit(B, K, D)))
+    with pytest.raises(ValueError, match="pool"):
+        Ance(pool=3, negatives=4)
+    assert Objective(pair=Contrastive(), knowledge=Nnclr()).knowledge.neighbours == 1
