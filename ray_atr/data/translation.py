@@ -1,0 +1,446 @@
+"""Filling missing languages by machine, and checking translations by translating them back.
+
+A sequence-to-sequence model of many languages (NLLB or M2M100, by folder or hub id) translates the English captions of every
+clip that lacks a language. The new data set says in each row, and in the manifest, which languages a machine made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ray_atr.data.draws import hashes
+from ray_atr.data.languages import LANGUAGES, normalise, require_language, require_languages
+from ray_atr.data.schema import Clip, to_clips
+from ray_atr.data.shards import (
+    Manifest,
+    Shard,
+    iterate_rows,
+    open_folder,
+    order_shards,
+    read_manifest,
+    read_shard,
+    write_shard,
+)
+from ray_atr.data.unfinished import unfinished, write_note
+from ray_atr.settings import Settings, refuse, setting
+
+Translate = Callable[[Sequence[str], str, str], list[str]]
+"""texts, source language, target language -> texts."""
+Similarity = Callable[[Sequence[str], Sequence[str]], np.ndarray]
+"""back-translated texts, originals -> similarity of each, [N] in [0, 1] or, for embeddings, [-1, 1]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translation(Settings):
+    """Which model translates, into what, and how."""
+
+    model: str = setting(help="folder or hub id of a NLLB or M2M100 model")
+    languages: tuple[str, ...] = setting(tuple(LANGUAGES), "ISO 639-3 codes that every clip shall have")
+    source_language: str = setting("eng", "ISO 639-3 code that is translated from")
+    batch_size: int = setting(32, "captions translated at once", at_least=1)
+    num_beams: int = setting(4, "width of the beam search; 1 is greedy", at_least=1)
+    max_new_tokens: int = setting(128, "longest translation (tokens)", at_least=1)
+    ray: str = setting("always", "translate in Ray actors, or in this process", choices=("always", "never"))
+    actors: int = setting(1, "Ray actors, each with a copy of the model", at_least=1)
+    cpus_per_actor: float = setting(1.0, "logical CPUs of an actor", above=0)
+    gpus_per_actor: float = setting(0.0, "GPUs of an actor; it translates on the CPU without", at_least=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_languages(self.languages, "languages")
+        require_language(self.source_language, "source_language")
+
+
+class Translator:
+    """A translation model in memory. Deterministic: beam search, no sampling.
+
+    Raises ValueError where the model is not there or does not know a language.
+    """
+
+    def __init__(self, options: Translation) -> None:
+        import torch
+        from transformers import AutoModelForSeq2SeqLM
+
+        self.options = options
+        self.tokeniser = load_tokeniser(options.model)
+        self.token_of = {
+            code: language_token(self.tokeniser, code, options.model)
+            for code in {*options.languages, options.source_language}
+        }
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            model = AutoModelForSeq2SeqLM.from_pretrained(options.model)
+        except (OSError, ValueError) as error:
+            raise refuse("model", options.model, f"a NLLB or M2M100 model ({_first_line(error)})") from None
+        self.model = model.to(self.device).eval()
+        # Language tokens are not always marked as special, and must not end up in a caption.
+        self.not_text = {*self.tokeniser.all_special_ids, *getattr(self.tokeniser, "lang_token_to_id", {}).values()}
+
+    def __call__(self, texts: Sequence[str], source: str, target: str) -> list[str]:
+        """The texts in another language, in their order."""
+        import torch
+
+        # Texts of like length share a batch, so that little of it is padding.
+        order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+        translated = [""] * len(texts)
+        self.tokeniser.src_lang = self.token_of[source][0]
+        for start in range(0, len(order), self.options.batch_size):
+            rows = order[start : start + self.options.batch_size]
+            batch = self.tokeniser([texts[row] for row in rows], return_tensors="pt", padding=True, truncation=True)
+            with torch.inference_mode():
+                tokens = self.model.generate(
+                    **batch.to(self.device),
+                    forced_bos_token_id=self.token_of[target][1],
+                    num_beams=self.options.num_beams,
+                    do_sample=False,
+                    max_new_tokens=self.options.max_new_tokens,
+                )
+            for row, ids in zip(rows, tokens.tolist(), strict=True):
+                translated[row] = self._text([token for token in ids if token not in self.not_text])
+        return translated
+
+    def _text(self, ids: list[int]) -> str:
+        return normalise(self.tokeniser.decode(ids, skip_special_tokens=True)) if ids else ""
+
+
+def load_tokeniser(model: str) -> Any:
+    """The tokeniser of a translation model. ValueError where there is none."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise refuse("model", model, f"a NLLB or M2M100 model by folder or hub id ({_first_line(error)})") from None
+
+
+def language_token(tokeniser: Any, code: str, model: str) -> tuple[str, int]:
+    """What a tokeniser calls a language and the token that begins a text in it. ValueError where it does not know it."""
+    language = require_language(code)
+    if hasattr(tokeniser, "get_lang_id"):  # M2M100
+        try:
+            return language.iso_639_1, int(tokeniser.get_lang_id(language.iso_639_1))
+        except KeyError:
+            raise refuse("languages", code, f"languages that {model} knows") from None
+    token = tokeniser.convert_tokens_to_ids(language.tag)
+    if token is None or token == tokeniser.unk_token_id:
+        raise refuse("languages", code, f"languages that {model} knows")
+    return language.tag, int(token)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+def fill_clips(clips: Sequence[Clip], translate: Translate, options: Translation, blank: Counter[str]) -> list[Clip]:
+    """The clips with every language that they lacked, translated from their captions in the source language.
+
+    A clip of which a caption comes back blank stays without that language, since caption j must be the same sentence in
+    every language; `blank` counts these. A clip without captions in the source language stays as it is.
+    """
+    captions = [dict(clip.captions) for clip in clips]
+    translated = [list(clip.translated) for clip in clips]
+    for target in options.languages:
+        rows = [row for row, held in enumerate(captions) if target not in held and options.source_language in held]
+        texts = [text for row in rows for text in captions[row][options.source_language]]
+        if not texts:
+            continue
+        answers = iter(translate(texts, options.source_language, target))
+        for row in rows:
+            own = [next(answers) for _ in captions[row][options.source_language]]
+            if all(own):
+                captions[row][target] = tuple(own)
+                translated[row].append(target)
+            else:
+                blank[target] += 1
+    return [
+        dataclasses.replace(clip, captions=held, translated=tuple(made))
+        for clip, held, made in zip(clips, captions, translated, strict=True)
+    ]
+
+
+def translate_shard(
+    manifest: Manifest, shard: Shard, work: str, target: str, translate: Translate, options: Translation
+) -> dict[str, Any]:
+    """Write one shard with its missing languages filled; returns its note. Memory holds one batch of rows."""
+    blank: Counter[str] = Counter()
+
+    def filled() -> Iterator[Clip]:
+        for batch in read_shard(manifest, shard):
+            yield from fill_clips(to_clips(batch), translate, options, blank)
+
+    written = write_shard(open_folder(target), shard.file, shard.split, filled())
+    assert written is not None, f"{shard.file} has no rows"
+    note = {"shard": dataclasses.asdict(written), "blank": dict(blank)}
+    write_note(open_folder(work), shard.file, note)
+    return note
+
+
+class TranslateShards:
+    """A Ray Data actor: loads the model once, then writes one shard a row."""
+
+    def __init__(self, data: str, work: str, target: str, options: Translation) -> None:
+        self.manifest, self.work, self.target, self.options = read_manifest(data), work, target, options
+        self.translator = Translator(options)
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        shard = self.manifest.shards[row["index"]]
+        note = translate_shard(self.manifest, shard, self.work, self.target, self.translator, self.options)
+        return {"index": row["index"], "note": json.dumps(note)}
+
+
+def fill_languages(
+    data: str | Path,
+    out: str | Path,
+    options: Translation,
+    *,
+    translate: Translate | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Manifest:
+    """A copy of a data set with every language filled; a stopped run goes on with the shards that are missing.
+
+    `translate` replaces the model (then in this process). ValueError where the model or a language is not there, or a
+    clip has nothing to translate from.
+    """
+    manifest = read_manifest(data)
+    if not manifest.num_captions(options.source_language):
+        raise refuse(
+            "source_language", options.source_language, "languages of the data: " + ", ".join(manifest.languages)
+        )
+    if translate is None:
+        tokeniser = load_tokeniser(options.model)
+        for code in {*options.languages, options.source_language}:
+            language_token(tokeniser, code, options.model)
+    with unfinished(out) as state:
+        origin = _origin(manifest, options)
+        state.keep_work_of(origin)
+        if held := state.finished_before(origin):
+            state.remove()
+            return held
+        finished, notes, done = state.notes(), {}, 0
+        todo = []
+        for index, shard in enumerate(manifest.shards):
+            if shard.file in finished:
+                notes[index] = state.read_note(shard.file)
+                done += shard.num_rows
+            else:
+                todo.append(index)
+        folders = (state.work.name, state.target.name)
+        results = (
+            _run_here(manifest, todo, *folders, translate or Translator(options), options)
+            if translate is not None or options.ray == "never"
+            else _run_with_ray(manifest, todo, *folders, options)
+        )
+        for index, note in results:
+            notes[index] = note
+            done += manifest.shards[index].num_rows
+            if progress is not None:
+                progress(done, manifest.num_rows)
+        blank = sum((Counter(note["blank"]) for note in notes.values()), Counter())
+        lines = [f"languages filled from {options.source_language} by {Path(options.model).name}"]
+        lines += [f"{code}: {number} clips stay without, a translation was blank" for code, number in blank.items()]
+        return state.finish(
+            Manifest(
+                name=manifest.name,
+                licence=manifest.licence,
+                shards=order_shards(Shard(**notes[index]["shard"]) for index in range(len(manifest.shards))),
+                skipped=manifest.skipped,
+                notes=(*manifest.notes, *lines),
+                origin=origin,
+            )
+        )
+
+
+def _origin(manifest: Manifest, options: Translation) -> str:
+    model = Path(options.model)
+    files = sorted((path.name, path.stat().st_size) for path in model.iterdir()) if model.is_dir() else []
+    asked = [options.model, options.languages, options.source_language, options.num_beams, options.max_new_tokens]
+    return hashlib.sha256(json.dumps([manifest.hash, asked, files]).encode()).hexdigest()
+
+
+def _run_here(
+    manifest: Manifest, todo: list[int], work: str, target: str, translate: Translate, options: Translation
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    for index in todo:
+        yield index, translate_shard(manifest, manifest.shards[index], work, target, translate, options)
+
+
+def _run_with_ray(
+    manifest: Manifest, todo: list[int], work: str, target: str, options: Translation
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    if not todo:
+        return
+    from ray_atr.runtime import start_ray
+
+    start_ray()
+    import ray
+
+    rows = ray.data.from_items([{"index": index} for index in todo], override_num_blocks=len(todo))
+    arguments = {"data": manifest.folder, "work": work, "target": target, "options": options}
+    translated = rows.map(
+        TranslateShards,  # type: ignore[arg-type]
+        fn_constructor_kwargs=arguments,
+        compute=ray.data.ActorPoolStrategy(size=options.actors),
+        num_cpus=options.cpus_per_actor,
+        num_gpus=options.gpus_per_actor or None,
+    )
+    for row in translated.iter_rows():
+        yield int(row["index"]), json.loads(row["note"])
+
+
+# --- back-translation
+
+
+@dataclass(frozen=True)
+class BackTranslation:
+    """How close one language's captions come to the English ones when they are translated back."""
+
+    language: str
+    is_machine_made: bool
+    similarity: np.ndarray
+    worst: list[tuple[float, str, str, str]] = field(default_factory=list)
+    """similarity, English, caption, caption translated back."""
+
+    @property
+    def mean(self) -> float:
+        return float(self.similarity.mean())
+
+
+def back_translate(
+    manifest: Manifest,
+    split: str,
+    translate: Translate,
+    languages: Sequence[str],
+    *,
+    samples: int = 200,
+    similarity: Similarity | None = None,
+    source_language: str = "eng",
+    num_worst: int = 3,
+) -> list[BackTranslation]:
+    """Translate a sample of captions back and compare with the originals, language by language.
+
+    The check of Yin et al. 2025 (ACL), Appendix A, with any measure of similarity: chrF of the texts by default, or the
+    cosine of sentence embeddings. The same captions are drawn for every language that has them. ValueError where a
+    language has no captions beside the source language's.
+    """
+    similarity = similarity or (
+        lambda found, wanted: np.array([chrf(a, b) for a, b in zip(found, wanted, strict=True)])
+    )
+    pairs = _sample(manifest, split, [code for code in languages if code != source_language], samples, source_language)
+    results = []
+    for language, rows in pairs.items():
+        if not rows:
+            raise refuse("languages", language, f"languages of split {split}: {', '.join(manifest.languages)}")
+        originals, captions = [row[1] for row in rows], [row[2] for row in rows]
+        back = translate(captions, language, source_language)
+        values = np.asarray(similarity(back, originals), dtype=np.float64)
+        order = np.argsort(values, kind="stable")[:num_worst]
+        results.append(
+            BackTranslation(
+                language=language,
+                is_machine_made=any(row[3] for row in rows),
+                similarity=values,
+                worst=[(float(values[i]), originals[i], captions[i], back[i]) for i in order],
+            )
+        )
+    return results
+
+
+def _sample(
+    manifest: Manifest, split: str, languages: Sequence[str], samples: int, source_language: str
+) -> dict[str, list[tuple[int, str, str, bool]]]:
+    """(hash, original, caption, made by machine) of the captions with the smallest hashes, a list a language."""
+    chosen: dict[str, list[tuple[int, str, str, bool]]] = {code: [] for code in languages}
+    for row in iterate_rows(manifest, split, ["clip_id", "captions", "translated"]):
+        originals = row["captions"].get(source_language, [])
+        order = hashes([f"{row['clip_id']}/{j}" for j in range(len(originals))], 0, "back-translation")
+        for code in languages:
+            texts = row["captions"].get(code, [])
+            if len(texts) == len(originals):
+                made = code in row["translated"]
+                chosen[code] += [(int(order[j]), originals[j], texts[j], made) for j in range(len(texts))]
+            if len(chosen[code]) > 4 * samples:
+                chosen[code] = sorted(chosen[code])[:samples]
+    return {code: sorted(rows)[:samples] for code, rows in chosen.items()}
+
+
+def chrf(found: str, wanted: str, order: int = 6, beta: float = 2.0) -> float:
+    """Character n-gram F-score of a text against a reference, in [0, 1]; white space does not count.
+
+    M. Popović, "chrF: character n-gram F-score for automatic MT evaluation", WMT 2015: precision and recall are averaged
+    over n = 1 ... 6 and recall weighs beta^2 times. Lengths n that either text is too short for are left out.
+    """
+    found, wanted = "".join(found.split()), "".join(wanted.split())
+    precisions, recalls = [], []
+    for n in range(1, order + 1):
+        ours, theirs = _ngrams(found, n), _ngrams(wanted, n)
+        if not ours or not theirs:
+            continue
+        common = sum((ours & theirs).values())
+        precisions.append(common / sum(ours.values()))
+        recalls.append(common / sum(theirs.values()))
+    if not precisions or sum(precisions) + sum(recalls) == 0:
+        return 0.0
+    precision, recall = float(np.mean(precisions)), float(np.mean(recalls))
+    return (1 + beta**2) * precision * recall / (beta**2 * precision + recall)
+
+
+def _ngrams(text: str, n: int) -> Counter[str]:
+    return Counter(text[start : start + n] for start in range(len(text) - n + 1))
+
+
+class EmbeddingSimilarity:
+    """Cosine of mean-pooled sentence embeddings by a transformers encoder (folder or hub id)."""
+
+    def __init__(self, model: str, batch_size: int = 32) -> None:
+        from transformers import AutoModel
+
+        self.tokeniser = load_tokeniser(model)
+        try:
+            self.model = AutoModel.from_pretrained(model).eval()
+        except (OSError, ValueError) as error:
+            raise refuse("embedder", model, f"a text encoder by folder or hub id ({_first_line(error)})") from None
+        self.batch_size = batch_size
+
+    def __call__(self, found: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
+        return np.asarray((self._embed(found) * self._embed(wanted)).sum(axis=1))
+
+    def _embed(self, texts: Sequence[str]) -> np.ndarray:
+        import torch
+
+        parts = []
+        for start in range(0, len(texts), self.batch_size):
+            batch = self.tokeniser(
+                list(texts[start : start + self.batch_size]), return_tensors="pt", padding=True, truncation=True
+            )
+            with torch.inference_mode():
+                states = self.model(**batch).last_hidden_state
+            mask = batch["attention_mask"].unsqueeze(-1)
+            pooled = (states * mask).sum(dim=1) / mask.sum(dim=1)
+            parts.append(torch.nn.functional.normalize(pooled, dim=1).numpy())
+        return np.concatenate(parts)
+
+
+def back_translation_table(results: Sequence[BackTranslation], names: Mapping[str, str] | None = None) -> list[str]:
+    """Lines of a table: language, captions, mean and lowest tenth of the similarity, then the worst examples."""
+    lines = [f"{'language':<10}{'made by':<10}{'captions':>10}{'mean':>8}{'10%':>8}{'lowest':>8}"]
+    for result in results:
+        name = (names or {}).get(result.language, result.language)
+        values = result.similarity
+        lines.append(
+            f"{name:<10}{'machine' if result.is_machine_made else 'human':<10}{len(values):>10,}{result.mean:>8.3f}"
+            f"{np.quantile(values, 0.1):>8.3f}{values.min():>8.3f}"
+        )
+    for result in results:
+        lines += ["", f"{result.language}, the farthest:"]
+        for value, original, caption, back in result.worst:
+            lines += [f"  {value:.3f}  {original}", f"         {caption}", f"         {back}"]
+    return lines
