@@ -3,10 +3,10 @@
     uv run python benchmarks/bench_towers_gpu.py                  # a CUDA device; CED-Base + SONAR's encoder, random weights
     uv run python benchmarks/bench_towers_gpu.py --size tiny      # any machine: shows that it runs, and that gradients agree
 
-Weights and data are random; what counts is how much is computed and kept. Captions have the lengths of AudioCaps' (longest about
-2.2 times the mean in a batch). The forms are timed in turn, `--repeats` rounds, and the median is shown. Three forms of kcl:
-`kcl padded` encodes all languages at once, padded to the longest caption (as the paper does); `kcl grouped` encodes them at once in
-groups of similar length; `kcl by language` encodes and back-propagates one language after the other on one audio graph.
+Weights and data are random; what counts is how much is computed and kept. Captions have the lengths of AudioCaps' (longest
+about 2.2 times the mean in a batch). The forms are timed in turn, `--repeats` rounds, and the median is shown. Forms of kcl:
+`kcl padded` encodes all languages at once, padded to the longest caption (as the paper does); `kcl grouped` encodes them at once
+in groups of similar length; `kcl by language` encodes and back-propagates one language after the other on one audio graph.
 Their gradients are compared in float32 before anything is timed.
 """
 
@@ -228,14 +228,11 @@ def main() -> None:
     print(f"gradients of the forms of kcl agree to {difference:.1e} (float32)")
     results = measure(towers, batch, device, options.repeats)
     base, padded = results["ml_clap"], results["kcl padded"]
-    print(
-        f"\n{'form':20} {'ms':>8} {'time':>6} {'/padded':>8} {'MB alloc':>9} {'memory':>7} {'MB res.':>8} {'memory':>7}   ATRI mem, time"
-    )
+    columns = f"{'ms':>8} {'time':>6} {'/padded':>8} {'MB alloc':>9} {'memory':>7} {'MB res.':>8} {'memory':>7}"
+    print(f"\n{'form':20} {columns}   ATRI memory, time")
     for form, (seconds, allocated, reserved) in results.items():
-        ratios = [
-            value / reference if reference else float("nan")
-            for value, reference in zip((allocated, reserved), base[1:])
-        ]
+        peaks = zip((allocated, reserved), base[1:], strict=True)
+        ratios = [value / reference if reference else float("nan") for value, reference in peaks]
         paper = "{:.2f}, {:.2f}".format(*PAPER[form]) if form in PAPER else ""
         print(
             f"{form:20} {1e3 * seconds:8.1f} {seconds / base[0]:6.2f} {seconds / padded[0]:8.2f} "
