@@ -93,8 +93,11 @@ class EvaluationSettings(Settings):
 
     every_epochs: int = setting(1, "epochs between validations", at_least=1)
     batch_size: int = setting(64, "clips or captions embedded at a time", at_least=1)
+    validation_captions: int = setting(
+        0, "captions a clip and language that a validation during training asks for; 0: all of them", at_least=0
+    )
     select_by: str = setting(
-        "text_to_audio/mean/recall_at_1", "validation metric whose best epoch is kept; higher is better"
+        "text_to_audio/eng/recall_at_1", "validation metric whose best epoch is kept; higher is better"
     )
     ranking: str = setting(
         "similarity",

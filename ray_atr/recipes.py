@@ -10,7 +10,17 @@ from ray_atr.override import override
 
 def quickstart() -> Experiment:
     """The synthetic soundscapes and two small towers: seconds an epoch on one CPU core."""
-    return override(Experiment(), {"train.epochs": 8, "train.batch_size": 64, "train.learning_rate": 2e-3})
+    return override(
+        Experiment(),
+        {
+            "train.epochs": 7,
+            "train.batch_size": 64,
+            "train.learning_rate": 2e-3,
+            # A worker process of its own would take longer to start than a short trial trains.
+            "scaling.workers": 0,
+            "evaluation.validation_captions": 1,
+        },
+    )
 
 
 RECIPES: dict[str, Callable[[], Experiment]] = {

@@ -126,7 +126,7 @@ def _prepare_all(experiments: Sequence[Experiment], home: Path, say: Say) -> Non
 
 def check_batch_fits(experiment: Experiment, features: Path) -> None:
     """ValueError where the global batch cannot be filled from the training split."""
-    from ray_atr.data.cache import open_features
+    from ray_atr.data.features import open_features
     from ray_atr.data.plan import check_batch_size
 
     num_clips = len(open_features(features, experiment.data.train_split))
@@ -266,8 +266,8 @@ class ConsoleProgress(SweepListener):
         recall = [
             f"{direction} R@1 {100 * metrics[key]:.1f}%"
             for direction, key in (
-                ("text>audio", "text_to_audio/mean/recall_at_1"),
-                ("audio>text", "audio_to_text/mean/recall_at_1"),
+                ("text>audio", "text_to_audio/eng/recall_at_1"),
+                ("audio>text", "audio_to_text/eng/recall_at_1"),
             )
             if key in metrics
         ]

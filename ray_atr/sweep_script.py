@@ -12,11 +12,14 @@ from typing import Any
 from ray_atr.experiment import Experiment
 from ray_atr.override import flatten, override
 from ray_atr.recipes import RECIPES
+from ray_atr.report import summary_table, write_report
 from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.runtime import code_version, home
 from ray_atr.settings import nearest, refuse
 from ray_atr.sweep import ConsoleProgress, SweepListener, SweepResult, sweep
-from ray_atr.tracking import Tracker
+from ray_atr.tracking import Tracker, mlflow_command
+
+EXIT_FAILED_TRIALS = 1
 
 
 def run_sweep_script(
@@ -51,7 +54,7 @@ def run_sweep_script(
         listeners.append(Tracking(tracker))
     started = time.monotonic()
     result = sweep(run, points, where, listeners=listeners, concurrency=concurrency, retry_failed=retry_failed)
-    _finish(run, result, time.monotonic() - started)
+    _finish(run, result, time.monotonic() - started, tracker)
 
 
 class Tracking(SweepListener):
@@ -107,17 +110,27 @@ def _open_or_create(
     return run
 
 
-def _finish(run: RunFolder, result: SweepResult, seconds: float) -> None:
+def _finish(run: RunFolder, result: SweepResult, seconds: float, tracker: Tracker | None) -> None:
+    """Report, then say where everything is; exit with 1 where a trial failed, with 130 where trials are left to do."""
+    if result.finished:
+        write_report(run.path)
+        print(f"\n{summary_table(run.path)}")
+    if tracker is not None:
+        tracker.finish_sweep(is_complete=not result.unfinished)
     print(f"\n{len(result.finished)} trials finished, {len(result.failed)} failed, in {seconds / 60:.1f} minutes")
-    print(f"run folder: {run.path}")
+    for trial_id in result.failed:
+        described = run.trial(trial_id).describe()
+        print(f"failed: {described['name']}: {described['error']}", file=sys.stderr)
+    print(f"run folder:  {run.path}")
+    if result.finished:
+        print(f"report:      {run.path / 'report' / 'report.html'}")
+        if tracker is not None:
+            print(f"compare:     {mlflow_command(run.path)}")
     if result.unfinished:
         raise KeyboardInterrupt(f"{len(result.unfinished)} trials to do; go on with --resume {run.path}")
     if result.failed:
-        for trial_id in result.failed:
-            described = run.trial(trial_id).describe()
-            print(f"failed: {described['name']}: {described['error']}", file=sys.stderr)
-        print(f"run them again with --resume {run.path} --retry-failed", file=sys.stderr)
-        raise SystemExit(1)
+        print(f"run the failed ones again with --resume {run.path} --retry-failed", file=sys.stderr)
+        raise SystemExit(EXIT_FAILED_TRIALS)
 
 
 def choose_recipe(name: str) -> Experiment:

@@ -16,21 +16,17 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from filelock import FileLock
 
 from ray_atr.data.audio import FrontEnd, clip_features
+from ray_atr.data.features import FEATURE_DTYPE, MANIFEST_FILE
 from ray_atr.data.shards import Manifest, Shard, read_manifest, read_shard
 from ray_atr.override import flatten
 
-MANIFEST_FILE = "manifest.json"
-FEATURE_DTYPE = np.float16
 Progress = Callable[[int, int], None]
 
 
@@ -91,9 +87,10 @@ def _run_with_ray(jobs: Sequence[tuple[str, int, FrontEnd, str]]) -> Iterator[in
 
     if not jobs:
         return
-    dataset = ray.data.from_items([{"job": list(job)} for job in jobs], override_num_blocks=len(jobs))
+    dataset = ray.data.from_items([{"position": position} for _, position, _, _ in jobs], override_num_blocks=len(jobs))
     # A block is one shard, so memory is bounded by the shards in work; half a CPU each lets readers run beside trainers.
-    computed = dataset.map(lambda row: {"num_rows": compute_shard(tuple(row["job"]))}, num_cpus=0.5)
+    by_position = {job[1]: job for job in jobs}
+    computed = dataset.map(lambda row: {"num_rows": compute_shard(by_position[row["position"]])}, num_cpus=0.5)
     for row in computed.iter_rows():
         yield int(row["num_rows"])
 
@@ -157,76 +154,3 @@ def remove_features(folder: Path) -> None:
     """Delete a cache folder, its manifest first, so that a half-deleted one is never taken for whole."""
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
     shutil.rmtree(folder)
-
-
-@dataclass(frozen=True)
-class FeatureSet:
-    """One split of a cache folder: N clips, their features by row number, their captions by language."""
-
-    folder: Path
-    split: str
-    num_mels: int
-    shard_files: tuple[str, ...]
-    shard_starts: np.ndarray
-    captions: pa.Table = field(repr=False)
-
-    def __len__(self) -> int:
-        return int(self.captions.num_rows)
-
-    @cached_property
-    def clip_ids(self) -> list[str]:
-        return self.captions.column("clip_id").to_pylist()  # type: ignore[no-any-return]
-
-    @cached_property
-    def labels(self) -> list[list[str]]:
-        return self.captions.column("labels").to_pylist()  # type: ignore[no-any-return]
-
-    @property
-    def languages(self) -> list[str]:
-        return [name for name in self.captions.column_names if name not in ("clip_id", "labels")]
-
-    def captions_in(self, language: str, rows: np.ndarray | None = None) -> list[list[str]]:
-        """The captions in one language of the given rows (of all rows by default), a list a clip, empty where absent."""
-        if language not in self.captions.column_names:
-            return [[]] * (len(self) if rows is None else len(rows))
-        column = self.captions.column(language)
-        return (column if rows is None else column.take(pa.array(rows))).to_pylist()  # type: ignore[no-any-return]
-
-    @cached_property
-    def _shards(self) -> list[pa.Table]:
-        return [pa.ipc.open_file(pa.memory_map(str(self.folder / name))).read_all() for name in self.shard_files]
-
-    def features(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Features of the given rows, zero-padded to the longest: `[n, T, F]` float16, and their frames `[n]`."""
-        shard_of = np.searchsorted(self.shard_starts, rows, side="right") - 1
-        arrays = []
-        for row, shard in zip(rows, shard_of, strict=True):
-            scalar = self._shards[shard].column("features")[int(row - self.shard_starts[shard])]
-            arrays.append(np.frombuffer(scalar.as_buffer(), FEATURE_DTYPE).reshape(-1, self.num_mels))
-        frames = np.array([len(array) for array in arrays], np.int64)
-        padded = np.zeros((len(arrays), int(frames.max(initial=0)), self.num_mels), FEATURE_DTYPE)
-        for index, array in enumerate(arrays):
-            padded[index, : len(array)] = array
-        return padded, frames
-
-
-@lru_cache(maxsize=32)
-def open_features(folder: Path, split: str) -> FeatureSet:
-    """Open one split of a whole cache folder. ValueError when the folder is not whole or has no such split."""
-    path = folder / MANIFEST_FILE
-    if not path.is_file():
-        raise ValueError(f"{folder}: not a whole feature cache ({MANIFEST_FILE} is missing)")
-    content = json.loads(path.read_text())
-    if split not in content["splits"]:
-        raise ValueError(f"{folder}: no split {split!r}; it has {', '.join(content['splits'])}")
-    shards = content["splits"][split]
-    starts = np.concatenate([[0], np.cumsum([shard["num_rows"] for shard in shards])[:-1]])
-    captions = pa.ipc.open_file(pa.memory_map(str(folder / f"{split}.captions.arrow"))).read_all()
-    return FeatureSet(
-        folder=folder,
-        split=split,
-        num_mels=int(content["num_features"]) if "num_features" in content else int(content["front_end"]["num_mels"]),
-        shard_files=tuple(shard["file"] for shard in shards),
-        shard_starts=starts.astype(np.int64),
-        captions=captions,
-    )

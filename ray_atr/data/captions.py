@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.data import draws
-from ray_atr.data.cache import FeatureSet
+from ray_atr.data.features import FeatureSet
 from ray_atr.data.noise import Noise, caption_owners
 
 POSITIVES = ("captions", "labels", "identity")

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ray_atr.data.cache import FeatureSet, open_features
+from ray_atr.data.features import FeatureSet, read_block
 from ray_atr.data.plan import Plan
 
 # Steps read by one task: enough that a task is worth its start, few enough that the first batch comes soon.
@@ -80,7 +78,7 @@ def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]
     items = [{"epoch": epoch, "step": step, "rows": rows} for epoch, step, rows in steps]
     dataset = ray.data.from_items(items, override_num_blocks=_num_blocks(features, steps))
     dataset = dataset.map_batches(
-        _read_block,
+        read_block,
         fn_kwargs={"folder": str(features.folder), "split": features.split},
         batch_size=None,
         num_cpus=READER_CPUS,
@@ -94,20 +92,3 @@ def _num_blocks(features: FeatureSet, steps: list[Step]) -> int:
     bytes_per_step = sample.nbytes * len(steps[0][2])
     steps_per_block = max(1, min(BLOCK_BYTES // max(bytes_per_step, 1), 32))
     return -(-len(steps) // steps_per_block)
-
-
-def _read_block(batch: dict[str, Any], folder: str, split: str) -> dict[str, Any]:
-    features = open_features(Path(folder), split)
-    read = [features.features(np.asarray(rows)) for rows in batch["rows"]]
-    return {
-        **batch,
-        "features": _ragged([array for array, _ in read]),
-        "frames": _ragged([frames for _, frames in read]),
-    }
-
-
-def _ragged(arrays: list[np.ndarray]) -> np.ndarray:
-    """An object array of arrays: Ray Data stores it as a tensor column whose rows may differ in shape."""
-    column = np.empty(len(arrays), object)
-    column[:] = arrays
-    return column

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ray_atr.data.cache import open_features
 from ray_atr.data.captions import TrainingCaptions
+from ray_atr.data.features import open_features
 from ray_atr.data.plan import Plan, check_batch_size, steps_per_epoch, training_plan
 from ray_atr.data.stream import FeatureBatch, stream
 from ray_atr.experiment import Experiment
@@ -209,7 +209,7 @@ class _Run:
         is_final = progress.epoch == experiment.train.epochs
         if progress.epoch % experiment.evaluation.every_epochs == 0 or is_final:
             started = time.perf_counter()
-            metrics.update(self._evaluate(experiment.data.validation_split))
+            metrics.update(self._evaluate(experiment.data.validation_split, experiment.evaluation.validation_captions))
             metrics["seconds/validation"] = time.perf_counter() - started
             value = metrics.get(experiment.evaluation.select_by)
             if value is None and self.group.is_first:
@@ -224,9 +224,10 @@ class _Run:
         metrics["best_epoch"] = progress.best_epoch
         progress.history.append(metrics)
 
-    def _evaluate(self, split: str) -> dict[str, float]:
+    def _evaluate(self, split: str, max_captions: int = 0) -> dict[str, float]:
+        features = open_features(self.prepared.features, split)
         return evaluate_split(
-            self.retriever, self.texts, open_features(self.prepared.features, split), self.experiment, self.group
+            self.retriever, self.texts, features, self.experiment, self.group, max_captions=max_captions
         )
 
     def _save(self) -> None:

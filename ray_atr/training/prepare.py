@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from ray_atr.data.cache import ensure_features, open_features
+from ray_atr.data.cache import ensure_features
+from ray_atr.data.features import open_features
 from ray_atr.data.shards import read_manifest
 from ray_atr.experiment import Experiment
 from ray_atr.models.text.tokenizer import train_tokenizer

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ray_atr.data.cache import MANIFEST_FILE, FeatureSet
+from ray_atr.data.features import MANIFEST_FILE, FeatureSet
 from ray_atr.data.plan import evaluation_plan
 from ray_atr.data.stream import stream
 from ray_atr.evaluation import modality_gap
@@ -49,10 +49,17 @@ def embed_captions(texts: TextBatcher, captions: Sequence[str], language: str, g
 
 
 def evaluate_split(
-    retriever: Retriever, texts: TextBatcher, features: FeatureSet, experiment: Experiment, group: WorkerGroup
+    retriever: Retriever,
+    texts: TextBatcher,
+    features: FeatureSet,
+    experiment: Experiment,
+    group: WorkerGroup,
+    *,
+    max_captions: int = 0,
 ) -> dict[str, float]:
     """Retrieval metrics of a split: `text_to_audio/fra/recall_at_1`, ... for each language and their `mean`.
 
+    `max_captions` limits the captions of a clip and language to the first ones; 0 takes all of them.
     All workers take part and all get the metrics.
     """
     was_training = retriever.training
@@ -64,7 +71,7 @@ def evaluate_split(
     by_language: list[dict[str, float]] = []
     for language in experiment.data.languages:
         of_clip = features.captions_in(language)
-        pairs = [(clip, caption) for clip, captions in enumerate(of_clip) for caption in captions]
+        pairs = [(clip, caption) for clip, captions in enumerate(of_clip) for caption in captions[: max_captions or None]]
         if not pairs:
             continue
         if by_label:
