@@ -90,7 +90,7 @@ def test_two_workers_give_the_loss_and_gradients_of_one(home: Path, tmp_path: Pa
             assert difference < 1e-5, f"{name}: relative difference {difference:.1e}"
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """Stands for a process that dies."""
 
 
@@ -114,13 +114,13 @@ def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
     def dying_step(*arguments: Any, **options: Any) -> dict[str, float]:
         nonlocal steps
         if steps == kill_after_steps:
-            raise Killed
+            raise KilledError
         steps += 1
         return training_step(*arguments, **options)
 
     reports: list[dict[str, Any]] = []
     monkeypatch.setattr(loop, "training_step", dying_step)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         train(experiment, prepared, tmp_path / "killed", reports.append, use_ray_data=False)
     monkeypatch.setattr(loop, "training_step", training_step)
     np.random.seed(123)

@@ -1,0 +1,117 @@
+"""A sweep on a real Ray: trials are recorded, failures do not end it, nothing finished is repeated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_atr.run_folder import FAILED, RunFolder, make_trial_id
+from ray_atr.sweep import SweepListener, sweep
+from ray_atr.training.checkpoint import load_checkpoint
+
+from tiny import make_data, tiny
+
+pytestmark = pytest.mark.ray
+
+POINTS = [{"objective": name, "data.noise.ratio": 0.2, "seed": 0} for name in ("contrastive", "m_ltm_pot")]
+
+
+class Listener(SweepListener):
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str]] = []
+
+    def trial_started(self, trial: Any) -> None:
+        self.events.append(("started", trial.trial_id))
+
+    def trial_finished(self, trial: Any) -> None:
+        self.events.append(("finished", trial.trial_id))
+
+    def trial_failed(self, trial: Any, error: str) -> None:
+        self.events.append(("failed", error))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    make_data(folder / "tones")
+    return folder
+
+
+def new_run(home: Path, name: str, **changes: Any) -> RunFolder:
+    experiment = tiny(home / "tones", train__epochs=2, **changes)
+    return RunFolder.create(home / "runs" / name, experiment, {"name": "test", "varied": ["objective"], "seeds": [0]})
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_trials_are_recorded_and_not_repeated(home: Path, workers: int) -> None:
+    run = new_run(home, f"workers-{workers}", scaling__workers=workers)
+    first = Listener()
+    result = sweep(run, POINTS, home, listeners=[first], say=lambda message: None)
+    assert sorted(result.finished) == sorted(make_trial_id(point) for point in POINTS)
+    for trial in run.trials():
+        assert [row["epoch"] for row in trial.epochs()] == [1, 2]
+        outcome = json.loads((trial.folder / "result.json").read_text())
+        assert 0 <= outcome["test"]["text_to_audio/fra/recall_at_1"] <= 1
+        assert outcome["last"]["audio_to_text/mean/recall_at_10"] >= 0
+    again = Listener()
+    assert sweep(run, POINTS, home, listeners=[again], say=lambda message: None).finished == result.finished
+    assert again.events == []
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_failed_trial_is_named_and_retried_only_when_asked(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = new_run(home, "failing", scaling__workers=0)
+    # A metric that no validation has: found when the trial runs, like any mistake that cannot be seen before.
+    broken = {"evaluation.select_by": "text_to_audio/eng/recall_at_3"}
+    points = [{"seed": 1, **broken}, {"seed": 2}]
+    listener = Listener()
+    result = sweep(run, points, home, listeners=[listener], say=lambda message: None)
+    assert (len(result.finished), len(result.failed)) == (1, 1)
+    failed = run.trial(result.failed[0]).describe()
+    assert failed["status"] == FAILED
+    assert "evaluation.select_by: got 'text_to_audio/eng/recall_at_3'" in failed["error"]
+    assert ("failed", failed["error"]) in listener.events
+    quiet = Listener()
+    sweep(run, points, home, listeners=[quiet], say=lambda message: None)
+    assert quiet.events == []
+    sweep(run, points, home, listeners=[quiet], retry_failed=True, say=lambda message: None)
+    assert [event for event, _ in quiet.events] == ["started", "failed"]
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_an_unfinished_trial_goes_on_from_its_checkpoint(home: Path) -> None:
+    run = new_run(home, "resumed", scaling__workers=0)
+    sweep(run, [{"seed": 0}], home, say=lambda message: None)
+    trial = next(iter(run.trials()))
+    expected = load_checkpoint(trial.folder / "last")["model"]
+    rows = trial.epochs()
+    # As a kill between the last epoch and the result leaves it.
+    (trial.folder / "result.json").unlink()
+    listener = Listener()
+    sweep(run, [{"seed": 0}], home, listeners=[listener], say=lambda message: None)
+    assert trial.is_finished
+    assert trial.epochs() == rows
+    found = load_checkpoint(trial.folder / "last")["model"]
+    assert all(expected[name].equal(found[name]) for name in expected)
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"train.batch_size": 64}, "train.batch_size: got 64; allowed at most 24"),
+        ({"data.languages": "eng,jpn"}, "data.languages: jpn not in"),
+        ({"scaling.gpus_per_worker": 1.0}, "scaling.gpus_per_worker: got 1.0"),
+        ({"data.noise.ratio": 1.2}, r"data.noise.ratio: got 1.2; allowed \[0, 1\)"),
+        ({"objective": "m_ltn"}, "objective: got 'm_ltn'.*did you mean m_ltm"),
+        ({"data.train_split": "tarin"}, "data.train_split: got 'tarin'"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_starts(home: Path, change: dict[str, Any], words: str) -> None:
+    run = new_run(home, "refused-" + next(iter(change)), scaling__workers=0)
+    with pytest.raises(ValueError, match=words):
+        sweep(run, [change], home, say=lambda message: None)
