@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ray_atr.experiment import Experiment
+from ray_atr.override import flatten, override
 from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, make_trial_id, trial_name, write_json
 from ray_atr.settings import nearest
 from ray_atr.tracking.store import Store
@@ -62,7 +64,7 @@ def _write(client: MlflowClient, parent: Run, runs: list[Run], out: Path) -> Pat
     for trial in trials:
         _write_trial(client, trial, folder)
     (folder / "trials").mkdir(parents=True, exist_ok=True)
-    write_json(folder / "experiment.json", {path: _value(text) for path, text in parent.data.params.items()})
+    write_json(folder / "experiment.json", _settings(parent.data.params))
     write_json(folder / "tracking.json", {"sweep_id": sweep_id})
     # Written last: its presence says that the folder is whole.
     write_json(folder / "sweep.json", _sweep_info(parent, trials))
@@ -131,9 +133,10 @@ def _result(
     }
 
 
-def _value(text: str) -> Any:
-    """A parameter as it was: MLflow keeps texts, and everything that was no text was sent as JSON."""
+def _settings(params: Mapping[str, str]) -> dict[str, Any]:
+    """The settings tree that was sent as texts, typed again."""
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
+        return flatten(override(Experiment(), dict(params)))
+    except ValueError:
+        # Tracked by another version, whose tree had other settings: they stay the texts they are.
+        return dict(params)

@@ -35,6 +35,8 @@ EPOCHS_TAG = "ray_atr.epochs_sent"
 """Number of an epoch up to which a trial's metrics are in MLflow; sent together with them."""
 
 STATUS = {PENDING: "SCHEDULED", RUNNING: "RUNNING", FINISHED: "FINISHED", FAILED: "FAILED"}
+NOT_METRICS = ("epoch", "step", "time")
+"""What an epoch's row holds that MLflow has its own place for, or that would head its list of metrics for nothing."""
 MAX_PARAM, MAX_TAG = 6000, 5000
 MAX_PARAMS, MAX_TAGS, MAX_METRICS = 100, 100, 1000
 """What MLflow takes in one value and in one call."""
@@ -312,7 +314,7 @@ def _metrics(values: Mapping[str, Any], epoch: int, time_seconds: float | None) 
 
     milliseconds = int(1000 * (time.time() if time_seconds is None else time_seconds))
     for name, value in values.items():
-        if name == "epoch" or name == "time" or isinstance(value, bool) or not isinstance(value, int | float):
+        if name in NOT_METRICS or isinstance(value, bool) or not isinstance(value, int | float):
             continue
         yield Metric(name, float(value) if math.isfinite(value) else math.nan, milliseconds, epoch)
 
@@ -330,6 +332,9 @@ def _tags(values: Mapping[str, str]) -> list[RunTag]:
 
 
 def _as_text(value: Any) -> str:
+    """As it would be typed on the command line, so that MLflow's comparison shows it on one line."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
