@@ -284,6 +284,8 @@ def _run_with_ray(jobs: Sequence[ShardJob], cpus: float) -> Iterator[tuple[int, 
     import ray
 
     dataset = ray.data.from_items([dataclasses.asdict(job) for job in jobs], override_num_blocks=len(jobs))
+    # A shard may come from a slow disk or network.
+    dataset.context.execution_no_progress_timeout_s = 1800
 
     def run(row: dict[str, Any]) -> dict[str, Any]:
         return {"index": row["index"], "note": json.dumps(import_shard(ShardJob(**row)))}

@@ -284,6 +284,8 @@ def _run_with_ray(
     import ray
 
     rows = ray.data.from_items([{"index": index} for index in todo], override_num_blocks=len(todo))
+    # A large model on a CPU may need an hour for one shard: that is work, not a hang.
+    rows.context.execution_no_progress_timeout_s = -1
     arguments = {"data": manifest.folder, "work": work, "target": target, "options": options}
     translated = rows.map(
         TranslateShards,  # type: ignore[arg-type]
