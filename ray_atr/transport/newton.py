@@ -1,16 +1,26 @@
-"""Newton's method on the semi-dual of the balanced problem, for small problems on which sweeps converge slowly.
+"""Newton's method on the dual, for small problems on which sweeps converge slowly. Each step is halved until the dual rises.
 
-With the row sums exact, phi(g) = mean(g) - mean_i logsumexp_j(-c_ij/epsilon + g_j) is concave in the column potentials g, its
-gradient is 1/M - q (q the plan's column sums) and its Hessian -(diag(q) - N pi^T pi). Each step is halved until phi rises.
+Balanced: with the row sums exact, phi(g) = mean(g) - mean_i logsumexp_j(-c_ij/epsilon + g_j) is concave in the column
+potentials g; its gradient is 1/M - q (q the plan's column sums) and its Hessian -(diag(q) - N pi^T pi).
+
+Partial: D(u, v) = mean(u) + mean(v) - s log sum_ij exp(-c_ij/epsilon + u_i + v_j) is concave; it is maximised over u, v <= 0.
+A potential at its bound that the gradient pushes against it is held; the others take Newton's step and are projected back
+(Bertsekas 1982, "Projected Newton methods for optimization problems with simple constraints").
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
+from ray_atr.transport.active_set import solve_active_set
+
 SUFFICIENT_RISE = 1e-4
-MOST_HALVINGS = 8
+MOST_HALVINGS = 12
+LONGEST_STEP = 10.0
+NEARLY_BOUND = 0.05
 
 
 def ascend(scores: Tensor, column: Tensor, tolerance: float, most: int) -> tuple[Tensor, float, int]:
@@ -65,3 +75,57 @@ def _direction(plan: Tensor, sums: Tensor, gradient: Tensor) -> Tensor:
         hessian.diagonal().add_(1e-6 / M)
         factor = torch.linalg.cholesky(hessian)
     return torch.cholesky_solve(right[:, None], factor).squeeze(1)
+
+
+class Ascended(NamedTuple):
+    """Potentials u, v <= 0 and the log level l; the summed violation of the optimality conditions; steps made."""
+
+    u: Tensor
+    v: Tensor
+    level: Tensor
+    residual: float
+    steps: int
+
+
+def ascend_projected(scores: Tensor, u: Tensor, v: Tensor, mass: float, tolerance: float, most: int) -> Ascended:
+    """The partial problem's potentials, from u and v <= 0 near them; computed in float64, returned in the scores' type."""
+    dtype, exact = scores.dtype, scores.double()
+    u, v = u.double(), v.double()
+    N, M = exact.shape
+    value, level = _partial_dual(exact, u, v, mass)
+    for step in range(most + 1):
+        plan = (exact + u[:, None]).add_(v).add_(level).exp_()
+        row_gradient, column_gradient = 1 / N - plan.sum(dim=1), 1 / M - plan.sum(dim=0)
+        residual = _violation(row_gradient, u) + _violation(column_gradient, v)
+        if residual <= tolerance or step == most:
+            break
+        near = min(NEARLY_BOUND, residual * N)
+        row_held, column_held = (u > -near) & (row_gradient > 0), (v > -near) & (column_gradient > 0)
+        x, y, _ = solve_active_set(
+            plan, ~row_held, ~column_held, True, (row_gradient, column_gradient, plan.new_zeros(()))
+        )
+        x, y = torch.where(row_held, -u, x), torch.where(column_held, -v, y)
+        scale = 1.0
+        for _ in range(MOST_HALVINGS):
+            new_u = (u + (scale * x).clamp(-LONGEST_STEP, LONGEST_STEP)).clamp(max=0)
+            new_v = (v + (scale * y).clamp(-LONGEST_STEP, LONGEST_STEP)).clamp(max=0)
+            new_value, new_level = _partial_dual(exact, new_u, new_v, mass)
+            rise = float((new_u - u) @ row_gradient + (new_v - v) @ column_gradient)
+            if new_value >= value + SUFFICIENT_RISE * rise - 1e-14:
+                break
+            scale /= 2
+        else:
+            break
+        u, v, value, level = new_u, new_v, new_value, new_level
+    return Ascended(u.to(dtype), v.to(dtype), level.to(dtype), residual, step)
+
+
+def _partial_dual(scores: Tensor, u: Tensor, v: Tensor, mass: float) -> tuple[float, Tensor]:
+    """(D, the log level at which the plan's mass is `mass`)."""
+    log_total = torch.logsumexp((scores + u[:, None]).add_(v).flatten(), dim=0)
+    return float(u.mean() + v.mean() - mass * log_total), torch.log(log_total.new_tensor(mass)) - log_total
+
+
+def _violation(gradient: Tensor, potential: Tensor) -> float:
+    """Mass by which sums exceed their bound (gradient < 0), or fall short of it though the potential pushes."""
+    return float(torch.where(potential < 0, gradient.abs(), (-gradient).clamp(min=0)).sum())

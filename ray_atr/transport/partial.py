@@ -3,8 +3,7 @@
 log pi_ij = -c_ij/epsilon + u_i + v_j + l with u, v <= 0, and u_i < 0 only where row i is saturated. A block fixes v and
 finds u and l together: with q_i = sum_j exp(-c_ij/epsilon + v_j), row i receives min(L q_i, 1/N), and L = exp(l) is the
 one level at which the rows' sum is the mass; one sort finds it. Rows and columns alternate. Blocks need few sweeps where
-epsilon is not small; where they crawl, Newton's method on the active set takes over, each step followed by a sweep, which
-settles the active set and restores the mass.
+epsilon is not small; where they crawl, a projected Newton method takes over.
 """
 
 from __future__ import annotations
@@ -14,15 +13,13 @@ import math
 import torch
 from torch import Tensor
 
-from ray_atr.transport.active_set import solve_active_set
+from ray_atr.transport.newton import ascend_projected
 from ray_atr.transport.plan import Plan
 from ray_atr.transport.problem import KERNEL_RANGE, Problem
 
 CHECK_EVERY = 5
-LOG_SWEEPS = 4
 NEWTON_AFTER_LEAST = 30
 NEWTON_LARGEST = 2048
-LONGEST_STEP = 5.0
 
 
 def solve_partial(problem: Problem, start: Plan | None, tolerance: float, max_iterations: int) -> Plan:
@@ -30,26 +27,17 @@ def solve_partial(problem: Problem, start: Plan | None, tolerance: float, max_it
     scores = problem.cost / -problem.epsilon
     N, M = scores.shape
     v = scores.new_zeros(M) if start is None else start.column_potential
-    iterations, residual, domain = 0, math.inf, "kernel"
-    if max(N, M) <= NEWTON_LARGEST:
-        newton_after = min(max(NEWTON_AFTER_LEAST, M // 8), max_iterations)
-    else:
-        newton_after = max_iterations
-    if problem.log_range <= KERNEL_RANGE:
-        v, residual, iterations = kernel_blocks(scores, v, problem.mass, tolerance, newton_after)
-    else:
-        domain = "log"
-        while iterations < newton_after and residual > tolerance:
-            sweeps = min(LOG_SWEEPS, newton_after - iterations)
-            for _ in range(sweeps):
-                u, v, level = log_block_sweep(scores, v, problem.mass)
-            residual = violation((log_inflow(scores, v) + u + level).exp(), u)
-            iterations += sweeps
+    may_use_newton = max(N, M) <= NEWTON_LARGEST
+    blocks = min(max_iterations, max(NEWTON_AFTER_LEAST, M // 8)) if may_use_newton else max_iterations
+    is_kernel_safe = problem.log_range <= KERNEL_RANGE
+    sweep_blocks = kernel_blocks if is_kernel_safe else log_blocks
+    u, v, level, residual, iterations = sweep_blocks(scores, v, problem.mass, tolerance, blocks)
+    domain = "kernel" if is_kernel_safe else "log"
     if residual > tolerance and iterations < max_iterations:
-        v, residual, steps = newton_on_active_set(scores, v, problem.mass, tolerance, max_iterations - iterations)
-        iterations, domain = iterations + steps, "newton"
-    # The row block once more: the potentials that belong to v, and the exact mass.
-    u, level = fill(log_inflow(scores, v), problem.mass)
+        found = ascend_projected(scores, u, v, problem.mass, tolerance, max_iterations - iterations)
+        iterations += found.steps
+        if found.residual < residual:
+            u, v, level, residual, domain = found.u, found.v, found.level, found.residual, "newton"
     return Plan(
         log_matrix=scores.add_(u[:, None]).add_(v).add_(level),
         row_potential=u + level,
@@ -63,14 +51,32 @@ def solve_partial(problem: Problem, start: Plan | None, tolerance: float, max_it
     )
 
 
-def kernel_blocks(scores: Tensor, v: Tensor, mass: float, tolerance: float, most: int) -> tuple[Tensor, float, int]:
-    """(v, violation, sweeps) of block sweeps on exp(-c/epsilon), shifted so that its largest entry is 1."""
-    kernel = (scores - scores.max()).exp_()
+def log_blocks(
+    scores: Tensor, v: Tensor, mass: float, tolerance: float, most: int
+) -> tuple[Tensor, Tensor, Tensor, float, int]:
+    """(u, v, l, violation, sweeps) of block sweeps in the log domain."""
+    inflow = torch.logsumexp(scores + v, dim=1)
+    for sweep in range(1, most + 1):
+        u, _ = fill(inflow, mass)
+        v, level = fill(torch.logsumexp(scores + u[:, None], dim=0), mass)
+        inflow = torch.logsumexp(scores + v, dim=1)
+        if sweep % CHECK_EVERY == 0 or sweep == most or sweep == 1:
+            residual = violation((inflow + u + level).exp(), u < 0)
+            if residual <= tolerance:
+                break
+    return u, v, level, residual, sweep
+
+
+def kernel_blocks(
+    scores: Tensor, v: Tensor, mass: float, tolerance: float, most: int
+) -> tuple[Tensor, Tensor, Tensor, float, int]:
+    """(u, v, l, violation, sweeps) of block sweeps on exp(-c/epsilon), shifted so that its largest entry is 1."""
+    shift = scores.max()
+    kernel = (scores - shift).exp_()
     transposed = kernel.T
     N, M = scores.shape
     left_rows, left_columns = mass - torch.arange(N).to(scores) / N, mass - torch.arange(M).to(scores) / M
     inflow = torch.mv(kernel, v.exp())
-    residual = math.inf
     for sweep in range(1, most + 1):
         alpha, _ = level_and_scaling(inflow, left_rows)
         beta, level = level_and_scaling(torch.mv(transposed, alpha), left_columns)
@@ -80,7 +86,7 @@ def kernel_blocks(scores: Tensor, v: Tensor, mass: float, tolerance: float, most
             residual = violation(level * alpha * inflow, alpha < 1)
             if residual <= tolerance:
                 break
-    return beta.log(), residual, sweep
+    return alpha.log(), beta.log(), level.log() - shift, residual, sweep
 
 
 def level_and_scaling(inflow: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,23 +104,8 @@ def level_and_scaling(inflow: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
     return (1 / (N * level * inflow)).clamp(max=1), level
 
 
-def log_block_sweep(scores: Tensor, v: Tensor, mass: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(u, v, level) after a row block and a column block in the log domain."""
-    u, _ = fill(log_inflow(scores, v), mass)
-    v, level = fill(torch.logsumexp(scores + u[:, None], dim=0), mass)
-    return u, v, level
-
-
-def log_inflow(scores: Tensor, v: Tensor) -> Tensor:
-    """log q [N]: what each row would receive at level 1."""
-    return torch.logsumexp(scores + v, dim=1)
-
-
 def fill(inflow: Tensor, mass: float) -> tuple[Tensor, Tensor]:
-    """(u, l) of one block, from the log inflow [N]: `level_and_scaling` after a shift that keeps it from overflowing.
-
-    Inflows more than exp(-80) below the largest are raised to that: they carry no mass and are not saturated.
-    """
+    """(u, l) of one block, from the log inflow [N]: `level_and_scaling` in the log domain."""
     shift = inflow.max()
     N = len(inflow)
     left = mass - torch.arange(N).to(inflow) / N
@@ -127,39 +118,6 @@ def fill(inflow: Tensor, mass: float) -> tuple[Tensor, Tensor]:
 
 
 def violation(sums: Tensor, pushes: Tensor) -> float:
-    """Mass by which rows exceed 1/N, or fall short of it though their potential pushes; `pushes` bool, or potentials <= 0."""
-    if pushes.dtype != torch.bool:
-        pushes = pushes < 0
+    """Mass by which rows exceed 1/N, or fall short of it though their potential pushes (bool [N])."""
     excess = sums - 1 / len(sums)
     return float(torch.where(pushes, excess.abs(), excess.clamp(min=0)).sum())
-
-
-def newton_on_active_set(
-    scores: Tensor, v: Tensor, mass: float, tolerance: float, most: int
-) -> tuple[Tensor, float, int]:
-    """(v, violation, steps): Newton's steps on the active set, each followed by a block sweep; sweeps alone where one fails."""
-    N, M = scores.shape
-    u, v, level = log_block_sweep(scores, v, mass)
-    plan = (scores + u[:, None] + v + level).exp_()
-    residual = violation(plan.sum(dim=1), u)
-    steps = 1
-    while residual > tolerance and steps < most:
-        row_sums, column_sums = plan.sum(dim=1), plan.sum(dim=0)
-        right = (1 / N - row_sums, 1 / M - column_sums, mass - row_sums.sum())
-        row_active, column_active = (u < 0) | (row_sums > 1 / N), v < 0
-        x, y, _ = solve_active_set(plan, row_active, column_active, True, right)
-        longest = float(torch.maximum(x.abs().max(), y.abs().max()))
-        scale = min(1.0, LONGEST_STEP / max(longest, 1e-30))
-        candidate = log_block_sweep(scores, (v + (scale * y).to(v)).clamp(max=0), mass)
-        candidate_plan = (scores + candidate[0][:, None] + candidate[1] + candidate[2]).exp_()
-        candidate_residual = violation(candidate_plan.sum(dim=1), candidate[0])
-        steps += 1
-        if candidate_residual >= residual:
-            for _ in range(LOG_SWEEPS):
-                candidate = log_block_sweep(scores, v, mass)
-                v = candidate[1]
-            candidate_plan = (scores + candidate[0][:, None] + candidate[1] + candidate[2]).exp_()
-            candidate_residual = violation(candidate_plan.sum(dim=1), candidate[0])
-            steps += LOG_SWEEPS
-        (u, v, level), plan, residual = candidate, candidate_plan, candidate_residual
-    return v, residual, steps
