@@ -274,7 +274,8 @@ def load(folder: Path) -> Snapshot:
         raise ValueError(f"{folder}: no snapshot of a knowledge base here ({MANIFEST_FILE} is missing)") from None
     if content.get("format") != FORMAT:
         raise refuse(f"{folder}: format", content.get("format"), str(FORMAT))
-    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS}
+    # Plain arrays over the mapped files: a memmap would be copied where it is sent elsewhere.
+    arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)) for name in _ARRAYS}
     indices = [
         np.load(folder / f"text_index-{position}.npy", allow_pickle=False)
         for position in range(content["text_languages"])

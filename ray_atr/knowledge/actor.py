@@ -1,0 +1,140 @@
+"""The knowledge base as a named Ray actor: one a run, its snapshots in the object store, one copy a node.
+
+The actor owns the objects that it puts. Where it dies, workers keep what they have mapped; the restarted actor finds the
+versions in its folder and puts them again for whoever asks; a version that was being built is published to it again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import ObjectLostError
+
+from ray_atr.knowledge.base import BaseSettings, Snapshot
+from ray_atr.knowledge.refreshing import Encode, KnowledgeBase, Outcome
+from ray_atr.runtime import NAMESPACE
+
+
+class KnowledgeBaseActor:
+    """`KnowledgeBase` behind references: payloads come and snapshots go through the object store."""
+
+    def __init__(self, encode: Encode, settings: BaseSettings, folder: str, keep: int) -> None:
+        self.base = KnowledgeBase(_Fetched(encode), settings, Path(folder), keep=keep)
+        self.references: dict[int, Any] = {}
+
+    def publish(self, boxed: list[Any], version: int, step: int) -> None:
+        """Start building a version from the payload whose reference is in the box; returns at once."""
+        self.base.publish(boxed[0], version, step)
+
+    def wait(self, version: int, timeout: float) -> Outcome:
+        """The outcome of a version once it is known, or after `timeout` seconds."""
+        return self.base.wait(version, timeout)
+
+    def get(self, version: int) -> list[Any]:
+        """A box with the reference of a snapshot that is ready; every caller gets the same one."""
+        if version not in self.references:
+            self.references[version] = ray.put(self.base.get(version))
+            kept = self.base.versions()
+            self.references = {known: ref for known, ref in self.references.items() if known in kept}
+        return [self.references[version]]
+
+    def rewind(self, version: int) -> None:
+        """Forget what is later than a version."""
+        self.base.rewind(version)
+        self.references = {known: ref for known, ref in self.references.items() if known <= version}
+
+    def versions(self) -> list[int]:
+        """The versions that are ready."""
+        return self.base.versions()
+
+
+class _Fetched:
+    """Encodes the payload behind a reference: it is fetched in the building thread, not while publishing."""
+
+    def __init__(self, encode: Encode) -> None:
+        self.encode = encode
+
+    def __call__(self, reference: Any) -> Any:
+        from ray_atr.knowledge.base import Entries
+
+        payload = ray.get(reference)
+        return payload if isinstance(payload, Entries) else self.encode(payload)
+
+
+class ActorHost:
+    """An actor as a `SnapshotClient`'s host. Picklable: a worker that gets one talks to the same actor."""
+
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+
+    def publish(self, payload: Any, version: int, step: int) -> None:
+        """Put the payload into the object store and tell the actor; does not wait for it."""
+        self.actor.publish.remote([ray.put(payload)], version, step)
+
+    def wait(self, version: int, timeout: float) -> Outcome:
+        """The outcome of a version once it is known, or after `timeout` seconds."""
+        return ray.get(self.actor.wait.remote(version, timeout))  # type: ignore[no-any-return]
+
+    def get(self, version: int) -> Snapshot:
+        """A snapshot whose arrays are mapped from this node's object store, read-only."""
+        while True:
+            (reference,) = ray.get(self.actor.get.remote(version))
+            try:
+                return ray.get(reference)  # type: ignore[no-any-return]
+            except ObjectLostError:
+                # Its owner died between the two calls: the restarted one puts it again.
+                continue
+
+    def rewind(self, version: int) -> None:
+        """Forget what is later than a version."""
+        ray.get(self.actor.rewind.remote(version))
+
+
+def actor_name(run: str) -> str:
+    """The name under which a run's base is found in the namespace `ray_atr`."""
+    return f"knowledge-{run}"
+
+
+def start_knowledge_base(
+    run: str,
+    encode: Encode,
+    settings: BaseSettings,
+    folder: Path,
+    *,
+    num_cpus: float = 0.0,
+    num_gpus: float = 0.0,
+    keep: int = 3,
+    clients: int = 1,
+) -> ActorHost:
+    """Start a run's base, or find the one that is there; it ends with the process that started it.
+
+    num_cpus, num_gpus  what its encoding takes: 0 CPUs lets it share with everything else.
+    clients             workers that may wait for a version at the same time.
+    """
+    actor = (
+        ray.remote(KnowledgeBaseActor)
+        .options(
+            name=actor_name(run),
+            namespace=NAMESPACE,
+            get_if_exists=True,
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            max_restarts=-1,
+            max_task_retries=-1,
+            max_concurrency=clients + 4,
+        )
+        .remote(encode, settings, str(folder), keep)
+    )
+    return ActorHost(actor)
+
+
+def find_knowledge_base(run: str) -> ActorHost:
+    """The base that another process started. ValueError where there is none."""
+    return ActorHost(ray.get_actor(actor_name(run), namespace=NAMESPACE))
+
+
+def stop_knowledge_base(host: ActorHost) -> None:
+    """End the actor; what it wrote stays."""
+    ray.kill(host.actor)

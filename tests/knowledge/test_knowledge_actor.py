@@ -1,0 +1,124 @@
+"""The base as an actor: shared snapshots, two workers in step, a killed actor."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from encoders import Asked, Turn, weights
+
+from ray_atr.knowledge.base import BaseSettings
+from ray_atr.knowledge.refreshing import SnapshotClient
+
+pytestmark = pytest.mark.ray
+SETTINGS = BaseSettings(prototypes=5)
+
+
+@pytest.fixture
+def start(ray_session, tmp_path):
+    from ray_atr.knowledge.actor import start_knowledge_base, stop_knowledge_base
+
+    started = []
+
+    def begin(name, encode=None):
+        started.append(start_knowledge_base(f"{tmp_path.name}-{name}", encode or Turn(), SETTINGS, tmp_path / name))
+        return started[-1]
+
+    yield begin
+    for host in started:
+        stop_knowledge_base(host)
+
+
+def test_publishing_returns_at_once_and_a_failure_is_told(start):
+    host = start("a", Turn(seconds=0.5))
+    host.wait(1, 0)
+    started = time.perf_counter()
+    host.publish(weights(0), 1, 5)
+    assert time.perf_counter() - started < 0.3
+    assert host.wait(1, 30).state == "ready"
+    assert host.get(1).step == 5
+    host.publish("the encoder broke", 2, 6)
+    assert host.wait(2, 30).state == "failed"
+    assert "the encoder broke" in host.wait(2, 0).error
+
+
+def test_snapshots_are_mapped_and_read_only(start):
+    import ray
+
+    host = start("a")
+    host.publish(weights(0), 1, 0)
+    host.wait(1, 30)
+    first, second = host.get(1), host.get(1)
+    assert not first.audio.flags.writeable
+    assert first.audio.__array_interface__["data"] == second.audio.__array_interface__["data"]
+
+    @ray.remote(num_cpus=0.1)
+    def elsewhere(host):
+        snapshot = host.get(1)
+        return snapshot.audio.sum(), snapshot.audio.flags.writeable
+
+    total, is_writeable = ray.get(elsewhere.remote(host))
+    assert total == first.audio.sum()
+    assert not is_writeable
+
+
+def test_two_workers_are_on_the_same_version_at_every_step(start):
+    import ray
+
+    host = start("a", Turn(seconds=0.1))
+
+    @ray.remote(num_cpus=0.1)
+    def work(host, is_publisher, delay):
+        client = SnapshotClient(host, Asked(refresh_lag=2), is_publisher=is_publisher, poll_seconds=0.2)
+        client.refresh(0, weights(0) if is_publisher else None, lag=0)
+        seen = []
+        for step in range(10):
+            if step in (2, 5):
+                client.refresh(step, weights(step) if is_publisher else None)
+            client.before_step(step)
+            time.sleep(delay)
+            seen.append((client.version, float(client.searcher.snapshot.audio[0, 0])))
+        return seen
+
+    one, other = ray.get([work.remote(host, True, 0.0), work.remote(host, False, 0.05)])
+    assert one == other
+    assert [version for version, _ in one] == [1, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
+def test_an_actor_killed_in_mid_refresh_comes_back_and_builds_it(start, tmp_path):
+    import ray
+
+    gate = tmp_path / "go"
+    host = start("a", Turn(gate=str(gate)))
+    client = SnapshotClient(host, Asked(refresh_lag=1), poll_seconds=0.2)
+    gate.touch()
+    client.refresh(0, weights(0), lag=0)
+    client.before_step(0)
+    held = client.searcher.snapshot
+    before = held.audio.copy()
+    gate.unlink()
+    client.refresh(1, weights(1))
+    host.wait(2, 0)
+    ray.kill(host.actor, no_restart=False)
+    assert np.array_equal(held.audio, before)
+    gate.touch()
+    client.before_step(2)
+    assert client.version == 2
+    assert np.array_equal(host.get(1).audio, before)
+
+
+def test_the_same_run_twice_gives_the_same_snapshots(start):
+    found = []
+    for name in ("a", "b"):
+        host = start(name)
+        client = SnapshotClient(host, Asked(refresh_lag=2))
+        client.refresh(0, weights(0), lag=0)
+        for step in range(6):
+            if step == 2:
+                client.refresh(step, weights(step))
+            client.before_step(step)
+        found.append(client.searcher.snapshot)
+    assert found[0].version == found[1].version == 2
+    assert np.array_equal(found[0].audio, found[1].audio)
+    assert np.array_equal(found[0].coarse_text, found[1].coarse_text)
