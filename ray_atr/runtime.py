@@ -20,9 +20,12 @@ NAMESPACE = "ray_atr"
 
 def is_inside_a_cluster() -> bool:
     """Whether this process was started by `ray job submit` or told of a cluster by RAY_ADDRESS."""
-    return bool(
-        os.environ.get("RAY_JOB_ID") or os.environ.get("RAY_ADDRESS") or os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR")
-    )
+    return is_submitted_job() or bool(os.environ.get("RAY_ADDRESS"))
+
+
+def is_submitted_job() -> bool:
+    """Whether this process is the entry point of a `ray job submit` (Ray then hands it its job configuration)."""
+    return bool(os.environ.get("RAY_JOB_ID") or os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR"))
 
 
 if not is_inside_a_cluster():
@@ -73,7 +76,7 @@ def home() -> Path:
     configured = os.environ.get("RAY_ATR_HOME")
     if configured:
         return Path(configured).expanduser().resolve()
-    return Path.home() / "ray_atr" if os.environ.get("RAY_JOB_ID") else Path.cwd()
+    return Path.home() / "ray_atr" if is_submitted_job() else Path.cwd()
 
 
 def code_version() -> dict[str, str]:
