@@ -24,10 +24,11 @@ NEARLY_BOUND = 0.05
 
 
 def ascend(scores: Tensor, column: Tensor, tolerance: float, most: int) -> tuple[Tensor, float, int]:
-    """(column potentials, summed error of the column sums, steps made).
+    """(column potentials, summed error of the column sums, steps made); computed in float64.
 
     Stops at the tolerance, after `most` steps, or where rounding keeps phi from rising; the error says which.
     """
+    dtype, scores, column = scores.dtype, scores.double(), column.double()
     N, M = scores.shape
     value, normalisers = _semi_dual(scores, column)
     residual = float("inf")
@@ -39,10 +40,10 @@ def ascend(scores: Tensor, column: Tensor, tolerance: float, most: int) -> tuple
         if residual <= tolerance or step == most:
             break
         direction = _direction(plan, sums, gradient)
-        slope = float(direction @ gradient.double())
+        slope = float(direction @ gradient)
         scale = 1.0
         for _ in range(MOST_HALVINGS):
-            candidate = column + (scale * direction).to(column.dtype)
+            candidate = column + scale * direction
             candidate_value, candidate_normalisers = _semi_dual(scores, candidate)
             if candidate_value >= value + SUFFICIENT_RISE * scale * slope - 1e-12:
                 break
@@ -50,31 +51,29 @@ def ascend(scores: Tensor, column: Tensor, tolerance: float, most: int) -> tuple
         else:
             break
         column, value, normalisers = candidate, candidate_value, candidate_normalisers
-    return column, residual, step
+    return column.to(dtype), residual, step
 
 
 def _semi_dual(scores: Tensor, column: Tensor) -> tuple[float, Tensor]:
     normalisers = torch.logsumexp(scores + column, dim=1)
-    return float(column.double().mean() - normalisers.double().mean()), normalisers
+    return float(column.mean() - normalisers.mean()), normalisers
 
 
 def _direction(plan: Tensor, sums: Tensor, gradient: Tensor) -> Tensor:
-    """The ascent direction [M], float64: the Hessian is nearly singular where the plan is nearly a permutation."""
+    """The ascent direction [M]: the Hessian is nearly singular where the plan is nearly a permutation."""
     N, M = plan.shape
-    exact = plan.double()
-    hessian = exact.T @ exact
+    hessian = plan.T @ plan
     hessian.mul_(-N)
-    hessian.diagonal().add_(sums.double())
+    hessian.diagonal().add_(sums)
     # Adding a constant to all potentials changes nothing: the constant direction is pinned, and rounding is kept from
     # making the rest indefinite.
     hessian.add_(1 / M**2)
     hessian.diagonal().add_(1e-12 / M)
-    right = gradient.double()
     factor, failed = torch.linalg.cholesky_ex(hessian)
     if int(failed) != 0:
         hessian.diagonal().add_(1e-6 / M)
         factor = torch.linalg.cholesky(hessian)
-    return torch.cholesky_solve(right[:, None], factor).squeeze(1)
+    return torch.cholesky_solve(gradient[:, None], factor).squeeze(1)
 
 
 class Ascended(NamedTuple):

@@ -1,0 +1,160 @@
+"""Plans are feasible and optimal, agree with unrelated solvers, and never pretend to have converged."""
+
+from __future__ import annotations
+
+import ot
+import pytest
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from ray_atr.transport import Plan, solve
+
+
+def trained_cost(B: int, *, num_wrong: int = 0, seed: int = 0) -> Tensor:
+    """Distances of embeddings whose partners are near and whose clusters make hard negatives, float64, maximum 1."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(max(B // 8, 2), 32, generator=generator, dtype=torch.float64)
+    latent = centres[torch.randint(len(centres), (B,), generator=generator)]
+    latent = 0.8 * latent + torch.randn(B, 32, generator=generator, dtype=torch.float64)
+    u, v = (latent + torch.randn(B, 32, generator=generator, dtype=torch.float64) for _ in range(2))
+    v[:num_wrong] = v[:num_wrong].roll(1, 0)
+    cost = torch.cdist(torch.nn.functional.normalize(u, dim=1), torch.nn.functional.normalize(v, dim=1))
+    return cost / cost.max()
+
+
+def assert_optimal(plan: Plan, cost: Tensor, epsilon: float, mass: float, tolerance: float) -> None:
+    """The conditions that only the solution meets, read off the plan itself."""
+    N, M = cost.shape
+    matrix = plan.matrix
+    rows, columns = matrix.sum(1), matrix.sum(0)
+    assert abs(float(matrix.sum()) - mass) < tolerance
+    assert float((rows - 1 / N).clamp(min=0).sum()) < tolerance
+    assert float((columns - 1 / M).clamp(min=0).sum()) < tolerance
+    # log pi + c/epsilon is a sum of a row and a column potential ...
+    potentials = plan.log_matrix + cost / epsilon
+    additive = potentials - potentials[:1] - potentials[:, :1] + potentials[:1, :1]
+    assert float(additive.abs().max()) < 1e-4 / epsilon * tolerance + 1e-3
+    # ... whose row part is largest, and equal, where the row is not saturated; the same for columns.
+    for sums, bound, levels in ((rows, 1 / N, potentials[:, 0]), (columns, 1 / M, potentials[0])):
+        slack = sums < bound - 10 * tolerance / len(sums)
+        if mass < 1 and bool(slack.any()):
+            assert float(levels[slack].max() - levels[slack].min()) < 1e-2
+            assert float(levels.max() - levels[slack].max()) < 1e-2
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.1, 0.5])
+def test_balanced_equals_pot(epsilon: float) -> None:
+    cost = trained_cost(24)
+    uniform = torch.full((24,), 1 / 24, dtype=torch.float64)
+    reference = ot.sinkhorn(uniform, uniform, cost, epsilon, method="sinkhorn_log", stopThr=1e-12, numItermax=20000)
+    torch.testing.assert_close(solve(cost, epsilon).matrix, reference, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(("epsilon", "mass"), [(0.1, 0.6), (0.1, 0.95), (0.05, 0.8)])
+def test_partial_equals_pot(epsilon: float, mass: float) -> None:
+    cost = trained_cost(20, num_wrong=6)
+    uniform = torch.full((20,), 1 / 20, dtype=torch.float64)
+    reference = ot.partial.entropic_partial_wasserstein(
+        uniform.numpy(), uniform.numpy(), cost.numpy(), reg=epsilon, m=mass, numItermax=20000, stopThr=1e-14
+    )
+    torch.testing.assert_close(
+        solve(cost, epsilon, mass=mass).matrix, torch.from_numpy(reference), rtol=1e-5, atol=1e-8
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(40, 40), (15, 40), (40, 15)])
+@pytest.mark.parametrize("epsilon", [0.02, 0.05, 0.3])
+@pytest.mark.parametrize("mass", [1.0, 0.95, 0.6, 0.1])
+def test_plan_is_feasible_and_optimal(mass: float, epsilon: float, shape: tuple[int, int], dtype: torch.dtype) -> None:
+    cost = trained_cost(40, num_wrong=12)[: shape[0], : shape[1]].to(dtype)
+    plan = solve(cost, epsilon, mass=mass)
+    assert plan.is_converged, (plan.residual, plan.iterations, plan.domain)
+    assert_optimal(plan, cost, epsilon, mass, 1e-7 if dtype == torch.float64 else 1e-4)
+
+
+@pytest.mark.parametrize("mass", [1.0, 0.8])
+@pytest.mark.parametrize("epsilon", [0.005, 0.01, 0.02])
+def test_float32_equals_float64_at_small_epsilon(epsilon: float, mass: float) -> None:
+    cost = trained_cost(64, num_wrong=20)
+    single, double = solve(cost.float(), epsilon, mass=mass), solve(cost, epsilon, mass=mass)
+    assert bool(torch.isfinite(single.log_matrix).all())
+    assert float((single.matrix - double.matrix).abs().sum()) < 1e-3
+
+
+def test_small_epsilon_finds_the_assignment() -> None:
+    cost = trained_cost(32, num_wrong=10)
+    rows, columns = linear_sum_assignment(cost.numpy())
+    assert rows.tolist() == list(range(32))
+    assert solve(cost, 0.002).matrix.argmax(1).tolist() == columns.tolist()
+
+
+def test_partial_cost_approaches_the_linear_programme() -> None:
+    cost = trained_cost(16, num_wrong=6)
+    uniform = torch.full((16,), 1 / 16, dtype=torch.float64).numpy()
+    best = float((torch.from_numpy(ot.partial.partial_wasserstein(uniform, uniform, cost.numpy(), m=0.5)) * cost).sum())
+    found = float((solve(cost, 0.003, mass=0.5).matrix * cost).sum())
+    assert best - 1e-9 <= found < best + 0.003
+
+
+def test_mass_of_one_is_balanced_and_masses_near_one_approach_it() -> None:
+    cost = trained_cost(30)
+    balanced = solve(cost, 0.1)
+    torch.testing.assert_close(solve(cost, 0.1, mass=1.0).matrix, balanced.matrix)
+    torch.testing.assert_close(solve(cost, 0.1, mass=1 - 1e-6).matrix, balanced.matrix, atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("mass", [1.0, 0.8])
+def test_reaching_the_cap_is_reported(mass: float) -> None:
+    plan = solve(trained_cost(40, num_wrong=10), 0.03, mass=mass, max_iterations=2)
+    assert plan.iterations <= 2
+    assert not plan.is_converged
+    assert plan.residual > plan.tolerance
+
+
+@pytest.mark.parametrize("mass", [1.0, 0.9])
+def test_warm_start_takes_fewer_iterations_to_the_same_plan(mass: float) -> None:
+    cost = trained_cost(64)
+    near = cost + 1e-4 * torch.rand(64, 64, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    first = solve(cost, 0.05, mass=mass)
+    warm, cold = solve(near, 0.05, mass=mass, start=first, tolerance=1e-4), solve(near, 0.05, mass=mass, tolerance=1e-4)
+    assert warm.iterations < cold.iterations
+    assert float((warm.matrix - cold.matrix).abs().sum()) < 1e-3
+
+
+@pytest.mark.parametrize("mass", [1.0, 0.7])
+def test_equal_costs_give_an_even_plan(mass: float) -> None:
+    plan = solve(torch.ones(10, 10), 0.05, mass=mass)
+    torch.testing.assert_close(plan.matrix, torch.full((10, 10), mass / 100))
+
+
+@pytest.mark.parametrize("mass", [1.0, 0.8])
+def test_order_of_rows_and_columns_does_not_matter(mass: float) -> None:
+    cost = trained_cost(20)
+    rows, columns = torch.randperm(20), torch.randperm(20)
+    permuted = solve(cost[rows][:, columns], 0.05, mass=mass).matrix
+    torch.testing.assert_close(permuted, solve(cost, 0.05, mass=mass).matrix[rows][:, columns], atol=1e-8, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"mass": 0.0}, "transport_mass: got 0.0; allowed"),
+        ({"mass": 1.2}, "transport_mass: got 1.2; allowed"),
+        ({"mass": float("nan")}, "transport_mass"),
+        ({"epsilon": 0.0}, "epsilon: got 0.0; allowed"),
+        ({"epsilon": -0.1}, "epsilon"),
+    ],
+)
+def test_impossible_problems_are_refused_by_name(changes: dict[str, float], named: str) -> None:
+    arguments = {"epsilon": 0.05, "mass": 0.9, **changes}
+    with pytest.raises(ValueError, match=named):
+        solve(torch.rand(4, 4), **arguments)
+
+
+def test_costs_that_are_not_finite_are_refused() -> None:
+    cost = torch.rand(4, 4)
+    cost[1, 2] = torch.nan
+    with pytest.raises(ValueError, match="cost"):
+        solve(cost, 0.05)
