@@ -37,7 +37,7 @@ class Figure:
         return round(int.from_bytes(self.path.read_bytes()[16:20], "big") / DPI * 98)
 
 
-def render(runs: Runs, tables: Sequence[Table], figures: Sequence[Figure]) -> str:
+def render(runs: Runs, tables: Sequence[Table], layouts: Sequence[Table], figures: Sequence[Figure]) -> str:
     """The page's HTML."""
     environment = Environment(
         loader=PackageLoader("ray_atr.report", "templates"),
@@ -46,16 +46,16 @@ def render(runs: Runs, tables: Sequence[Table], figures: Sequence[Figure]) -> st
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    objectives = set(runs.trials[OBJECTIVE])
     return environment.get_template("report.html.j2").render(
         title=", ".join(dict.fromkeys(str(info.get("name", "run")) for info in runs.infos)),
         summary=_summary(runs),
         facts=_facts(runs),
         tables=tables,
+        layouts=layouts,
         figures=figures,
         best=best_points(runs),
         unfinished=[_unfinished(row) for row in runs.unfinished.to_dict("records")],
-        papers=[table for table in PAPER_TABLES if _is_comparable(table, objectives, runs)],
+        papers=[] if any(table.references for table in layouts) else _papers(runs),
         settings=_settings(runs),
         commands=[str(info.get("command", "")) for info in runs.infos],
         written=time.strftime("%Y-%m-%d %H:%M"),
@@ -113,13 +113,15 @@ def _unfinished(row: Mapping[Any, Any]) -> dict[str, str]:
     }
 
 
-def _is_comparable(table: PaperTable, objectives: set[str], runs: Runs) -> bool:
-    """Whether a paper's table compares at least two of the objectives that were run here, under noise if it has noise."""
-    shared = objectives & {row.objective for row in table.rows}
-    needs_noise = any(row.noise_ratio for row in table.rows)
-    is_zero_shot = "zero-shot" in table.setting
-    has_zero_shot = any(column.startswith("zero_shot/") for column in runs.trials.columns)
-    return len(shared) >= 2 and (not needs_noise or NOISE in runs.varied) and (not is_zero_shot or has_zero_shot)
+def _papers(runs: Runs) -> list[PaperTable]:
+    """The printed tables that compare at least two of the objectives that were run here, without noise like these runs."""
+    objectives = set(runs.trials[OBJECTIVE])
+    return [
+        table
+        for table in PAPER_TABLES
+        if len(objectives & {row.objective for row in table.rows}) >= 2
+        and not any(row.noise_ratio for row in table.rows)
+    ]
 
 
 def _settings(runs: Runs) -> list[tuple[str, str]]:

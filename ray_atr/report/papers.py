@@ -26,6 +26,7 @@ class Printed:
 class PaperTable:
     """One printed table: where it stands and on what it was measured."""
 
+    name: str
     paper: str
     table: str
     setting: str
@@ -33,6 +34,7 @@ class PaperTable:
 
 
 NOISE_TABLE = PaperTable(
+    name="noise",
     paper=M_LTM,
     table="Table 5",
     setting="R@1 on AudioCaps with noisy training pairs, ResNet38 + BERT",
@@ -53,6 +55,7 @@ NOISE_TABLE = PaperTable(
 )
 
 LANGUAGE_TABLE = PaperTable(
+    name="languages",
     paper=ATRI,
     table="Tables 1-4",
     setting="AudioCaps, mean over 8 languages, CED-Base + SONAR",
@@ -64,6 +67,7 @@ LANGUAGE_TABLE = PaperTable(
 )
 
 KNOWLEDGE_TABLE = PaperTable(
+    name="knowledge",
     paper=ASK,
     table="Table 2",
     setting="AudioCaps, ResNet38 + BERT",
@@ -75,6 +79,7 @@ KNOWLEDGE_TABLE = PaperTable(
 )
 
 ZERO_SHOT_TABLE = PaperTable(
+    name="zero_shot",
     paper=M_LTM,
     table="Table 3",
     setting="ESC-50 zero-shot after training on AudioCaps, accuracy",

@@ -14,7 +14,7 @@ from ray_atr.report.read import NOISE, OBJECTIVE, Runs
 from ray_atr.report.style import QUIET, RC, looks
 
 RECALL = "text_to_audio/mean/recall_at_1"
-MEMORY = "memory/peak_allocated_bytes"
+MEMORY = "cost/memory_mb"
 SECONDS = "train_seconds"
 
 
@@ -46,7 +46,7 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
     costs = [
         (metric, label, scale)
         for metric, label, scale in (
-            (MEMORY, "peak device memory (GiB)", 2.0**-30),
+            (MEMORY, "peak device memory (GiB)", 2.0**-10),
             (SECONDS, "training time of a trial (minutes)", 1 / 60),
         )
         if metric in points and points[metric].notna().sum() >= 2

@@ -14,6 +14,7 @@ from ray_atr.run_folder import FINISHED, SHORT_NAMES, RunFolder, TrialFolder, re
 NOISE = "data.noise.ratio"
 SEED = "seed"
 OBJECTIVE = "objective"
+PEAK = "memory/peak_allocated_bytes"
 TEST, VALIDATION, SO_FAR = "test", "validation", "validation so far"
 
 
@@ -144,6 +145,7 @@ def _row(
         row["measured_on"] = SO_FAR
         row["train_seconds"] = epochs[-1].get("seconds/train") if epochs else None
     row |= dict(_metrics(metrics))
+    row |= _cost(epochs)
     row |= {
         name: value for epoch in epochs for name, value in epoch.items() if name.startswith(("memory/", "knowledge/"))
     }
@@ -169,6 +171,17 @@ def _metrics(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for name, value in row.items():
         if "/" in name and isinstance(value, int | float) and not isinstance(value, bool):
             yield name, float(value)
+
+
+def _cost(epochs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """What a trial took: `cost/seconds_per_epoch` of training, and `cost/memory_mb`, its peak on the device."""
+    cost = {}
+    if epochs and epochs[-1].get("seconds/train") is not None:
+        cost["cost/seconds_per_epoch"] = float(epochs[-1]["seconds/train"]) / len(epochs)
+    peaks = [float(epoch[PEAK]) for epoch in epochs if epoch.get(PEAK) is not None]
+    if peaks:
+        cost["cost/memory_mb"] = max(peaks) / 2**20
+    return cost
 
 
 def _plain(value: Any) -> Any:

@@ -126,12 +126,14 @@ def recall_columns(language: str) -> list[Column]:
 def recall_table(runs: Runs, language: str) -> Table:
     """R@1, R@10, mAP10 in both directions, a row a point of the sweep, a block a noise ratio."""
     what = "English" if language == "eng" else "mean of languages" if language == "mean" else language
-    return point_table(runs, f"Recall by objective and noise, {what}", recall_columns(language))
+    return point_table(
+        runs, f"Recall by {' and '.join(short_name(path) for path in runs.varied)}, {what}", recall_columns(language)
+    )
 
 
-def point_table(runs: Runs, title: str, columns: Sequence[Column], *, rows: pd.DataFrame | None = None) -> Table:
+def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd.DataFrame | None = None) -> Table:
     """A row a point of the sweep: what it varies, the columns that were measured, the number of seeds."""
-    points = aggregate(runs) if rows is None else rows
+    points = aggregate(runs) if points is None else points
     columns = [column for column in columns if column.metric in points]
     blocks_by = NOISE if NOISE in runs.varied else None
     lead = [path for path in (blocks_by, *runs.varied) if path is not None]
@@ -140,10 +142,11 @@ def point_table(runs: Runs, title: str, columns: Sequence[Column], *, rows: pd.D
     blocks = [_block(frame, lead, columns) for frame in frames]
     seeds = points[NUM_SEEDS] if len(points) else pd.Series(dtype=int)
     spread = "mean ± standard deviation over seeds; " if len(seeds) and seeds.max() > 1 else ""
+    unit = "Percent, " if all(column.kind == "percent" for column in columns) else ""
     on = " and ".join(runs.measured_on) or "no"
     return Table(
         title=title,
-        note=f"Percent, {on} split at the epoch chosen on validation; {spread}best of each block marked.",
+        note=f"{unit}{on} split at the epoch chosen on validation; {spread}best of each block marked.",
         groups=[*(("", 1) for _ in lead), *_groups(columns), ("", 1)],
         columns=[*(short_name(path) for path in lead), *(column.title for column in columns), "seeds"],
         blocks=blocks,

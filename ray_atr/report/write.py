@@ -8,6 +8,7 @@ from pathlib import Path
 from ray_atr.report.aggregate import aggregate
 from ray_atr.report.bars import draw_languages
 from ray_atr.report.curves import curves_of, draw_curve
+from ray_atr.report.layouts import paper_layouts
 from ray_atr.report.page import Figure, render
 from ray_atr.report.pareto import draw_pareto
 from ray_atr.report.read import NOISE, Runs, read_runs
@@ -34,6 +35,7 @@ def write_report(run_folder: Path | str, *more: Path | str, out: Path | None = N
     folder = Path(out) if out is not None else runs.folders[0] / "report"
     folder.mkdir(parents=True, exist_ok=True)
     tables = main_tables(runs)
+    layouts = paper_layouts(runs)
     figures = _figures(runs, folder)
     paths = ReportPaths(
         page=folder / "report.html",
@@ -43,8 +45,8 @@ def write_report(run_folder: Path | str, *more: Path | str, out: Path | None = N
     )
     aggregate(runs).to_csv(paths.table_csv, index=False)
     runs.trials.to_csv(folder / "trials.csv", index=False)
-    paths.table_markdown.write_text("\n".join(table.to_markdown() for table in tables))
-    paths.page.write_text(render(runs, tables, figures))
+    paths.table_markdown.write_text("\n".join(table.to_markdown() for table in (*tables, *layouts)))
+    paths.page.write_text(render(runs, tables, layouts, figures))
     return paths
 
 

@@ -17,6 +17,7 @@ from ray_atr.report.aggregate import aggregate
 from ray_atr.report.best import best_points
 from ray_atr.report.curves import curves_of
 from ray_atr.report.labels import spread
+from ray_atr.report.layouts import paper_layouts
 from ray_atr.report.pareto import front
 from ray_atr.report.write import main_tables
 
@@ -96,7 +97,7 @@ def test_the_page_is_self_contained_and_complete(noise_run):
     text = " ".join(" ".join(page.words).split())
     assert "16 of 18 trials finished; 1 failed; 1 running" in text
     assert "loss is nan (worker 0)" in text
-    assert "What the papers report" in text
+    assert "In the papers' layouts" in text
     assert "47.12" in text
     assert "{{" not in source
     assert paths.figures[0].name == "noise.png"
@@ -193,3 +194,26 @@ def test_the_front_holds_exactly_the_points_nothing_beats():
         if costs[j] <= costs[i] and gains[j] >= gains[i] and (costs[j] < costs[i] or gains[j] > gains[i])
     }
     assert front(costs, gains) == [i for i in range(6) if i not in beaten]
+
+
+def test_the_papers_layouts_hold_our_numbers_and_name_the_printed_ones(noise_run):
+    (table,) = paper_layouts(read_runs([noise_run]))
+    assert "Table 5" in table.title
+    assert table.columns == ["noise", "objective", *("R@1", "R@5", "R@10") * 2, "seeds"]
+    printed = {(row[0].text, row[1].text): [cell.text for cell in row[2:]] for row in table.references}
+    assert printed["0.4", "m_ltm_pot (paper)"] == ["33.64", "–", "–", "42.63", "–", "–", "–"]
+    assert not any("(paper)" in cell.text for block in table.blocks for row in block for cell in row)
+    assert "Luong et al. 2024" in table.reference_note
+
+
+def test_cost_is_a_ratio_to_the_baseline_of_the_same_runs(tmp_path):
+    space = {"objective": ["ml_clap", "cacl", "kcl"], "seed": [0, 1]}
+    layouts = {table.title: table for table in paper_layouts(read_runs([write_run(tmp_path / "run", space)]))}
+    (cost,) = (table for title, table in layouts.items() if "costs" in title)
+    rows = {row[0].text: [cell.text for cell in row] for block in cost.blocks for row in block}
+    assert [rows[name][3] for name in ("ml_clap", "cacl", "kcl")] == ["1.00", "1.30", "3.00"]
+    assert [row[0].text for row in cost.references] == ["ml_clap (paper)", "cacl (paper)", "kcl (paper)"]
+    (consistency,) = (table for title, table in layouts.items() if "Consistency" in title)
+    best = [row[0].text for block in consistency.blocks for row in block if row[-2].is_best]
+    assert best == ["kcl"]
+    assert consistency.references[2][-2].text == "7.52"
