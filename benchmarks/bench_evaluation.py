@@ -4,6 +4,7 @@
     python benchmarks/bench_evaluation.py                                    # 4,000 captions x 800 clips, 7 rounds
     python benchmarks/bench_evaluation.py --captions 50000 --clips 10000 --width 512 --rounds 1
     python benchmarks/bench_evaluation.py --memory                           # peak memory beyond the embeddings
+    python benchmarks/bench_evaluation.py --full-size                        # the same at 1,000,000 x 200,000
 
 Every contender starts from the same embeddings and pays for its own scores. Ours gives both directions and the tie count;
 torchmetrics gives R@1, R@5, R@10 and mAP at 10 of text to audio, the direction that has one relevant clip, where every
@@ -15,8 +16,10 @@ from __future__ import annotations
 
 import argparse
 import resource
+import signal
 import statistics
 import time
+import traceback
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -156,6 +159,42 @@ def memory(options: argparse.Namespace) -> None:
         print(f"peak beyond the embeddings {beyond / gibibyte:6.3f} GiB, {seconds:6.1f} s", flush=True)
 
 
+def full_size(options: argparse.Namespace) -> None:
+    """Peak memory beyond the embeddings at 1,000,000 captions x 200,000 clips, width 1024, for the first CPU minutes.
+
+    All arrays that grow with captions or clips are made before the first block of scores, and every block is like the
+    first, so the peak is reached within a few blocks; the whole pass would take hours on one core.
+    """
+    captions, clips, width = 1_000_000, 200_000, 1024
+    generator = torch.Generator().manual_seed(options.seed)
+    audio, text = torch.empty(clips, width), torch.empty(captions, width)
+    audio.normal_(generator=generator)
+    text.normal_(generator=generator)
+    clip = torch.arange(captions) % clips
+    retrieval_metrics(torch.eye(2), torch.eye(2), [0, 1])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def stop(signum: int, frame: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, options.seconds)
+    try:
+        retrieval_metrics(audio, text, clip)
+        reached = captions * clips
+    except TimeoutError as stopped:
+        frames = {frame.f_code.co_name: frame.f_locals for frame, _ in traceback.walk_tb(stopped.__traceback__)}
+        at = frames["count_ranks"]
+        reached = at.get("first_text", 0) * clips + 1024 * at.get("first_clip", 0)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    assert reached > 10_000_000, "stopped before the first blocks of scores: give it more --seconds"
+    beyond = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    held = (audio.nbytes + text.nbytes) / 2**30
+    print(f"{captions} x {clips}, width {width}, first {options.seconds} CPU s: embeddings {held:.2f} GiB, ", end="")
+    print(f"{reached / 1e6:.0f} million scores, peak beyond them {beyond / 2**30:.2f} GiB (must stay below 4)")
+    assert beyond < 4 * 2**30
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--captions", type=int, default=4000)
@@ -165,8 +204,11 @@ def main() -> None:
     parser.add_argument("--checked", type=int, default=5000, help="captions whose values scikit-learn computes too")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--memory", action="store_true", help="measure memory instead")
+    parser.add_argument("--full-size", action="store_true", help="memory at 1,000,000 x 200,000, width 1024 (5 GiB)")
+    parser.add_argument("--seconds", type=int, default=120, help="CPU seconds that --full-size runs")
     options = parser.parse_args()
-    memory(options) if options.memory else compare(options)
+    action = full_size if options.full_size else memory if options.memory else compare
+    action(options)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,9 @@ def evaluate_languages(
     *,
     present: Mapping[str, Array] | None = None,
     ranking: Ranking = "similarity",
+    metric: Array | None = None,
     device: torch.device | str | None = None,
+    block_side: int | None = None,
 ) -> dict[str, float]:
     """Every metric of clips `audio` [N, D] and captions `text[language]` [M, D], by language and averaged.
 
@@ -40,7 +42,16 @@ def evaluate_languages(
     `embedding/fra/modality_gap`; and where English is there, `embedding/fra/language_gap` and `.../language_distance`,
     whose mean is over the other languages. Embedding distances are of unit rows.
     """
-    retrievals = retrieve_languages(audio, text, clip_of_caption, present=present, ranking=ranking, device=device)
+    retrievals = retrieve_languages(
+        audio,
+        text,
+        clip_of_caption,
+        present=present,
+        ranking=ranking,
+        metric=metric,
+        device=device,
+        block_side=block_side,
+    )
     result = language_metrics(retrievals, ranking)
     if ranking == "similarity":
         result |= embedding_metrics(audio, text, clip_of_caption, present=present)
@@ -54,9 +65,14 @@ def retrieve_languages(
     *,
     present: Mapping[str, Array] | None = None,
     ranking: Ranking = "similarity",
+    metric: Array | None = None,
     device: torch.device | str | None = None,
+    block_side: int | None = None,
 ) -> dict[str, Retrieval]:
-    """The scores of every query in every language; text queries are numbered by caption m in all of them."""
+    """The scores of every query in every language; text queries are numbered by caption m in all of them.
+
+    `metric` is a learned Mahalanobis metric, for ranking="plan" alone (`plan_scores`).
+    """
     if ranking not in ("similarity", "plan"):
         raise refuse("ranking", ranking, "similarity, plan", nearest(str(ranking), ("similarity", "plan")))
     clips = as_matrix("audio", audio)
@@ -67,9 +83,9 @@ def retrieve_languages(
         clip = as_indices("clip_of_caption", clip_of_caption, len(clips), len(captions))
         chosen = captions if len(rows) == len(captions) else captions[rows.to(captions.device)]
         if ranking == "plan":
-            retrieval = retrieve_by_plan(clips, chosen, clip[rows])
+            retrieval = retrieve_by_plan(clips, chosen, clip[rows], metric=metric)
         else:
-            retrieval = retrieve(clips, chosen, clip[rows], device=device)
+            retrieval = retrieve(clips, chosen, clip[rows], device=device, block_side=block_side)
         result[language] = retrieval.with_text_numbers(rows.numpy())
     return result
 
