@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ray_atr.cli import parse, run_script
-from ray_atr.data.check import Check, check_data_set, page
+from ray_atr.data.check import Check, check_data_set, page, reasons_left_out
 from ray_atr.data.preparing import Import, prepare
 from ray_atr.data.shards import Manifest
 from ray_atr.data.sources import SOURCES, Source
@@ -107,10 +107,8 @@ def summary(manifest: Manifest) -> list[str]:
         *manifest.notes,
     ]
     if manifest.skipped:
-        lines.append(
-            f"left out: {len(manifest.skipped):,} clips, each named with its reason in manifest.json; the first:"
-        )
-        lines += [f"  {entry.clip_id}: {entry.reason}" for entry in manifest.skipped[:5]]
+        lines.append(f"left out: {len(manifest.skipped):,} clips, each named with its reason in manifest.json:")
+        lines += [f"  {number:,} x {reason}" for reason, number in reasons_left_out(manifest)[:8]]
     return [*lines, f"licence: {manifest.licence}", f"written to {manifest.folder}"]
 
 

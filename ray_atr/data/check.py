@@ -7,6 +7,7 @@ A *problem* makes the set unfit (a changed file, a repeated id, audio in two spl
 from __future__ import annotations
 
 import hashlib
+import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -252,8 +253,7 @@ def page(report: Report) -> list[str]:
             row += f"{coverage:>16}{report.shared_text.get((split, language), 0):>16,}"
         lines.append(row)
     lines += ["", f"audio decoded: {report.num_decoded:,} clips; left out at import: {len(manifest.skipped):,}"]
-    reasons = Counter(_kind_of(entry.reason) for entry in manifest.skipped)
-    lines += [f"  {number:,} {reason}" for reason, number in reasons.most_common(EXAMPLES)]
+    lines += [f"  {number:,} x {reason}" for reason, number in reasons_left_out(manifest)]
     for (first, second, language), number in report.leaked_text.items():
         lines.append(f"caption texts in both {first} and {second}: {number:,} {language}")
     for title, findings in (("remarks", report.remarks), ("problems", report.problems)):
@@ -264,6 +264,14 @@ def page(report: Report) -> list[str]:
     return [*lines, "", "fit for use" if report.is_fit else "NOT fit for use"]
 
 
-def _kind_of(reason: str) -> str:
-    """A reason without the file it names, so that equal reasons can be counted."""
-    return reason.split(": ", 1)[-1].split("'")[0].strip() or reason
+def reasons_left_out(manifest: Manifest) -> list[tuple[str, int]]:
+    """Why clips were left out at import and how many for each reason, the most frequent first."""
+    # A reason may begin with the file it speaks of and quote what was found there; equal reasons shall count together.
+    kinds = Counter(_kind_of(entry.reason, entry.clip_id) for entry in manifest.skipped)
+    return kinds.most_common()
+
+
+def _kind_of(reason: str, clip_id: str) -> str:
+    kind = reason.rsplit(": ", 1)[-1].split("; allowed")[0]
+    kind = re.sub(rf"\S*(?<!\w){re.escape(clip_id)}(?!\w)\S*", "its file", kind)
+    return re.sub(r"\d[\d.,]*", "N", kind)

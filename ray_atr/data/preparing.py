@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from ray_atr.data.sources.joining import ExtraCaptions
 from ray_atr.data.sources.places import Place, read_place
 from ray_atr.data.unfinished import Unfinished, unfinished, write_note
 from ray_atr.runtime import is_inside_a_cluster, start_ray
-from ray_atr.settings import Settings, setting
+from ray_atr.settings import Settings, refuse, setting
 
 Progress = Callable[[int, int], None]
 
@@ -51,12 +52,15 @@ PLAN_SCHEMA = pa.schema(
     ]
 )
 WORTH_RAY_CLIPS = 5_000
+NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Import(Settings):
     """How a data set is imported."""
 
+    name: str = setting("", "name of the data set; unset: the kind of source")
+    licence: str = setting("", "its licence; unset: what is known of the kind of source")
     max_unreadable: float = setting(0.01, "share of clips that may be unreadable and left out", at_least=0, at_most=1)
     min_seconds: float = setting(
         0.04, "shorter clips count as unreadable (s); one analysis window of the default front end", at_least=0
@@ -68,6 +72,11 @@ class Import(Settings):
         choices=("auto", "always", "never"),
     )
     cpus_per_task: float = setting(1.0, "logical CPUs that Ray reserves for a shard in work", above=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.name and not NAME_PATTERN.fullmatch(self.name):
+            raise refuse("name", self.name, "letters, digits, _, - and .")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +115,8 @@ def prepare(
         if held := state.finished_before(plan.hash):
             state.remove()
             return held
-        notes = _run(source.name, plan, state, options, progress)
-        return state.finish(_manifest(source, plan, notes))
+        notes = _run(options.name or source.name, plan, state, options, progress)
+        return state.finish(_manifest(source, plan, notes, options))
 
 
 @dataclass(frozen=True)
@@ -214,9 +223,8 @@ def _make_plan(source: Source, captions: Sequence[str], options: Import, state: 
         raise ValueError(f"{source.source}: {named}" + (f" (first: {first.clip_id}: {first.reason})" if first else ""))
     notes = [*extra.notes(), *(f"{split}: audio of {number} clips is absent" for split, number in num_absent.items())]
     content = work.read(new_file)
-    settings = json.dumps(
-        [options.min_seconds, options.clips_per_shard, [dataclasses.asdict(entry) for entry in missing]]
-    )
+    decisive = (options.name, options.licence, options.min_seconds, options.clips_per_shard)
+    settings = json.dumps([decisive, [dataclasses.asdict(entry) for entry in missing]])
     plan_hash = hashlib.sha256(content + settings.encode()).hexdigest()
     del content
     state.keep_work_of(plan_hash, new_file)
@@ -303,14 +311,14 @@ def _refuse_unreadable(left_out: Sequence[Skipped], plan: Plan, options: Import)
     )
 
 
-def _manifest(source: Source, plan: Plan, notes: Sequence[dict[str, Any]]) -> Manifest:
+def _manifest(source: Source, plan: Plan, notes: Sequence[dict[str, Any]], options: Import) -> Manifest:
     unreadable = [Skipped(**entry) for note in notes for entry in note["skipped"]]
     shards = [Shard(**note["shard"]) for note in notes if note["shard"]]
     if not shards:
         raise ValueError(f"{source.source}: no clip could be read")
     return Manifest(
-        name=source.name,
-        licence=source.licence,
+        name=options.name or source.name,
+        licence=options.licence or source.licence,
         shards=order_shards(shards),
         skipped=(*plan.absent, *plan.missing, *unreadable),
         notes=plan.notes,

@@ -10,9 +10,9 @@ import pytest
 import soundfile
 from clips_on_disk import tone
 
-from ray_atr.data.check import Check, Report, check_data_set, num_clips_sharing, page
+from ray_atr.data.check import Check, Report, check_data_set, num_clips_sharing, page, reasons_left_out
 from ray_atr.data.schema import Clip
-from ray_atr.data.shards import write_clips
+from ray_atr.data.shards import Skipped, write_clips
 
 
 def clip(index: int, split: str = "train", **changes: object) -> Clip:
@@ -147,3 +147,20 @@ def test_a_share_of_the_audio_can_be_enough(tmp_path: Path) -> None:
 def test_no_data_set_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"manifest\.json is missing"):
         check_data_set(str(tmp_path))
+
+
+def test_equal_reasons_count_together(tmp_path: Path) -> None:
+    skipped = [
+        Skipped("a", "/x/a.wav: got '3 bytes that are no audio'; allowed a WAV file"),
+        Skipped("b", "/x/b.wav: got '77 bytes that are no audio'; allowed a WAV file"),
+        Skipped("c", "its audio is absent"),
+        Skipped("d", "its audio is absent"),
+        Skipped("e", "its audio is absent"),
+        Skipped("f", "audio/f.wav is not there"),
+    ]
+    manifest = write_clips(tmp_path / "set", [clip(0)], name="toy", licence="CC0", skipped=skipped)
+    assert reasons_left_out(manifest) == [
+        ("its audio is absent", 3),
+        ("got 'N bytes that are no audio'", 2),
+        ("its file is not there", 1),
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -185,22 +185,78 @@ def test_caption_files_that_do_not_fit_are_refused(tmp_path: Path, assignment: s
     assert sorted(path.name for path in tmp_path.iterdir()) == ["extra.csv", "in"]
 
 
-def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=120)
+def test_a_set_may_be_named(tmp_path: Path) -> None:
+    options = Import(name="bird-song.v2", licence="CC0")
+    manifest = prepare(make_folder(tmp_path / "in"), tmp_path / "out", options=options)
+    assert (manifest.name, manifest.licence) == ("bird-song.v2", "CC0")
+    assert {row["source"] for row in iterate_rows(manifest, "val", ["source"])} == {"bird-song.v2"}
+    with pytest.raises(ValueError, match=r"name: got '\.\./x'"):
+        Import(name="../x")
 
 
 @pytest.mark.slow
-def test_the_script_says_what_it_did_and_what_was_wrong(tmp_path: Path) -> None:
+def test_a_bucket_is_read_from_and_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        for name, value in (("ACCESS_KEY_ID", "x"), ("SECRET_ACCESS_KEY", "y"), ("DEFAULT_REGION", "us-east-1")):
+            monkeypatch.setenv(f"AWS_{name}", value)
+        bucket = boto3.client("s3")
+        bucket.create_bucket(Bucket="sounds")
+        local = prepare(make_folder(tmp_path / "in"), tmp_path / "out", options=Import(clips_per_shard=2))
+        for path in (tmp_path / "in").iterdir():
+            bucket.upload_file(str(path), "sounds", f"raw/{path.name}")
+        source = TableSource(source="s3://sounds/raw")
+        remote = prepare(source, "s3://sounds/sets/toy", options=Import(clips_per_shard=2))
+        assert remote.hash == local.hash
+        assert [row["clip_id"] for row in iterate_rows(remote, "val")] == ["002", "005"]
+        names = {entry["Key"] for entry in bucket.list_objects_v2(Bucket="sounds", Prefix="sets/")["Contents"]}
+        files = {"manifest.json", *(shard.file for shard in remote.shards)}
+        assert {name.removeprefix("sets/toy/") for name in names if not name.endswith("/")} == files
+        with pytest.raises(ValueError, match="already holds the data set folder"):
+            prepare(source, "s3://sounds/sets/toy", options=Import(clips_per_shard=3))
+    finally:
+        server.stop()
+
+
+def run_script(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
+    """Run the script in this process; its exit status."""
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
+    try:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+def test_the_script_says_what_it_did_and_what_was_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_folder(tmp_path / "in")
-    good = run_script("folder", "--source", str(tmp_path / "in"), "--out", str(tmp_path / "out"))
-    assert good.returncode == 0, good.stderr
-    assert "6 clips (train 4, val 2)" in good.stdout
-    assert "eng 6" in good.stdout
-    bad = run_script("folder", "--source", str(tmp_path / "nowhere"), "--out", str(tmp_path / "two"))
-    assert bad.returncode == 2
-    assert bad.stderr.strip() == f"error: {tmp_path / 'nowhere'}: no such folder"
-    checked = run_script("check", str(tmp_path / "out"))
-    assert checked.returncode == 0, checked.stderr
+    source, out = str(tmp_path / "in"), str(tmp_path / "out")
+    assert run_script(monkeypatch, "folder", "--source", source, "--out", out) == 0
+    said = capsys.readouterr().out
+    assert "6 clips (train 4, val 2)" in said
+    assert "eng 6" in said
+    assert run_script(monkeypatch, "check", out) == 0
+    assert "fit for use" in capsys.readouterr().out
+    assert run_script(monkeypatch, "folder", "--source", str(tmp_path / "nowhere"), "--out", str(tmp_path / "two")) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path / 'nowhere'}: no such folder\n"
+    (tmp_path / "in" / "000.flac").write_bytes(b"no audio")
+    assert run_script(monkeypatch, "folder", "--source", source, "--out", str(tmp_path / "two")) == 2
+    assert "1 of 6 clips are unreadable" in capsys.readouterr().err
+    options = ("--out", str(tmp_path / "two"), "--max-unreadable", "0.5")
+    assert run_script(monkeypatch, "folder", "--source", source, *options) == 0
+    assert "1 x got 'N bytes that are no audio" in capsys.readouterr().out
+    shard = tmp_path / "two" / "train-00000.parquet"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    assert run_script(monkeypatch, "check", str(tmp_path / "two")) == 2
+    assert "another SHA-256" in capsys.readouterr().err
 
 
 @pytest.mark.ray

@@ -99,6 +99,14 @@ def test_the_real_tables(shared_data: Path) -> None:
     assert all(isinstance(entry, Entry) and len(entry.captions["eng"]) == 5 for entry in clotho)
 
 
+def test_the_captions_are_the_zero_shot_sentences(tmp_path: Path) -> None:
+    first = next(iter(Esc50(source=str(make_esc50(tmp_path / "set"))).entries()))
+    assert isinstance(first, Entry)
+    assert len(first.captions) == 8
+    assert first.captions["eng"] == ("This is a sound of a dog.",)
+    assert first.captions["deu"] == ("Das ist das Geräusch eines Hundes.",)
+
+
 def test_human_captions_need_a_known_language(tmp_path: Path) -> None:
     root = make_esc50(tmp_path / "set")
     row = {"filename": "1-1000-A-0.wav", "category": "dog", "captions": {"en": ["A dog barks"]}}

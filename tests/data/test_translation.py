@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import runpy
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -245,21 +245,29 @@ def test_a_model_translates_in_order_whatever_the_batches(tiny_m2m100: Path) -> 
     assert one(texts, "eng", "deu") != singly
 
 
+def run_script(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
+    """Run the script in this process; its exit status."""
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
+    try:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
 @pytest.mark.slow
-def test_the_script_fills_and_checks(tmp_path: Path, tiny_m2m100: Path) -> None:
+def test_the_script_fills_and_checks(
+    tmp_path: Path, tiny_m2m100: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_set(tmp_path / "set")
-    common = ["--model", str(tiny_m2m100), "--languages", "fra", "deu", "--num-beams", "1", "--max-new-tokens", "4"]
-    command = [sys.executable, str(SCRIPT), "fill", "--data", str(tmp_path / "set"), "--out", str(tmp_path / "out")]
-    filled = subprocess.run([*command, *common, "--ray", "never"], capture_output=True, text=True, timeout=200)
-    assert filled.returncode == 0, filled.stderr
-    command = [sys.executable, str(SCRIPT), "check", "--data", str(tmp_path / "set"), "--samples", "4"]
-    checked = subprocess.run([*command, *common], capture_output=True, text=True, timeout=200)
-    assert checked.returncode == 0, checked.stderr
-    assert "fra       human" in checked.stdout
-    command[3:5] = ["--data", str(tmp_path / "nowhere")]
-    refused = subprocess.run([*command, *common], capture_output=True, text=True, timeout=200)
-    assert refused.returncode == 2
-    assert refused.stderr.count("\n") == 1
+    model = ["--model", str(tiny_m2m100), "--languages", "fra", "deu", "--num-beams", "1", "--max-new-tokens", "4"]
+    data, out = ["--data", str(tmp_path / "set")], ["--out", str(tmp_path / "out")]
+    assert run_script(monkeypatch, "fill", *data, *out, *model, "--ray", "never") == 0
+    assert "deu: 16 captions, 16 made by machine" in capsys.readouterr().out
+    assert run_script(monkeypatch, "check", *data, "--samples", "4", *model) == 0
+    assert "fra       human" in capsys.readouterr().out
+    assert run_script(monkeypatch, "check", "--data", str(tmp_path / "nowhere"), *model) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.ray
