@@ -5,6 +5,7 @@ terms = objective(Embeddings(audio=a, text=t), metric=m)      # a [B, D], t [B, 
 terms.loss.backward()
 """
 
+from ray_atr.objectives.contrastive_across_ranks import contrastive_across_ranks
 from ray_atr.objectives.embeddings import Embeddings
 from ray_atr.objectives.knowledge import KNOWLEDGE
 from ray_atr.objectives.metric import metric_scalars, project_metric
@@ -27,6 +28,7 @@ __all__ = [
     "Scheme",
     "Terms",
     "caption_groups",
+    "contrastive_across_ranks",
     "metric_scalars",
     "preset",
     "project_metric",

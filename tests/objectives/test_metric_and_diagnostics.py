@@ -1,0 +1,89 @@
+"""The metric's projection, groups of equal captions, and ATRI's diagnostics."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from ray_atr.objectives import Embeddings, caption_groups, metric_scalars, project_metric, same_group
+from ray_atr.objectives.diagnostics import alignment_direction_error, data_distribution_error, weight_distance
+from ray_atr.objectives.schemes import CoAnchor, English, OneToK, Random
+
+
+def test_projection_is_the_nearest_semi_definite_matrix() -> None:
+    generator = torch.Generator().manual_seed(0)
+    metric = torch.randn(6, 6, generator=generator, dtype=torch.float64)
+    symmetric = (metric + metric.T) / 2
+    projected = metric.clone()
+    assert project_metric(projected, "mahalanobis")
+    assert torch.linalg.eigvalsh(projected).min() > -1e-12
+    values, vectors = torch.linalg.eigh(symmetric)
+    expected = sum(
+        max(float(value), 0.0) * torch.outer(vector, vector) for value, vector in zip(values, vectors.T, strict=True)
+    )
+    torch.testing.assert_close(projected, expected)
+    # The residual is orthogonal to the cone's face: <P - A, P> = 0, which only the nearest point meets.
+    assert abs(float(((projected - symmetric) * projected).sum())) < 1e-10
+
+
+def test_projection_leaves_a_positive_definite_metric_alone() -> None:
+    metric = torch.eye(4) + 0.1
+    before = metric.clone()
+    assert not project_metric(metric, "mahalanobis")
+    assert torch.equal(metric, before)
+    assert not project_metric(torch.randn(4, 2), "factored")
+
+
+def test_projection_works_in_place_on_a_parameter() -> None:
+    parameter = nn.Parameter(torch.tensor([1.0, -2.0]))
+    assert project_metric(parameter, "diagonal")
+    assert parameter.tolist() == [1.0, 0.0]
+    assert parameter.requires_grad
+
+
+def test_metric_scalars_tell_rank_and_smallest_eigenvalue() -> None:
+    factor = torch.randn(6, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    for metric, kind in ((factor, "factored"), (factor @ factor.T, "mahalanobis")):
+        scalars = metric_scalars(metric, kind)
+        assert scalars["metric_rank"].item() == 2
+        assert scalars["metric_smallest_eigenvalue"].item() == pytest.approx(0, abs=1e-9)
+    assert metric_scalars(torch.tensor([3.0, 0.5]), "diagonal")["metric_smallest_eigenvalue"].item() == 0.5
+
+
+def test_equal_captions_are_one_group() -> None:
+    groups = caption_groups(["A dog barks", "a  DOG barks ", "rain", "Un été", "Un e\u0301te\u0301"])
+    assert same_group(groups).int().tolist() == [
+        [1, 1, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [0, 0, 1, 0, 0],
+        [0, 0, 0, 1, 1],
+        [0, 0, 0, 1, 1],
+    ]
+
+
+def test_data_distribution_error_by_scheme() -> None:
+    mask = torch.ones(10, 4, dtype=torch.bool)
+    ids = [str(i) for i in range(10)]
+    assert data_distribution_error(OneToK(), mask, None) == pytest.approx(0, abs=1e-12)
+    # English: 10 entries of 1/10 against 40 of 1/40: 10 (1/10 - 1/40) + 30/40.
+    assert data_distribution_error(English(), mask, None) == pytest.approx(1.5)
+    assert data_distribution_error(Random(), mask, Random().draw(0, 0, ids, mask)) == pytest.approx(1.5)
+    assert data_distribution_error(CoAnchor(), mask, CoAnchor().draw(0, 0, ids, mask)) == pytest.approx(1.0)
+
+
+def test_alignment_direction_error_is_the_angle_to_the_mean_of_languages() -> None:
+    text = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
+    embeddings = Embeddings(audio=torch.tensor([[1.0, 1.0]]), text=text)
+    assert alignment_direction_error(embeddings, English(), None).item() == pytest.approx(45, abs=1e-4)
+    assert alignment_direction_error(embeddings, OneToK(), None).item() == pytest.approx(0, abs=1e-4)
+
+
+def test_weight_distance_is_euclidean_and_names_what_differs() -> None:
+    first = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([[0.0]]), "steps": torch.tensor(3)}
+    second = {"a": torch.tensor([1.0, 5.0]), "b": torch.tensor([[4.0]]), "steps": torch.tensor(9)}
+    assert weight_distance(first, second) == pytest.approx(math.hypot(3, 4))
+    with pytest.raises(ValueError, match="differ in b"):
+        weight_distance(first, {"a": first["a"], "steps": first["steps"]})

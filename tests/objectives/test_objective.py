@@ -1,0 +1,118 @@
+"""The public door: presets, unknown names, what embeddings may be, and that every point of the grid works."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from ray_atr import objectives
+from ray_atr.objectives import PAIRS, PRESETS, SCHEMES, Embeddings, Objective, preset
+from ray_atr.override import flatten, override
+
+B, K, D = 6, 3, 5
+
+
+def batch(**changes: object) -> Embeddings:
+    generator = torch.Generator().manual_seed(0)
+    tensors = {"audio": torch.randn(B, D, generator=generator), "text": torch.randn(B, K, D, generator=generator)}
+    return Embeddings(**{**tensors, **changes})  # type: ignore[arg-type]
+
+
+def test_the_readmes_lines() -> None:
+    audio, text, metric = torch.randn(B, D, requires_grad=True), torch.randn(B, K, D), torch.ones(D)
+    objective = objectives.preset("m_ltm_pot", transport_mass=0.8, epsilon=0.05, metric="diagonal")
+    terms = objective(objectives.Embeddings(audio=audio, text=text), metric=metric)
+    terms.loss.backward()
+    assert terms.loss.ndim == 0
+    assert torch.isfinite(audio.grad).all()
+    assert not any(scalar.requires_grad for scalar in terms.scalars.values())
+    assert terms.scalars["transport_mass"].item() == pytest.approx(0.8)
+
+
+def test_rows_are_normalised() -> None:
+    loss = preset("contrastive")(batch()).loss
+    e = batch()
+    torch.testing.assert_close(preset("contrastive")(batch(audio=7 * e.audio, text=0.1 * e.text)).loss, loss)
+
+
+@pytest.mark.parametrize(("scheme", "pair"), list(itertools.product(SCHEMES, PAIRS)))
+def test_every_point_of_the_grid_has_a_finite_loss_and_gradient(scheme: str, pair: str) -> None:
+    objective = override(Objective(), {"scheme": scheme, "pair": pair})
+    mask = torch.ones(B, K, dtype=torch.bool)
+    mask[1, 2] = False
+    audio = torch.randn(B, D, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    draw = objective.scheme.draw(0, 0, [str(i) for i in range(B)], mask)
+    terms = objective(batch(audio=audio, mask=mask), draw=draw)
+    terms.loss.backward()
+    assert torch.isfinite(terms.loss)
+    assert audio.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_presets_survive_flattening(name: str) -> None:
+    assert override(Objective(), flatten(PRESETS[name])) == PRESETS[name]
+
+
+def test_unknown_names_are_refused_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match="did you mean m_ltm"):
+        preset("m_lmt")
+    with pytest.raises(ValueError, match=r"got 'transport_mas'; .*did you mean transport_mass"):
+        preset("m_ltm_pot", transport_mas=0.8)
+    with pytest.raises(ValueError, match="got 'temperature'; allowed one of"):
+        preset("m_ltm", temperature=0.1)
+
+
+def test_learned_temperature_takes_the_settings_place_and_gets_a_gradient() -> None:
+    temperature = torch.tensor(0.2, requires_grad=True)
+    loss = preset("contrastive")(batch(), temperature=temperature).loss
+    loss.backward()
+    torch.testing.assert_close(loss, preset("contrastive", temperature=0.2)(batch()).loss)
+    assert temperature.grad is not None
+    assert temperature.grad.abs() > 0
+
+
+@pytest.mark.parametrize("which", ["audio", "text"])
+def test_embeddings_that_are_not_finite_are_refused_by_name(which: str) -> None:
+    tensor = getattr(batch(), which).clone()
+    tensor[2, ..., 1] = torch.nan
+    with pytest.raises(ValueError, match=f"embeddings.{which}"):
+        batch(**{which: tensor})
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"audio": torch.zeros(B)}, "embeddings.audio"),
+        ({"text": torch.zeros(B, D)}, "embeddings.text"),
+        ({"text": torch.zeros(B + 1, K, D)}, "embeddings.text"),
+        ({"mask": torch.ones(B, K)}, "embeddings.mask"),
+        ({"mask": torch.ones(B, K + 1, dtype=torch.bool)}, "embeddings.mask"),
+        ({"positives": torch.ones(B, K, dtype=torch.bool)}, "embeddings.positives"),
+        ({"similarity": torch.ones(B, B)}, "embeddings.similarity"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused_by_name(changes: dict[str, torch.Tensor], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        batch(**changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["contrastive", "m_ltm_pot"])
+def test_objectives_run_under_torch_compile(name: str) -> None:
+    objective = preset(name) if name == "contrastive" else preset(name, metric="euclidean")
+    e = batch()
+
+    def value(audio: torch.Tensor) -> torch.Tensor:
+        return objective(Embeddings(audio=audio, text=e.text)).loss
+
+    compiled = torch.compile(value, backend="eager")
+    torch.testing.assert_close(compiled(e.audio), value(e.audio))
+
+
+def test_a_knowledge_variant_that_needs_neighbours_refuses_to_go_without() -> None:
+    needy = [variant for variant in objectives.KNOWLEDGE.values() if variant.needs_retrieval]
+    for variant in needy:
+        with pytest.raises(ValueError, match="retrieved: got None"):
+            Objective(knowledge=variant())(batch())

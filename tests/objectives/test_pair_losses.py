@@ -1,0 +1,349 @@
+"""Every pair loss against plain loops from its paper's formula, and what all of them must have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import ot
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ray_atr.objectives.pairs import (
+    PAIRS,
+    Comparison,
+    Contrastive,
+    ContrastiveEntropic,
+    LearningToMatch,
+    PairLoss,
+    PartialLearningToMatch,
+    Sigmoid,
+    Triplet,
+)
+from ray_atr.objectives.pairs.clean_share import clean_share
+
+TAU = 0.2
+
+
+def unit(N: int, D: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return functional.normalize(torch.randn(N, D, generator=generator, dtype=torch.float64), dim=1)
+
+
+def comparison(N: int = 6, D: int = 5, **changes: Tensor) -> Comparison:
+    return Comparison(u=unit(N, D, 0), v=functional.normalize(unit(N, D, 0) + unit(N, D, 1), dim=1), **changes)
+
+
+def same(*groups: int) -> Tensor:
+    numbers = torch.tensor(groups)
+    return numbers[:, None] == numbers[None, :]
+
+
+def all_losses() -> list[PairLoss]:
+    return [
+        Contrastive(temperature=TAU),
+        ContrastiveEntropic(temperature=TAU),
+        Sigmoid(),
+        Triplet(),
+        Triplet(mining="all"),
+        Triplet(mining="weighted"),
+        LearningToMatch(epsilon=0.1),
+        PartialLearningToMatch(epsilon=0.1, transport_mass=0.7),
+    ]
+
+
+def name_of(loss: PairLoss) -> str:
+    return f"{loss.name}-{getattr(loss, 'mining', '')}"
+
+
+def both_ways(similarity: Tensor, positives: Tensor, sample_loss: object) -> float:
+    rows = [sample_loss(similarity[i], positives[i], i) for i in range(len(similarity))]  # type: ignore[operator]
+    columns = [sample_loss(similarity[:, i], positives[:, i], i) for i in range(len(similarity))]  # type: ignore[operator]
+    return 0.5 * (sum(rows) + sum(columns)) / len(similarity)
+
+
+def contrastive_loop(scores: Tensor, positives: Tensor, i: int) -> float:
+    negatives = sum(math.exp(float(s) / TAU) for s, positive in zip(scores, positives, strict=True) if not positive)
+    terms = [
+        -math.log(math.exp(float(s) / TAU) / (math.exp(float(s) / TAU) + negatives))
+        for s, positive in zip(scores, positives, strict=True)
+        if positive
+    ]
+    return sum(terms) / len(terms)
+
+
+def hinge_loop(mining: str) -> object:
+    def loss(scores: Tensor, positives: Tensor, i: int) -> float:
+        own = float(scores[i])
+        negatives = [float(s) for s, positive in zip(scores, positives, strict=True) if not positive]
+        if mining == "weighted":
+            informative = [s for s in negatives if s + 0.2 > own]
+            if not informative:
+                return 0.0
+            hardest = max(informative)
+            return max(0.0, 0.2 * own**2 - 0.7 * own + 0.5) + max(0.0, 0.9 * hardest**2 - 0.4 * hardest + 0.03)
+        violations = [max(0.0, 0.2 + s - own) for s in negatives]
+        return (max(violations) if mining == "hardest" else sum(violations)) if violations else 0.0
+
+    return loss
+
+
+@pytest.mark.parametrize("positives", [None, same(0, 0, 1, 2, 2, 2), same(0, 0, 0, 0, 0, 0)])
+def test_contrastive_is_the_formula(positives: Tensor | None) -> None:
+    case = comparison(positives=positives)
+    expected = both_ways(case.cross_similarity(), case.positive_mask(), contrastive_loop)
+    assert Contrastive(temperature=TAU)(case).loss.item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_contrastive_is_torch_cross_entropy() -> None:
+    case = comparison()
+    logits = case.u @ case.v.T / TAU
+    labels = torch.arange(6)
+    expected = (functional.cross_entropy(logits, labels) + functional.cross_entropy(logits.T, labels)) / 2
+    torch.testing.assert_close(Contrastive(temperature=TAU)(case).loss, expected)
+    torch.testing.assert_close(Contrastive()(case, temperature=torch.tensor(TAU)).loss, expected)
+
+
+def test_further_negatives_stand_in_the_denominator_of_their_direction() -> None:
+    shared, own = unit(4, 5, 7), torch.stack([unit(3, 5, 20 + i) for i in range(6)])
+    case = comparison(extra_v=shared, extra_u=own)
+    rows = [
+        -math.log(
+            math.exp(case.u[i] @ case.v[i] / TAU)
+            / sum(math.exp(case.u[i] @ other / TAU) for other in [*case.v, *shared])
+        )
+        for i in range(6)
+    ]
+    columns = [
+        -math.log(
+            math.exp(case.v[i] @ case.u[i] / TAU)
+            / sum(math.exp(case.v[i] @ other / TAU) for other in [*case.u, *own[i]])
+        )
+        for i in range(6)
+    ]
+    expected = 0.5 * (sum(rows) + sum(columns)) / 6
+    assert Contrastive(temperature=TAU)(case).loss.item() == pytest.approx(expected, abs=1e-12)
+    through_mask = dataclasses.replace(case, positives=torch.eye(6, dtype=torch.bool))
+    assert Contrastive(temperature=TAU)(through_mask).loss.item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("loss", [loss for loss in all_losses() if not loss.takes_extra_negatives], ids=name_of)
+def test_further_negatives_are_refused_by_name_elsewhere(loss: PairLoss) -> None:
+    with pytest.raises(ValueError, match=f"objective.pair: got '{loss.name}'; allowed"):
+        loss(comparison(extra_v=unit(3, 5, 9)))
+
+
+@pytest.mark.parametrize(("entropy", "sign"), [("encourage", 1), ("discourage", -1)])
+def test_contrastive_entropic_adds_the_rankings_negative_entropy(entropy: str, sign: int) -> None:
+    case = comparison()
+
+    def negative_entropy(scores: Tensor, positives: Tensor, i: int) -> float:
+        total = sum(math.exp(float(s) / TAU) for s in scores)
+        ranking = [math.exp(float(s) / TAU) / total for s in scores]
+        return sum(share * math.log(share) for share in ranking)
+
+    term = both_ways(case.cross_similarity(), case.positive_mask(), negative_entropy)
+    expected = Contrastive(temperature=TAU)(case).loss.item() + sign * 0.3 * term
+    loss = ContrastiveEntropic(temperature=TAU, epsilon=0.3, entropy=entropy)(case).loss
+    assert loss.item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("positives", [None, same(0, 0, 1, 2, 2, 2), same(0, 0, 0, 0, 0, 0)])
+@pytest.mark.parametrize("mining", ["hardest", "all", "weighted"])
+def test_triplet_is_the_formula(mining: str, positives: Tensor | None) -> None:
+    case = comparison(positives=positives)
+    expected = both_ways(case.cross_similarity(), case.positive_mask(), hinge_loop(mining))
+    assert Triplet(mining=mining)(case).loss.item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("positives", [None, same(0, 0, 1, 2, 2, 2)])
+def test_sigmoid_is_the_formula(positives: Tensor | None) -> None:
+    case = comparison(positives=positives)
+    mask, total = case.positive_mask(), 0.0
+    for i in range(6):
+        for j in range(6):
+            z = 1 if mask[i, j] else -1
+            total += math.log(1 + math.exp(-z * (float(case.u[i] @ case.v[j]) / 0.1 - 10)))
+    assert Sigmoid()(case).loss.item() == pytest.approx(total / 6, abs=1e-12)
+
+
+@pytest.mark.parametrize("positives", [None, same(0, 0, 1, 2, 2, 2)])
+def test_learning_to_match_is_the_divergence_from_pots_plan(positives: Tensor | None) -> None:
+    case = comparison(positives=positives)
+    cost = torch.cdist(case.u, case.v)
+    uniform = torch.full((6,), 1 / 6, dtype=torch.float64)
+    plan = ot.sinkhorn(uniform, uniform, cost / cost.max(), 0.1, method="sinkhorn_log", stopThr=1e-13, numItermax=50000)
+    mask, expected = case.positive_mask(), 0.0
+    for i in range(6):
+        for j in range(6):
+            if mask[i, j]:
+                target = 1 / 6 / int(mask[i].sum())
+                expected += target * math.log(target / float(plan[i, j]))
+    assert LearningToMatch(epsilon=0.1)(case).loss.item() == pytest.approx(expected, abs=1e-7)
+
+
+def test_partial_learning_to_match_is_the_divergence_from_pots_plan() -> None:
+    case = comparison()
+    cost = torch.cdist(case.u, case.v)
+    uniform = torch.full((6,), 1 / 6, dtype=torch.float64).numpy()
+    plan = ot.partial.entropic_partial_wasserstein(
+        uniform, uniform, (cost / cost.max()).numpy(), reg=0.1, m=0.7, numItermax=20000, stopThr=1e-14
+    )
+    expected = sum(math.log(1 / 6 / plan[i, i]) / 6 for i in range(6))
+    loss = PartialLearningToMatch(epsilon=0.1, transport_mass=0.7)(case).loss
+    assert loss.item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_partial_at_full_mass_is_learning_to_match() -> None:
+    case = comparison()
+    partial = PartialLearningToMatch(epsilon=0.1, transport_mass=1.0)(case).loss
+    torch.testing.assert_close(partial, LearningToMatch(epsilon=0.1)(case).loss)
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "mahalanobis", "factored"])
+def test_metrics_are_the_mahalanobis_distance(kind: str) -> None:
+    case = comparison()
+    generator = torch.Generator().manual_seed(5)
+    factor = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    full = {"diagonal": torch.diag(factor[:, 0] ** 2), "mahalanobis": factor @ factor.T, "factored": factor @ factor.T}
+    given = {"diagonal": factor[:, 0] ** 2, "mahalanobis": factor @ factor.T, "factored": factor}[kind]
+    cost = torch.tensor([[float((a - b) @ full[kind] @ (a - b)) ** 0.5 for b in case.v] for a in case.u])
+    by_hand = dataclasses.replace(case, similarity=1 - cost.double() ** 2 / 2)
+    expected = LearningToMatch(epsilon=0.1)(by_hand).loss
+    torch.testing.assert_close(
+        LearningToMatch(epsilon=0.1, metric=kind)(case, metric=given).loss, expected, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_metric_that_is_missing_or_does_not_fit_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="metric: got None; allowed a tensor \\[D\\] with D = 5"):
+        LearningToMatch(metric="diagonal")(comparison())
+    with pytest.raises(ValueError, match="metric: got \\(4,\\)"):
+        LearningToMatch(metric="diagonal")(comparison(), metric=torch.ones(4))
+
+
+@pytest.mark.parametrize("loss", all_losses(), ids=name_of)
+@pytest.mark.parametrize("positives", [None, same(0, 0, 1, 2, 2)])
+def test_gradients_against_finite_differences(loss: PairLoss, positives: Tensor | None) -> None:
+    u, v = unit(5, 4, 0).requires_grad_(), unit(5, 4, 1).requires_grad_()
+
+    def value(u: Tensor, v: Tensor) -> Tensor:
+        return loss(Comparison(u=u, v=v, positives=positives)).loss
+
+    assert torch.autograd.gradcheck(value, (u, v), eps=1e-6, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "mahalanobis", "factored"])
+def test_gradients_of_metrics_against_finite_differences(kind: str) -> None:
+    case = comparison(4, 3)
+    factor = torch.randn(3, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    given = {"diagonal": factor[:, 0].abs() + 0.5, "mahalanobis": factor @ factor.T + torch.eye(3), "factored": factor}
+    loss = LearningToMatch(epsilon=0.1, metric=kind)
+    metric = given[kind].detach().requires_grad_()
+    assert torch.autograd.gradcheck(lambda m: loss(case, metric=m).loss, (metric,), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("loss", all_losses(), ids=name_of)
+def test_gain_and_weights_against_finite_differences(loss: PairLoss) -> None:
+    case = comparison(4, 3)
+    generator = torch.Generator().manual_seed(6)
+    gain = (0.5 + 0.5 * torch.rand(4, 4, generator=generator, dtype=torch.float64)).requires_grad_()
+    row, column = (torch.rand(4, generator=generator, dtype=torch.float64).add(0.5).requires_grad_() for _ in range(2))
+
+    def value(gain: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        return loss(dataclasses.replace(case, gain=gain, row_weight=row, column_weight=column)).loss
+
+    assert torch.autograd.gradcheck(value, (gain, row, column), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("loss", all_losses(), ids=name_of)
+def test_unit_gain_and_weights_change_nothing_and_a_given_similarity_takes_the_products_place(loss: PairLoss) -> None:
+    case = comparison()
+    ones = torch.ones(6, dtype=torch.float64)
+    expected = loss(case).loss
+    for changes in (
+        {"gain": torch.ones(6, 6, dtype=torch.float64)},
+        {"row_weight": ones, "column_weight": ones},
+        {"similarity": case.u @ case.v.T},
+        {"positives": torch.eye(6, dtype=torch.bool)},
+    ):
+        torch.testing.assert_close(loss(dataclasses.replace(case, **changes)).loss, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("loss", all_losses(), ids=name_of)
+def test_order_of_the_batch_does_not_matter(loss: PairLoss) -> None:
+    case = comparison(positives=same(0, 0, 1, 2, 3, 3))
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    permuted = Comparison(u=case.u[order], v=case.v[order], positives=case.positive_mask()[order][:, order])
+    torch.testing.assert_close(loss(permuted).loss, loss(case).loss, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("loss", all_losses(), ids=name_of)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_collapsed_embeddings_stay_finite(loss: PairLoss, dtype: torch.dtype) -> None:
+    row = torch.nn.functional.normalize(torch.arange(1.0, 6.0, dtype=dtype), dim=0)
+    u, v = (row.expand(8, 5).clone().requires_grad_() for _ in range(2))
+    terms = loss(Comparison(u=u, v=v))
+    terms.loss.backward()
+    assert torch.isfinite(terms.loss)
+    assert torch.isfinite(u.grad).all()
+
+
+@pytest.mark.parametrize("epsilon", [0.005, 0.01, 0.02])
+@pytest.mark.parametrize("name", ["learning_to_match", "partial_learning_to_match"])
+def test_small_epsilon_in_float32_is_finite_and_near_float64(name: str, epsilon: float) -> None:
+    u = unit(48, 16, 0)
+    v = functional.normalize(u + 0.8 * unit(48, 16, 1), dim=1)
+    loss = PAIRS[name](epsilon=epsilon)
+    single, double = loss(Comparison(u=u.float(), v=v.float())).loss, loss(Comparison(u=u, v=v)).loss
+    assert single.item() == pytest.approx(double.item(), abs=1e-3)
+
+
+def test_detached_maximum_leaves_the_value_and_changes_the_gradient() -> None:
+    case = comparison()
+    gradients = []
+    for detach in (False, True):
+        u = case.u.clone().requires_grad_()
+        loss = LearningToMatch(epsilon=0.1, detach_maximum=detach)(dataclasses.replace(case, u=u)).loss
+        loss.backward()
+        gradients.append((loss.item(), u.grad))
+    assert gradients[0][0] == gradients[1][0]
+    assert not torch.allclose(gradients[0][1], gradients[1][1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"transport_mass": 0.0}, "transport_mass: got 0.0; allowed"),
+        ({"transport_mass": 1.5}, "transport_mass: got 1.5; allowed"),
+        ({"transport_mass": "all"}, "transport_mass: got 'all'; allowed \\(0, 1\\] or auto"),
+        ({"epsilon": 0.0}, "epsilon: got 0.0; allowed \\(0, inf\\)"),
+        ({"metric": "mahalonobis"}, "did you mean mahalanobis"),
+    ],
+)
+def test_settings_outside_their_range_are_refused_by_name(settings: dict[str, object], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        PartialLearningToMatch(**settings)
+
+
+@pytest.mark.parametrize("noise_ratio", [0.0, 0.2, 0.4, 0.6])
+def test_clean_share_finds_the_share_of_true_pairs(noise_ratio: float) -> None:
+    N = 2000
+    u = unit(N, 32, 0)
+    v = functional.normalize(u + 1.0 * unit(N, 32, 1), dim=1)
+    wrong = int(noise_ratio * N)
+    v[:wrong] = v[:wrong].roll(1, 0)
+    estimate = clean_share(u @ v.T, torch.eye(N, dtype=torch.bool))
+    assert estimate == pytest.approx(1 - noise_ratio, abs=0.05)
+
+
+def test_automatic_mass_is_the_estimate_with_a_floor() -> None:
+    u = unit(64, 16, 0)
+    v = functional.normalize(u + 0.3 * unit(64, 16, 1), dim=1)
+    loss = PartialLearningToMatch(transport_mass="auto", smallest_mass=0.3)
+    clean = loss(Comparison(u=u, v=v)).scalars["transport_mass"].item()
+    anything = loss(Comparison(u=u, v=v.flip(0))).scalars["transport_mass"].item()
+    assert clean > 0.95
+    assert 0.3 <= anything < 0.6

@@ -1,0 +1,212 @@
+"""Language schemes: which texts, which pairs, which draws, against loops from ATRI's formulas."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ray_atr.objectives import SCHEMES, Embeddings, Objective, preset
+from ray_atr.objectives.pairs import Comparison, Contrastive
+from ray_atr.objectives.schemes import CoAnchor, English, OneToK, Random, RandomMixture
+
+B, K, D = 7, 4, 5
+IDS = [f"clip{i}" for i in range(B)]
+
+
+def embeddings(mask: Tensor | None = None, num_languages: int = K) -> Embeddings:
+    generator = torch.Generator().manual_seed(0)
+    audio = torch.randn(B, D, generator=generator, dtype=torch.float64)
+    text = audio[:, None] + torch.randn(B, num_languages, D, generator=generator, dtype=torch.float64)
+    return Embeddings(audio=audio, text=text, mask=mask)
+
+
+def symmetric(u: Tensor, v: Tensor) -> float:
+    logits, labels = u @ v.T / 0.07, torch.arange(len(u))
+    return float(functional.cross_entropy(logits, labels) + functional.cross_entropy(logits.T, labels)) / 2
+
+
+def full() -> Tensor:
+    return torch.ones(B, K, dtype=torch.bool)
+
+
+def test_english_compares_audio_with_language_0() -> None:
+    e = embeddings()
+    assert Objective()(e).loss.item() == pytest.approx(symmetric(e.audio, e.text[:, 0]))
+
+
+def test_random_compares_each_clip_in_its_drawn_language() -> None:
+    e, draw = embeddings(), torch.tensor([0, 3, 1, 2, 2, 0, 1])
+    drawn = torch.stack([e.text[i, draw[i]] for i in range(B)])
+    assert preset("ml_clap")(e, draw=draw).loss.item() == pytest.approx(symmetric(e.audio, drawn))
+
+
+def test_co_anchor_is_the_mean_of_three() -> None:
+    e, draw = embeddings(), torch.tensor([1, 3, 1, 2, 2, 3, 1])
+    drawn, english = torch.stack([e.text[i, draw[i]] for i in range(B)]), e.text[:, 0]
+    expected = (symmetric(e.audio, english) + symmetric(e.audio, drawn) + symmetric(english, drawn)) / 3
+    assert preset("cacl")(e, draw=draw).loss.item() == pytest.approx(expected)
+
+
+def test_one_to_k_is_the_mean_over_languages() -> None:
+    e = embeddings()
+    expected = sum(symmetric(e.audio, e.text[:, k]) for k in range(K)) / K
+    assert preset("kcl")(e).loss.item() == pytest.approx(expected)
+
+
+def test_one_to_k_of_one_language_is_contrastive() -> None:
+    e = embeddings(num_languages=1)
+    torch.testing.assert_close(preset("kcl")(e).loss, preset("contrastive")(e).loss)
+
+
+def test_order_of_languages_does_not_matter_to_one_to_k() -> None:
+    e = embeddings()
+    other = Embeddings(audio=e.audio, text=e.text[:, [2, 0, 3, 1]])
+    torch.testing.assert_close(preset("kcl")(other).loss, preset("kcl")(e).loss)
+
+
+def test_missing_languages_take_no_part() -> None:
+    mask = full()
+    mask[[1, 4], 0] = False
+    mask[[0, 1, 2], 2] = False
+    mask[:, 3] = False
+    e = embeddings(mask)
+    sizes = [int(mask[:, k].sum()) for k in range(K)]
+    per_language = [symmetric(e.audio[mask[:, k]], e.text[mask[:, k], k]) if sizes[k] else 0.0 for k in range(K)]
+    expected = sum(size * loss for size, loss in zip(sizes, per_language, strict=True)) / sum(sizes)
+    assert preset("kcl")(e).loss.item() == pytest.approx(expected)
+    assert preset("contrastive")(e).loss.item() == pytest.approx(per_language[0])
+
+
+def test_what_is_masked_out_may_hold_anything_and_gets_no_gradient() -> None:
+    mask = full()
+    mask[2, 1] = False
+    generator = torch.Generator().manual_seed(0)
+    audio, text = torch.randn(B, D, generator=generator), torch.randn(B, K, D, generator=generator)
+    text[2, 1] = torch.nan
+    text.requires_grad_()
+    loss = preset("kcl")(Embeddings(audio=audio, text=text, mask=mask)).loss
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert torch.isfinite(text.grad[mask]).all()
+    assert not text.grad[2, 1].any()
+
+
+@pytest.mark.parametrize("name", list(SCHEMES))
+def test_texts_that_are_not_needed_do_not_matter(name: str) -> None:
+    scheme = SCHEMES[name]()
+    mask = full()
+    mask[3, 1:] = False
+    draw = scheme.draw(0, 0, IDS, mask)
+    needed = scheme.needed(mask, draw)
+    assert not (needed & ~mask).any()
+    objective = Objective(scheme=scheme)
+    e = embeddings(needed)
+    scrambled = torch.where(needed[:, :, None], e.text, torch.rand_like(e.text))
+    torch.testing.assert_close(
+        objective(Embeddings(audio=e.audio, text=scrambled, mask=needed), draw=draw).loss,
+        objective(embeddings(mask), draw=draw).loss,
+    )
+
+
+@pytest.mark.parametrize("name", [name for name, scheme in SCHEMES.items() if scheme.is_drawn])
+def test_draws_depend_on_seed_epoch_and_clip_alone(name: str) -> None:
+    scheme, ids = SCHEMES[name](), [f"clip{i}" for i in range(200)]
+    mask = torch.ones(200, 6, dtype=torch.bool)
+    whole = scheme.draw(3, 5, ids, mask)
+    halves = torch.cat([scheme.draw(3, 5, ids[:77], mask[:77]), scheme.draw(3, 5, ids[77:], mask[77:])])
+    assert torch.equal(whole, halves)
+    assert not torch.equal(whole, scheme.draw(3, 6, ids, mask))
+    assert not torch.equal(whole, scheme.draw(4, 5, ids, mask))
+
+
+def test_draws_are_uniform_over_the_languages_a_clip_has() -> None:
+    ids = [f"clip{i}" for i in range(6000)]
+    mask = torch.tensor([True, True, False, True]).expand(6000, 4)
+    counts = Random().draw(0, 0, ids, mask).bincount(minlength=4)
+    assert counts[2] == 0
+    assert (counts[[0, 1, 3]].double() / 2000 - 1).abs().max() < 0.1
+    others = CoAnchor().draw(0, 0, ids, mask).bincount(minlength=4)
+    assert others[0] == 0
+    assert (others[[1, 3]].double() / 3000 - 1).abs().max() < 0.1
+    mixed = RandomMixture(probability=0.25).needed(mask, RandomMixture(probability=0.25).draw(0, 0, ids, mask))
+    assert mixed[:, 0].all()
+    assert not mixed[:, 2].any()
+    assert mixed[:, 1].double().mean().item() == pytest.approx(0.25, abs=0.03)
+
+
+def test_random_mixture_weighs_languages_by_their_pairs() -> None:
+    e, draw = embeddings(), torch.tensor([0b0001, 0b0011, 0b1011, 0b0011, 0b0001, 0b1011, 0b1001])
+    takes = [[bool(bits >> k & 1) for bits in draw.tolist()] for k in range(K)]
+    total = weight = 0.0
+    for k in range(K):
+        rows = torch.tensor(takes[k])
+        if rows.any():
+            total += int(rows.sum()) * symmetric(e.audio[rows], e.text[rows, k])
+            weight += int(rows.sum())
+    loss = Objective(scheme=RandomMixture())(e, draw=draw).loss
+    assert loss.item() == pytest.approx(total / weight)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 0])
+def test_language_by_language_gives_the_gradient_of_all_at_once(chunk: int) -> None:
+    mask = full()
+    mask[[0, 2, 5], 1] = False
+    generator = torch.Generator().manual_seed(0)
+    audio = torch.randn(B, D, generator=generator, dtype=torch.float64, requires_grad=True)
+    text = torch.randn(B, K, D, generator=generator, dtype=torch.float64, requires_grad=True)
+    objective = preset("kcl")
+    whole = objective(Embeddings(audio=audio, text=text, mask=mask)).loss
+    expected = torch.autograd.grad(whole, (audio, text))
+    value = 0.0
+    for languages, share in objective.scheme.language_shares(mask, None, chunk):
+        part = Embeddings(audio=audio, text=text[:, languages], mask=mask[:, languages])
+        loss = share * objective(part).loss
+        loss.backward()
+        value += loss.item()
+    assert value == pytest.approx(whole.item())
+    torch.testing.assert_close((audio.grad, text.grad), expected)
+
+
+def test_a_given_similarity_is_taken_for_the_right_language_and_rows() -> None:
+    mask = full()
+    mask[3, 2] = False
+    e = embeddings(mask)
+    similarity = torch.einsum("id,jkd->kij", e.audio, e.text)
+    given = Embeddings(audio=torch.rand_like(e.audio), text=torch.rand_like(e.text), mask=mask, similarity=similarity)
+    draw = torch.tensor([0, 3, 1, 2, 2, 0, 1])
+    for name in ("kcl", "contrastive", "ml_clap"):
+        torch.testing.assert_close(preset(name)(given, draw=draw).loss, preset(name)(e, draw=draw).loss)
+
+
+def test_comparisons_say_which_rows_and_languages_they_hold() -> None:
+    mask = full()
+    mask[3, 2] = False
+    parts = OneToK().pairs(embeddings(mask), None)
+    assert [part.comparison.v_language.unique().tolist() for part in parts] == [[0], [1], [2], [3]]
+    assert parts[0].comparison.rows is None
+    assert parts[2].comparison.rows.tolist() == [0, 1, 2, 4, 5, 6]
+    assert sum(part.weight for part in parts) == pytest.approx(1)
+
+
+def test_positives_follow_the_rows() -> None:
+    mask = full()
+    mask[0, 0] = False
+    e = embeddings(mask)
+    groups = torch.tensor([0, 0, 1, 1, 2, 3, 4])
+    positives = groups[:, None] == groups[None]
+    loss = English().pairs(Embeddings(audio=e.audio, text=e.text, mask=mask, positives=positives), None)[0]
+    rows = torch.arange(1, B)
+    expected = Contrastive()(Comparison(e.audio[rows], e.text[rows, 0], positives=positives[1:, 1:])).loss
+    torch.testing.assert_close(Contrastive()(loss.comparison).loss, expected)
+
+
+def test_a_missing_draw_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="draw: got None; allowed a LongTensor"):
+        preset("ml_clap")(embeddings())
+
+
+def test_a_batch_without_any_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="embeddings.mask: got"):
+        preset("contrastive")(embeddings(torch.zeros(B, K, dtype=torch.bool)))

@@ -1,0 +1,121 @@
+"""Two workers, each with half of the batch, end with the gradient of one that has all of it: for every preset."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn import functional
+
+from ray_atr.objectives import PRESETS, Embeddings, contrastive_across_ranks
+from ray_atr.objectives.pairs import Comparison, Contrastive
+
+B, K, D, WORKERS = 8, 3, 6, 2
+ACROSS = "contrastive_across_ranks"
+
+
+def parameters() -> dict[str, nn.Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"audio": (4, D), "text": (5, D), "metric": (D, D)}
+    made = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
+    made["temperature"] = torch.tensor(0.2, dtype=torch.float64)
+    return {name: nn.Parameter(value) for name, value in made.items()}
+
+
+def batch() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    mask = torch.rand(B, K, generator=generator) > 0.2
+    mask[:, 0] = True
+    mask[:, 1] |= ~mask[:, 2]
+    return {
+        "audio": torch.randn(B, 4, generator=generator, dtype=torch.float64),
+        "text": torch.randn(B, K, 5, generator=generator, dtype=torch.float64),
+        "mask": mask,
+        "group": torch.tensor([0, 1, 2, 3, 4, 0, 5, 6]),
+    }
+
+
+def objective_loss(name: str, owned: dict[str, nn.Parameter], data: dict[str, Tensor], gather: object) -> Tensor:
+    """The loss on the global batch of embeddings that `gather` puts together."""
+    audio, text = data["audio"] @ owned["audio"], data["text"] @ owned["text"]
+    if name == ACROSS:
+        u, v = functional.normalize(audio, dim=1), functional.normalize(text[:, 0], dim=1)
+        if gather is identity:
+            return Contrastive()(Comparison(u, v), temperature=owned["temperature"]).loss
+        return contrastive_across_ranks(u, v, owned["temperature"], tile=3)
+    objective = PRESETS[name]
+    whole = batch()
+    draw = objective.scheme.draw(0, 0, [str(i) for i in range(B)], whole["mask"])
+    groups = whole["group"]
+    embeddings = Embeddings(
+        audio=gather(audio),  # type: ignore[operator]
+        text=gather(text),  # type: ignore[operator]
+        mask=objective.scheme.needed(whole["mask"], draw),
+        positives=groups[:, None] == groups[None, :],
+    )
+    metric = owned["metric"] if "ltm" in name else None
+    return objective(embeddings, metric=metric, temperature=owned["temperature"], draw=draw).loss
+
+
+def identity(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def gather_with_gradient(tensor: Tensor) -> Tensor:
+    from torch.distributed.nn.functional import all_gather
+
+    return torch.cat(all_gather(tensor))
+
+
+def outcome(name: str, data: dict[str, Tensor], gather: object) -> tuple[Tensor, dict[str, Tensor]]:
+    owned = parameters()
+    loss = objective_loss(name, owned, data, gather)
+    loss.backward()
+    gradients = {key: torch.zeros_like(value) if value.grad is None else value.grad for key, value in owned.items()}
+    return loss.detach(), gradients
+
+
+def work(rank: int, folder: Path) -> None:
+    """One of the workers: every objective on its half of the batch, gradients averaged as DDP does."""
+    store = distributed.FileStore(str(folder / "store"), WORKERS)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=WORKERS)
+    share = slice(rank * B // WORKERS, (rank + 1) * B // WORKERS)
+    half = {name: value[share] for name, value in batch().items()}
+    found = {}
+    for name in [*PRESETS, ACROSS]:
+        loss, gradients = outcome(name, half, gather_with_gradient)
+        for gradient in gradients.values():
+            distributed.all_reduce(gradient)
+            gradient /= WORKERS
+        found[name] = (loss, gradients)
+    torch.save(found, folder / f"{rank}.pt")
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def by_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[Tensor, dict[str, Tensor]]]]:
+    folder = tmp_path_factory.mktemp("workers")
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    commands = [[sys.executable, __file__, str(rank), str(folder)] for rank in range(WORKERS)]
+    processes = [subprocess.Popen(command, env=environment) for command in commands]
+    assert [process.wait(timeout=240) for process in processes] == [0] * WORKERS
+    return [torch.load(folder / f"{rank}.pt") for rank in range(WORKERS)]
+
+
+@pytest.mark.parametrize("name", [*PRESETS, ACROSS])
+def test_two_workers_equal_one(name: str, by_two: list[dict[str, tuple[Tensor, dict[str, Tensor]]]]) -> None:
+    loss, gradients = outcome(name, batch(), identity)
+    for worker in by_two:
+        torch.testing.assert_close(worker[name][0], loss, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(worker[name][1], gradients, rtol=1e-6, atol=1e-9)
+    assert gradients["audio"].abs().sum() > 0
+
+
+if __name__ == "__main__":
+    work(int(sys.argv[1]), Path(sys.argv[2]))
