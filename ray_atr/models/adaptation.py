@@ -58,7 +58,7 @@ def adapt(tower: nn.Module, settings: Adaptation, *, compiles: bool = True) -> N
     if settings.activation_checkpointing:
         checkpoint_activations(tower)
     if settings.compile and compiles:
-        tower.compile(dynamic=True)
+        compile_layers(tower)
 
 
 def add_lora(tower: nn.Module, settings: Adaptation) -> None:
@@ -77,6 +77,16 @@ def add_lora(tower: nn.Module, settings: Adaptation) -> None:
 
     config = LoraConfig(r=settings.lora_rank, lora_alpha=settings.lora_alpha, target_modules=targets)
     inject_adapter_in_model(config, tower)
+
+
+def compile_layers(tower: nn.Module, backend: str = "inductor") -> None:
+    """Compiles each repeated layer, in place: one short compilation serves all of them, whatever the lengths of a batch."""
+    stacks = [module for module in tower.modules() if isinstance(module, nn.ModuleList)]
+    layers = [layer for stack in stacks for layer in stack if list(layer.children())]
+    if not layers:
+        raise refuse("compile", True, f"false for {type(tower).__name__}, which has no repeated layers")
+    for layer in layers:
+        layer.compile(dynamic=True, backend=backend)
 
 
 def checkpoint_activations(tower: nn.Module) -> None:

@@ -10,7 +10,7 @@ import tiny_checkpoints as tiny
 import torch
 from torch import nn
 
-from ray_atr.models.adaptation import Adaptation, adapt, parameter_levels
+from ray_atr.models.adaptation import Adaptation, adapt, compile_layers, parameter_levels
 from ray_atr.models.audio import AUDIO_TOWERS, Ced, ResNet38, SmallCnn
 from ray_atr.models.retriever import MetricSettings, ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import Bert, SmallTransformer, Sonar
@@ -145,6 +145,17 @@ def test_checkpointing_changes_no_gradient(tmp_path: Path) -> None:
     torch.testing.assert_close(gradients[0], gradients[1])
     with pytest.raises(ValueError, match="activation_checkpointing"):
         adapt(SmallCnn().build(), Adaptation(activation_checkpointing=True))
+
+
+def test_compiling_layers_changes_neither_names_nor_values() -> None:
+    plain, compiled = ced().eval(), ced().eval()
+    # The tracing is what can go wrong here; generating machine code takes minutes on a CPU.
+    compile_layers(compiled, backend="eager")
+    assert list(compiled.state_dict()) == list(plain.state_dict())
+    for features, frames in ((FEATURES, FRAMES), (FEATURES[:2, :50], torch.tensor([50, 33]))):
+        torch.testing.assert_close(compiled(features, frames).pooled, plain(features, frames).pooled)
+    with pytest.raises(ValueError, match="compile"):
+        compile_layers(SmallCnn().build())
 
 
 def test_the_metric_is_brought_back_after_a_step() -> None:
