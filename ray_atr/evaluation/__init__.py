@@ -1,5 +1,10 @@
-"""Embeddings in, numbers out: retrieval, consistency across languages, zero-shot, intervals, pictures."""
+"""Embeddings in, numbers out: retrieval, consistency across languages, zero-shot, intervals, pictures.
 
+What a page shows is composed in `ray_atr.evaluation.compose`, which needs matplotlib; nothing here does.
+"""
+
+from ray_atr.evaluation.bootstrap import across_seeds, bootstrap_languages, compare_languages
+from ray_atr.evaluation.captions import align_captions
 from ray_atr.evaluation.consistency import language_distance, language_gap, mean_rank_variance
 from ray_atr.evaluation.diagnostics import modality_gap
 from ray_atr.evaluation.languages import evaluate_languages, retrieve_languages
@@ -8,6 +13,10 @@ from ray_atr.evaluation.retrieval import retrieval_metrics, retrieve
 from ray_atr.evaluation.zero_shot import zero_shot_languages, zero_shot_metrics
 
 __all__ = [
+    "across_seeds",
+    "align_captions",
+    "bootstrap_languages",
+    "compare_languages",
     "evaluate_languages",
     "language_distance",
     "language_gap",
