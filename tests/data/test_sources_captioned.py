@@ -194,6 +194,17 @@ def test_clotho_real_tables(shared_data: Path, tmp_path: Path) -> None:
     assert all(len(entry.captions["eng"]) == 5 for entry in entries)
 
 
+def test_clotho_captions_of_another_language_join_by_file_name(tmp_path: Path) -> None:
+    make_clotho(tmp_path / "in", {"evaluation": "evaluation"})
+    header = ["file_name", *(f"caption_{number}" for number in range(1, 6))]
+    names = ["evaluation one.wav", " evaluation two.wav"]
+    french = write_csv(tmp_path / "fra.csv", header, *([name, *(f"{name} {j}" for j in "abcde")] for name in names))
+    manifest = prepare(Clotho(source=str(tmp_path / "in")), tmp_path / "out", captions=[f"fra={french}"])
+    assert manifest.notes == ("fra captions joined: 2 of 2 test clips",)
+    rows = list(iterate_rows(manifest, "test", ["captions"]))
+    assert rows[1]["captions"]["fra"][4] == "evaluation two.wav e"
+
+
 # --- WavCaps
 
 
@@ -242,6 +253,13 @@ def test_wavcaps_exclusion_lists_keep_test_clips_out(tmp_path: Path, form: str) 
     entries, _ = found(WavCaps(source=str(tmp_path), exclude=(str(file),)))
     assert len(entries) == 39
     assert not {"audioset/Yabcdefghijk", "freesound/3", "freesound/4"} & {entry.clip_id for entry in entries}
+
+
+def test_wavcaps_captions_of_another_language_join_by_clip_id(tmp_path: Path) -> None:
+    source = WavCaps(source=str(make_wavcaps(tmp_path / "in")))
+    spanish = write_csv(tmp_path / "spa.csv", ["clip_id", "caption"], ["freesound/7", "Sonido 7"])
+    manifest = prepare(source, tmp_path / "out", captions=[f"spa={spanish}"])
+    assert manifest.num_captions("spa") == 1
 
 
 def test_wavcaps_absent_clips_and_held_out_share(tmp_path: Path) -> None:

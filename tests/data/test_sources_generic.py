@@ -199,6 +199,15 @@ def test_parquet_export_keeps_rows_and_splits(tmp_path: Path) -> None:
     assert [row["audio"] for row in iterate_rows(manifest, "val")] == [tone(pitch=450), tone(pitch=500)]
 
 
+def test_rows_can_be_numbered_where_paths_repeat(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        pq.write_table(audio_table(["a.wav", "a.wav"], text=["x", "y"]), tmp_path / f"{split}.parquet")
+    with pytest.raises(ValueError, match="clip 'a': its id stands twice"):
+        prepare(HuggingFace(source=str(tmp_path)), tmp_path / "out")
+    manifest = prepare(HuggingFace(source=str(tmp_path), id_column="row"), tmp_path / "out")
+    assert [row["clip_id"] for row in iterate_rows(manifest, "test")] == ["test-0000000", "test-0000001"]
+
+
 def test_a_folder_of_save_to_disk_is_read(tmp_path: Path) -> None:
     table = audio_table(["a.wav", "b.wav", "c.wav"], captions=[["one", "two"]] * 3, nederlands=["een", "twee", "drie"])
     folder = tmp_path / "set" / "test"

@@ -32,7 +32,7 @@ class Absent:
     is_normal: bool = False
 
 
-ID_COLUMNS = ("clip_id", "file_name", "filename", "path", "id")
+ID_COLUMNS = ("file_name", "filename", "path", "youtube_id", "id")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +50,10 @@ class Source(Settings):
 
     def id_of(self, row: Mapping[str, Any]) -> str | None:
         """The clip that a row of an extra caption file speaks of, or None where no column names a clip."""
+        if row.get("clip_id"):
+            return str(row["clip_id"])
         column = next((name for name in ID_COLUMNS if row.get(name)), None)
-        return stem(str(row[column])) if column else None
+        return stem(str(row[column])).strip() if column else None
 
 
 def captions_of(row: Mapping[str, Any]) -> list[str]:

@@ -22,6 +22,7 @@ from ray_atr.settings import nearest, refuse, setting
 
 SPLIT_OF = {"validation": "val", "valid": "val", "dev": "val", "eval": "test", "evaluation": "test"}
 IN_NAME = re.compile(r"(?P<split>[a-z0-9_]+?)(-\d+(-of-\d+)?)?(-[0-9a-f]{8,})?\.parquet")
+ROW_NUMBER = "row"
 ID_COLUMNS = ("clip_id", "id", "youtube_id", "file_name", "filename")
 
 
@@ -37,7 +38,10 @@ class HuggingFace(Source):
         (),
         "language=column ..., e.g. eng=caption fra=caption_fr; unset: eng from caption, captions, text or caption_1 ...",
     )
-    id_column: str = setting("", "column of clip ids; unset: clip_id, id, youtube_id, file_name, else the audio's path")
+    id_column: str = setting(
+        "",
+        "column of clip ids, or row for SPLIT-NUMBER; unset: clip_id, id, youtube_id, file_name, else the audio's path",
+    )
     label_column: str = setting("", "column of labels; unset: none")
     split: str = setting("train", "split of files whose name tells none")
 
@@ -85,7 +89,8 @@ class HuggingFace(Source):
     def _columns(self, file: str, schema: pa.Schema) -> tuple[str, list[str]]:
         """The Audio column of a file and the others to read. ValueError where one that was asked for is not there."""
         audio = [field.name for field in schema if _is_audio(field.type)]
-        wanted = [*self._assigned().values(), *filter(None, (self.id_column, self.label_column, self.audio_column))]
+        chosen = (self.id_column if self.id_column != ROW_NUMBER else "", self.label_column, self.audio_column)
+        wanted = [*self._assigned().values(), *filter(None, chosen)]
         for column in wanted:
             if column not in schema.names:
                 raise ValueError(
@@ -124,6 +129,8 @@ class HuggingFace(Source):
         return {language: tuple(texts) for language, texts in found.items() if texts}
 
     def _id(self, values: Mapping[str, Any], default: str) -> str:
+        if self.id_column == ROW_NUMBER:
+            return default
         column = self.id_column or next((name for name in ID_COLUMNS if values.get(name)), "")
         if column:
             return stem(str(values[column]))
@@ -172,9 +179,8 @@ def _rows_of_group(parquet: pq.ParquetFile, group: int, column: str, others: lis
     # The file's statistics mostly tell which rows hold audio; where they do not, the audio itself must be read.
     columns = [f"{column}.path" if known is not None else column, *others]
     for batch in parquet.iter_batches(batch_size=32, row_groups=[group], columns=columns):
-        if known is not None:
-            has_bytes = [known] * batch.num_rows
-        else:
+        has_bytes = [bool(known)] * batch.num_rows
+        if known is None:
             has_bytes = batch.column(column).field("bytes").is_valid().to_pylist()
         yield from _values(batch, column, has_bytes)
 

@@ -71,9 +71,9 @@ class TableSource(Source):
         return clips
 
     def id_of(self, row: Any) -> str | None:
-        if row.get("clip_id"):
-            return str(row["clip_id"])
-        return _id_from(str(row["path"])) if row.get("path") else None
+        if row.get("path") and not row.get("clip_id"):
+            return _id_from(str(row["path"]))
+        return super().id_of(row)
 
 
 @dataclass
