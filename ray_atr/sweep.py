@@ -19,7 +19,7 @@ from ray_atr.override import flatten, override
 from ray_atr.run_folder import FAILED, RUNNING, RunFolder, TrialFolder
 from ray_atr.runtime import start_ray
 from ray_atr.settings import refuse
-from ray_atr.training.prepare import prepare
+from ray_atr.training.prepare import check_inputs, prepare
 from ray_atr.training.run import ERROR_FILE, WORKER_CPU_SHARE, TrialError, cpus_of_a_trial, run_trial
 
 # A trial's own process only waits for its workers; Tune refuses 0.
@@ -82,6 +82,8 @@ def sweep(
         say(f"{done} of {len(trials)} trials are in {run.path} already")
     if waiting:
         start_ray()
+        for _, experiment in waiting:
+            check_inputs(experiment)
         slots = concurrent_trials(waiting[0][1], concurrency)
         _prepare_all([experiment for _, experiment in waiting], home, say)
         say(f"{len(waiting)} trials, {min(slots, len(waiting))} at a time")
@@ -120,17 +122,7 @@ def _prepare_all(experiments: Sequence[Experiment], home: Path, say: Say) -> Non
         if key in prepared:
             continue
         prepared.add(key)
-        ready = prepare(experiment, home, say=say)
-        check_batch_fits(experiment, ready.features)
-
-
-def check_batch_fits(experiment: Experiment, features: Path) -> None:
-    """ValueError where the global batch cannot be filled from the training split."""
-    from ray_atr.data.features import open_features
-    from ray_atr.data.plan import check_batch_size
-
-    num_clips = len(open_features(features, experiment.data.train_split))
-    check_batch_size(num_clips, experiment.train.batch_size, experiment.scaling.workers)
+        prepare(experiment, home, say=say)
 
 
 def _run_with_tune(

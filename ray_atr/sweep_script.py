@@ -18,6 +18,7 @@ from ray_atr.runtime import code_version, home
 from ray_atr.settings import nearest, refuse
 from ray_atr.sweep import ConsoleProgress, SweepListener, SweepResult, sweep
 from ray_atr.tracking import Tracker, mlflow_command
+from ray_atr.training.prepare import check_inputs
 
 EXIT_FAILED_TRIALS = 1
 
@@ -40,7 +41,7 @@ def run_sweep_script(
     """
     experiment = override(recipe, settings)
     for point in points:
-        override(experiment, point)
+        check_inputs(override(experiment, point))
     run = _open_or_create(name, experiment, settings, points, out, resume)
     where = home()
     print(f"run folder: {run.path}")

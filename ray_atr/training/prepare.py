@@ -13,7 +13,9 @@ from tokenizers import Tokenizer
 
 from ray_atr.data.cache import ensure_features
 from ray_atr.data.features import open_features
+from ray_atr.data.plan import check_batch_size
 from ray_atr.data.shards import read_manifest
+from ray_atr.data.soundscapes import SPLITS, ensure_soundscapes
 from ray_atr.experiment import Experiment
 from ray_atr.models.text.tokenizer import train_tokenizer
 
@@ -39,19 +41,9 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
 
     Raises ValueError naming the setting where the data set is missing or lacks a language or split that is asked for.
     """
+    check_inputs(experiment)
     folder = data_folder(experiment, home, say=say)
     manifest = read_manifest(folder)
-    data = experiment.data
-    missing = [language for language in data.languages if language not in manifest.languages]
-    if missing:
-        raise ValueError(
-            f"data.languages: {', '.join(missing)} not in {folder}; it has {', '.join(manifest.languages)} "
-            f"(choose with --data.languages {','.join(manifest.languages)})"
-        )
-    splits = {shard.split for shard in manifest.shards}
-    for setting, split in (("train_split", data.train_split), ("validation_split", data.validation_split)):
-        if split not in splits:
-            raise ValueError(f"data.{setting}: got {split!r}; {folder} has {', '.join(sorted(splits))}")
     features = ensure_features(
         folder,
         experiment.model.audio.front_end,
@@ -67,12 +59,36 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
     )
 
 
+def check_inputs(experiment: Experiment) -> None:
+    """ValueError, naming the setting, where the data set is missing, lacks a language or split, or cannot fill a batch.
+
+    Reads the manifest only, so that a mistake is found before anything is written or started.
+    """
+    data = experiment.data
+    if data.source == "soundscapes":
+        where, languages = "soundscapes", data.soundscapes.languages
+        splits = {split: data.soundscapes.num_clips(split) for split in SPLITS}
+        wish = "--data.soundscapes.languages"
+    else:
+        manifest = read_manifest(Path(data.source).expanduser())
+        where, languages, wish = manifest.folder, manifest.languages, "--data.languages"
+        splits = {split: manifest.num_rows_of(split) for split in manifest.splits}
+    missing = [language for language in data.languages if language not in languages]
+    if missing:
+        raise ValueError(
+            f"data.languages: {', '.join(missing)} not in {where}; it has {', '.join(languages)} "
+            f"(choose with {wish} {','.join(languages)})"
+        )
+    for setting, split in (("train_split", data.train_split), ("validation_split", data.validation_split)):
+        if not splits.get(split):
+            raise ValueError(f"data.{setting}: got {split!r}; {where} has {', '.join(splits)}")
+    check_batch_size(splits[data.train_split], experiment.train.batch_size, experiment.scaling.workers)
+
+
 def data_folder(experiment: Experiment, home: Path, *, say: Say = print) -> Path:
     """The folder of the experiment's data set; the synthetic one is made where it does not exist yet."""
     if experiment.data.source != "soundscapes":
         return Path(experiment.data.source).expanduser().resolve()
-    from ray_atr.data.soundscapes import ensure_soundscapes
-
     return ensure_soundscapes(experiment.data.soundscapes, home / "data", say=say)
 
 

@@ -71,7 +71,9 @@ def evaluate_split(
     by_language: list[dict[str, float]] = []
     for language in experiment.data.languages:
         of_clip = features.captions_in(language)
-        pairs = [(clip, caption) for clip, captions in enumerate(of_clip) for caption in captions[: max_captions or None]]
+        pairs = [
+            (clip, caption) for clip, captions in enumerate(of_clip) for caption in captions[: max_captions or None]
+        ]
         if not pairs:
             continue
         if by_label:

@@ -13,8 +13,8 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from tiny import make_data, tiny
 
-from ray_atr.data.features import open_features
 from ray_atr.data.captions import TrainingCaptions
+from ray_atr.data.features import open_features
 from ray_atr.data.plan import training_plan
 from ray_atr.data.stream import stream
 from ray_atr.experiment import Experiment

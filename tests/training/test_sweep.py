@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny import make_data, tiny
 
 from ray_atr.run_folder import FAILED, RunFolder, make_trial_id
 from ray_atr.sweep import SweepListener, sweep
 from ray_atr.training.checkpoint import load_checkpoint
-
-from tiny import make_data, tiny
 
 pytestmark = pytest.mark.ray
 
