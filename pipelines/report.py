@@ -28,11 +28,20 @@ class Options:
     experiment: Annotated[
         str | None, tyro.conf.arg(help="read this MLflow experiment instead of run folders (MLFLOW_TRACKING_URI)")
     ] = None
+    register: Annotated[
+        str | None, tyro.conf.arg(help="also log the best trial's model to MLflow and enter it in the registry as this")
+    ] = None
 
 
 def main() -> None:
     options, _ = parse(Options)
-    report_script(options.runs, out=options.out, is_upload=options.upload, experiment=options.experiment)
+    report_script(
+        options.runs,
+        out=options.out,
+        is_upload=options.upload,
+        experiment=options.experiment,
+        register=options.register,
+    )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ def track(tracker: Tracker) -> None:
 
 
 def test_a_sweep_is_a_parent_and_its_trials_are_children(tmp_path, store):
-    tracker = Tracker(write_run(tmp_path / "run", SPACE, failed=[1]), store=store)
+    tracker = Tracker(write_run(tmp_path / "run", SPACE, failed=[1]), store=store, sample_seconds=None)
     track(tracker)
     (tmp_path / "run" / "report").mkdir()
     (tmp_path / "run" / "report" / "report.html").write_text("<p>")
@@ -64,7 +66,7 @@ def test_a_sweep_is_a_parent_and_its_trials_are_children(tmp_path, store):
 
 
 def test_every_epoch_and_the_final_metrics_arrive(tmp_path, store):
-    tracker = Tracker(write_run(tmp_path / "run", {"objective": ["kcl"]}), store=store)
+    tracker = Tracker(write_run(tmp_path / "run", {"objective": ["kcl"]}), store=store, sample_seconds=None)
     track(tracker)
     client, _, children = runs(store, tracker)
     child = children["kcl"]
@@ -82,14 +84,14 @@ def test_every_epoch_and_the_final_metrics_arrive(tmp_path, store):
 
 def test_a_restarted_controller_goes_on_in_the_same_runs(tmp_path, store):
     folder = write_run(tmp_path / "run", SPACE, running=[0])
-    first = Tracker(folder, store=store)
+    first = Tracker(folder, store=store, sample_seconds=None)
     track(first)
     trial = write_trial(folder, {"objective": "contrastive", "data.noise.ratio": 0.0})
     second = pickle.loads(pickle.dumps(first))
     assert second._connection is None
     assert second.start_sweep() == first.start_sweep()
     assert second.update_trial(trial)
-    third = Tracker(folder, store=store)
+    third = Tracker(folder, store=store, sample_seconds=None)
     track(third)
     client, _, children = runs(store, third)
     assert len(children) == 4
@@ -100,7 +102,7 @@ def test_a_restarted_controller_goes_on_in_the_same_runs(tmp_path, store):
 
 
 def test_stopped_sweeps_are_marked_killed(tmp_path, store):
-    tracker = Tracker(write_run(tmp_path / "run", SPACE, running=[0]), store=store)
+    tracker = Tracker(write_run(tmp_path / "run", SPACE, running=[0]), store=store, sample_seconds=None)
     track(tracker)
     tracker.finish_sweep(is_complete=False)
     _, parent, children = runs(store, tracker)
@@ -110,7 +112,7 @@ def test_stopped_sweeps_are_marked_killed(tmp_path, store):
 
 def test_without_a_server_training_goes_on_and_the_results_are_sent_later(tmp_path, store, caplog):
     folder = write_run(tmp_path / "run", SPACE)
-    tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), retry_seconds=0)
+    tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), retry_seconds=0, sample_seconds=None)
     assert tracker.start_sweep() is None
     assert not any(tracker.update_trial(trial.name) for trial in (folder / "trials").iterdir())
     assert not tracker.finish_sweep()
@@ -130,7 +132,7 @@ def test_without_a_server_training_goes_on_and_the_results_are_sent_later(tmp_pa
 
 def test_a_server_that_comes_back_gets_what_it_missed(tmp_path, store):
     folder = write_run(tmp_path / "run", {"objective": ["m_ltm"]})
-    tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), retry_seconds=0)
+    tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), retry_seconds=0, sample_seconds=None)
     trial = next((folder / "trials").iterdir()).name
     assert not tracker.update_trial(trial)
     tracker.store = store
@@ -148,7 +150,7 @@ def test_a_long_value_is_cut_and_many_metrics_are_sent_in_batches(tmp_path, stor
         file.write(json.dumps(many) + "\n")
     base = json.loads((folder / "experiment.json").read_text())
     (folder / "experiment.json").write_text(json.dumps({**base, "data.source": "x" * 7000}))
-    tracker = Tracker(folder, store=store)
+    tracker = Tracker(folder, store=store, sample_seconds=None)
     track(tracker)
     _, parent, children = runs(store, tracker)
     assert len(parent.data.params["data.source"]) == 6000
@@ -191,3 +193,17 @@ def read_trial(folder: Path) -> dict[str, Any]:
         "epochs": [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()],
         "result": json.loads(result.read_text()) if result.is_file() else None,
     }
+
+
+def test_the_load_of_the_machine_is_sampled_while_the_sweep_runs(tmp_path, store):
+    tracker = Tracker(write_run(tmp_path / "run", {"objective": ["m_ltm"]}), store=store, sample_seconds=0.2)
+    run_id = tracker.start_sweep()
+    pickle.dumps(tracker)
+    client = store.connect()
+    deadline = time.monotonic() + 60
+    while "system/cpu_utilization_percentage" not in client.get_run(run_id).data.metrics:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert tracker.finish_sweep()
+    assert client.get_run(run_id).info.status == "FINISHED"
+    assert not any(thread.name == "SystemMetricsMonitor" for thread in threading.enumerate())

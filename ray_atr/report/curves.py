@@ -69,16 +69,17 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
     lines = _lines(points, runs.varied, curve.path)
     look = looks(list(lines))
     with plt.rc_context(RC):
+        size = 9 if len(lines) <= 6 else 7.5
+        # Inches: a panel, what stands left of it, and room at its right for the longest name.
+        left, panel, names = 0.75, 3.5, 0.3 + 0.0088 * size * max(map(len, lines))
+        width, height = 2 * (left + panel + names), 0.95 + 2.9 * len(languages)
         figure, grid = plt.subplots(
-            len(languages),
-            len(DIRECTIONS),
-            figsize=(10.4, 0.7 + 2.95 * len(languages)),
-            squeeze=False,
-            sharex=True,
-            sharey="row",
+            len(languages), len(DIRECTIONS), figsize=(width, height), squeeze=False, sharex=True, sharey="row"
         )
-        figure.subplots_adjust(left=0.075, right=0.865, top=1 - 0.42 / figure.get_figheight(), wspace=0.42,
-                               bottom=0.6 / figure.get_figheight(), hspace=0.26)  # fmt: skip
+        figure.subplots_adjust(
+            left=left / width, right=1 - names / width, wspace=(left + names) / panel,
+            top=1 - 0.4 / height, bottom=0.65 / height, hspace=0.26,
+        )  # fmt: skip
         for row, code in enumerate(languages):
             for column, (direction, title) in enumerate(DIRECTIONS.items()):
                 axes = grid[row][column]
@@ -91,12 +92,12 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
                     axes.tick_params(labelleft=True)
         for axes_row in grid:
             axes_row[0].set_ylim(bottom=0, top=axes_row[0].get_ylim()[1] * 1.03)
-        figure.text(0.47, 0.13 / figure.get_figheight(), curve.label, ha="center", fontsize=10)
+        figure.text((left + panel + names / 2) / width, 0.13 / height, curve.label, ha="center", fontsize=10)
         figure.canvas.draw()
         for row, code in enumerate(languages):
             for column, direction in enumerate(DIRECTIONS):
                 ends = _ends(lines, look, curve.path, f"{direction}/{code}/recall_at_1")
-                label_ends(grid[row][column], ends, size=9 if len(lines) <= 6 else 7.5)
+                label_ends(grid[row][column], ends, size=size)
         if points[NUM_SEEDS].max() > 1:
             figure.text(
                 0.995, 0.13 / figure.get_figheight(), "bars: ±1 sd over seeds", ha="right", fontsize=8, color=QUIET
@@ -114,14 +115,15 @@ def _lines(points: pd.DataFrame, varied: Sequence[str], x: str) -> dict[str, pd.
     if points[x].nunique() > MOST_VALUES or points.groupby(others, dropna=False).ngroups > MOST_LINES:
         # Sampled at random rather than on a grid: hardly two points share their other settings.
         others = [OBJECTIVE]
+    names_objective = points[OBJECTIVE].nunique() > 1 or others == [OBJECTIVE]
     lines = {}
     for _, frame in points.groupby(others, dropna=False, sort=False):
-        lines[_line_name(frame.iloc[0], others)] = frame.sort_values(x)
+        lines[_line_name(frame.iloc[0], others, names_objective)] = frame.sort_values(x)
     return lines
 
 
-def _line_name(row: pd.Series, others: Sequence[str]) -> str:
-    words = [str(row[OBJECTIVE])] if OBJECTIVE in others else []
+def _line_name(row: pd.Series, others: Sequence[str], names_objective: bool) -> str:
+    words = [str(row[OBJECTIVE])] if names_objective else []
     words += [f"{short_name(path)}={cells.value(row[path])}" for path in others if path != OBJECTIVE]
     return " ".join(words) or "R@1"
 

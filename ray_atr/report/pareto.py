@@ -67,11 +67,11 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
             for objective, frame in shown.groupby(OBJECTIVE, sort=False):
                 axes.plot(
                     scale * frame[metric], 100 * frame[RECALL], linestyle="none", markeredgecolor="white",
-                    markeredgewidth=0.8, **look[str(objective)],
+                    markeredgewidth=0.8, markersize=8, **look[str(objective)],
                 )  # fmt: skip
             axes.set_xlim(left=0, right=1.08 * scale * shown[metric].max())
         grid[0][0].set_ylabel("R@1 text→audio, mean of languages (%)")
-        grid[0][0].set_ylim(bottom=0)
+        grid[0][0].set_ylim(bottom=0, top=1.06 * 100 * points[RECALL].max())
         figure.canvas.draw()
         metric, _, scale = costs[-1]
         _label(grid[0][-1], points.dropna(subset=[metric, RECALL]), metric, scale, look)

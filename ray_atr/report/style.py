@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-# Okabe and Ito's palette, without its yellow (too light for a line on white); each objective keeps its colour in every figure.
+# Okabe and Ito's and Tol's palettes, without their yellows (too light for a line on white). Each objective keeps its colour
+# in every figure, and no two share one, so that bars can be told apart as well as lines.
 COLOURS = {
     "triplet": "#7f7f7f",
     "contrastive": "#0072B2",
-    "contrastive_entropic": "#56B4E9",
+    "contrastive_entropic": "#332288",
     "m_ltm": "#E69F00",
     "m_ltm_pot": "#D55E00",
-    "ml_clap": "#0072B2",
-    "cacl": "#56B4E9",
+    "ml_clap": "#56B4E9",
+    "cacl": "#CC79A7",
     "kcl": "#009E73",
-    "ask": "#CC79A7",
-    "moco": "#7f7f7f",
-    "nnclr": "#8c6d31",
-    "ance": "#393b79",
+    "ask": "#882255",
+    "moco": "#999933",
+    "nnclr": "#44AA99",
+    "ance": "#000000",
 }
 MARKERS = {
     "triplet": "v",
@@ -26,12 +27,12 @@ MARKERS = {
     "contrastive_entropic": "D",
     "m_ltm": "s",
     "m_ltm_pot": "^",
-    "ml_clap": "o",
+    "ml_clap": "p",
     "cacl": "D",
     "kcl": "P",
     "ask": "X",
 }
-SPARE_COLOURS = ("#009E73", "#CC79A7", "#0072B2", "#D55E00", "#56B4E9", "#E69F00", "#7f7f7f", "#000000")
+SPARE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7f7f7f", "#882255")
 SPARE_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 DPI = 160
@@ -65,20 +66,21 @@ RC: dict[Any, Any] = {
 
 
 def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Colour and marker of each line; a name that begins with an objective's takes that one's while it is free."""
+    """Colour and marker of each line; a name that begins with an objective's takes that one's while it is free.
+
+    A colour comes twice only when all have been used, and then with another marker.
+    """
     result: dict[str, dict[str, Any]] = {}
-    taken: set[tuple[str, str]] = set()
+    own = {COLOURS[name] for name in names if name in COLOURS}
     for name in names:
         objective = name.split(" ")[0]
-        look = (COLOURS.get(objective, ""), MARKERS.get(objective, "o"))
-        if not look[0] or look in taken:
-            free = [
-                (colour, marker)
-                for shift in range(len(SPARE_MARKERS))
-                for colour, marker in zip(SPARE_COLOURS, SPARE_MARKERS[shift:] + SPARE_MARKERS[:shift], strict=True)
-                if (colour, marker) not in taken
-            ]
-            look = free[0]
-        taken.add(look)
-        result[name] = {"color": look[0], "marker": look[1]}
+        colour, marker = COLOURS.get(objective), MARKERS.get(objective, "o")
+        used = [look["color"] for look in result.values()]
+        if colour is None or colour in used:
+            spare = [shade for shade in SPARE_COLOURS if shade not in used and shade not in own]
+            colour = spare[0] if spare else SPARE_COLOURS[len(used) % len(SPARE_COLOURS)]
+            marker = SPARE_MARKERS[len(used) % len(SPARE_MARKERS)]
+            if (colour, marker) in [(look["color"], look["marker"]) for look in result.values()]:
+                marker = SPARE_MARKERS[(len(used) // len(SPARE_COLOURS) + len(used)) % len(SPARE_MARKERS)]
+        result[name] = {"color": colour, "marker": marker}
     return result

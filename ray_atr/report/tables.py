@@ -11,7 +11,7 @@ import pandas as pd
 
 from ray_atr.report import cells
 from ray_atr.report.aggregate import NUM_SEEDS, aggregate
-from ray_atr.report.read import NOISE, Runs, short_name
+from ray_atr.report.read import NOISE, OBJECTIVE, Runs, short_name
 
 DIRECTIONS = {"text_to_audio": "text→audio", "audio_to_text": "audio→text"}
 Kind = Literal["percent", "number"]
@@ -126,9 +126,12 @@ def recall_columns(language: str) -> list[Column]:
 def recall_table(runs: Runs, language: str) -> Table:
     """R@1, R@10, mAP10 in both directions, a row a point of the sweep, a block a noise ratio."""
     what = "English" if language == "eng" else "mean of languages" if language == "mean" else language
-    return point_table(
-        runs, f"Recall by {' and '.join(short_name(path) for path in runs.varied)}, {what}", recall_columns(language)
-    )
+    return point_table(runs, f"Recall by {_listed(runs.varied)}, {what}", recall_columns(language))
+
+
+def _listed(paths: Sequence[str]) -> str:
+    names = [short_name(path) for path in paths]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd.DataFrame | None = None) -> Table:
@@ -137,7 +140,8 @@ def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd
     columns = [column for column in columns if column.metric in points]
     blocks_by = NOISE if NOISE in runs.varied else None
     lead = [path for path in (blocks_by, *runs.varied) if path is not None]
-    lead = list(dict.fromkeys(lead))
+    # A column that says the same in every row says nothing.
+    lead = [path for path in dict.fromkeys(lead) if points[path].nunique(dropna=False) > 1] or [OBJECTIVE]
     frames = [frame for _, frame in points.groupby(blocks_by, sort=True)] if blocks_by else [points]
     blocks = [_block(frame, lead, columns) for frame in frames]
     seeds = points[NUM_SEEDS] if len(points) else pd.Series(dtype=int)

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ray_atr.override import flatten, override
 from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, RunFolder, TrialFolder, read_json, write_json
 from ray_atr.tracking.store import Store, store_of
+from ray_atr.tracking.system import watch_system
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param, Run, RunTag
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 Result = TypeVar("Result")
 
@@ -41,6 +43,7 @@ MAX_PARAM, MAX_TAG = 6000, 5000
 MAX_PARAMS, MAX_TAGS, MAX_METRICS = 100, 100, 1000
 """What MLflow takes in one value and in one call."""
 RETRY_SECONDS = 30.0
+SAMPLE_SECONDS = 10.0
 
 
 class Tracker:
@@ -58,24 +61,31 @@ class Tracker:
         experiment_name: str = "ray_atr",
         store: Store | None = None,
         retry_seconds: float = RETRY_SECONDS,
+        sample_seconds: float | None = SAMPLE_SECONDS,
     ) -> None:
         self.run_folder = Path(run_folder)
         self.experiment_name = experiment_name
         self.store = store or store_of(self.run_folder)
         self.retry_seconds = retry_seconds
+        self.sample_seconds = sample_seconds
+        """Seconds between samples of this machine's load while the sweep runs; None: none."""
         self.sweep_id = _sweep_id(self.run_folder)
         self.problem: str | None = None
         """Why MLflow lags behind, if it does."""
         self._retry_at = 0.0
         self._connection: _Connection | None = None
+        self._monitor: SystemMetricsMonitor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # The client holds database or network connections, and another process must look its runs up anew.
-        return {**self.__dict__, "_connection": None}
+        return {**self.__dict__, "_connection": None, "_monitor": None}
 
     def start_sweep(self) -> str | None:
         """Find or make the parent run and mark it running; its run id, or None while MLflow is away."""
-        return self._attempt(lambda connection: connection.start())
+        run_id = self._attempt(lambda connection: connection.start())
+        if run_id is not None and self.sample_seconds is not None and self._monitor is None:
+            self._monitor = watch_system(run_id, self.store.uri, self.sample_seconds)
+        return run_id
 
     def update_trial(self, trial_id: str) -> bool:
         """Send what MLflow lacks of one trial: settings, epochs, final metrics, status. Call after its files changed."""
@@ -86,11 +96,18 @@ class Tracker:
 
         `is_complete=False` says that the sweep was stopped: the parent run and the trials in progress become KILLED.
         """
+        if self._monitor is not None:
+            self._monitor.finish()
+            self._monitor = None
         return self._attempt(lambda connection: connection.finish(is_complete), is_urgent=True) is not None
 
     def parent_run_id(self) -> str | None:
         """The parent's run id, or None while MLflow is away."""
         return self._attempt(lambda connection: connection.parent.info.run_id)
+
+    def trial_run_id(self, trial_id: str) -> str | None:
+        """The run id of a trial that was sent, or None while MLflow is away."""
+        return self._attempt(lambda connection: connection.runs[trial_id].info.run_id, is_urgent=True)
 
     def _attempt(self, action: Callable[[_Connection], Result], *, is_urgent: bool = False) -> Result | None:
         if time.monotonic() < self._retry_at and not is_urgent:
@@ -118,7 +135,7 @@ def upload(run_folder: Path, *, experiment_name: str = "ray_atr", store: Store |
 
     Raises ConnectionError where MLflow cannot be reached or refuses.
     """
-    tracker = Tracker(run_folder, experiment_name=experiment_name, store=store)
+    tracker = Tracker(run_folder, experiment_name=experiment_name, store=store, sample_seconds=None)
     trials = [trial.describe()["status"] for trial in RunFolder.open(tracker.run_folder).trials()]
     is_complete = all(status in (FINISHED, FAILED) for status in trials)
     tracker.start_sweep()

@@ -1,0 +1,152 @@
+"""The retriever of a trial as an MLflow model: loaded anywhere with `mlflow.pyfunc.load_model`, and entered in the registry."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pandas as pd
+from mlflow.models import ModelSignature
+from mlflow.pyfunc import PythonModel
+from mlflow.types import ColSpec, DataType, Schema, TensorSpec
+
+import ray_atr
+from ray_atr.run_folder import RunFolder, TrialFolder, read_json
+from ray_atr.settings import nearest, refuse
+from ray_atr.tracking.store import Store, store_of
+from ray_atr.tracking.tracker import Tracker, upload
+
+BEST = "best"
+PACKAGES = (
+    "torch",
+    "torchaudio",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "soundfile",
+    "soxr",
+    "pydantic",
+    "scipy",
+)
+"""What the packed code imports to embed; the versions are those it was trained with."""
+
+
+class RetrieverModel(PythonModel):
+    """Rows of texts or audio files -> unit-norm embeddings [N, D].
+
+    A row has `text` (and `language`, an ISO 639-3 code, English where it is empty), or `audio`, the bytes of a WAV, FLAC, OGG
+    or MP3 file. Similarity is the dot product of a text's and a clip's embedding.
+    """
+
+    def load_context(self, context: Any) -> None:
+        """Load the weights that lie beside the model."""
+        from ray_atr.models.retriever import Retriever
+
+        self.retriever = Retriever.from_pretrained(context.artifacts["retriever"])
+
+    def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> np.ndarray:
+        """Embeddings [N, D] float32, in the order of the rows. ValueError for a row with both or neither of text and audio."""
+        texts = _column(model_input, "text")
+        clips = _column(model_input, "audio")
+        languages = [language or "eng" for language in _column(model_input, "language")]
+        both = [
+            row for row, (text, clip) in enumerate(zip(texts, clips, strict=True)) if (text is None) == (clip is None)
+        ]
+        if both:
+            raise refuse(f"row {both[0]}", "text and audio, or neither", "either a text or the bytes of an audio file")
+        result = np.zeros((len(model_input), self.retriever.settings.embedding_width), dtype=np.float32)
+        of_text = [row for row, text in enumerate(texts) if text is not None]
+        of_audio = [row for row, clip in enumerate(clips) if clip is not None]
+        if of_text:
+            encoded = self.retriever.encode_text([texts[row] for row in of_text], [languages[row] for row in of_text])
+            result[of_text] = encoded.numpy()
+        if of_audio:
+            result[of_audio] = self.retriever.encode_audio([clips[row] for row in of_audio]).numpy()
+        return result
+
+
+def signature(embedding_width: int) -> ModelSignature:
+    """What the model takes and gives: optional columns text, language, audio; embeddings [N, D]."""
+    return ModelSignature(
+        inputs=Schema(
+            [
+                ColSpec(DataType.string, "text", required=False),
+                ColSpec(DataType.string, "language", required=False),
+                ColSpec(DataType.binary, "audio", required=False),
+            ]
+        ),
+        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, embedding_width))]),
+    )
+
+
+def best_trial(run: RunFolder) -> TrialFolder:
+    """The finished trial with the highest metric of `evaluation.select_by` on validation. ValueError where none has it."""
+    metric = str(read_json(run.path / "experiment.json").get("evaluation.select_by", "text_to_audio/mean/recall_at_1"))
+    values = {}
+    for trial in run.trials():
+        if trial.is_finished:
+            value = read_json(trial.folder / "result.json")["val"].get(metric)
+            if value is not None:
+                values[trial.trial_id] = float(value)
+    if not values:
+        raise ValueError(f"{run.path}: no finished trial has {metric} on validation")
+    return run.trial(max(values, key=lambda trial_id: values[trial_id]))
+
+
+def register_model(
+    run_folder: Path | str, *, trial_id: str | None = None, name: str | None = None, store: Store | None = None
+) -> str:
+    """Log a trial's retriever to its MLflow run as a model, with signature and code; the model's URI.
+
+    The trial is the best on validation unless named. With `name`, a new version of that registered model is made. What
+    MLflow lacks of the run folder is sent first. Raises ValueError for an unknown trial or one without a saved retriever,
+    ConnectionError where MLflow is away.
+    """
+    run = RunFolder.open(Path(run_folder))
+    trial = best_trial(run) if trial_id is None else _named(run, trial_id)
+    weights = trial.folder / BEST
+    if not weights.is_dir():
+        raise ValueError(f"{weights}: no saved retriever; the trial has not finished an epoch with a validation")
+    store = store or store_of(run.path)
+    settings = read_json(run.path / "experiment.json")
+    experiment_name = str(settings.get("tracking.experiment_name", "ray_atr"))
+    upload(run.path, experiment_name=experiment_name, store=store)
+    run_id = Tracker(run.path, experiment_name=experiment_name, store=store).trial_run_id(trial.trial_id)
+    if run_id is None:
+        raise ConnectionError(f"MLflow at {store.uri}: cannot be reached")
+    from ray_atr.models.retriever import Retriever
+
+    width = Retriever.from_pretrained(weights).settings.embedding_width
+    mlflow.set_tracking_uri(store.uri)
+    # They tell of each file they copy, and warn of pickles and missing examples, which mean nothing to who registers.
+    for logger in ("mlflow.utils.uv_utils", "mlflow.utils.environment", "mlflow.pyfunc"):
+        logging.getLogger(logger).setLevel(logging.ERROR)
+    with mlflow.start_run(run_id=run_id):
+        logged = mlflow.pyfunc.log_model(
+            name="retriever",
+            python_model=RetrieverModel(),
+            artifacts={"retriever": str(weights)},
+            code_paths=[str(Path(ray_atr.__file__).parent)],
+            pip_requirements=[f"{package}=={importlib.metadata.version(package)}" for package in PACKAGES],
+            signature=signature(width),
+            registered_model_name=name,
+        )
+    return str(logged.model_uri)
+
+
+def _named(run: RunFolder, trial_id: str) -> TrialFolder:
+    known = [trial.trial_id for trial in run.trials()]
+    if trial_id not in known:
+        raise refuse("trial", trial_id, f"a trial of {run.path}", nearest(trial_id, known))
+    return run.trial(trial_id)
+
+
+def _column(frame: pd.DataFrame, name: str) -> list[Any]:
+    """A column's values with None for every kind of absence; all None where the column is missing."""
+    if name not in frame:
+        return [None] * len(frame)
+    return [value if isinstance(value, str | bytes) and value else None for value in frame[name]]

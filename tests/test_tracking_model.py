@@ -1,0 +1,71 @@
+"""A trial's retriever as an MLflow model: what is loaded from MLflow embeds exactly as what was trained."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import soundfile
+from fake_runs import write_run
+
+from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
+from ray_atr.models.text.tokenizer import train_tokenizer
+from ray_atr.run_folder import RunFolder
+from ray_atr.tracking import Store
+from ray_atr.tracking.model import best_trial, register_model
+
+TEXTS = ["A dog barks.", "Rain falls on a roof.", "Una campana suena."]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A sweep of two trials with an untrained retriever saved in each, and the store it is registered in."""
+    folder = write_run(tmp_path_factory.mktemp("runs") / "run", {"objective": ["contrastive", "m_ltm"]})
+    tokenizer = train_tokenizer(TEXTS * 20, 300)
+    for seed, trial in enumerate(sorted((folder / "trials").iterdir())):
+        build_retriever(ModelSettings(), tokenizer=tokenizer, seed=seed).save_pretrained(trial / "best")
+    return folder
+
+
+def test_the_best_trial_is_that_of_the_best_validation(run):
+    assert best_trial(RunFolder.open(run)).describe()["name"] == "m_ltm"
+    with pytest.raises(ValueError, match=r"trial: got 'm_ltn'"):
+        register_model(run, trial_id="m_ltn")
+
+
+@pytest.mark.slow
+def test_a_registered_model_embeds_as_the_trained_one(run, tmp_path):
+    import mlflow
+
+    store = Store(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", artifacts=tmp_path / "artifacts")
+    uri = register_model(run, name="retriever-of-tests", store=store)
+    waveform = (0.1 * np.sin(np.arange(32000) * 0.07)).astype(np.float32)
+    file = io.BytesIO()
+    soundfile.write(file, waveform, 32000, format="WAV")
+    rows = pd.DataFrame(
+        {
+            "text": [*TEXTS, None],
+            "language": ["eng", None, "spa", None],
+            "audio": [None, None, None, file.getvalue()],
+        }
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loaded = mlflow.pyfunc.load_model("models:/retriever-of-tests/1")
+        found = loaded.predict(rows)
+    original = Retriever.from_pretrained(best_trial(RunFolder.open(run)).folder / "best")
+    np.testing.assert_allclose(found[:3], original.encode_text(TEXTS, ["eng", "eng", "spa"]).numpy(), atol=1e-6)
+    np.testing.assert_allclose(found[3:], original.encode_audio([file.getvalue()]).numpy(), atol=1e-6)
+    assert loaded.metadata.signature.outputs.inputs[0].shape == (-1, found.shape[1])
+    assert uri.startswith("models:/")
+    with pytest.raises(ValueError, match="row 0"):
+        loaded.unwrap_python_model().predict(None, pd.DataFrame({"text": [None]}))
+    client = store.connect()
+    version = client.get_model_version("retriever-of-tests", "1")
+    assert client.get_run(version.run_id).info.run_name == "m_ltm"
+    assert client.get_run(version.run_id).info.status == "FINISHED"
+    assert json.loads((run / "tracking.json").read_text())["sweep_id"]
