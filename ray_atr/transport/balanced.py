@@ -25,7 +25,7 @@ CHECK_EVERY = 5
 MODERATE = 30.0
 EXTREME = 70.0
 LOG_SWEEPS = 4
-# Newton's step costs about as much as M/4 sweeps; that many are made before it is tried, and none of it beyond this size.
+# Newton's step costs about as much as M/8 sweeps; that many are made before it is tried, and none of it beyond this size.
 NEWTON_AFTER_LEAST = 20
 NEWTON_LARGEST = 2048
 
@@ -35,7 +35,7 @@ def solve_balanced(problem: Problem, start: Plan | None, tolerance: float, max_i
     scores = problem.cost / -problem.epsilon
     N, M = scores.shape
     column = scores.new_zeros(M) if start is None else start.column_potential
-    newton_after = max(NEWTON_AFTER_LEAST, M // 4) if max(N, M) <= NEWTON_LARGEST else max_iterations
+    newton_after = max(NEWTON_AFTER_LEAST, M // 8) if max(N, M) <= NEWTON_LARGEST else max_iterations
     iterations, residual, domain = 0, math.inf, "kernel"
     is_safe = problem.log_range <= KERNEL_RANGE
     while True:

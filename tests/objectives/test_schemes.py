@@ -208,5 +208,5 @@ def test_a_missing_draw_is_refused_by_name() -> None:
 
 
 def test_a_batch_without_any_text_is_refused() -> None:
-    with pytest.raises(ValueError, match="embeddings.mask: got"):
+    with pytest.raises(ValueError, match=r"embeddings\.mask: got"):
         preset("contrastive")(embeddings(torch.zeros(B, K, dtype=torch.bool)))

@@ -7,8 +7,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ray_atr.objectives.pairs.base import Comparison
 from ray_atr.settings import refuse
@@ -21,27 +24,52 @@ def normalised_cost(
     comparison: Comparison, kind: str, metric: Tensor | None, *, detach_maximum: bool = False
 ) -> Tensor:
     """Distances [N, N] divided by their maximum, in [0, 1]; the gradient flows through the maximum unless detached."""
-    distances = distance(comparison, kind, metric)
-    maximum = distances.detach().max() if detach_maximum else distances.max()
-    return distances / maximum
+    return _NormalisedRoot.apply(squared_distance(comparison, kind, metric), detach_maximum)
 
 
-def distance(comparison: Comparison, kind: str, metric: Tensor | None) -> Tensor:
-    """Distances [N, N] under the metric: diagonal [D] (its diagonal), mahalanobis M [D, D], factored L [D, rank], M = L L^T.
+def squared_distance(comparison: Comparison, kind: str, metric: Tensor | None) -> Tensor:
+    """Squared distances [N, N]; the metric is a diagonal [D], mahalanobis M [D, D], or factored L [D, rank] with M = L L^T.
 
     A gain scales the cross term, c^2 = |u|^2 + |v|^2 - 2 G <u, v>. A precomputed similarity takes the place of <u, v> under
-    the Euclidean metric, and is refused by the others.
+    the Euclidean metric, and is refused by the others. Rounding may leave values slightly below 0.
     """
     if kind != "euclidean" and comparison.similarity is not None:
         raise refuse(
             "objective.pair.metric", kind, "euclidean where a precomputed similarity takes the place of embeddings"
         )
     if kind == "euclidean":
-        squared = 2 - 2 * comparison.cross_similarity()
-    else:
-        squared = _squared_mahalanobis(comparison, kind, _checked(metric, kind, comparison.u.shape[1]))
-    # The square root's slope at 0 is infinite: below the rounding error of the squared distance it is cut off.
-    return squared.clamp(min=4 * torch.finfo(squared.dtype).eps).sqrt()
+        return 2 - 2 * comparison.cross_similarity()
+    return _squared_mahalanobis(comparison, kind, _checked(metric, kind, comparison.u.shape[1]))
+
+
+class _NormalisedRoot(torch.autograd.Function):
+    """sqrt(squared) / max(sqrt(squared)): one matrix is kept for the gradient, where a graph of its steps would keep three.
+
+    The square root's slope at 0 is infinite: below the rounding error of the squared distance it is cut off.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, squared: Tensor, detach_maximum: bool) -> Tensor:
+        floor = 4 * torch.finfo(squared.dtype).eps
+        cost = squared.clamp(min=floor).sqrt_()
+        maximum = cost.max()
+        cost.div_(maximum)
+        ctx.save_for_backward(cost, maximum)
+        ctx.detach_maximum, ctx.least = detach_maximum, floor**0.5
+        return cost
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        cost, maximum = ctx.saved_tensors
+        gradient = outer.clone()
+        if not ctx.detach_maximum:
+            # The maximum's share, spread evenly over ties as torch does.
+            is_largest = cost == 1
+            share = torch.dot(outer.flatten(), cost.flatten()) / is_largest.sum()
+            gradient.sub_(is_largest * share)
+        gradient.div_(cost).div_(2 * maximum.square())
+        return gradient.masked_fill_(cost * maximum <= ctx.least, 0.0), None
 
 
 def _squared_mahalanobis(comparison: Comparison, kind: str, metric: Tensor) -> Tensor:
