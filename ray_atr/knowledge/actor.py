@@ -6,6 +6,7 @@ versions in its folder and puts them again for whoever asks; a version that was 
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ class KnowledgeBaseActor:
     def __init__(self, encode: Encode, settings: BaseSettings, folder: str, keep: int) -> None:
         self.base = KnowledgeBase(_Fetched(encode), settings, Path(folder), keep=keep)
         self.references: dict[int, Any] = {}
+        self.lock = threading.Lock()
 
     def publish(self, boxed: list[Any], version: int, step: int) -> None:
         """Start building a version from the payload whose reference is in the box; returns at once."""
@@ -34,16 +36,18 @@ class KnowledgeBaseActor:
 
     def get(self, version: int) -> list[Any]:
         """A box with the reference of a snapshot that is ready; every caller gets the same one."""
-        if version not in self.references:
-            self.references[version] = ray.put(self.base.get(version))
-            kept = self.base.versions()
-            self.references = {known: ref for known, ref in self.references.items() if known in kept}
-        return [self.references[version]]
+        with self.lock:
+            if version not in self.references:
+                self.references[version] = ray.put(self.base.get(version))
+                kept = self.base.versions()
+                self.references = {known: ref for known, ref in self.references.items() if known in kept}
+            return [self.references[version]]
 
     def rewind(self, version: int) -> None:
         """Forget what is later than a version."""
-        self.base.rewind(version)
-        self.references = {known: ref for known, ref in self.references.items() if known <= version}
+        with self.lock:
+            self.base.rewind(version)
+            self.references = {known: ref for known, ref in self.references.items() if known <= version}
 
     def versions(self) -> list[int]:
         """The versions that are ready."""

@@ -60,11 +60,10 @@ class KnowledgeBase:
     def publish(self, payload: Any, version: int, step: int) -> None:
         """Start building a version; returns at once. `payload` is weights, or `Entries` that need no encoding.
 
-        A version that is there, or being built, is not built again.
+        A version is built once: published again, one that is there, being built or failed stays what it is.
         """
         with self._lock:
-            future = self._futures.get(version)
-            if self._path(version).is_dir() or (future is not None and not future.done()):
+            if version in self._futures or self._path(version).is_dir():
                 return
             self._futures[version] = self._executor.submit(self._build, payload, version, step)
 
@@ -194,6 +193,7 @@ class SnapshotClient:
     is_publisher: bool = True
     device: torch.device | str = "cpu"
     poll_seconds: float = 10.0
+    republish_seconds: float = 1.0
     searcher: Searcher | None = None
     next_version: int = 1
     pending: list[Pending] = field(default_factory=list)
@@ -230,14 +230,15 @@ class SnapshotClient:
 
     def _await(self, one: Pending) -> bool:
         """Wait for a version; False where it failed."""
-        started = time.perf_counter()
+        started = sent = time.perf_counter()
         outcome = self.host.wait(one.version, 0.0)
         while outcome.state in (UNKNOWN, BUILDING):
             if outcome.state == UNKNOWN:
-                if one.version in self._sent:
+                # Still under way to the base, or lost with a crash of it.
+                time.sleep(0.02)
+                if one.version in self._sent and time.perf_counter() - sent > self.republish_seconds:
                     self.host.publish(self._sent[one.version], one.version, one.step)
-                else:
-                    time.sleep(0.05)
+                    sent = time.perf_counter()
             outcome = self.host.wait(one.version, self.poll_seconds)
         self.timing.stall += time.perf_counter() - started
         self._sent.pop(one.version, None)

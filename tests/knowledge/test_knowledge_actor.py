@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 
+import encoders
 import numpy as np
 import pytest
 from encoders import Asked, Turn, weights
+from ray import cloudpickle
 
 from ray_atr.knowledge.base import BaseSettings
 from ray_atr.knowledge.refreshing import SnapshotClient
@@ -19,6 +21,8 @@ SETTINGS = BaseSettings(prototypes=5)
 def start(ray_session, tmp_path):
     from ray_atr.knowledge.actor import start_knowledge_base, stop_knowledge_base
 
+    # Ray's workers cannot import what lies beside a test.
+    cloudpickle.register_pickle_by_value(encoders)
     started = []
 
     def begin(name, encode=None):
@@ -30,25 +34,28 @@ def start(ray_session, tmp_path):
         stop_knowledge_base(host)
 
 
-def test_publishing_returns_at_once_and_a_failure_is_told(start):
+def test_publishing_returns_at_once_and_a_failure_is_told(start, caplog):
     host = start("a", Turn(seconds=0.5))
+    client = SnapshotClient(host, Asked(refresh_lag=1), poll_seconds=0.5)
     host.wait(1, 0)
     started = time.perf_counter()
-    host.publish(weights(0), 1, 5)
+    client.refresh(5, weights(0))
     assert time.perf_counter() - started < 0.3
-    assert host.wait(1, 30).state == "ready"
-    assert host.get(1).step == 5
-    host.publish("the encoder broke", 2, 6)
-    assert host.wait(2, 30).state == "failed"
-    assert "the encoder broke" in host.wait(2, 0).error
+    client.before_step(6)
+    assert client.searcher.snapshot.step == 5
+    client.refresh(6, "the encoder broke")
+    client.before_step(7)
+    assert client.version == 1
+    assert "the encoder broke" in caplog.text
 
 
 def test_snapshots_are_mapped_and_read_only(start):
     import ray
 
     host = start("a")
-    host.publish(weights(0), 1, 0)
-    host.wait(1, 30)
+    client = SnapshotClient(host, Asked())
+    client.refresh(0, weights(0), lag=0)
+    client.before_step(0)
     first, second = host.get(1), host.get(1)
     assert not first.audio.flags.writeable
     assert first.audio.__array_interface__["data"] == second.audio.__array_interface__["data"]

@@ -1,0 +1,131 @@
+"""The memory as a training loop talks to it, for every knowledge variant."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from encoders import Turn, clips, weights
+from torch import nn
+from torch.nn.functional import normalize
+
+from ray_atr.knowledge.base import BaseSettings, Entries
+from ray_atr.knowledge.recall import LocalBatch, make_recall, needs_base
+from ray_atr.knowledge.refreshing import KnowledgeBase
+from ray_atr.objectives import Embeddings, Objective
+from ray_atr.objectives.knowledge import Ance, Ask, Moco, Nnclr, NoKnowledge
+from ray_atr.objectives.schemes import OneToK
+
+B, K, D = 6, 2, 8
+IDS = clips()[1]
+
+
+class Toy(nn.Module):
+    """A retriever of one matrix a modality."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.audio = nn.Parameter(torch.randn(D, D, generator=generator))
+        self.text = nn.Parameter(torch.randn(D, D, generator=generator))
+
+
+def inputs(step):
+    generator = torch.Generator().manual_seed(step)
+    rows = torch.randperm(len(IDS), generator=generator)[:B].tolist()
+    return [IDS[row] for row in rows], torch.randn(B, D, generator=generator), torch.randn(B, K, D, generator=generator)
+
+
+def embed(toy, waveforms, words):
+    return normalize(waveforms @ toy.audio, dim=-1), normalize(words @ toy.text, dim=-1)
+
+
+def run(knowledge, folder, steps=9, stop=None):
+    """Losses of a short training, two epochs of four steps and one more; stopped and resumed before step `stop`."""
+    objective = Objective(scheme=OneToK(), knowledge=knowledge)
+
+    def begin():
+        toy = Toy()
+        host = KnowledgeBase(Turn(), BaseSettings(prototypes=4), folder) if needs_base(knowledge) else None
+        recall = make_recall(knowledge, host=host, retriever=toy, width=D, languages=K, ids=IDS, is_first=True)
+        return toy, torch.optim.SGD(toy.parameters(), 0.1), recall
+
+    toy, optimizer, recall = begin()
+    losses = []
+    for step in range(steps):
+        if step == stop:
+            state = [toy.state_dict(), optimizer.state_dict(), recall.state_dict()]
+            toy, optimizer, recall = begin()
+            for one, saved in zip((toy, optimizer, recall), state, strict=True):
+                one.load_state_dict(saved)
+        if step % 4 == 0:
+            recall.begin_epoch(step // 4, step, lambda step=step: weights(step))
+        recall.before_step(step)
+        ids, waveforms, words = inputs(step)
+        audio, text = embed(toy, waveforms, words)
+        batch = Embeddings(audio=audio, text=text)
+        local = LocalBatch(
+            batch.audio, batch.text, batch.available(), ids, step, partial(embed, waveforms=waveforms, words=words)
+        )
+        retrieved = recall.retrieve(local, lambda tensor: tensor)
+        if objective.knowledge.needs_retrieval:
+            assert retrieved is not None
+        loss = objective(batch, retrieved=retrieved).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        recall.after_step(batch, ids)
+        losses.append(loss.item())
+    return losses, recall
+
+
+VARIANTS = {
+    "none": NoKnowledge(),
+    "ask": Ask(prototypes=4),
+    "ask_late": Ask(prototypes=4, refresh_lag=2),
+    "write_through": Ask(prototypes=4, refresh="write_through", refresh_lag=1),
+    "moco": Moco(queue_size=10, momentum=0.9),
+    "nnclr": Nnclr(support_size=10),
+    "ance": Ance(pool=8, negatives=3),
+}
+
+
+@pytest.mark.parametrize("name", list(VARIANTS))
+def test_a_resumed_run_is_the_run_that_never_stopped(name, tmp_path):
+    whole, _ = run(VARIANTS[name], tmp_path / "whole")
+    again, _ = run(VARIANTS[name], tmp_path / "again")
+    assert whole == again
+    stopped, _ = run(VARIANTS[name], tmp_path / "stopped", stop=5)
+    assert stopped == whole
+
+
+def test_knowledge_changes_the_loss(tmp_path):
+    losses = {name: run(knowledge, tmp_path / name)[0] for name, knowledge in VARIANTS.items() if name != "none"}
+    losses["none"] = run(NoKnowledge(), tmp_path)[0]
+    assert len({tuple(values) for values in losses.values()}) == len(VARIANTS)
+
+
+def test_the_refreshes_follow_the_settings(tmp_path):
+    _, recall = run(Ask(prototypes=4, refresh_every_epochs=2), tmp_path / "two")
+    stats = recall.stats(8)
+    assert (stats["knowledge/version"], stats["knowledge/staleness_steps"]) == (2, 0)
+    _, recall = run(Ask(prototypes=4, refresh_every_epochs=0), tmp_path / "never")
+    assert recall.stats(8)["knowledge/staleness_steps"] == 8
+
+
+def test_write_through_builds_the_base_from_what_was_trained_on(tmp_path):
+    _, recall = run(VARIANTS["write_through"], tmp_path)
+    recall.before_step(9)
+    snapshot = recall.client.searcher.snapshot
+    assert snapshot.version == 3
+    trained_on = {name for step in range(8) for name in inputs(step)[0]}
+    assert set(snapshot.ids.tolist()) == trained_on
+    assert isinstance(recall.written.entries(), Entries)
+    with pytest.raises(ValueError, match="write_through"):
+        type(recall.written)(IDS).entries()
+
+
+def test_a_base_needs_a_host():
+    with pytest.raises(ValueError, match="ask"):
+        make_recall(Ask(), retriever=Toy(), width=D, languages=K, ids=IDS, is_first=True)
