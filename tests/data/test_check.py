@@ -12,7 +12,7 @@ from clips_on_disk import tone
 
 from ray_atr.data.check import Check, Report, check_data_set, num_clips_sharing, page, reasons_left_out
 from ray_atr.data.schema import Clip
-from ray_atr.data.shards import Skipped, write_clips
+from ray_atr.data.shards import Manifest, Skipped, open_folder, write_clips, write_manifest, write_shard
 
 
 def clip(index: int, split: str = "train", **changes: object) -> Clip:
@@ -76,6 +76,17 @@ def test_the_same_audio_twice(tmp_path: Path, second: dict[str, str], kind: str,
     report = check(tmp_path, [clip(0), twin, clip(2)])
     assert {**report.problems, **report.remarks}[kind].count == 1
     assert report.is_fit is is_fit
+
+
+def test_an_id_that_stands_twice(tmp_path: Path) -> None:
+    clips = {"train": [clip(0), clip(1), dataclasses.replace(clip(2), clip_id="clip-1")], "val": [clip(0, "val")]}
+    folder = open_folder(tmp_path / "set")
+    shards = [write_shard(folder, f"{split}-00000.parquet", split, clips[split]) for split in clips]
+    write_manifest(folder, Manifest(name="toy", licence="CC0", shards=tuple(filter(None, shards))))
+    problems = check_data_set(folder.name).problems
+    assert problems["id stands twice"].examples == ["clip-1 (train, train)"]
+    assert problems["id stands in two splits"].examples == ["clip-0 (train, val)"]
+    assert problems["the same audio is in two splits"].count == 1
 
 
 def test_caption_texts_shared_within_and_between_splits(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from ray_atr.data import preparing
 from ray_atr.data.preparing import Import, prepare
 from ray_atr.data.shards import iterate_rows, read_manifest
 from ray_atr.data.sources.table import TableSource
+from ray_atr.data.unfinished import unfinished
 
 SCRIPT = Path(__file__).resolve().parents[2] / "pipelines" / "prepare_data.py"
 
@@ -133,6 +134,15 @@ def test_an_existing_data_set_is_never_replaced(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="already holds the data set folder"):
         prepare(make_folder(tmp_path / "other", number=3), tmp_path / "out")
     assert read_manifest(tmp_path / "out") == manifest
+
+
+def test_two_imports_into_one_folder_do_not_mix(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "in")
+    with unfinished(tmp_path / "out") as state:
+        with pytest.raises(ValueError, match="another process is writing"):
+            prepare(source, tmp_path / "out")
+        assert state.work.exists("lock")
+    assert prepare(source, tmp_path / "out").num_rows == 6
 
 
 def test_ids_must_be_unique(tmp_path: Path) -> None:
