@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import logging
 import pickle
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +25,8 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 """Names under which a folder or a hub repository holds its weights, the preferred one first."""
 
 WHERE = "model.audio.checkpoint"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class LoadReport:
 
 
 def require_match(report: LoadReport, allowed: Iterable[str] = (), path: str = WHERE) -> None:
-    """Raises ValueError naming the mismatches that no pattern allows."""
+    """Raises ValueError naming the mismatches that no pattern allows; logs the report, and those that one does."""
     lines = report.mismatches(allowed)
     if lines:
         shown = "; ".join(lines[:6]) + (f"; and {len(lines) - 6} more" if len(lines) > 6 else "")
@@ -70,6 +73,9 @@ def require_match(report: LoadReport, allowed: Iterable[str] = (), path: str = W
             f"a checkpoint of this tower. It holds {what} ({len(report.loaded)} names fit): {shown}. "
             "Name those that may differ in allow_mismatch",
         )
+    logger.info(report.summary())
+    for line in report.mismatches():
+        logger.warning("%s: %s, as allow_mismatch permits", report.source, line)
 
 
 def locate(checkpoint: str, path: str = WHERE) -> Path:

@@ -152,7 +152,7 @@ def test_the_wrong_architecture_is_refused_with_names(tmp_path: Path) -> None:
         Ced(size="tiny", num_blocks=2, chunk_frames=64, checkpoint=str(tmp_path / "ced.pt")).build()
 
 
-def test_mismatches_stop_unless_they_are_named() -> None:
+def test_mismatches_stop_unless_they_are_named(caplog: pytest.LogCaptureFixture) -> None:
     module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
     before = module[0].weight.clone()
     tensors = {
@@ -171,6 +171,7 @@ def test_mismatches_stop_unless_they_are_named() -> None:
     assert report.missing == ("1.bias",)
     assert report.unexpected == ("head.bias",)
     assert report.mis_shaped == {"0.bias": ((4,), (3,))}
+    assert "missing 1.bias, as allow_mismatch permits" in caplog.text
     assert report.summary() == "x: 2 tensors loaded, 1 missing, 1 unexpected, 1 of another shape, 0 not needed"
 
 

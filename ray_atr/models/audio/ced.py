@@ -137,7 +137,7 @@ class CedTower(AudioTower):
         index = starts[:, None] + torch.arange(size, device=frames.device)[None, :]
         chunks = padded[owners[:, None], index]
         # A clip of one chunk is encoded without padding; a chunk of a longer one with it.
-        columns = torch.where(counts[owners] > 1, size // PATCH, frames[owners] // PATCH)
+        columns = frames[owners].clamp(max=size) // PATCH
         return chunks, columns, owners
 
     def _join(self, pooled: Tensor, tokens: Tensor, mask: Tensor, owners: Tensor, num_clips: int) -> Encoded:

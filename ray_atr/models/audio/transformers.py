@@ -50,7 +50,9 @@ class TransformersAudio(AudioSettings):
         if config.model_type == "clap":
             from transformers import ClapModel
 
-            whole, _ = load_model(ClapModel, self.checkpoint, config, path=WHERE, allowed=self.allow_mismatch)
+            whole, _ = load_model(
+                ClapModel, self.checkpoint, config, path=WHERE, skip=("text_model.",), allowed=self.allow_mismatch
+            )
             model: Any = whole.audio_model
         else:
             model, _ = load_model(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT = "model.text.checkpoint"
 POOLINGS = ("mean", "cls", "pooler")
-HEADS = ("cls.", "lm_head.", "pooler.", "decoder.", "model.decoder.", "shared.")
+HEADS = ("cls.", "lm_head.", "pooler.", "decoder.", "model.decoder.", "shared.", "embeddings.position_ids")
 """Beginnings of names that an encoder has no use for."""
 
 
