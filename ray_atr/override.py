@@ -85,9 +85,18 @@ def variant_name(field: dataclasses.Field[Any], value: Any) -> str | None:
     return None
 
 
-@cache
 def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    return _hints_of[cls]
+
+
+class _Hints(dict[type, dict[str, Any]]):
+    """Resolved annotations by class; resolving them is slow and `describe` asks often."""
+
+    def __missing__(self, cls: type) -> dict[str, Any]:
+        return self.setdefault(cls, typing.get_type_hints(cls))
+
+
+_hints_of = _Hints()
 
 
 def _replace(tree: Any, parts: list[str], value: Any, path: str) -> Any:

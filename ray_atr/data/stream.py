@@ -76,9 +76,9 @@ def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]
     # Batches must come in the plan's order, whichever task ends first.
     context.execution_options.preserve_order = True
     items = [{"epoch": epoch, "step": step, "rows": rows} for epoch, step, rows in steps]
-    dataset = ray.data.from_items(items, override_num_blocks=_num_blocks(features, steps))
-    dataset = dataset.map_batches(
-        read_block,
+    planned = ray.data.from_items(items, override_num_blocks=_num_blocks(features, steps))
+    dataset = planned.map_batches(
+        read_block,  # type: ignore[arg-type]
         fn_kwargs={"folder": str(features.folder), "split": features.split},
         batch_size=None,
         num_cpus=READER_CPUS,
