@@ -23,31 +23,51 @@ def report_script(
 
     `register` names the entry of MLflow's registry that each folder's best model becomes a version of. `experiment` names an
     MLflow experiment (of MLFLOW_TRACKING_URI, else of the runs folder) to read instead of `runs`. Raises ValueError where
-    there is nothing to read, ConnectionError where MLflow is away.
+    there is nothing to read, or where MLflow is asked for and away.
     """
+    try:
+        folders = _folders(runs, out, experiment, is_writing=is_upload or register is not None)
+        _write(folders, out)
+        if is_upload:
+            _upload(folders)
+        if register is not None:
+            _register(folders, register)
+    except ConnectionError as error:
+        raise ValueError(str(error)) from None
+
+
+def _folders(runs: Sequence[Path], out: Path | None, experiment: str | None, *, is_writing: bool) -> list[Path]:
     folders = [Path(folder) for folder in runs]
-    if experiment is not None:
-        if folders or is_upload or register:
-            raise ValueError("--experiment: reads from MLflow; it takes no run folders, --upload or --register")
-        out = out or home() / "runs" / f"from_mlflow_{experiment}"
-        folders = fetch_experiment(experiment, store_of(home() / "runs" / "any"), out)
-    if not folders:
-        raise ValueError("runs: got none; give one or more run folders, or --experiment NAME")
+    if experiment is None:
+        if not folders:
+            raise ValueError("runs: got none; give one or more run folders, or --experiment NAME")
+        return folders
+    if folders or is_writing:
+        raise ValueError("--experiment: reads from MLflow; it takes no run folders, --upload or --register")
+    store = store_of(home() / "runs" / "any")
+    return fetch_experiment(experiment, store, out or home() / "runs" / f"from_mlflow_{experiment}")
+
+
+def _write(folders: Sequence[Path], out: Path | None) -> None:
     paths = write_report(*folders, out=out)
     for folder in folders:
         print(summary_table(folder) + "\n")
     print(f"report: {paths.page}")
     for path in (paths.table_csv, paths.table_markdown, *paths.figures):
         print(f"        {path}")
-    if is_upload:
-        for folder in folders:
-            settings = read_json(folder / "experiment.json")
-            name = str(settings.get("tracking.experiment_name", "ray_atr"))
-            run_id = upload(folder, experiment_name=name)
-            print(f"MLflow run {run_id} holds everything of {folder}; compare with\n  {mlflow_command(folder)}")
-    if register is not None:
-        from ray_atr.tracking.model import register_model
 
-        for folder in folders:
-            uri = register_model(folder, name=register)
-            print(f"registered as {register}: load it with mlflow.pyfunc.load_model({uri!r})")
+
+def _upload(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        settings = read_json(folder / "experiment.json")
+        run_id = upload(folder, experiment_name=str(settings.get("tracking.experiment_name", "ray_atr")))
+        print(f"MLflow run {run_id} holds everything of {folder}; compare with\n  {mlflow_command(folder)}")
+
+
+def _register(folders: Sequence[Path], name: str) -> None:
+    # MLflow's model format takes seconds to import, and few reports need it.
+    from ray_atr.tracking.model import register_model
+
+    for folder in folders:
+        uri = register_model(folder, name=name)
+        print(f"registered as {name}: load it with mlflow.pyfunc.load_model({uri!r})")

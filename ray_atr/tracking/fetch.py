@@ -30,7 +30,7 @@ def fetch_experiment(name: str, store: Store, out: Path) -> list[Path]:
     from mlflow.exceptions import MlflowException
 
     try:
-        client = store.connect()
+        client = store.connect(is_patient=True)
         experiment = client.get_experiment_by_name(name)
         if experiment is None:
             names = [found.name for found in client.search_experiments()]

@@ -115,7 +115,9 @@ def register_model(
     settings = read_json(run.path / "experiment.json")
     experiment_name = str(settings.get("tracking.experiment_name", "ray_atr"))
     upload(run.path, experiment_name=experiment_name, store=store)
-    run_id = Tracker(run.path, experiment_name=experiment_name, store=store).trial_run_id(trial.trial_id)
+    run_id = Tracker(
+        run.path, experiment_name=experiment_name, store=store, sample_seconds=None, is_patient=True
+    ).trial_run_id(trial.trial_id)
     if run_id is None:
         raise ConnectionError(f"MLflow at {store.uri}: cannot be reached")
     from ray_atr.models.retriever import Retriever

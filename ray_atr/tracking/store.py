@@ -18,14 +18,16 @@ ARTIFACTS = "mlartifacts"
 PORT = 5000
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 
-# A sweep must not stand still for a server that is away: by default MLflow's client tries for minutes before it gives up.
-# Nor does it tell anybody that it runs: by default MLflow reports its use to its makers.
-ENVIRONMENT = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
+# By default MLflow reports its use to its makers.
+TELEMETRY_OFF = {"MLFLOW_DISABLE_TELEMETRY": "true"}
+# A sweep must not stand still for a server that is away: by default MLflow's client tries for many minutes.
+BRIEF = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
 }
+# Who asks for an upload or a download would rather wait a minute for a busy server than be refused.
+PATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "60"}
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,12 @@ class Store:
     def is_server(self) -> bool:
         return self.uri.startswith(("http://", "https://", "databricks"))
 
-    def connect(self) -> MlflowClient:
-        """A client; makes and migrates the SQLite file first, one process at a time."""
-        for name, value in ENVIRONMENT.items():
+    def connect(self, *, is_patient: bool = False) -> MlflowClient:
+        """A client; makes and migrates the SQLite file first, one process at a time.
+
+        What the environment says of MLflow's patience with a server stands; else it is brief unless `is_patient`.
+        """
+        for name, value in {**TELEMETRY_OFF, **(PATIENT if is_patient else BRIEF)}.items():
             os.environ.setdefault(name, value)
         from mlflow import MlflowClient
 

@@ -62,6 +62,7 @@ class Tracker:
         store: Store | None = None,
         retry_seconds: float = RETRY_SECONDS,
         sample_seconds: float | None = SAMPLE_SECONDS,
+        is_patient: bool = False,
     ) -> None:
         self.run_folder = Path(run_folder)
         self.experiment_name = experiment_name
@@ -70,6 +71,8 @@ class Tracker:
         self.sample_seconds = sample_seconds
         """Seconds between samples of this machine's load while the sweep runs; None: none."""
         self.sweep_id = _sweep_id(self.run_folder)
+        self.is_patient = is_patient
+        """Whether to wait for a busy server, as a command may and a sweep may not."""
         self.problem: str | None = None
         """Why MLflow lags behind, if it does."""
         self._retry_at = 0.0
@@ -116,7 +119,9 @@ class Tracker:
 
         try:
             if self._connection is None:
-                self._connection = _Connection(self.run_folder, self.experiment_name, self.store, self.sweep_id)
+                client = self.store.connect(is_patient=self.is_patient)
+                experiment_id = self.store.experiment_id(client, self.experiment_name)
+                self._connection = _Connection(self.run_folder, client, experiment_id, self.sweep_id)
             result = action(self._connection)
         except (MlflowException, OSError) as error:
             # The next attempt looks the runs up again: a call that timed out may have done its work.
@@ -135,7 +140,7 @@ def upload(run_folder: Path, *, experiment_name: str = "ray_atr", store: Store |
 
     Raises ConnectionError where MLflow cannot be reached or refuses.
     """
-    tracker = Tracker(run_folder, experiment_name=experiment_name, store=store, sample_seconds=None)
+    tracker = Tracker(run_folder, experiment_name=experiment_name, store=store, sample_seconds=None, is_patient=True)
     trials = [trial.describe()["status"] for trial in RunFolder.open(tracker.run_folder).trials()]
     is_complete = all(status in (FINISHED, FAILED) for status in trials)
     tracker.start_sweep()
@@ -148,12 +153,12 @@ def upload(run_folder: Path, *, experiment_name: str = "ray_atr", store: Store |
 class _Connection:
     """A client and the runs of one sweep, found again by their tags."""
 
-    def __init__(self, folder: Path, experiment_name: str, store: Store, sweep_id: str) -> None:
+    def __init__(self, folder: Path, client: MlflowClient, experiment_id: str, sweep_id: str) -> None:
         self.run = RunFolder.open(folder)
         self.info = self.run.info
         self.sweep_id = sweep_id
-        self.client: MlflowClient = store.connect()
-        self.experiment_id = store.experiment_id(self.client, experiment_name)
+        self.client = client
+        self.experiment_id = experiment_id
         self.runs = {run.data.tags.get(TRIAL_TAG): run for run in self._find()}
         self.statuses: dict[str | None, str] = {trial: run.info.status for trial, run in self.runs.items()}
         self.sent: dict[str, int] = {

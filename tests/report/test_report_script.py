@@ -1,0 +1,43 @@
+"""What `pipelines/report.py` does, and one clear line for each mistake."""
+
+from __future__ import annotations
+
+import pytest
+from fake_runs import write_run
+
+from ray_atr.report import report_script
+
+
+def test_prints_tables_and_where_the_report_is(tmp_path, capsys):
+    first = write_run(tmp_path / "first", {"objective": ["m_ltm", "triplet"]})
+    second = write_run(tmp_path / "second", {"objective": ["kcl"]})
+    report_script([first, second], out=tmp_path / "both")
+    printed = capsys.readouterr().out
+    assert f"report: {tmp_path / 'both' / 'report.html'}" in printed
+    assert "R@1" in printed
+    text = (tmp_path / "both" / "report.html").read_text()
+    for objective in ("m_ltm", "triplet", "kcl"):
+        assert objective in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "runs: got none"),
+        ({"experiment": "x", "is_upload": True}, "--experiment: reads from MLflow"),
+        ({"experiment": "x"}, "MLflow at http://127.0.0.1:9"),
+    ],
+)
+def test_mistakes_are_one_line(options, message, monkeypatch, tmp_path):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path))
+    with pytest.raises(ValueError, match=message):
+        report_script([], **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_no_run_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match="not a run folder"):
+        report_script([tmp_path / "none"], out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
