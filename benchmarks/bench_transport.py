@@ -105,7 +105,12 @@ def pot_partial_log(cost: Tensor, epsilon: float, mass: float) -> Tensor:
     """Its log-domain variant, 100 projections."""
     uniform = torch.full((len(cost),), 1 / len(cost))
     plan = partial(
-        ot.partial.entropic_partial_wasserstein_logscale, uniform, uniform, reg=epsilon, m=mass, numItermax=100
+        ot.partial.entropic_partial_wasserstein_logscale,
+        uniform,
+        uniform,
+        reg=epsilon,
+        m=torch.tensor(mass),
+        numItermax=100,
     )
     return gradient_of(lambda c: divergence(plan(M=c)), cost)
 

@@ -17,11 +17,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ray_atr.transport.newton import ascend
+from ray_atr.transport.newton import ascend, row_normalised
 from ray_atr.transport.plan import Plan
 from ray_atr.transport.problem import KERNEL_RANGE, Problem
 
-CHECK_EVERY = 5
+CHECK_EVERY = 4
 MODERATE = 30.0
 EXTREME = 70.0
 LOG_SWEEPS = 4
@@ -34,7 +34,9 @@ def solve_balanced(problem: Problem, start: Plan | None, tolerance: float, max_i
     """The plan with row sums 1/N and column sums 1/M."""
     scores = problem.cost / -problem.epsilon
     N, M = scores.shape
-    column = scores.new_zeros(M) if start is None else start.column_potential
+    row, column = scores.new_zeros(N), scores.new_zeros(M)
+    if start is not None:
+        column = start.column_potential
     newton_after = max(NEWTON_AFTER_LEAST, M // 8) if max(N, M) <= NEWTON_LARGEST else max_iterations
     iterations, residual, domain = 0, math.inf, "kernel"
     is_safe = problem.log_range <= KERNEL_RANGE
@@ -44,18 +46,16 @@ def solve_balanced(problem: Problem, start: Plan | None, tolerance: float, max_i
             column = log_sweeps(scores, column, sweeps)
             iterations, domain = iterations + sweeps, "log"
         if newton_after <= iterations < max_iterations:
-            column, residual, steps = ascend(scores, column, tolerance, max_iterations - iterations)
+            row, column, residual, steps = ascend(scores, column, tolerance, max_iterations - iterations)
             iterations, domain = iterations + steps, "newton"
             break
         end = min(max(newton_after, iterations + 1), max_iterations)
         swept = kernel_sweeps(scores, column, tolerance, end - iterations)
         iterations, is_safe = iterations + swept.sweeps, swept.is_safe
         if is_safe:
-            column, residual, domain = swept.column, swept.residual, "kernel"
+            row, column, residual, domain = swept.row, swept.column, swept.residual, "kernel"
         if residual <= tolerance or iterations >= max_iterations:
             break
-    # One more half sweep makes the rows exact, so that what remains of the residual is in the columns.
-    row = -math.log(N) - torch.logsumexp(scores + column, dim=1)
     everywhere = torch.ones(1, dtype=torch.bool, device=scores.device)
     return Plan(
         log_matrix=scores.add_(row[:, None]).add_(column),
@@ -80,8 +80,9 @@ def log_sweeps(scores: Tensor, column: Tensor, sweeps: int) -> Tensor:
 
 
 class Swept(NamedTuple):
-    """Column potentials, the rows' summed error, sweeps made, and whether the scalings stayed within float's range."""
+    """Potentials, the rows' summed error, sweeps made, and whether the scalings stayed within float's range."""
 
+    row: Tensor
     column: Tensor
     residual: float
     sweeps: int
@@ -91,21 +92,20 @@ class Swept(NamedTuple):
 def kernel_sweeps(scores: Tensor, column: Tensor, tolerance: float, most: int) -> Swept:
     """Sweep in the kernel domain until the tolerance is met, `most` sweeps are made, or the scalings should be absorbed."""
     N, M = scores.shape
-    kernel = torch.softmax(scores + column, dim=1).div_(N)
+    kernel, normalisers = row_normalised(scores, column)
+    row = -math.log(N) - normalisers
     transposed = kernel.T
     u = kernel.new_ones(N)
-    residual = math.inf
-    v = u
     for sweep in range(1, most + 1):
-        v = (1 / M) / torch.mv(transposed, u)
+        v = torch.mv(transposed, u).mul_(M).reciprocal_()
         inflow = torch.mv(kernel, v)
-        if sweep % CHECK_EVERY == 0 or sweep == most or sweep == 1:
-            error = (u * inflow - 1 / N).abs().sum()
-            largest = torch.maximum(v.log().abs().max(), u.log().abs().max())
-            residual, extent = torch.stack([error, largest]).tolist()
-            if not extent < EXTREME:
-                return Swept(column, math.inf, sweep, False)
-            if residual <= tolerance or extent > MODERATE:
+        if sweep % CHECK_EVERY == 0 or sweep == most:
+            error = (u * inflow).sub_(1 / N).abs_().sum()
+            extent = torch.cat([u, v]).log_().abs_().max()
+            residual, largest = torch.stack([error, extent]).tolist()
+            if not largest < EXTREME:
+                return Swept(row, column, math.inf, sweep, False)
+            if residual <= tolerance or largest > MODERATE:
                 break
-        u = (1 / N) / inflow
-    return Swept(column + v.log(), residual, sweep, True)
+        u = inflow.mul_(N).reciprocal_()
+    return Swept(row + u.log(), column + v.log(), residual, sweep, True)

@@ -8,6 +8,7 @@ match without weights) the solution is x + y + w = -1 and no system is solved: t
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ class _MatchingLoss(torch.autograd.Function):
         ctx.target = target
         N = len(cost)
         if target is None:
-            return -(plan.log_matrix.diagonal().mean() + torch.log(cost.new_tensor(float(N))))
+            return -(plan.log_matrix.diagonal().mean() + math.log(N))
         return (torch.xlogy(target, target) - target * plan.log_matrix).sum()
 
     @staticmethod

@@ -10,6 +10,7 @@ A potential at its bound that the gradient pushes against it is held; the others
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -23,17 +24,16 @@ LONGEST_STEP = 10.0
 NEARLY_BOUND = 0.05
 
 
-def ascend(scores: Tensor, column: Tensor, tolerance: float, most: int) -> tuple[Tensor, float, int]:
-    """(column potentials, summed error of the column sums, steps made); computed in float64.
+def ascend(scores: Tensor, column: Tensor, tolerance: float, most: int) -> tuple[Tensor, Tensor, float, int]:
+    """(row and column potentials, summed error of the column sums, steps made); computed in float64.
 
     Stops at the tolerance, after `most` steps, or where rounding keeps phi from rising; the error says which.
     """
     dtype, scores, column = scores.dtype, scores.double(), column.double()
     N, M = scores.shape
-    value, normalisers = _semi_dual(scores, column)
-    residual = float("inf")
+    plan, normalisers = row_normalised(scores, column)
+    value = float(column.mean() - normalisers.mean())
     for step in range(most + 1):
-        plan = (scores + column - normalisers[:, None]).exp_().div_(N)
         sums = plan.sum(dim=0)
         gradient = 1 / M - sums
         residual = float(gradient.abs().sum())
@@ -44,19 +44,26 @@ def ascend(scores: Tensor, column: Tensor, tolerance: float, most: int) -> tuple
         scale = 1.0
         for _ in range(MOST_HALVINGS):
             candidate = column + scale * direction
-            candidate_value, candidate_normalisers = _semi_dual(scores, candidate)
+            plan, normalisers = row_normalised(scores, candidate)
+            candidate_value = float(candidate.mean() - normalisers.mean())
             if candidate_value >= value + SUFFICIENT_RISE * scale * slope - 1e-12:
                 break
             scale /= 2
         else:
+            _, normalisers = row_normalised(scores, column)
             break
-        column, value, normalisers = candidate, candidate_value, candidate_normalisers
-    return column.to(dtype), residual, step
+        column, value = candidate, candidate_value
+    return (-math.log(N) - normalisers).to(dtype), column.to(dtype), residual, step
 
 
-def _semi_dual(scores: Tensor, column: Tensor) -> tuple[float, Tensor]:
-    normalisers = torch.logsumexp(scores + column, dim=1)
-    return float(column.mean() - normalisers.mean()), normalisers
+def row_normalised(scores: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
+    """(the plan whose row sums are exactly 1/N under the column potentials, log-sum-exps of the rows): one pass of exp."""
+    plan = scores + column
+    largest = plan.amax(dim=1)
+    plan.sub_(largest[:, None]).exp_()
+    sums = plan.sum(dim=1)
+    plan.div_((sums * len(plan))[:, None])
+    return plan, largest + sums.log_()
 
 
 def _direction(plan: Tensor, sums: Tensor, gradient: Tensor) -> Tensor:

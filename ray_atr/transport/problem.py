@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -27,6 +28,8 @@ class Problem:
     cost: Tensor
     epsilon: float
     mass: float = 1.0
+    # (max(c) - min(c)) / epsilon: how many powers of e the kernel exp(-c/epsilon) spans.
+    log_range: float = field(init=False)
 
     def __post_init__(self) -> None:
         if self.cost.ndim != 2 or 0 in self.cost.shape:
@@ -35,19 +38,15 @@ class Problem:
             raise refuse("epsilon", self.epsilon, "(0, inf)")
         if not 0 < self.mass <= 1:
             raise refuse("transport_mass", self.mass, "(0, 1]")
-        if not bool(torch.isfinite(self.cost).all()):
-            raise refuse("cost", "NaN or infinite values", "finite costs")
+        least, most = torch.stack(torch.aminmax(self.cost)).tolist()
+        if not math.isfinite(most - least):
+            raise refuse("cost", f"values between {least} and {most}", "finite costs")
+        object.__setattr__(self, "log_range", (most - least) / self.epsilon)
 
     @property
     def is_balanced(self) -> bool:
         """Whether all of the mass is transported."""
         return self.mass == 1
-
-    @property
-    def log_range(self) -> float:
-        """(max(c) - min(c)) / epsilon: how many powers of e the kernel exp(-c/epsilon) spans."""
-        least, most = torch.aminmax(self.cost)
-        return float(most - least) / self.epsilon
 
     @property
     def default_tolerance(self) -> float:
