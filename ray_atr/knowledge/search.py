@@ -62,6 +62,21 @@ def exact_top_k(
     return values, torch.cat(best_positions, dim=1).gather(1, where)
 
 
+def fused_top_k(queries: Tensor, entries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`exact_top_k` of float32 tensors on the CPU by FAISS, which keeps a block's scores in the cache while it ranks them.
+
+    No index is built and nothing is copied: the base may be mapped, read-only memory.
+    """
+    faiss.cvar.distance_compute_blas_threshold = BLAS_FROM
+    values, positions = faiss.knn(
+        np.ascontiguousarray(queries.numpy(), dtype=np.float32),
+        entries.numpy(),
+        min(k, len(entries)),
+        metric=faiss.METRIC_INNER_PRODUCT,
+    )
+    return torch.from_numpy(values), torch.from_numpy(positions)
+
+
 class Table:
     """One searchable matrix [N, D]: on the device for exact search, behind a FAISS index otherwise."""
 
@@ -88,8 +103,15 @@ class Table:
             self.index = faiss.IndexFlatIP(rows.shape[1])
             self.index.add(np.ascontiguousarray(rows, dtype=np.float32))
 
+    @property
+    def _is_plain(self) -> bool:
+        """Whether FAISS can read the rows where they are: float32 in this process's memory, all of them present."""
+        return self.rows.device.type == "cpu" and self.rows.dtype == torch.float32 and self.present is None
+
     def top_k(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """(scores, positions), both [B, min(k, N)]; -inf and any position where there is none."""
+        if self.index is None and self._is_plain:
+            return fused_top_k(queries, self.rows, k)
         if self.index is None:
             return exact_top_k(queries, self.rows, k, self.present)
         faiss.cvar.distance_compute_blas_threshold = BLAS_FROM

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ray_atr.knowledge.base import BaseSettings, build, load, save
-from ray_atr.knowledge.search import Searcher, exact_top_k, retrieve
+from ray_atr.knowledge.search import Searcher, as_tensor, exact_top_k, fused_top_k, retrieve
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,18 @@ def test_search_by_blocks_is_the_search_of_the_whole():
     scores, positions = exact_top_k(asked, rows, 6, block=64)
     assert torch.equal(positions, whole.indices)
     assert torch.allclose(scores, whole.values)
+
+
+def test_the_fused_search_is_the_exact_one_over_read_only_rows_too():
+    random = torch.Generator().manual_seed(0)
+    rows, asked = torch.randn(3000, 16, generator=random), torch.randn(40, 16, generator=random)
+    frozen = rows.numpy().copy()
+    frozen.flags.writeable = False
+    scores, positions = fused_top_k(asked, as_tensor(frozen), 6)
+    expected, where = exact_top_k(asked, rows, 6)
+    assert torch.equal(positions, where)
+    assert torch.allclose(scores, expected, atol=1e-5)
+    assert fused_top_k(asked, rows[:2], 6)[1].shape == (40, 2)
 
 
 def test_a_clip_never_finds_its_own_entries_and_does_where_they_are_allowed():
