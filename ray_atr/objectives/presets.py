@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ray_atr.objectives.knowledge.ask import Ask
 from ray_atr.objectives.objective import Objective
 from ray_atr.objectives.pairs import Contrastive, ContrastiveEntropic, LearningToMatch, PartialLearningToMatch, Triplet
 from ray_atr.objectives.schemes import CoAnchor, English, OneToK, Random
@@ -20,6 +21,8 @@ PRESETS: dict[str, Objective] = {
     "contrastive_entropic": Objective(scheme=English(), pair=ContrastiveEntropic()),
     "m_ltm": Objective(scheme=English(), pair=LearningToMatch(metric="factored")),
     "m_ltm_pot": Objective(scheme=English(), pair=PartialLearningToMatch(metric="factored")),
+    # ASK (Fu et al. 2025): a knowledge base that refreshes itself.
+    "ask": Objective(scheme=English(), pair=Contrastive(), knowledge=Ask()),
 }
 
 

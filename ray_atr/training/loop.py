@@ -17,7 +17,10 @@ from ray_atr.data.features import open_features
 from ray_atr.data.plan import Plan, check_batch_size, steps_per_epoch, training_plan
 from ray_atr.data.stream import FeatureBatch, stream
 from ray_atr.experiment import Experiment
+from ray_atr.knowledge.recall import Recall, local_host, make_recall
+from ray_atr.knowledge.refreshing import Host
 from ray_atr.models.retriever import Retriever, build_retriever, metric_arguments
+from ray_atr.objectives.knowledge.based import Based
 from ray_atr.override import flatten
 from ray_atr.training.checkpoint import (
     STATE_FILE,
@@ -27,6 +30,7 @@ from ray_atr.training.checkpoint import (
     save_checkpoint,
 )
 from ray_atr.training.group import WorkerGroup
+from ray_atr.training.knowledge import MakeHost, SourceEncoder
 from ray_atr.training.prepare import Prepared
 from ray_atr.training.step import StepInput, as_draw, check_finite, training_step
 from ray_atr.training.texts import TextBatcher
@@ -59,6 +63,7 @@ def train(
     group: WorkerGroup | None = None,
     *,
     use_ray_data: bool = True,
+    make_host: MakeHost | None = None,
 ) -> None:
     """Train to the end of the last epoch, from `folder/last` where there is one, and report the best epoch's test metrics.
 
@@ -67,7 +72,7 @@ def train(
     a step that would spoil the weights.
     """
     group = group or WorkerGroup()
-    run = _Run(experiment, prepared, folder, report, group, use_ray_data)
+    run = _Run(experiment, prepared, folder, report, group, use_ray_data, make_host)
     run.resume()
     run.train_epochs()
     run.finish()
@@ -84,6 +89,7 @@ class _Run:
         report: Report,
         group: WorkerGroup,
         use_ray_data: bool,
+        make_host: MakeHost | None,
     ) -> None:
         self.experiment, self.prepared, self.folder, self.report, self.group = (
             experiment,
@@ -113,9 +119,40 @@ class _Run:
         )
         is_bfloat16 = train_settings.precision == "bfloat16"
         self.autocast = is_bfloat16 or (train_settings.precision == "auto" and group.device.type == "cuda")
+        self.recall = self._make_recall(make_host)
         self.progress = Progress()
         # Each worker draws its own dropout; weights and every other draw are already the same on all of them.
         torch.manual_seed(experiment.seed * 1_000_003 + group.rank)
+
+    def _make_recall(self, make_host: MakeHost | None) -> Recall | None:
+        """This worker's memory beyond the batch; the knowledge base behind it is in this process unless a host is given."""
+        experiment, knowledge = self.experiment, self.experiment.objective.knowledge
+        if not knowledge.needs_retrieval:
+            return None
+        host: Host | None = None
+        if isinstance(knowledge, Based):
+            encode = SourceEncoder(experiment, self.prepared)
+            folder = self.folder / "knowledge"
+            if make_host is not None:
+                host = make_host(knowledge, encode, folder, self.group)
+            elif self.group.size == 1:
+                host = local_host(knowledge, encode, folder, experiment.seed)
+            else:
+                raise ValueError("objective.knowledge: a base for several workers needs a host that all of them reach")
+        return make_recall(
+            knowledge,
+            host=host,
+            retriever=self.retriever,
+            width=experiment.model.embedding_width,
+            languages=len(experiment.data.languages),
+            ids=self.features.clip_ids,
+            is_first=self.group.is_first,
+            device=self.group.device,
+            seed=experiment.seed,
+        )
+
+    def _published_weights(self) -> dict[str, torch.Tensor]:
+        return {name: value.detach().cpu().clone() for name, value in self.retriever.state_dict().items()}
 
     def resume(self) -> None:
         if not (self.folder / LAST / STATE_FILE).is_file():
@@ -129,6 +166,8 @@ class _Run:
         self.progress = Progress(**state["progress"])
         if self.group.rank < len(state["random"]):
             restore_random_state(state["random"][self.group.rank])
+        if self.recall is not None:
+            self.recall.load_state_dict(state["recall"])
         for metrics in self.progress.history:
             self.report(metrics)
 
@@ -175,14 +214,21 @@ class _Run:
             captions=captions,
             draw=as_draw(experiment.objective.scheme.draw(experiment.seed, batch.epoch, clip_ids, mask)),
         )
+        step = batch.epoch * self.steps_per_epoch + batch.step
+        if self.recall is not None:
+            if batch.step == 0:
+                self.recall.begin_epoch(batch.epoch, step, self._published_weights)
+            self.recall.before_step(step)
         self.optimizer.zero_grad(set_to_none=True)
-        scalars = training_step(
+        scalars, embeddings = training_step(
             self.retriever,
             self.texts,
             experiment.objective,
             step_input,
             experiment.data.languages,
             self.group,
+            recall=self.recall,
+            step=step,
             autocast=self.autocast,
         )
         limit = experiment.train.clip_norm or math.inf
@@ -191,6 +237,9 @@ class _Run:
         self.optimizer.step()
         self.scheduler.step()
         self.retriever.after_step()
+        if self.recall is not None:
+            everyone = [clip_id for of_worker in self.group.gather_objects(clip_ids) for clip_id in of_worker]
+            self.recall.after_step(embeddings, everyone)
         progress.epoch, progress.step_in_epoch = batch.epoch, batch.step + 1
         for name, value in {**scalars, "gradient_norm": float(norm)}.items():
             progress.sums[name] = progress.sums.get(name, 0.0) + value
@@ -204,6 +253,9 @@ class _Run:
         metrics["train/learning_rate"] = self.scheduler.get_last_lr()[0]
         metrics["epoch"] = progress.epoch
         metrics["step"] = progress.epoch * self.steps_per_epoch
+        if self.recall is not None:
+            found = self.recall.stats(int(metrics["step"]))
+            metrics.update({name if "/" in name else f"knowledge/{name}": value for name, value in found.items()})
         if self.group.device.type == "cuda":
             metrics["memory/peak_allocated_bytes"] = float(torch.cuda.max_memory_allocated(self.group.device))
         is_final = progress.epoch == experiment.train.epochs
@@ -232,6 +284,7 @@ class _Run:
 
     def _save(self) -> None:
         states = self.group.gather_objects(random_state())
+        recall = self.recall.state_dict() if self.recall is not None else {}
         if self.group.is_first:
             save_checkpoint(
                 self.folder / LAST,
@@ -242,6 +295,7 @@ class _Run:
                     "scheduler": self.scheduler.state_dict(),
                     "progress": vars(self.progress),
                     "random": states,
+                    "recall": recall,
                 },
             )
         self.group.barrier()

@@ -65,6 +65,7 @@ def worker(config: dict[str, Any]) -> None:
 
 
 def _train_in_worker(config: dict[str, Any], report: Any) -> None:
+    import ray
     import torch
 
     from ray_atr.experiment import Experiment
@@ -76,10 +77,29 @@ def _train_in_worker(config: dict[str, Any], report: Any) -> None:
     torch.set_num_threads(max(1, int(experiment.scaling.cpus_per_worker)))
     try:
         prepared = prepare(experiment, Path(config["home"]), use_ray=False, say=lambda message: None)
-        train(experiment, prepared, Path(config["folder"]), report, worker_group(experiment))
+        folder, group = Path(config["folder"]), worker_group(experiment)
+        train(experiment, prepared, folder, report, group, make_host=ray_host if ray.is_initialized() else None)
     except (ValueError, NonFiniteError) as error:
         # Trying again would end the same way, so this ends the trial instead of counting as a worker that died.
         write_error(Path(config["folder"]), str(error))
+
+
+def ray_host(knowledge: Any, encode: Any, folder: Path, group: Any) -> Any:
+    """The run's knowledge base as a named actor, started by the first worker and found by the others."""
+    from ray_atr.knowledge.actor import find_knowledge_base, start_knowledge_base
+    from ray_atr.knowledge.base import base_settings
+
+    name = f"{folder.parent.parent.parent.name}-{folder.parent.name}"
+    if group.is_first:
+        host = start_knowledge_base(
+            name,
+            encode,
+            base_settings(knowledge),
+            folder,
+            clients=group.size,
+        )
+    group.barrier()
+    return host if group.is_first else find_knowledge_base(name)
 
 
 def write_error(folder: Path, message: str) -> None:

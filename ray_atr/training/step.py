@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ray_atr.data.captions import CaptionBatch
+from ray_atr.knowledge.recall import LocalBatch, Recall
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives import Embeddings, Objective
 from ray_atr.training.group import WorkerGroup
@@ -31,6 +33,13 @@ class StepInput:
     draw: Tensor | None
 
 
+class StepResult(NamedTuple):
+    """What a step leaves: scalars to log, and the global batch's embeddings."""
+
+    scalars: dict[str, float]
+    embeddings: Embeddings
+
+
 def training_step(
     retriever: Retriever,
     texts: TextBatcher,
@@ -39,9 +48,13 @@ def training_step(
     languages: tuple[str, ...],
     group: WorkerGroup,
     *,
+    recall: Recall | None = None,
+    step: int = 0,
     autocast: bool = False,
-) -> dict[str, float]:
-    """Back-propagate one global batch into `retriever`'s gradients, averaged over workers; returns scalars to log.
+) -> StepResult:
+    """Back-propagate one global batch into `retriever`'s gradients, averaged over workers.
+
+    `recall` is the worker's memory beyond the batch, asked for what it retrieves at the global step `step`.
 
     Leaves the gradients of the global batch, as one process that holds all of it would. Raises NonFiniteError where
     the loss is not finite, naming the clips.
@@ -51,6 +64,17 @@ def training_step(
     with torch.autocast(group.device.type, torch.bfloat16, enabled=autocast):
         audio = retriever.embed_audio(batch.features.to(group.device), batch.frames.to(group.device))
         text = texts.embed_grid(batch.captions.texts, needed.numpy(), languages)
+    retrieved = None
+    if recall is not None:
+        local = LocalBatch(
+            audio=audio,
+            text=text,
+            mask=needed.to(group.device),
+            clip_ids=batch.clip_ids,
+            step=step,
+            embed_with=lambda module: _embed_with(module, texts, batch, needed, languages, group),
+        )
+        retrieved = recall.retrieve(local, group.gather)
     groups = group.gather(torch.from_numpy(batch.captions.groups).to(group.device))
     embeddings = Embeddings(
         audio=group.gather(audio.float()),
@@ -59,11 +83,30 @@ def training_step(
         positives=groups[:, None] == groups[None, :],
     )
     draw = None if batch.draw is None else group.gather(batch.draw.to(group.device))
-    terms = objective(embeddings, metric=retriever.metric, temperature=retriever.temperature, draw=draw)
+    terms = objective(
+        embeddings, metric=retriever.metric, temperature=retriever.temperature, draw=draw, retrieved=retrieved
+    )
     check_finite("loss", terms.loss, batch, group, terms.scalars)
     terms.loss.backward()  # type: ignore[no-untyped-call]
     group.average_gradients(retriever.parameters())
-    return {"loss": terms.loss.item(), **{name: float(value) for name, value in terms.scalars.items()}}
+    scalars = {"loss": terms.loss.item(), **{name: float(value) for name, value in terms.scalars.items()}}
+    return StepResult(scalars, embeddings)
+
+
+def _embed_with(
+    module: nn.Module,
+    texts: TextBatcher,
+    batch: StepInput,
+    needed: Tensor,
+    languages: tuple[str, ...],
+    group: WorkerGroup,
+) -> tuple[Tensor, Tensor]:
+    """This worker's share embedded by another retriever, without gradient."""
+    assert isinstance(module, Retriever), "a copy of the retriever"
+    with torch.no_grad():
+        audio = module.embed_audio(batch.features.to(group.device), batch.frames.to(group.device))
+        text = texts.of(module).embed_grid(batch.captions.texts, needed.numpy(), languages)
+    return audio, text
 
 
 def check_finite(

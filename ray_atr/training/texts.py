@@ -26,6 +26,12 @@ class TextBatcher:
         self.retriever, self.bucket, self.memory = retriever, bucket, memory
         self.tokens: dict[Caption, list[int]] = {}
 
+    def of(self, retriever: Retriever) -> TextBatcher:
+        """The same for another retriever with the same tokeniser; tokens are shared."""
+        other = TextBatcher(retriever, bucket=self.bucket, memory=self.memory)
+        other.tokens = self.tokens
+        return other
+
     def embed(self, captions: Sequence[Caption]) -> Tensor:
         """Unit-norm embeddings `[n, D]` of the captions, in their order."""
         distinct = list(dict.fromkeys(captions))

@@ -24,7 +24,7 @@ from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import LAST, train
 from ray_atr.training.prepare import Prepared, prepare
-from ray_atr.training.step import StepInput, as_draw, training_step
+from ray_atr.training.step import StepInput, StepResult, as_draw, training_step
 from ray_atr.training.texts import TextBatcher
 
 OBJECTIVES = ["triplet", "contrastive", "m_ltm", "m_ltm_pot", "kcl", "cacl"]
@@ -53,7 +53,7 @@ def one_step(experiment: Experiment, prepared: Prepared, group: WorkerGroup) -> 
     worn = captions.batch(batch.rows, 0)
     clip_ids = [features.clip_ids[row] for row in batch.rows]
     draw = as_draw(experiment.objective.scheme.draw(0, 0, clip_ids, torch.from_numpy(worn.mask)))
-    scalars = training_step(
+    result = training_step(
         retriever,
         TextBatcher(retriever),
         experiment.objective,
@@ -62,7 +62,7 @@ def one_step(experiment: Experiment, prepared: Prepared, group: WorkerGroup) -> 
         group,
     )
     gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in retriever.parameters()]
-    return scalars["loss"], torch.cat([gradient.flatten() for gradient in gradients])
+    return result.scalars["loss"], torch.cat([gradient.flatten() for gradient in gradients])
 
 
 def worker(rank: int, size: int, flats: list[dict[str, Any]], prepared: list[Prepared], folder: str) -> None:
@@ -94,15 +94,32 @@ class KilledError(Exception):
     """Stands for a process that dies."""
 
 
+def without_times(report: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in report.items() if "seconds" not in name}
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_checkpoint(folder / LAST)["model"]
 
 
-@pytest.mark.parametrize("kill_after_steps", [2, 4, 7])
+ASK = {"objective__knowledge__prototypes": 4, "objective__knowledge__neighbours": 2}
+
+
+@pytest.mark.parametrize(
+    ("objective", "settings", "kill_after_steps"),
+    [("cacl", {}, 2), ("cacl", {}, 7), ("ask", ASK, 5)],
+)
 def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill_after_steps: int
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    objective: str,
+    settings: dict[str, Any],
+    kill_after_steps: int,
 ) -> None:
-    experiment = tiny(home / "tones", objective="cacl", data__noise__ratio=0.2, train__checkpoint_every_steps=2)
+    experiment = tiny(
+        home / "tones", objective=objective, data__noise__ratio=0.2, train__checkpoint_every_steps=2, **settings
+    )
     prepared = prepared_for(experiment, home)
     whole: list[dict[str, Any]] = []
     train(experiment, prepared, tmp_path / "whole", whole.append, use_ray_data=False)
@@ -111,7 +128,7 @@ def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
 
     steps = 0
 
-    def dying_step(*arguments: Any, **options: Any) -> dict[str, float]:
+    def dying_step(*arguments: Any, **options: Any) -> StepResult:
         nonlocal steps
         if steps == kill_after_steps:
             raise KilledError
@@ -130,9 +147,7 @@ def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
 
     expected, found = weights(tmp_path / "whole"), weights(tmp_path / "killed")
     assert all(torch.equal(expected[name], found[name]) for name in expected)
-    times = ("seconds/train", "seconds/validation")
-    plain = [{k: v for k, v in report.items() if k not in times} for report in whole]
-    assert [{k: v for k, v in report.items() if k not in times} for report in reports] == plain
+    assert [without_times(report) for report in reports] == [without_times(report) for report in whole]
     assert os.listdir(tmp_path / "killed" / LAST) == ["state.pt"]
 
 
