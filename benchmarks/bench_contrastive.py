@@ -1,0 +1,107 @@
+"""The contrastive loss of two processes against open_clip's local loss with gather-with-grad: time, memory, exactness.
+
+    uv sync --group bench
+    python benchmarks/bench_contrastive.py                  # B = 4,096, D = 1,024, two processes of one thread
+
+Forward and backward of the loss with respect to the process's own float32 embeddings, interleaved, median of 9, on the
+first process. Both gradients are compared with those of one float64 process that holds the whole batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+import torch
+from open_clip.loss import ClipLoss
+from side_by_side import peak_bytes, relative_error
+from torch import Tensor, distributed, multiprocessing
+from torch.nn import functional
+
+from ray_atr.objectives import contrastive_across_ranks
+
+WORKERS = 2
+TEMPERATURE = 0.07
+ROUNDS = 9
+
+Step = Callable[[], tuple[Tensor, Tensor]]
+
+
+def exact_gradient(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    u, v = (x.double().requires_grad_() for x in (u, v))
+    logits, labels = u @ v.T / TEMPERATURE, torch.arange(len(u))
+    loss = (functional.cross_entropy(logits, labels) + functional.cross_entropy(logits.T, labels)) / 2
+    first, second = torch.autograd.grad(loss, (u, v))
+    return first, second
+
+
+def work(rank: int, folder: str, B: int, D: int) -> None:
+    torch.set_num_threads(1)
+    store = distributed.FileStore(os.path.join(folder, "store"), WORKERS)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=WORKERS)
+    generator = torch.Generator().manual_seed(0)
+    whole_u = functional.normalize(torch.randn(B, D, generator=generator), dim=1)
+    whole_v = functional.normalize(whole_u + functional.normalize(torch.randn(B, D, generator=generator), dim=1), dim=1)
+    share = slice(rank * B // WORKERS, (rank + 1) * B // WORKERS)
+
+    def step(loss: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        u, v = (x[share].detach().clone().requires_grad_() for x in (whole_u, whole_v))
+        loss(u, v).backward()
+        assert u.grad is not None
+        assert v.grad is not None
+        return u.grad, v.grad
+
+    peer = ClipLoss(local_loss=True, gather_with_grad=True, cache_labels=True, rank=rank, world_size=WORKERS)
+    contenders: dict[str, Step] = {
+        "ours": lambda: step(lambda u, v: contrastive_across_ranks(u, v, TEMPERATURE)),
+        "open_clip": lambda: step(lambda u, v: peer(u, v, 1 / TEMPERATURE)),
+    }
+    found = {name: run() for name, run in contenders.items()}
+    walls: dict[str, list[float]] = {name: [] for name in contenders}
+    processor: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(ROUNDS):
+        for name, run in contenders.items():
+            distributed.barrier()
+            wall, used = time.perf_counter(), time.process_time()
+            run()
+            walls[name].append(time.perf_counter() - wall)
+            processor[name].append(time.process_time() - used)
+    peaks = {name: peak_bytes(run) for name, run in contenders.items()}
+    if rank == 0:
+        exact = exact_gradient(whole_u, whole_v)
+        print(f"contrastive, {WORKERS} processes, B = {B}, D = {D}")
+        print(f"{'contender':12} {'cpu ms':>9} {'wall ms':>9} {'peak MB':>9} {'error':>9}")
+        for name in contenders:
+            # Averaging over the processes, as DDP does, divides by their number.
+            errors = [
+                relative_error(gradient / WORKERS, whole[share])
+                for gradient, whole in zip(found[name], exact, strict=True)
+            ]
+            assert max(errors) < 1e-5, (name, errors)
+            cpu, wall = (1e3 * statistics.median(times[name]) for times in (processor, walls))
+            print(f"{name:12} {cpu:9.0f} {wall:9.0f} {peaks[name] / 2**20:9.1f} {max(errors):9.0e}")
+        ratios = [
+            statistics.median(times["ours"]) / statistics.median(times["open_clip"]) for times in (processor, walls)
+        ]
+        print(
+            f"ours over open_clip: cpu {ratios[0]:.2f}, wall {ratios[1]:.2f}, memory {peaks['ours'] / peaks['open_clip']:.2f}"
+        )
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=4096)
+    parser.add_argument("--width", type=int, default=1024)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.spawn(work, args=(folder, options.batch, options.width), nprocs=WORKERS)
+
+
+if __name__ == "__main__":
+    main()
