@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 from fake_runs import LANGUAGES, metrics, write_run, write_trial
@@ -207,3 +208,14 @@ def test_the_load_of_the_machine_is_sampled_while_the_sweep_runs(tmp_path, store
     assert tracker.finish_sweep()
     assert client.get_run(run_id).info.status == "FINISHED"
     assert not any(thread.name == "SystemMetricsMonitor" for thread in threading.enumerate())
+
+
+def test_the_comparison_page_names_every_trial(tmp_path, store):
+    tracker = Tracker(write_run(tmp_path / "run", SPACE), store=store, sample_seconds=None)
+    track(tracker)
+    _, _, children = runs(store, tracker)
+    page, _, query = tracker.comparison_url().partition("?")
+    values = parse_qs(query)
+    assert page == "http://127.0.0.1:5000/#/compare-runs"
+    assert set(json.loads(values["runs"][0])) == {child.info.run_id for child in children.values()}
+    assert Tracker(tracker.run_folder, store=Store(uri=AWAY, artifacts=None)).comparison_url() is None

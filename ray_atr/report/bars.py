@@ -52,6 +52,7 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
                 )  # fmt: skip
             axes.set_xticks(range(len(languages)), languages)
             axes.tick_params(axis="x", length=0)
+            axes.set_ylim(bottom=0)
         grid[0].legend(loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize=9, handlelength=1.0)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)

@@ -24,8 +24,8 @@ class Runs:
 
     `trials` has a row a trial: `run`, `trial_id`, `name`, `status`, `error`, `train_seconds`, `epochs`, `measured_on`,
     `objective` (a name), `data.noise.ratio`, `seed`, each other varied path, the metrics by their names (of the test split
-    where there is one, else of the validation split, at the best epoch; of the last epoch for a trial that has not
-    finished), and `val/` + the validation metrics at the best epoch.
+    where there is one, at the epoch chosen on validation, else of the validation split after the last epoch; so far for a
+    trial that has not finished), and `val/` + the validation metrics at the best epoch.
     """
 
     trials: pd.DataFrame
@@ -134,7 +134,8 @@ def _row(
     }
     if trial.is_finished:
         result = read_json(trial.folder / "result.json")
-        metrics = result.get("test") or result.get("val") or {}
+        # Without a test split, the last epoch: the best validation epoch's score would be chosen on what it reports.
+        metrics = result.get("test") or result.get("last") or result.get("val") or {}
         row["status"] = FINISHED
         row["best_epoch"] = result["best_epoch"]
         row["measured_on"] = TEST if result.get("test") else VALIDATION

@@ -11,7 +11,7 @@ import pandas as pd
 
 from ray_atr.report import cells
 from ray_atr.report.aggregate import NUM_SEEDS, aggregate
-from ray_atr.report.read import NOISE, OBJECTIVE, Runs, short_name
+from ray_atr.report.read import NOISE, OBJECTIVE, TEST, VALIDATION, Runs, short_name
 
 DIRECTIONS = {"text_to_audio": "text→audio", "audio_to_text": "audio→text"}
 Kind = Literal["percent", "number"]
@@ -147,10 +147,11 @@ def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd
     seeds = points[NUM_SEEDS] if len(points) else pd.Series(dtype=int)
     spread = "mean ± standard deviation over seeds; " if len(seeds) and seeds.max() > 1 else ""
     unit = "Percent, " if all(column.kind == "percent" for column in columns) else ""
-    on = " and ".join(runs.measured_on) or "no"
+    when = {TEST: "test split at the epoch chosen on validation", VALIDATION: "validation split after the last epoch"}
+    on = " and ".join(when.get(split, split) for split in runs.measured_on) or "nothing yet"
     return Table(
         title=title,
-        note=f"{unit}{on} split at the epoch chosen on validation; {spread}best of each block marked.",
+        note=f"{unit}{on}; {spread}best of each block marked.",
         groups=[*(("", 1) for _ in lead), *_groups(columns), ("", 1)],
         columns=[*(short_name(path) for path in lead), *(column.title for column in columns), "seeds"],
         blocks=blocks,

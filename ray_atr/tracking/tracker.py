@@ -15,10 +15,11 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlencode
 
 from ray_atr.override import flatten, override
 from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, RunFolder, TrialFolder, read_json, write_json
-from ray_atr.tracking.store import Store, store_of
+from ray_atr.tracking.store import PORT, Store, store_of
 from ray_atr.tracking.system import watch_system
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ NOT_METRICS = ("epoch", "step", "time")
 MAX_PARAM, MAX_TAG = 6000, 5000
 MAX_PARAMS, MAX_TAGS, MAX_METRICS = 100, 100, 1000
 """What MLflow takes in one value and in one call."""
+MAX_COMPARED = 100
 RETRY_SECONDS = 30.0
 SAMPLE_SECONDS = 10.0
 
@@ -111,6 +113,10 @@ class Tracker:
     def trial_run_id(self, trial_id: str) -> str | None:
         """The run id of a trial that was sent, or None while MLflow is away."""
         return self._attempt(lambda connection: connection.runs[trial_id].info.run_id, is_urgent=True)
+
+    def comparison_url(self) -> str | None:
+        """The page of MLflow that compares the trials (the first hundred), or None while MLflow is away."""
+        return self._attempt(lambda connection: connection.comparison_url(self.store), is_urgent=True)
 
     def _attempt(self, action: Callable[[_Connection], Result], *, is_urgent: bool = False) -> Result | None:
         if time.monotonic() < self._retry_at and not is_urgent:
@@ -203,6 +209,13 @@ class _Connection:
             self.client.log_artifact(self.parent.info.run_id, str(self.run.path / name))
         self._set_status(None, "FINISHED" if is_complete else "KILLED")
         return True
+
+    def comparison_url(self, store: Store) -> str:
+        trials = [run.info.run_id for trial, run in self.runs.items() if trial is not None][:MAX_COMPARED]
+        # `workflowType`: else the page shows itself in its mode for language-model applications.
+        query = {"runs": json.dumps(trials), "experiments": json.dumps([self.experiment_id])}
+        where = store.uri.rstrip("/") if store.is_server else f"http://127.0.0.1:{PORT}"
+        return f"{where}/#/compare-runs?{urlencode({**query, 'workflowType': 'machine_learning'}, quote_via=quote)}"
 
     def _find(self) -> Iterator[Run]:
         token = None
