@@ -92,6 +92,9 @@ def test_a_restarted_controller_goes_on_in_the_same_runs(tmp_path, store):
     assert second._connection is None
     assert second.start_sweep() == first.start_sweep()
     assert second.update_trial(trial)
+    for path in folder.glob("trials/*/metrics.jsonl"):
+        # Points of the same value and time are one point to SQLite: other times show whether anything is sent twice.
+        path.write_text(path.read_text().replace('"time": 17', '"time": 16'))
     third = Tracker(folder, store=store, sample_seconds=None)
     track(third)
     client, _, children = runs(store, third)
