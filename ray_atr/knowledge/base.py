@@ -35,7 +35,7 @@ class BaseSettings(Settings):
     pooling: str = setting(
         "max", "prototype of a cluster: elementwise max or mean of its members", choices=("max", "mean")
     )
-    iterations: int = setting(20, "k-means iterations of the first snapshot", at_least=1)
+    iterations: int = setting(10, "k-means iterations of the first snapshot", at_least=1)
     warm_iterations: int = setting(3, "k-means iterations from the previous snapshot's centroids", at_least=1)
     storage: str = setting(Ask.storage, "number type of the stored embeddings", choices=("float32", "float16"))
     index: str = setting(Ask.index, "search structure", choices=INDEXES)
