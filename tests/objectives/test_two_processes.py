@@ -108,6 +108,7 @@ def by_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[Ten
     return [torch.load(folder / f"{rank}.pt") for rank in range(WORKERS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*PRESETS, ACROSS])
 def test_two_workers_equal_one(name: str, by_two: list[dict[str, tuple[Tensor, dict[str, Tensor]]]]) -> None:
     loss, gradients = outcome(name, batch(), identity)

@@ -67,9 +67,9 @@ class _NormalisedRoot(torch.autograd.Function):
             # The maximum's share, spread evenly over ties as torch does.
             is_largest = cost == 1
             share = torch.dot(outer.flatten(), cost.flatten()) / is_largest.sum()
-            gradient.sub_(is_largest * share)
+            gradient[is_largest] -= share
         gradient.div_(cost).div_(2 * maximum.square())
-        return gradient.masked_fill_(cost * maximum <= ctx.least, 0.0), None
+        return gradient.masked_fill_(cost <= ctx.least / maximum, 0.0), None
 
 
 def _squared_mahalanobis(comparison: Comparison, kind: str, metric: Tensor) -> Tensor:
