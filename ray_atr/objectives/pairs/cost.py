@@ -38,6 +38,9 @@ def squared_distance(comparison: Comparison, kind: str, metric: Tensor | None) -
             "objective.pair.metric", kind, "euclidean where a precomputed similarity takes the place of embeddings"
         )
     if kind == "euclidean":
+        if comparison.similarity is None and comparison.gain is None:
+            # The factor goes to [N, D] and the sum is in place: no further [N, N] lives here or in the backward pass.
+            return (comparison.u @ (-2 * comparison.v).T).add_(2)
         return 2 - 2 * comparison.cross_similarity()
     return _squared_mahalanobis(comparison, kind, _checked(metric, kind, comparison.u.shape[1]))
 
