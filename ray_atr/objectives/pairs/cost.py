@@ -65,12 +65,11 @@ class _NormalisedRoot(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         cost, maximum = ctx.saved_tensors
-        gradient = outer.clone()
+        gradient = outer.clone(memory_format=torch.contiguous_format)
         if not ctx.detach_maximum:
             # The maximum's share, spread evenly over ties as torch does.
-            is_largest = cost == 1
-            share = torch.dot(outer.flatten(), cost.flatten()) / is_largest.sum()
-            gradient[is_largest] -= share
+            largest = (cost.flatten() == 1).nonzero().squeeze(1)
+            gradient.view(-1)[largest] -= torch.dot(outer.flatten(), cost.flatten()) / len(largest)
         gradient.div_(cost).div_(2 * maximum.square())
         return gradient.masked_fill_(cost <= ctx.least / maximum, 0.0), None
 
