@@ -66,12 +66,6 @@ class TrainSettings(Settings):
     precision: str = setting(
         "auto", "bfloat16 autocast in the towers, or float32; auto: bfloat16 on a GPU", choices=PRECISIONS
     )
-    language_chunk: int = setting(
-        0, "languages encoded and back-propagated at a time by one_to_k; 0: all at once; same gradients", at_least=0
-    )
-    embedding_chunk: int = setting(
-        0, "clips embedded with a graph at a time (gradient caching); 0: all at once; same gradients", at_least=0
-    )
     checkpoint_every_steps: int = setting(
         0, "steps between checkpoints within an epoch; 0: at the end of each epoch only", at_least=0
     )
@@ -98,11 +92,6 @@ class EvaluationSettings(Settings):
     )
     select_by: str = setting(
         "text_to_audio/eng/recall_at_1", "validation metric whose best epoch is kept; higher is better"
-    )
-    ranking: str = setting(
-        "similarity",
-        "similarity, or plan: the transport plan between all queries and all candidates (transductive)",
-        choices=("similarity", "plan"),
     )
     relevance: str = setting(
         "auto",

@@ -19,6 +19,7 @@ from ray_atr.data.stream import FeatureBatch, stream
 from ray_atr.experiment import Experiment
 from ray_atr.knowledge.recall import Recall, local_host, make_recall
 from ray_atr.knowledge.refreshing import Host
+from ray_atr.models.augment import spec_augment
 from ray_atr.models.retriever import Retriever, build_retriever, metric_arguments
 from ray_atr.objectives.knowledge.based import Based
 from ray_atr.override import flatten
@@ -209,7 +210,9 @@ class _Run:
         mask = torch.from_numpy(captions.mask)
         step_input = StepInput(
             clip_ids=clip_ids,
-            features=batch.features,
+            features=spec_augment(
+                batch.features, batch.frames, experiment.model.augment, clip_ids, experiment.seed, batch.epoch
+            ),
             frames=batch.frames,
             captions=captions,
             draw=as_draw(experiment.objective.scheme.draw(experiment.seed, batch.epoch, clip_ids, mask)),
