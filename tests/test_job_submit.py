@@ -42,12 +42,20 @@ class Head:
     home: Path
 
     def ray(self, *words: str, timeout: int = 240) -> str:
-        done = subprocess.run(
+        done = self.run(*words, timeout=timeout)
+        # The dashboard answers before the node's job agent has registered with it; nothing was submitted then.
+        deadline = time.monotonic() + 60
+        while "No available agent" in done.stderr + done.stdout and time.monotonic() < deadline:
+            time.sleep(2)
+            done = self.run(*words, timeout=timeout)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+        return done.stdout
+
+    def run(self, *words: str, timeout: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [Path(sys.executable).with_name("ray"), *words],
             cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=timeout, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-        return done.stdout
 
     def job(self, verb: str, *words: str) -> str:
         return self.ray("job", verb, "--address", self.address, *words)
