@@ -10,21 +10,19 @@ Settings of the experiment are given as --dotted.path VALUE; --help-settings lis
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from ray_atr.cli import parse, run_script
 from ray_atr.recipes import RECIPES
-from ray_atr.sweep_script import choose_recipe, run_sweep_script
+from ray_atr.sweep_script import SweepOptions
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(SweepOptions):
     """Compare training objectives under noisy correspondence."""
 
-    recipe: Annotated[str, tyro.conf.arg(help="experiment to start from: " + ", ".join(RECIPES))] = "quickstart"
     objectives: Annotated[tuple[str, ...], tyro.conf.arg(help="objectives to compare, by preset name")] = (
         "triplet",
         "contrastive",
@@ -32,11 +30,6 @@ class Options:
         "m_ltm_pot",
     )
     noise: Annotated[tuple[float, ...], tyro.conf.arg(help="noise ratios, each in [0, 1)")] = (0.0, 0.2, 0.4, 0.6)
-    seeds: Annotated[tuple[int, ...], tyro.conf.arg(help="seeds, averaged in the report")] = (0,)
-    concurrency: Annotated[int | None, tyro.conf.arg(help="trials at a time (default: as many as fit)")] = None
-    out: Annotated[Path | None, tyro.conf.arg(help="run folder to make (default: runs/sweep_noise-<time>)")] = None
-    resume: Annotated[Path | None, tyro.conf.arg(help="go on with this run folder; finished trials are kept")] = None
-    retry_failed: Annotated[bool, tyro.conf.arg(help="with --resume: run failed trials again")] = False
 
 
 def main() -> None:
@@ -47,16 +40,7 @@ def main() -> None:
         for ratio in options.noise
         for seed in options.seeds
     ]
-    run_sweep_script(
-        "sweep_noise",
-        choose_recipe(options.recipe),
-        settings,
-        points,
-        out=options.out,
-        resume=options.resume,
-        concurrency=options.concurrency,
-        retry_failed=options.retry_failed,
-    )
+    options.run("sweep_noise", settings, points)
 
 
 if __name__ == "__main__":

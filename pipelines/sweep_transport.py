@@ -9,21 +9,19 @@ Settings of the experiment are given as --dotted.path VALUE; --help-settings lis
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from ray_atr.cli import parse, run_script
 from ray_atr.recipes import RECIPES
-from ray_atr.sweep_script import choose_recipe, run_sweep_script
+from ray_atr.sweep_script import SweepOptions
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(SweepOptions):
     """Compare partial transport's settings."""
 
-    recipe: Annotated[str, tyro.conf.arg(help="experiment to start from: " + ", ".join(RECIPES))] = "quickstart"
     masses: Annotated[tuple[str, ...], tyro.conf.arg(help="transport masses, each in (0, 1], or auto")] = (
         "0.6",
         "0.8",
@@ -33,11 +31,6 @@ class Options:
     )
     epsilons: Annotated[tuple[float, ...], tyro.conf.arg(help="entropic regularisations, each > 0")] = (0.05,)
     noise: Annotated[tuple[float, ...], tyro.conf.arg(help="noise ratios, each in [0, 1)")] = (0.2, 0.4, 0.6)
-    seeds: Annotated[tuple[int, ...], tyro.conf.arg(help="seeds, averaged in the report")] = (0,)
-    concurrency: Annotated[int | None, tyro.conf.arg(help="trials at a time (default: as many as fit)")] = None
-    out: Annotated[Path | None, tyro.conf.arg(help="run folder to make (default: runs/sweep_transport-<time>)")] = None
-    resume: Annotated[Path | None, tyro.conf.arg(help="go on with this run folder; finished trials are kept")] = None
-    retry_failed: Annotated[bool, tyro.conf.arg(help="with --resume: run failed trials again")] = False
 
 
 def main() -> None:
@@ -55,16 +48,7 @@ def main() -> None:
         for ratio in options.noise
         for seed in options.seeds
     ]
-    run_sweep_script(
-        "sweep_transport",
-        choose_recipe(options.recipe),
-        settings,
-        points,
-        out=options.out,
-        resume=options.resume,
-        concurrency=options.concurrency,
-        retry_failed=options.retry_failed,
-    )
+    options.run("sweep_transport", settings, points)
 
 
 if __name__ == "__main__":

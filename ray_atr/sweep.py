@@ -48,10 +48,6 @@ class SweepResult:
     failed: list[str]
     unfinished: list[str]
 
-    @property
-    def is_complete(self) -> bool:
-        return not self.unfinished and not self.failed
-
 
 def sweep(
     run: RunFolder,

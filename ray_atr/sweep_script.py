@@ -6,8 +6,11 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from ray_atr.experiment import Experiment
 from ray_atr.override import flatten, override
@@ -21,6 +24,31 @@ from ray_atr.tracking import Tracker, mlflow_command
 from ray_atr.training.prepare import check_inputs
 
 EXIT_FAILED_TRIALS = 1
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """The options that every sweep script has beside what it varies."""
+
+    recipe: Annotated[str, tyro.conf.arg(help="experiment to start from: " + ", ".join(RECIPES))] = "quickstart"
+    seeds: Annotated[tuple[int, ...], tyro.conf.arg(help="seeds, averaged in the report")] = (0,)
+    concurrency: Annotated[int | None, tyro.conf.arg(help="trials at a time (default: as many as fit)")] = None
+    out: Annotated[Path | None, tyro.conf.arg(help="run folder to make (default: runs/<script>-<time>)")] = None
+    resume: Annotated[Path | None, tyro.conf.arg(help="go on with this run folder; finished trials are kept")] = None
+    retry_failed: Annotated[bool, tyro.conf.arg(help="with --resume: run failed trials again")] = False
+
+    def run(self, name: str, settings: Mapping[str, str], points: Sequence[Mapping[str, Any]]) -> None:
+        """Run the script's points as these options say."""
+        run_sweep_script(
+            name,
+            choose_recipe(self.recipe),
+            settings,
+            points,
+            out=self.out,
+            resume=self.resume,
+            concurrency=self.concurrency,
+            retry_failed=self.retry_failed,
+        )
 
 
 def run_sweep_script(

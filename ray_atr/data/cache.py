@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -148,9 +147,3 @@ def _write_aside(path: Path, content: bytes) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.write_bytes(content)
     os.replace(aside, path)
-
-
-def remove_features(folder: Path) -> None:
-    """Delete a cache folder, its manifest first, so that a half-deleted one is never taken for whole."""
-    (folder / MANIFEST_FILE).unlink(missing_ok=True)
-    shutil.rmtree(folder)

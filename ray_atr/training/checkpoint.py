@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import pickle
 import random
-import shutil
 import tempfile
 import zipfile
 from pathlib import Path
@@ -78,13 +77,3 @@ def restore_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"].cpu())
     if state["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all([rng.cpu() for rng in state["cuda"]])
-
-
-def copy_checkpoint(source: Path, destination: Path) -> None:
-    """Copy a whole checkpoint folder aside and rename it into place."""
-    aside = destination.with_name(f".{destination.name}-{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)
-    shutil.copytree(source, aside)
-    if destination.exists():
-        shutil.rmtree(destination)
-    os.replace(aside, destination)
