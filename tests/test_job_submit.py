@@ -44,7 +44,7 @@ class Head:
     def ray(self, *words: str, timeout: int = 240) -> str:
         done = self.run(*words, timeout=timeout)
         # The dashboard answers before the node's job agent has registered with it; nothing was submitted then.
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 150
         while "No available agent" in done.stderr + done.stdout and time.monotonic() < deadline:
             time.sleep(2)
             done = self.run(*words, timeout=timeout)
@@ -84,7 +84,16 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         }
         port = free_port()
         started = Head(environment, f"http://127.0.0.1:{port}", home)
-        words = ("--port", str(free_port()), "--dashboard-port", str(port), "--num-cpus", "2")
+        # The agent that takes jobs has a fixed default port, which the session's own Ray may hold; it then serves no jobs.
+        ports = {
+            "--port": free_port(),
+            "--dashboard-port": port,
+            "--dashboard-agent-listen-port": free_port(),
+            "--dashboard-agent-grpc-port": free_port(),
+            "--runtime-env-agent-port": free_port(),
+            "--metrics-export-port": free_port(),
+        }
+        words = (*(word for name, number in ports.items() for word in (name, str(number))), "--num-cpus", "2")
         try:
             started.ray("start", "--head", *words, "--disable-usage-stats")
             wait_until(lambda: answers(started.address), 60, "the dashboard to answer")
