@@ -19,6 +19,7 @@ from ray_atr.override import describe
 Options = TypeVar("Options")
 
 EXIT_BAD_INPUT = 2
+EXIT_IO = 74  # sysexits.h: an input or output failed
 EXIT_INTERRUPTED = 130
 
 
@@ -68,12 +69,16 @@ def print_settings(tree: Any) -> None:
 
 
 def run_script(main: Callable[[], None]) -> None:
-    """Run a script's main: exit 2 with one line on a user's mistake, 130 with what to do next on Ctrl-C."""
+    """Run a script's main: exit 2 with one line on a user's mistake, 74 where a disk or the network fails (what was written
+    whole is kept: the same command goes on, a sweep with --resume), 130 with what to do next on Ctrl-C."""
     try:
         main()
     except (ValueError, FileNotFoundError, PermissionError, FileExistsError, NotADirectoryError) as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)
         raise SystemExit(EXIT_BAD_INPUT) from None
+    except OSError as error:
+        print(f"error: {_one_line(error)}; nothing that was finished is lost", file=sys.stderr)
+        raise SystemExit(EXIT_IO) from None
     except KeyboardInterrupt as interrupt:
         print(f"\ninterrupted{': ' + str(interrupt) if str(interrupt) else ''}", file=sys.stderr)
         raise SystemExit(EXIT_INTERRUPTED) from None

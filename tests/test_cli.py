@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from ray_atr.cli import run_script, settings_from
@@ -28,6 +30,16 @@ def test_a_users_mistake_ends_with_one_line_and_exit_code_2(capsys: pytest.Captu
         run_script(main)
     assert exit_.value.code == 2
     assert capsys.readouterr().err == "error: noise: got 1.2; allowed [0, 1)\n"
+
+
+def test_a_full_disk_ends_with_one_line_that_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/data/shard.parquet")
+
+    with pytest.raises(SystemExit) as exit_:
+        run_script(main)
+    assert exit_.value.code == 74
+    assert capsys.readouterr().err.startswith("error: /data/shard.parquet: No space left on device;")
 
 
 def test_an_unexpected_error_keeps_its_traceback() -> None:

@@ -90,6 +90,9 @@ class Folder:
             with open(aside, "wb") as file:
                 yield file
             os.replace(aside, self.file(name))
+        except OSError as error:
+            # A write to an open file does not say which one: a full disk should.
+            raise OSError(error.errno, error.strerror, error.filename or self.file(name)) from None
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(aside)
