@@ -1,8 +1,6 @@
-"""Experiments by name: each recipe derives from another one and changes what is different."""
+"""Experiments on the synthetic soundscapes, which need no data and no GPU."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from ray_atr.experiment import Experiment
 from ray_atr.override import override
@@ -21,8 +19,3 @@ def quickstart() -> Experiment:
             "evaluation.validation_captions": 1,
         },
     )
-
-
-RECIPES: dict[str, Callable[[], Experiment]] = {
-    "quickstart": quickstart,
-}
