@@ -66,6 +66,18 @@ class TrainSettings(Settings):
     precision: str = setting(
         "auto", "bfloat16 autocast in the towers, or float32; auto: bfloat16 on a GPU", choices=PRECISIONS
     )
+    language_chunk: int = setting(
+        0,
+        "languages whose texts are embedded and back-propagated at a time (schemes one_to_k and random_mixture): the same "
+        "gradient in less memory; 0: all",
+        at_least=0,
+    )
+    embedding_chunk: int = setting(
+        0,
+        "clips, and texts, embedded at a time without keeping activations, and again for the gradient, which stays the same: "
+        "any batch fits, for one more forward pass; 0: all at once",
+        at_least=0,
+    )
     checkpoint_every_steps: int = setting(
         0, "steps between checkpoints within an epoch; 0: at the end of each epoch only", at_least=0
     )

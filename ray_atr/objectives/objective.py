@@ -52,7 +52,7 @@ class Objective(Settings):
             for part in parts
         ]
         loss, scalars = weighted_sum(terms, [part.weight for part in parts])
-        if len(parts) > 1:
+        if len(parts) > 1 or self.scheme.splits_by_language:
             by_part = {f"loss_{part.label}": one.loss.detach() for part, one in zip(parts, terms, strict=True)}
             scalars = {**scalars, **by_part}
         return Terms(loss, scalars)

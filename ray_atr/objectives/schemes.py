@@ -30,10 +30,14 @@ class Weighted(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme(Settings):
-    """A subclass sets `name` (its key in SCHEMES) and implements `needed` and `pairs`; `draw` where it draws."""
+    """A subclass sets `name` (its key in SCHEMES) and implements `needed` and `pairs`; `draw` where it draws.
+
+    `splits_by_language`: each comparison holds the texts of one language and weighs its number of pairs.
+    """
 
     name: ClassVar[str]
     is_drawn: ClassVar[bool] = False
+    splits_by_language: ClassVar[bool] = False
 
     def draw(self, seed: int, epoch: int, clip_ids: Sequence[str], mask: Tensor) -> Tensor | None:
         """The draw of each clip for an epoch, int64 [B], or None where nothing is drawn. mask [B, K]: languages it has."""
@@ -50,10 +54,20 @@ class Scheme(Settings):
     def language_shares(self, mask: Tensor, draw: Tensor | None, chunk: int) -> list[tuple[list[int], float]]:
         """How the loss splits into parts that each need only some languages: [(language indices, share of the loss)].
 
-        The loss is the sum over the parts of share times the loss of `Embeddings(audio, text[:, languages],
-        mask[:, languages], ...)`. Schemes that compare languages with each other are one part.
+        The loss is the sum over the parts of share times the loss with a mask that is False outside the part's languages.
+        `mask` is the global batch's, `chunk` the most languages of a part (0: all). Schemes that do not split are one part.
         """
-        return [(list(range(mask.shape[1])), 1.0)]
+        if not self.splits_by_language:
+            return [(list(range(mask.shape[1])), 1.0)]
+        # Comparisons weigh as many pairs as they hold, so a part's share is that of its pairs.
+        counts = self.needed(mask, draw).sum(dim=0).tolist()
+        K, total = len(counts), sum(counts)
+        size = chunk if chunk > 0 else K
+        parts = [list(range(first, min(first + size, K))) for first in range(0, K, size)]
+        shares = [sum(counts[language] for language in part) / max(total, 1) for part in parts]
+        return [(part, share) for part, share in zip(parts, shares, strict=True) if share > 0] or [
+            (list(range(K)), 1.0)
+        ]
 
     def require_draw(self, draw: Tensor | None, B: int) -> Tensor:
         """The draw, or a ValueError where the scheme has none to go by."""
@@ -141,6 +155,7 @@ class OneToK(Scheme):
     """KCL (ATRI Eq. 9-11): audio with every language; the negatives of (a_i, t_ik) are the texts of language k."""
 
     name: ClassVar[str] = "one_to_k"
+    splits_by_language: ClassVar[bool] = True
 
     def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
         """All that exist."""
@@ -149,15 +164,6 @@ class OneToK(Scheme):
     def pairs(self, embeddings: Embeddings, draw: Tensor | None) -> list[Weighted]:
         """One comparison a language, weighted by its number of pairs."""
         return audio_text(embeddings, range(embeddings.num_languages))
-
-    def language_shares(self, mask: Tensor, draw: Tensor | None, chunk: int) -> list[tuple[list[int], float]]:
-        """Chunks of languages, each weighing as many pairs as it holds; `mask` is the global batch's."""
-        counts = mask.sum(dim=0).tolist()
-        K, total = len(counts), sum(counts)
-        size = chunk if chunk > 0 else K
-        parts = [list(range(first, min(first + size, K))) for first in range(0, K, size)]
-        shares = [sum(counts[language] for language in part) / max(total, 1) for part in parts]
-        return [(part, share) for part, share in zip(parts, shares, strict=True) if share > 0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +175,7 @@ class RandomMixture(Scheme):
 
     name: ClassVar[str] = "random_mixture"
     is_drawn: ClassVar[bool] = True
+    splits_by_language: ClassVar[bool] = True
 
     probability: float = setting(
         0.5, "chance that a clip's text in a language other than English takes part", above=0, at_most=1

@@ -233,6 +233,8 @@ class _Run:
             recall=self.recall,
             step=step,
             autocast=self.autocast,
+            language_chunk=experiment.train.language_chunk,
+            embedding_chunk=experiment.train.embedding_chunk,
         )
         limit = experiment.train.clip_norm or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.retriever.parameters(), limit)

@@ -18,6 +18,7 @@ from ray_atr.data.shards import read_manifest
 from ray_atr.data.soundscapes import SPLITS, ensure_soundscapes
 from ray_atr.experiment import Experiment
 from ray_atr.models.text.tokenizer import train_tokenizer
+from ray_atr.training.chunks import check_chunks
 
 Say = Callable[[str], None]
 
@@ -82,6 +83,7 @@ def check_inputs(experiment: Experiment) -> None:
     for setting, split in (("train_split", data.train_split), ("validation_split", data.validation_split)):
         if not splits.get(split):
             raise ValueError(f"data.{setting}: got {split!r}; {where} has {', '.join(splits)}")
+    check_chunks(experiment.objective, experiment.train.language_chunk)
     check_batch_size(splits[data.train_split], experiment.train.batch_size, experiment.scaling.workers)
 
 

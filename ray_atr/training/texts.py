@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.tower import pad_tokens
+from ray_atr.training.chunks import embed_again
 
 Caption = tuple[str, str]
 """A caption's text and its language."""
@@ -32,14 +33,18 @@ class TextBatcher:
         other.tokens = self.tokens
         return other
 
-    def embed(self, captions: Sequence[Caption]) -> Tensor:
-        """Unit-norm embeddings `[n, D]` of the captions, in their order."""
+    def embed(self, captions: Sequence[Caption], *, chunk: int = 0) -> Tensor:
+        """Unit-norm embeddings `[n, D]` of the captions, in their order.
+
+        With a chunk, buckets hold no more than so many captions, keep no activations, and are embedded again backwards.
+        """
         distinct = list(dict.fromkeys(captions))
         token_ids = self._tokenise(distinct)
         by_length = sorted(range(len(distinct)), key=lambda index: len(token_ids[index]))
+        bucket = min(chunk, self.bucket) if chunk else self.bucket
         parts = [
-            self._embed_bucket([token_ids[index] for index in by_length[start : start + self.bucket]])
-            for start in range(0, len(by_length), self.bucket)
+            self._embed_bucket([token_ids[index] for index in by_length[start : start + bucket]], chunk > 0)
+            for start in range(0, len(by_length), bucket)
         ]
         if not parts:
             device = next(self.retriever.parameters()).device
@@ -48,10 +53,12 @@ class TextBatcher:
         embedded = torch.cat(parts)
         return embedded[torch.tensor([position[caption] for caption in captions], device=embedded.device)]
 
-    def embed_grid(self, texts: list[list[str]], needed: NDArray[np.bool_], languages: Sequence[str]) -> Tensor:
+    def embed_grid(
+        self, texts: list[list[str]], needed: NDArray[np.bool_], languages: Sequence[str], *, chunk: int = 0
+    ) -> Tensor:
         """Embeddings `[b, K, D]` of the texts that are needed; zeros elsewhere."""
         where = np.argwhere(needed)
-        embedded = self.embed([(texts[i][k], languages[k]) for i, k in where])
+        embedded = self.embed([(texts[i][k], languages[k]) for i, k in where], chunk=chunk)
         grid = embedded.new_zeros(*needed.shape, embedded.shape[1])
         index = torch.from_numpy(where).to(embedded.device)
         return grid.index_put((index[:, 0], index[:, 1]), embedded)
@@ -66,7 +73,9 @@ class TextBatcher:
             self.tokens.update(zip(new, self.retriever.text_tower.tokenise(texts, languages), strict=True))
         return [self.tokens[caption] for caption in captions]
 
-    def _embed_bucket(self, token_ids: list[list[int]]) -> Tensor:
+    def _embed_bucket(self, token_ids: list[list[int]], is_repeated: bool) -> Tensor:
         device = next(self.retriever.parameters()).device
-        padded, mask = pad_tokens(token_ids, self.retriever.text_tower.pad_token_id)
-        return self.retriever.embed_text(padded.to(device), mask.to(device))
+        padded, mask = (part.to(device) for part in pad_tokens(token_ids, self.retriever.text_tower.pad_token_id))
+        if is_repeated:
+            return embed_again(self.retriever.embed_text, padded, mask)
+        return self.retriever.embed_text(padded, mask)

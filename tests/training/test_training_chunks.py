@@ -1,0 +1,143 @@
+"""Chunks of languages and of embeddings change what is held in memory and nothing of the gradient."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import make_data, tiny
+from torch import Tensor, nn
+
+from ray_atr.data.captions import TrainingCaptions
+from ray_atr.data.features import open_features
+from ray_atr.data.plan import training_plan
+from ray_atr.data.stream import stream
+from ray_atr.experiment import Experiment
+from ray_atr.models.retriever import build_retriever, metric_arguments
+from ray_atr.override import override
+from ray_atr.training import chunks
+from ray_atr.training.chunks import embed_in_chunks
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.prepare import check_inputs, prepare
+from ray_atr.training.step import StepInput, as_draw, training_step
+from ray_atr.training.texts import TextBatcher
+
+MIXTURE = {"objective__scheme": "random_mixture", "objective__pair": "contrastive"}
+PARTIAL = {
+    "objective__scheme": "one_to_k",
+    "objective__pair": "partial_learning_to_match",
+    "objective__pair__metric": "factored",
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("home") / "tones")
+
+
+def gradient(experiment: Experiment, home: Path) -> tuple[dict[str, float], Tensor]:
+    """(scalars, all gradients as one vector) of the first step, from one seed of dropout."""
+    prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+    features = open_features(prepared.features, "train")
+    captions = TrainingCaptions(features, experiment.data.languages, experiment.data.noise, experiment.seed)
+    retriever = build_retriever(
+        experiment.model, tokenizer=prepared.load_tokenizer(), seed=0, **metric_arguments(experiment.objective.pair)
+    ).train()
+    plan = training_plan(features.clip_ids, seed=0, epoch=0, batch_size=12, rank=0, num_workers=1)
+    batch = next(stream(features, [plan], use_ray=False))
+    worn = captions.batch(batch.rows, 0)
+    # A language that some clips lack: parts then differ in their number of pairs.
+    worn.mask[[1, 4, 5], 1] = False
+    clip_ids = [features.clip_ids[row] for row in batch.rows]
+    draw = as_draw(experiment.objective.scheme.draw(0, 0, clip_ids, torch.from_numpy(worn.mask)))
+    torch.manual_seed(5)
+    result = training_step(
+        retriever,
+        TextBatcher(retriever),
+        experiment.objective,
+        StepInput(clip_ids=clip_ids, features=batch.features, frames=batch.frames, captions=worn, draw=draw),
+        experiment.data.languages,
+        WorkerGroup(),
+        language_chunk=experiment.train.language_chunk,
+        embedding_chunk=experiment.train.embedding_chunk,
+    )
+    gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in retriever.parameters()]
+    return result.scalars, torch.cat([one.flatten() for one in gradients])
+
+
+def assert_equal(found: tuple[dict[str, float], Tensor], expected: tuple[dict[str, float], Tensor]) -> None:
+    assert found[0] == pytest.approx(expected[0], rel=1e-4, abs=1e-5)
+    assert float((found[1] - expected[1]).norm() / expected[1].norm()) < 1e-5
+
+
+@pytest.mark.parametrize("embedding_chunk", [0, 5])
+@pytest.mark.parametrize("settings", [{"objective": "kcl"}, PARTIAL, MIXTURE], ids=["kcl", "partial", "mixture"])
+def test_language_by_language_is_the_joint_step(data: Path, settings: dict[str, Any], embedding_chunk: int) -> None:
+    experiment = tiny(data, model__learn_temperature=True, **settings)
+    by_language = override(experiment, {"train.language_chunk": 1, "train.embedding_chunk": embedding_chunk})
+    assert_equal(gradient(by_language, data.parent), gradient(experiment, data.parent))
+
+
+@pytest.mark.parametrize("objective", ["cacl", "m_ltm_pot"])
+def test_embedding_in_chunks_is_the_joint_step(data: Path, objective: str) -> None:
+    experiment = tiny(data, objective=objective, model__learn_temperature=True)
+    in_chunks = override(experiment, {"train.embedding_chunk": 5})
+    assert_equal(gradient(in_chunks, data.parent), gradient(experiment, data.parent))
+
+
+@pytest.mark.parametrize("language_chunk", [0, 1])
+def test_dropout_falls_alike_when_texts_are_embedded_again(
+    data: Path, language_chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = tiny(
+        data,
+        objective="kcl",
+        model__text__dropout=0.4,
+        train__embedding_chunk=5,
+        train__language_chunk=language_chunk,
+    )
+    in_chunks = gradient(experiment, data.parent)
+    without_dropout = gradient(override(experiment, {"model.text.dropout": 0.0}), data.parent)
+    # The same chunks and random draws with all activations kept.
+    monkeypatch.setattr(chunks, "checkpoint", lambda embed, *inputs, use_reentrant: embed(*inputs))
+    assert_equal(in_chunks, gradient(experiment, data.parent))
+    assert float((in_chunks[1] - without_dropout[1]).norm() / without_dropout[1].norm()) > 0.1
+
+
+def test_chunks_keep_their_inputs_alone_and_leave_the_random_state_where_it_would_be() -> None:
+    encoder = nn.Sequential(nn.Linear(6, 50), nn.GELU(), nn.Dropout(0.5), nn.Linear(50, 3))
+    x = torch.randn(8, 6)
+    kept: dict[int, int] = {}
+    after: dict[int, Tensor] = {}
+    for chunk in (0, 2):
+        torch.manual_seed(1)
+        sizes: list[int] = []
+
+        def keep(tensor: Tensor, sizes: list[int] = sizes) -> Tensor:
+            sizes.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            embedded = embed_in_chunks(encoder, (x,), chunk)
+        kept[chunk] = sum(sizes)
+        embedded.square().sum().backward()
+        after[chunk] = torch.get_rng_state()
+    assert kept[2] < kept[0] / 10
+    assert torch.equal(after[0], after[2])
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"objective": "cacl"}, "objective.scheme=co_anchor"),
+        ({"objective": "contrastive"}, "objective.scheme=english"),
+        ({"objective__scheme": "one_to_k", "objective__knowledge": "ask"}, "objective.knowledge=ask"),
+    ],
+)
+def test_what_does_not_split_by_language_is_refused_before_anything_starts(
+    data: Path, settings: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"train\.language_chunk: got 1; allowed 0 with {named}"):
+        check_inputs(tiny(data, train__language_chunk=1, **settings))
