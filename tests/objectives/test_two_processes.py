@@ -12,15 +12,21 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
-from ray_atr.objectives import PRESETS, Embeddings, contrastive_across_ranks
+from ray_atr.objectives import KNOWLEDGE, PRESETS, Embeddings, Objective, contrastive_across_ranks
+from ray_atr.objectives.knowledge.retrieved import Granularity, Neighbours, Queued, Retrieved
 from ray_atr.objectives.pairs import Comparison, Contrastive
 
 B, K, D, WORKERS = 8, 3, 6, 2
 ACROSS = "contrastive_across_ranks"
-# Presets that search a knowledge base are tested with what they retrieve, beside their own files.
-NAMES = [*(name for name, objective in PRESETS.items() if not objective.knowledge.needs_retrieval), ACROSS]
-# Those with a knowledge base need what it retrieves; tests/training has them.
-PLAIN = [name for name, objective in PRESETS.items() if not objective.knowledge.needs_retrieval]
+# Every preset, and one_to_k with every knowledge, also those that no preset has.
+OBJECTIVES: dict[str, Objective] = {
+    **PRESETS,
+    **{
+        f"kcl x {name}": Objective(scheme=PRESETS["kcl"].scheme, pair=Contrastive(), knowledge=knowledge())
+        for name, knowledge in KNOWLEDGE.items()
+    },
+}
+NAMES = [*OBJECTIVES, ACROSS]
 
 
 def parameters() -> dict[str, nn.Parameter]:
@@ -44,6 +50,29 @@ def batch() -> dict[str, Tensor]:
     }
 
 
+def unit(generator: torch.Generator, *shape: int) -> Tensor:
+    return functional.normalize(torch.randn(*shape, D, generator=generator, dtype=torch.float64), dim=-1)
+
+
+def retrieved_for(objective: Objective) -> Retrieved | Queued | None:
+    """What the global batch retrieves: every worker looks the gathered positions up in the same snapshot."""
+    if not objective.knowledge.needs_retrieval:
+        return None
+    generator = torch.Generator().manual_seed(2)
+    if objective.knowledge.name == "moco":
+        there = torch.rand(7, K, generator=generator) > 0.3
+        return Queued(unit(generator, B), unit(generator, B, K), unit(generator, 7), unit(generator, 7, K), there)
+
+    def found() -> Granularity:
+        valid = torch.rand(B, K, 4, generator=generator) > 0.2
+        return Granularity(
+            Neighbours(unit(generator, B, 1, 4), unit(generator, B, 1, 4), valid[:, :1]),
+            Neighbours(unit(generator, B, K, 4), unit(generator, B, K, 4), valid),
+        )
+
+    return Retrieved(fine=found(), coarse=found())
+
+
 def objective_loss(name: str, owned: dict[str, nn.Parameter], data: dict[str, Tensor], gather: object) -> Tensor:
     """The loss on the global batch of embeddings that `gather` puts together."""
     audio, text = data["audio"] @ owned["audio"], data["text"] @ owned["text"]
@@ -52,7 +81,7 @@ def objective_loss(name: str, owned: dict[str, nn.Parameter], data: dict[str, Te
         if gather is identity:
             return Contrastive()(Comparison(u, v), temperature=owned["temperature"]).loss
         return contrastive_across_ranks(u, v, owned["temperature"], tile=3)
-    objective = PRESETS[name]
+    objective = OBJECTIVES[name]
     whole = batch()
     draw = objective.scheme.draw(0, 0, [str(i) for i in range(B)], whole["mask"])
     groups = whole["group"]
@@ -63,7 +92,8 @@ def objective_loss(name: str, owned: dict[str, nn.Parameter], data: dict[str, Te
         positives=groups[:, None] == groups[None, :],
     )
     metric = owned["metric"] if "ltm" in name else None
-    return objective(embeddings, metric=metric, temperature=owned["temperature"], draw=draw).loss
+    retrieved = retrieved_for(objective)
+    return objective(embeddings, metric=metric, temperature=owned["temperature"], draw=draw, retrieved=retrieved).loss
 
 
 def identity(tensor: Tensor) -> Tensor:
@@ -91,7 +121,7 @@ def work(rank: int, folder: Path) -> None:
     share = slice(rank * B // WORKERS, (rank + 1) * B // WORKERS)
     half = {name: value[share] for name, value in batch().items()}
     found = {}
-    for name in [*PLAIN, ACROSS]:
+    for name in NAMES:
         loss, gradients = outcome(name, half, gather_with_gradient)
         for gradient in gradients.values():
             distributed.all_reduce(gradient)
@@ -115,7 +145,7 @@ def by_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[Ten
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*PLAIN, ACROSS])
+@pytest.mark.parametrize("name", NAMES)
 def test_two_workers_equal_one(name: str, by_two: list[dict[str, tuple[Tensor, dict[str, Tensor]]]]) -> None:
     loss, gradients = outcome(name, batch(), identity)
     for worker in by_two:

@@ -18,16 +18,32 @@ from ray_atr.data.features import open_features
 from ray_atr.data.plan import training_plan
 from ray_atr.data.stream import stream
 from ray_atr.experiment import Experiment
-from ray_atr.models.retriever import build_retriever, metric_arguments
+from ray_atr.knowledge.recall import Recall, local_host, make_recall
+from ray_atr.models.retriever import Retriever, build_retriever, metric_arguments
+from ray_atr.objectives import PRESETS
+from ray_atr.objectives.knowledge.based import Based
 from ray_atr.override import flatten, override
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.group import WorkerGroup
+from ray_atr.training.knowledge import SourceEncoder
 from ray_atr.training.loop import LAST, train
 from ray_atr.training.prepare import Prepared, prepare
 from ray_atr.training.step import StepInput, StepResult, as_draw, training_step
 from ray_atr.training.texts import TextBatcher
 
-OBJECTIVES = ["triplet", "contrastive", "m_ltm", "m_ltm_pot", "kcl", "cacl"]
+ASK = {"objective__knowledge__prototypes": 4, "objective__knowledge__neighbours": 2}
+# Every preset, and steps that hold only a part of the batch's activations.
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {"objective": name} for name in PRESETS},
+    "by language, in chunks": {
+        "objective__scheme": "one_to_k",
+        "objective__pair": "partial_learning_to_match",
+        "objective__pair__metric": "factored",
+        "train__language_chunk": 1,
+        "train__embedding_chunk": 3,
+    },
+    "ask, in chunks": {"objective": "ask", "objective__scheme": "co_anchor", "train__embedding_chunk": 3},
+}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +57,27 @@ def prepared_for(experiment: Experiment, home: Path) -> Prepared:
     return prepare(experiment, home, use_ray=False, say=lambda message: None)
 
 
-def one_step(experiment: Experiment, prepared: Prepared, group: WorkerGroup) -> tuple[float, torch.Tensor]:
+def recall_of(experiment: Experiment, prepared: Prepared, retriever: Retriever, ids: list[str], folder: Path) -> Recall:
+    """A memory of the worker's own, made from the first weights as every other worker's is."""
+    knowledge = experiment.objective.knowledge
+    host = local_host(knowledge, SourceEncoder(experiment, prepared), folder) if isinstance(knowledge, Based) else None
+    recall = make_recall(
+        knowledge,
+        host=host,
+        retriever=retriever,
+        width=experiment.model.embedding_width,
+        languages=len(experiment.data.languages),
+        ids=ids,
+        is_first=True,
+    )
+    recall.begin_epoch(0, 0, retriever.state_dict)
+    recall.before_step(0)
+    return recall
+
+
+def one_step(
+    experiment: Experiment, prepared: Prepared, group: WorkerGroup, folder: Path
+) -> tuple[float, torch.Tensor]:
     """Loss and all gradients, as one vector, of the first step."""
     features = open_features(prepared.features, "train")
     captions = TrainingCaptions(features, experiment.data.languages, experiment.data.noise, experiment.seed)
@@ -60,6 +96,9 @@ def one_step(experiment: Experiment, prepared: Prepared, group: WorkerGroup) -> 
         StepInput(clip_ids=clip_ids, features=batch.features, frames=batch.frames, captions=worn, draw=draw),
         experiment.data.languages,
         group,
+        recall=recall_of(experiment, prepared, retriever, features.clip_ids, folder),
+        language_chunk=experiment.train.language_chunk,
+        embedding_chunk=experiment.train.embedding_chunk,
     )
     gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in retriever.parameters()]
     return result.scalars["loss"], torch.cat([gradient.flatten() for gradient in gradients])
@@ -69,7 +108,10 @@ def worker(rank: int, size: int, flats: list[dict[str, Any]], prepared: list[Pre
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
     group = WorkerGroup(rank=rank, size=size)
-    steps = [one_step(override(Experiment(), flat), ready, group) for flat, ready in zip(flats, prepared, strict=True)]
+    steps = [
+        one_step(override(Experiment(), flat), ready, group, Path(folder) / f"{rank}-{case}")
+        for case, (flat, ready) in enumerate(zip(flats, prepared, strict=True))
+    ]
     torch.save(steps, f"{folder}/rank-{rank}.pt")
     dist.barrier()
     # gloo's threads now and then abort the interpreter's own shutdown, when everything is said and saved.
@@ -78,13 +120,16 @@ def worker(rank: int, size: int, flats: list[dict[str, Any]], prepared: list[Pre
 
 @pytest.mark.slow
 def test_two_workers_give_the_loss_and_gradients_of_one(home: Path, tmp_path: Path) -> None:
-    experiments = [tiny(home / "tones", objective=name, data__noise__ratio=0.2) for name in OBJECTIVES]
+    always = {"data__noise__ratio": 0.2, "model__learn_temperature": True}
+    experiments = [
+        tiny(home / "tones", **always, **settings, **(ASK if "ask" in name else {})) for name, settings in CASES.items()
+    ]
     prepared = [prepared_for(experiment, home) for experiment in experiments]
     flats = [flatten(experiment) for experiment in experiments]
     multiprocessing.spawn(worker, (2, flats, prepared, str(tmp_path)), nprocs=2)
     of_workers = [torch.load(tmp_path / f"rank-{rank}.pt") for rank in range(2)]
-    for index, (name, experiment) in enumerate(zip(OBJECTIVES, experiments, strict=True)):
-        loss, gradient = one_step(experiment, prepared[index], WorkerGroup())
+    for index, (name, experiment) in enumerate(zip(CASES, experiments, strict=True)):
+        loss, gradient = one_step(experiment, prepared[index], WorkerGroup(), tmp_path / f"alone-{index}")
         for rank in range(2):
             loss_there, gradient_there = of_workers[rank][index]
             assert loss_there == pytest.approx(loss, rel=1e-5), name
@@ -102,9 +147,6 @@ def without_times(report: dict[str, Any]) -> dict[str, Any]:
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_checkpoint(folder / LAST)["model"]
-
-
-ASK = {"objective__knowledge__prototypes": 4, "objective__knowledge__neighbours": 2}
 
 
 @pytest.mark.parametrize(
