@@ -3,7 +3,13 @@
 What a page shows is composed in `ray_atr.evaluation.compose`, which needs matplotlib; nothing here does.
 """
 
-from ray_atr.evaluation.bootstrap import across_seeds, bootstrap_languages, compare_languages
+from ray_atr.evaluation.bootstrap import (
+    across_seeds,
+    bootstrap_languages,
+    bootstrap_runs,
+    compare_languages,
+    compare_runs,
+)
 from ray_atr.evaluation.captions import align_captions
 from ray_atr.evaluation.consistency import language_distance, language_gap, mean_rank_variance
 from ray_atr.evaluation.diagnostics import modality_gap
@@ -16,7 +22,9 @@ __all__ = [
     "across_seeds",
     "align_captions",
     "bootstrap_languages",
+    "bootstrap_runs",
     "compare_languages",
+    "compare_runs",
     "evaluate_languages",
     "language_distance",
     "language_gap",

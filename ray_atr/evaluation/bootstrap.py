@@ -1,6 +1,7 @@
 """Whether a difference is more than noise: bootstrap over clips, paired comparison, spread across seeds.
 
 What is drawn again is the clip, with all its captions in all its languages: captions of one clip are not independent.
+A query that is a class text, of which many clips are relevant, is drawn as itself.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ray_atr.evaluation.languages import MEAN, Ranking, ranks_by_language
-from ray_atr.evaluation.retrieval import MAP_AT, QueryScores, Retrieval
+from ray_atr.evaluation.languages import Ranking
+from ray_atr.evaluation.retrieval import Retrieval
+from ray_atr.evaluation.samples import Samples, check_same_queries, resampled, retrieval_samples
 from ray_atr.settings import refuse
 
 DRAWS = 1000
@@ -68,10 +70,7 @@ def bootstrap_languages(
     seed: int = 0,
 ) -> dict[str, Interval]:
     """Intervals of every metric of `language_metrics(retrievals)`, under its keys (without tie counts)."""
-    _check(draws, level)
-    value = _resampled(retrievals, ranking, [np.ones((1, _num_clips(retrievals)))])
-    drawn = _resampled(retrievals, ranking, _weights(_clips(retrievals), _num_clips(retrievals), draws, seed))
-    return {name: Interval(float(value[name][0]), *_ends(drawn[name], level), level) for name in value}
+    return bootstrap_runs([retrieval_samples(retrievals, ranking)], draws=draws, level=level, seed=seed)
 
 
 def compare_languages(
@@ -87,13 +86,31 @@ def compare_languages(
 
     Raises ValueError where the two were not evaluated on the same languages and queries.
     """
+    samples = (retrieval_samples(first, ranking), retrieval_samples(second, ranking))
+    return compare_runs([samples[0]], [samples[1]], draws=draws, level=level, seed=seed)
+
+
+def bootstrap_runs(
+    runs: Sequence[Samples], *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0
+) -> dict[str, Interval]:
+    """Intervals over clips of every metric, of one model or of the mean over several that differ in their seed."""
     _check(draws, level)
-    _check_same_queries(first, second)
-    num_clips = _num_clips(first)
-    whole = [np.ones((1, num_clips))]
-    a, b = _resampled(first, ranking, whole), _resampled(second, ranking, whole)
-    drawn_a = _resampled(first, ranking, _weights(_clips(first), num_clips, draws, seed))
-    drawn_b = _resampled(second, ranking, _weights(_clips(first), num_clips, draws, seed))
+    _check_runs(runs, "runs")
+    value, drawn = _mean_over_runs(runs, draws, seed)
+    return {name: Interval(float(value[name][0]), *_ends(drawn[name], level), level) for name in value}
+
+
+def compare_runs(
+    first: Sequence[Samples], second: Sequence[Samples], *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0
+) -> dict[str, Difference]:
+    """Second minus first in every metric, each the mean over its runs, all asked the same queries and drawn together.
+
+    Raises ValueError where they were not.
+    """
+    _check(draws, level)
+    _check_runs([*first, *second], "second")
+    a, drawn_a = _mean_over_runs(first, draws, seed)
+    b, drawn_b = _mean_over_runs(second, draws, seed)
     result = {}
     for name in a:
         drawn = drawn_b[name] - drawn_a[name]
@@ -115,66 +132,46 @@ def across_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
     }
 
 
-def _resampled(
-    retrievals: Mapping[str, Retrieval], ranking: Ranking, weights: Sequence[np.ndarray] | Iterator[np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Each metric under each draw, [draws]; weights are [some draws, clips], how often a clip was drawn."""
-    suffix = "" if ranking == "similarity" else "_by_plan"
-    parts: list[dict[str, np.ndarray]] = []
-    for weight in weights:
-        part: dict[str, np.ndarray] = {}
-        for direction in ("text_to_audio", "audio_to_text"):
-            by_language = {language: _weighted(getattr(r, direction), weight) for language, r in retrievals.items()}
-            for language, metrics in by_language.items():
-                part |= {f"{direction}{suffix}/{language}/{name}": value for name, value in metrics.items()}
-            for name in next(iter(by_language.values())):
-                mean = np.mean([metrics[name] for metrics in by_language.values()], axis=0)
-                part[f"{direction}{suffix}/{MEAN}/{name}"] = mean
-        ranks, shared = ranks_by_language(retrievals)
-        if len(retrievals) > 1 and len(ranks):
-            scores = next(iter(retrievals.values())).text_to_audio
-            clip = scores.clip[np.searchsorted(scores.query, shared)]
-            variance = ranks.var(axis=1)
-            part[f"text_to_audio{suffix}/{MEAN}/mean_rank_variance"] = _means(variance[:, None], clip, weight)[:, 0]
-        parts.append(part)
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+Drawn = dict[str, np.ndarray]
 
 
-def _weighted(scores: QueryScores, weight: np.ndarray) -> dict[str, np.ndarray]:
-    columns = np.stack([*scores.recall.values(), scores.average_precision], axis=1)
-    means = _means(columns, scores.clip, weight)
-    result = {f"recall_at_{k}": means[:, i] for i, k in enumerate(scores.recall)}
-    result[f"map_at_{MAP_AT}"] = means[:, -1]
-    result["median_rank"] = _weighted_median(scores.first_rank, scores.clip, weight) + 1
-    return result
+def _mean_over_runs(runs: Sequence[Samples], draws: int, seed: int) -> tuple[Drawn, Drawn]:
+    """Each metric as it is, [1], and under each draw, [draws], averaged over the runs."""
+    groups = _unit_groups(runs[0])
+    whole = _mean_of([resampled(samples, np.ones((1, _num_units(groups)))) for samples in runs])
+    parts = [_mean_of([resampled(samples, weight) for samples in runs]) for weight in _weights(groups, draws, seed)]
+    return whole, {name: np.concatenate([part[name] for part in parts]) for name in whole}
 
 
-def _means(values: np.ndarray, clip: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Mean of values [Q, C] with each query as often as its clip was drawn, [draws, C]."""
-    num_clips = weight.shape[1]
-    sums = np.stack([np.bincount(clip, column, minlength=num_clips) for column in values.T], axis=1)
-    queries = (weight @ np.bincount(clip, minlength=num_clips))[:, None]
-    return (weight @ sums) / np.where(queries > 0, queries, np.nan)
+def _mean_of(parts: Sequence[Drawn]) -> Drawn:
+    return {name: np.mean([part[name] for part in parts], axis=0) for name in parts[0]}
 
 
-def _weighted_median(values: np.ndarray, clip: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Median of values [Q] with each query as often as its clip was drawn, [draws]; the middle two are averaged."""
-    order = np.argsort(values, kind="stable")
-    values = values[order]
-    reached = np.cumsum(weight[:, clip[order]], axis=1)
-    total = reached[:, -1:]
-    lower = values[(reached >= np.floor((total + 1) / 2)).argmax(1)]
-    upper = values[(reached >= np.floor(total / 2) + 1).argmax(1)]
-    return np.where(total[:, 0] > 0, (lower + upper) / 2, np.nan)
+def _unit_groups(samples: Samples) -> list[np.ndarray]:
+    """The units, apart where they are of different kinds (clips, classes): kinds have no number in common."""
+    groups: list[np.ndarray] = []
+    for sample in samples.values():
+        units = np.unique(sample.unit)
+        same = [group for group in groups if len(np.intersect1d(group, units))]
+        apart = [group for group in groups if not len(np.intersect1d(group, units))]
+        groups = [*apart, np.unique(np.concatenate([units, *same]))]
+    return groups
 
 
-def _weights(clips: np.ndarray, num_clips: int, draws: int, seed: int) -> Iterator[np.ndarray]:
-    """How often each clip is drawn when as many clips as there are are drawn with replacement, [some draws, clips]."""
-    generator = np.random.default_rng(seed)
-    at_once = max(1, WEIGHTS_AT_ONCE // num_clips)
+def _num_units(groups: Sequence[np.ndarray]) -> int:
+    return max(int(group.max()) for group in groups) + 1
+
+
+def _weights(groups: Sequence[np.ndarray], draws: int, seed: int) -> Iterator[np.ndarray]:
+    """How often each unit is drawn when as many of its kind as there are are drawn with replacement, [some draws, units]."""
+    # A generator a kind, so that the draws do not depend on how many are made at once.
+    generators = [np.random.default_rng([seed, kind]) for kind in range(len(groups))]
+    num_units = _num_units(groups)
+    at_once = max(1, WEIGHTS_AT_ONCE // num_units)
     for start in range(0, draws, at_once):
-        weight = np.zeros((min(at_once, draws - start), num_clips))
-        weight[:, clips] = generator.multinomial(len(clips), np.full(len(clips), 1 / len(clips)), size=len(weight))
+        weight = np.zeros((min(at_once, draws - start), num_units))
+        for units, generator in zip(groups, generators, strict=True):
+            weight[:, units] = generator.multinomial(len(units), np.full(len(units), 1 / len(units)), size=len(weight))
         yield weight
 
 
@@ -185,15 +182,6 @@ def _ends(drawn: np.ndarray, level: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _clips(retrievals: Mapping[str, Retrieval]) -> np.ndarray:
-    parts = [scores.clip for r in retrievals.values() for scores in (r.text_to_audio, r.audio_to_text)]
-    return np.unique(np.concatenate(parts))
-
-
-def _num_clips(retrievals: Mapping[str, Retrieval]) -> int:
-    return int(_clips(retrievals).max()) + 1
-
-
 def _check(draws: int, level: float) -> None:
     if draws < 1:
         raise refuse("draws", draws, "[1, inf)")
@@ -201,11 +189,8 @@ def _check(draws: int, level: float) -> None:
         raise refuse("level", level, "(0, 1)")
 
 
-def _check_same_queries(first: Mapping[str, Retrieval], second: Mapping[str, Retrieval]) -> None:
-    if list(first) != list(second):
-        raise refuse("second", list(second), f"the languages of the first, {list(first)}")
-    for language in first:
-        for direction in ("text_to_audio", "audio_to_text"):
-            a, b = getattr(first[language], direction), getattr(second[language], direction)
-            if not (np.array_equal(a.query, b.query) and np.array_equal(a.clip, b.clip)):
-                raise refuse(f"second[{language!r}]", "other queries", "the queries of the first")
+def _check_runs(runs: Sequence[Samples], path: str) -> None:
+    if not runs:
+        raise refuse(path, "none", "one or more runs' samples")
+    for other in runs[1:]:
+        check_same_queries(runs[0], other)

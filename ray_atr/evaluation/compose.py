@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 
 from ray_atr.evaluation.arrays import Array, as_matrix
-from ray_atr.evaluation.bootstrap import DRAWS, bootstrap_languages, compare_languages
+from ray_atr.evaluation.bootstrap import DRAWS, LEVEL, across_seeds, bootstrap_runs, compare_runs
 from ray_atr.evaluation.captions import AlignedCaptions
 from ray_atr.evaluation.languages import (
     ENGLISH,
@@ -25,7 +25,8 @@ from ray_atr.evaluation.pictures import embedding_map, rank_heat_map, similarity
 from ray_atr.evaluation.plan_ranking import MAX_ENTRIES, plan_scores
 from ray_atr.evaluation.players import Found, Query, best_clips, players_html
 from ray_atr.evaluation.retrieval import Retrieval
-from ray_atr.evaluation.zero_shot import zero_shot_languages
+from ray_atr.evaluation.samples import Samples, retrieval_samples, zero_shot_samples
+from ray_atr.evaluation.zero_shot import classification_metrics, classify_languages
 
 MAP_CLIPS = 50
 MATRIX_CLIPS = 60
@@ -43,62 +44,102 @@ class ZeroShot:
     labels: Sequence[str | Collection[str]]
 
 
-def compose_page(
-    title: str,
-    facts: Mapping[str, Any],
-    audio: Array,
-    text: Mapping[str, Array],
-    captions: AlignedCaptions,
-    *,
-    clip_ids: Sequence[str] | None = None,
-    zero_shot: ZeroShot | None = None,
-    baseline: Mapping[str, Retrieval] | None = None,
-    compared: tuple[str, str] = ("baseline", "this"),
-    listen: Callable[[int], bytes] | None = None,
-    metric: Array | None = None,
-    draws: int = DRAWS,
-    seed: int = 0,
-    device: torch.device | str | None = None,
-    notes: Sequence[str] = (),
-) -> tuple[Page, dict[str, Retrieval]]:
-    """The page of clips `audio` [N, D] and captions `text[language]` [M, D], and every query's scores to keep.
+@dataclass(frozen=True)
+class Embedded:
+    """One model's embeddings: clips `audio` [N, D], captions `text[language]` [M, D], its metric for plans (`plan_scores`)."""
 
-    baseline  the scores of another model on the same captions (`storage.from_arrays`): adds this minus baseline.
-    listen    gives clip i's encoded audio file; with it the page has players for a few queries.
-    metric    a learned Mahalanobis metric for the ranking by plan (`plan_scores`).
-    """
-    clips = as_matrix("audio", audio)
-    common: dict[str, Any] = {"present": captions.present}
-    retrievals = retrieve_languages(clips, text, captions.clip_of_caption, device=device, **common)
-    metrics = language_metrics(retrievals)
-    notes = [*notes, "Ranks are by cosine; ties count as their expectation over the orders they allow."]
+    audio: Array
+    text: Mapping[str, Array]
+    metric: Array | None = None
+    zero_shot: ZeroShot | None = None
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One model's numbers, every query's scores behind them, and its retrieval by similarity, for pictures."""
+
+    metrics: dict[str, float]
+    samples: Samples
+    retrievals: Mapping[str, Retrieval]
+    notes: list[str] = field(default_factory=list)
+
+
+def score_model(embedded: Embedded, captions: AlignedCaptions, *, device: torch.device | str | None = None) -> Scored:
+    """All metrics of one model on these captions: by similarity, by plan where the whole plan fits, embeddings, zero-shot."""
+    clips, text, relevance = as_matrix("audio", embedded.audio), embedded.text, captions.relevance
+    retrievals = retrieve_languages(clips, text, relevance, present=captions.present, device=device)
+    metrics, samples = language_metrics(retrievals), retrieval_samples(retrievals)
+    notes = []
     if len(clips) * len(captions) <= MAX_ENTRIES:
-        by_plan = retrieve_languages(clips, text, captions.clip_of_caption, ranking="plan", metric=metric, **common)
+        by_plan = retrieve_languages(
+            clips, text, relevance, present=captions.present, ranking="plan", metric=embedded.metric
+        )
         metrics |= language_metrics(by_plan, "plan")
+        samples |= retrieval_samples(by_plan, "plan")
     else:
         notes.append(
             f"No ranking by plan: {len(captions)} captions x {len(clips)} clips are too many for a whole plan."
         )
-    metrics |= embedding_metrics(clips, text, captions.clip_of_caption, **common)
-    if zero_shot is not None:
-        metrics |= zero_shot_languages(clips, zero_shot.class_texts, zero_shot.classes, zero_shot.labels, device=device)
-    chosen = _choose(retrievals, captions, seed)
-    ids = clip_ids if clip_ids is not None else [str(clip) for clip in range(len(clips))]
+    metrics |= embedding_metrics(clips, text, relevance, present=captions.present)
+    if embedded.zero_shot is not None:
+        asked = embedded.zero_shot
+        found = classify_languages(clips, asked.class_texts, asked.classes, asked.labels, device=device)
+        metrics |= classification_metrics(found)
+        samples |= zero_shot_samples(found)
+    return Scored(metrics, samples, retrievals, notes)
+
+
+def compose_page(
+    title: str,
+    facts: Mapping[str, Any],
+    embedded: Embedded,
+    captions: AlignedCaptions,
+    runs: Sequence[Scored],
+    *,
+    baseline: Sequence[Samples] = (),
+    compared: tuple[str, str] = ("baseline", "this"),
+    clip_ids: Sequence[str] | None = None,
+    listen: Callable[[int], bytes] | None = None,
+    draws: int = DRAWS,
+    level: float = LEVEL,
+    seed: int = 0,
+    notes: Sequence[str] = (),
+) -> Page:
+    """The page of one model, or of several that differ in their seed: then with means, deviations and intervals of the mean.
+
+    embedded  what pictures and players are made of: the embeddings of the first of the runs.
+    baseline  another model's samples on the same captions, one a seed: adds this minus baseline.
+    listen    gives clip i's encoded audio file; with it the page has players for a few queries.
+    """
+    first = runs[0]
+    chosen = _choose(first.retrievals, captions, seed)
+    own_notes = [
+        *notes,
+        "Ranks are by cosine; ties count as their expectation over the orders they allow.",
+        *first.notes,
+    ]
+    if captions.is_by_label:
+        own_notes.append(
+            "Queries are class captions: all clips of the class are relevant. Intervals of theirs are over classes."
+        )
     fragments = {}
     if listen is not None:
-        fragments["What queries find"] = _players(chosen, clips, text, captions, retrievals, ids, listen)
-    page = Page(
+        ids = clip_ids if clip_ids is not None else [str(clip) for clip in range(len(embedded.audio))]
+        fragments["What queries find"] = _players(chosen, embedded, captions, first.retrievals, ids, listen)
+    samples = [run.samples for run in runs]
+    spreads = across_seeds([run.metrics for run in runs])
+    return Page(
         title=title,
         facts=facts,
-        metrics=metrics,
-        intervals=bootstrap_languages(retrievals, draws=draws, seed=seed),
-        comparison=compare_languages(baseline, retrievals, draws=draws, seed=seed) if baseline else {},
+        metrics={name: spread.mean for name, spread in spreads.items()},
+        intervals=bootstrap_runs(samples, draws=draws, level=level, seed=seed),
+        spreads=spreads if len(runs) > 1 else {},
+        comparison=compare_runs(baseline, samples, draws=draws, level=level, seed=seed) if baseline else {},
         compared=compared,
-        pictures=_pictures(chosen, clips, text, captions, retrievals, metric, seed),
+        pictures=_pictures(chosen, embedded, captions, first.retrievals, seed),
         fragments=fragments,
-        notes=notes,
+        notes=own_notes,
     )
-    return page, retrievals
 
 
 def _choose(retrievals: Mapping[str, Retrieval], captions: AlignedCaptions, seed: int) -> np.ndarray:
@@ -110,18 +151,18 @@ def _choose(retrievals: Mapping[str, Retrieval], captions: AlignedCaptions, seed
 
 def _pictures(
     chosen: np.ndarray,
-    clips: torch.Tensor,
-    text: Mapping[str, Array],
+    embedded: Embedded,
     captions: AlignedCaptions,
     retrievals: Mapping[str, Retrieval],
-    metric: Array | None,
     seed: int,
 ) -> dict[str, Figure]:
+    clips, text = as_matrix("audio", embedded.audio), embedded.text
+    clip_of_caption = captions.clip_of_caption
     pictures: dict[str, Figure] = {}
     few = chosen[:MAP_CLIPS]
     if len(few) > 1:
         own = {language: _rows(text[language], few) for language in text}
-        pictures["Embedding map"] = embedding_map(_rows(clips, captions.clip_of_caption[few]), own, seed=seed)
+        pictures["Embedding map"] = embedding_map(_rows(clips, clip_of_caption[few]), own, seed=seed)
     shown = _shown_language(text)
     few = chosen[:HEAT_MAP_CAPTIONS]
     if len(few):
@@ -133,10 +174,10 @@ def _pictures(
         )
     few = chosen[:MATRIX_CLIPS]
     if len(few) > 1:
-        texts, own_clips = _rows(text[shown], few), _rows(clips, captions.clip_of_caption[few])
+        texts, own_clips = _rows(text[shown], few), _rows(clips, clip_of_caption[few])
         unit = torch.nn.functional.normalize
         similarity = unit(texts.double(), dim=1) @ unit(own_clips.double(), dim=1).T
-        plan = plan_scores(texts, own_clips, metric=metric).exp()
+        plan = plan_scores(texts, own_clips, metric=embedded.metric).exp()
         title = f"{len(few)} captions ({shown}) and their clips, matched among themselves"
         pictures["Similarity and plan"] = similarity_and_plan(similarity, plan, title=title)
     return pictures
@@ -144,28 +185,29 @@ def _pictures(
 
 def _players(
     chosen: np.ndarray,
-    clips: torch.Tensor,
-    text: Mapping[str, Array],
+    embedded: Embedded,
     captions: AlignedCaptions,
     retrievals: Mapping[str, Retrieval],
     ids: Sequence[str],
     listen: Callable[[int], bytes],
 ) -> str:
     """One query in each language in turn, so that every language is heard from."""
+    text, pairs = embedded.text, captions.relevance
     shown = _shown_language(text)
-    first_caption = {int(clip): m for m, clip in reversed(list(enumerate(captions.clip_of_caption)))}
+    caption_of = {int(clip): int(m) for m, clip in zip(reversed(pairs.text), reversed(pairs.clip), strict=True)}
     queries = []
     for place, m in enumerate(chosen[:PLAYED_QUERIES].tolist()):
         language = list(text)[place % len(text)]
-        index, cosine = best_clips(_rows(text[language], np.array([m])), clips, PLAYED_CLIPS)
+        index, cosine = best_clips(_rows(text[language], np.array([m])), embedded.audio, PLAYED_CLIPS)
+        relevant = set(pairs.clip[pairs.text == m].tolist())
         scores = retrievals[language].text_to_audio
         found = [
             Found(
                 clip_id=ids[clip],
                 audio=listen(clip),
                 score=value,
-                is_relevant=clip == captions.clip_of_caption[m],
-                caption=captions.sentences[shown][first_caption[clip]] if clip in first_caption else "",
+                is_relevant=clip in relevant,
+                caption=captions.sentences[shown][caption_of[clip]] if clip in caption_of else "",
             )
             for clip, value in zip(index[0].tolist(), cosine[0].tolist(), strict=True)
         ]

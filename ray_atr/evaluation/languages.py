@@ -8,9 +8,10 @@ from typing import Literal
 import numpy as np
 import torch
 
-from ray_atr.evaluation.arrays import Array, IntegerArray, as_indices, as_matrix
+from ray_atr.evaluation.arrays import Array, IntegerArray, as_matrix
 from ray_atr.evaluation.consistency import rank_variance_by_language
 from ray_atr.evaluation.plan_ranking import retrieve_by_plan
+from ray_atr.evaluation.relevance import Relevance, as_relevance
 from ray_atr.evaluation.retrieval import Retrieval, retrieve
 from ray_atr.settings import nearest, refuse
 
@@ -23,7 +24,7 @@ CHUNK = 8192
 def evaluate_languages(
     audio: Array,
     text: Mapping[str, Array],
-    clip_of_caption: IntegerArray,
+    relevant: IntegerArray | Relevance,
     *,
     present: Mapping[str, Array] | None = None,
     ranking: Ranking = "similarity",
@@ -33,8 +34,9 @@ def evaluate_languages(
 ) -> dict[str, float]:
     """Every metric of clips `audio` [N, D] and captions `text[language]` [M, D], by language and averaged.
 
-    Row m is the same sentence in every language, a caption of clip `clip_of_caption[m]`; `present[language]` [M] bool says
-    where a language lacks it (such rows are neither queries nor candidates; default: all present).
+    Row m is the same sentence in every language, a caption of clip `relevant[m]`, or of the clips that a `Relevance` names
+    (a class of sound); `present[language]` [M] bool says where a language lacks it (such rows are neither queries nor
+    candidates; default: all present).
 
     Keys: `text_to_audio/fra/recall_at_1`, `text_to_audio/mean/recall_at_1`, ... (`retrieval_metrics`; with
     ranking="plan" the direction is `text_to_audio_by_plan`); `text_to_audio/fra/mean_rank_variance`, the part of French
@@ -45,7 +47,7 @@ def evaluate_languages(
     retrievals = retrieve_languages(
         audio,
         text,
-        clip_of_caption,
+        relevant,
         present=present,
         ranking=ranking,
         metric=metric,
@@ -54,14 +56,14 @@ def evaluate_languages(
     )
     result = language_metrics(retrievals, ranking)
     if ranking == "similarity":
-        result |= embedding_metrics(audio, text, clip_of_caption, present=present)
+        result |= embedding_metrics(audio, text, relevant, present=present)
     return result
 
 
 def retrieve_languages(
     audio: Array,
     text: Mapping[str, Array],
-    clip_of_caption: IntegerArray,
+    relevant: IntegerArray | Relevance,
     *,
     present: Mapping[str, Array] | None = None,
     ranking: Ranking = "similarity",
@@ -76,17 +78,17 @@ def retrieve_languages(
     if ranking not in ("similarity", "plan"):
         raise refuse("ranking", ranking, "similarity, plan", nearest(str(ranking), ("similarity", "plan")))
     clips = as_matrix("audio", audio)
-    clip = None
     result = {}
     for language, rows in _present_rows(text, present).items():
         captions = as_matrix(f"text[{language!r}]", text[language], clips.shape[1])
-        clip = as_indices("clip_of_caption", clip_of_caption, len(clips), len(captions))
+        own = as_relevance(relevant, len(captions), len(clips)).of_texts(rows)
         chosen = captions if len(rows) == len(captions) else captions[rows.to(captions.device)]
         if ranking == "plan":
-            retrieval = retrieve_by_plan(clips, chosen, clip[rows], metric=metric)
+            result[language] = retrieve_by_plan(clips, chosen, own, metric=metric, text_number=rows.numpy())
         else:
-            retrieval = retrieve(clips, chosen, clip[rows], device=device, block_side=block_side)
-        result[language] = retrieval.with_text_numbers(rows.numpy())
+            result[language] = retrieve(
+                clips, chosen, own, device=device, block_side=block_side, text_number=rows.numpy()
+            )
     return result
 
 
@@ -122,7 +124,7 @@ def ranks_by_language(retrievals: Mapping[str, Retrieval]) -> tuple[np.ndarray, 
 def embedding_metrics(
     audio: Array,
     text: Mapping[str, Array],
-    clip_of_caption: IntegerArray,
+    relevant: IntegerArray | Relevance,
     *,
     present: Mapping[str, Array] | None = None,
 ) -> dict[str, float]:
@@ -132,7 +134,7 @@ def embedding_metrics(
     captions = {language: as_matrix(f"text[{language!r}]", text[language], clips.shape[1]) for language in rows}
     result: dict[str, float] = {}
     for language, own in rows.items():
-        clip = as_indices("clip_of_caption", clip_of_caption, len(clips), len(captions[language]))[own].unique()
+        clip = as_relevance(relevant, len(captions[language]), len(clips)).of_texts(own).clip.unique()
         gap = _mean_unit(clips, clip) - _mean_unit(captions[language], own)
         result[f"embedding/{language}/modality_gap"] = float(gap.norm())
         both = own[torch.isin(own, rows[ENGLISH])] if ENGLISH in rows else own[:0]

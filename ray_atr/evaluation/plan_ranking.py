@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
 from ray_atr.evaluation.arrays import Array, IntegerArray, as_floats, as_matrix
 from ray_atr.evaluation.ranks import count_ranks_of_matrix
-from ray_atr.evaluation.relevance import relevance_by_clip
+from ray_atr.evaluation.relevance import Relevance, as_relevance
 from ray_atr.evaluation.retrieval import Retrieval, score
 from ray_atr.settings import refuse
 
@@ -55,16 +56,17 @@ def plan_scores(
 def retrieve_by_plan(
     audio: Array,
     captions: Array,
-    clip_of_caption: IntegerArray,
+    relevant: IntegerArray | Relevance,
     *,
     epsilon: float = EPSILON,
     iterations: int = ITERATIONS,
     metric: Array | None = None,
+    text_number: np.ndarray | None = None,
 ) -> Retrieval:
     """As `retrieve`, but ranked by the plan between all captions [M, D] and all clips [N, D]. Transductive."""
-    relevance = relevance_by_clip(clip_of_caption, len(captions), len(audio))
+    relevance = as_relevance(relevant, len(captions), len(audio))
     scores = plan_scores(captions, audio, epsilon=epsilon, iterations=iterations, metric=metric)
-    return score(count_ranks_of_matrix(scores, relevance, tie=TIE), relevance)
+    return score(count_ranks_of_matrix(scores, relevance, tie=TIE), relevance, text_number)
 
 
 def _iterated(scores: torch.Tensor, iterations: int) -> torch.Tensor:

@@ -21,6 +21,28 @@ class Relevance:
     num_texts: int
     num_clips: int
 
+    def of_texts(self, rows: torch.Tensor) -> Relevance:
+        """The same for some of the texts, `rows` [R] ascending, which are numbered anew from 0."""
+        kept = torch.isin(self.text, rows)
+        return Relevance(torch.searchsorted(rows, self.text[kept]), self.clip[kept], len(rows), self.num_clips)
+
+    @property
+    def first_clip(self) -> torch.Tensor:
+        """A relevant clip of each text: the first in order of the pairs, int64 [M]. Every text needs one."""
+        clip = torch.full((self.num_texts,), -1)
+        clip[self.text.flip(0)] = self.clip.flip(0)
+        assert bool((clip >= 0).all()), "a text without a relevant clip"
+        return clip
+
+
+def as_relevance(relevant: IntegerArray | Relevance, num_texts: int, num_clips: int) -> Relevance:
+    """What is given as the clip of each caption, or as a `Relevance`, checked for its sizes."""
+    if not isinstance(relevant, Relevance):
+        return relevance_by_clip(relevant, num_texts, num_clips)
+    if (relevant.num_texts, relevant.num_clips) != (num_texts, num_clips):
+        raise refuse("relevance", (relevant.num_texts, relevant.num_clips), f"the sizes given, {num_texts, num_clips}")
+    return relevant
+
 
 def relevance_by_clip(clip_of_caption: IntegerArray, num_captions: int, num_clips: int) -> Relevance:
     """Caption m is relevant to clip `clip_of_caption[m]` alone. `clip_of_caption` is integers [M] in [0, N)."""

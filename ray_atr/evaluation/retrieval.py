@@ -10,7 +10,7 @@ from scipy.special import digamma
 
 from ray_atr.evaluation.arrays import Array, IntegerArray
 from ray_atr.evaluation.ranks import BothRanks, PairRanks, count_ranks
-from ray_atr.evaluation.relevance import Relevance, relevance_by_clip
+from ray_atr.evaluation.relevance import Relevance, as_relevance
 
 RECALL_AT = (1, 5, 10)
 MAP_AT = 10
@@ -23,7 +23,7 @@ class QueryScores:
     query: np.ndarray
     """Index of the query among all texts (or clips)."""
     clip: np.ndarray
-    """The clip the query belongs to: what an interval resamples (a class text, which has many clips: its own index)."""
+    """The clip the query belongs to: what an interval resamples (a class text, which has many: a number beyond the clips')."""
     recall: dict[int, np.ndarray]
     """k -> chance in [0, 1] that the first k hold a relevant candidate; 0 or 1 unless candidates tie."""
     average_precision: np.ndarray
@@ -56,10 +56,6 @@ class Retrieval:
             for name, value in scores.metrics().items()
         }
 
-    def with_text_numbers(self, number: np.ndarray) -> Retrieval:
-        """The same with text query i renamed to `number[i]`, for captions that were chosen from a longer list."""
-        return replace(self, text_to_audio=replace(self.text_to_audio, query=number[self.text_to_audio.query]))
-
 
 def retrieval_metrics(
     audio: Array,
@@ -86,24 +82,29 @@ def retrieval_metrics(
 def retrieve(
     audio: Array,
     captions: Array,
-    clip_of_caption: IntegerArray,
+    relevant: IntegerArray | Relevance,
     *,
     device: torch.device | str | None = None,
     block_side: int | None = None,
+    text_number: np.ndarray | None = None,
 ) -> Retrieval:
-    """As `retrieval_metrics`, but with the scores of each query, for intervals and pictures."""
-    relevance = relevance_by_clip(clip_of_caption, len(captions), len(audio))
-    return score(count_ranks(captions, audio, relevance, device=device, block_side=block_side), relevance)
+    """As `retrieval_metrics`, but with the scores of each query, for intervals and pictures.
+
+    `relevant` is the clip of each caption or a `Relevance`; text query i is called `text_number[i]` (default: i).
+    """
+    relevance = as_relevance(relevant, len(captions), len(audio))
+    return score(count_ranks(captions, audio, relevance, device=device, block_side=block_side), relevance, text_number)
 
 
-def score(ranks: BothRanks, relevance: Relevance) -> Retrieval:
-    """Query scores from the ranks of the relevant pairs."""
+def score(ranks: BothRanks, relevance: Relevance, text_number: np.ndarray | None = None) -> Retrieval:
+    """Query scores from the ranks of the relevant pairs; text query i is called `text_number[i]` (default: i)."""
     text, clip = relevance.text.numpy(), relevance.clip.numpy()
     text_to_audio = score_queries(text, ranks.text_to_audio)
     audio_to_text = score_queries(clip, ranks.audio_to_text)
-    if len(text_to_audio.query) == len(text):  # one clip a text
-        text_to_audio = replace(text_to_audio, clip=clip[np.argsort(text, kind="stable")])
-    return Retrieval(text_to_audio, audio_to_text)
+    number = text_to_audio.query if text_number is None else text_number[text_to_audio.query]
+    has_own_clip = len(text_to_audio.query) == len(text)
+    unit = clip[np.argsort(text, kind="stable")] if has_own_clip else relevance.num_clips + number
+    return Retrieval(replace(text_to_audio, query=number, clip=unit), audio_to_text)
 
 
 def score_queries(query: np.ndarray, ranks: PairRanks) -> QueryScores:
@@ -167,9 +168,9 @@ def _chance_within(groups: _TieGroups, k: int) -> np.ndarray:
     return 1 - miss
 
 
-def mean_average_precision(query: np.ndarray, ranks: PairRanks, k: int | None = None) -> float:
-    """Mean over queries of the expected AP among the first k candidates (None: all)."""
-    return float(_average_precision(_tie_groups(query, ranks), k).mean())
+def average_precision(query: np.ndarray, ranks: PairRanks) -> np.ndarray:
+    """Expected AP among all candidates of each query that has a relevant one, [Q], queries ascending."""
+    return _average_precision(_tie_groups(query, ranks), None)
 
 
 def _average_precision(groups: _TieGroups, k: int | None) -> np.ndarray:

@@ -6,45 +6,35 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ray_atr.evaluation.retrieval import RECALL_AT, QueryScores, Retrieval
+from ray_atr.evaluation.samples import Sample, Samples
 from ray_atr.settings import refuse
 
-DIRECTIONS = ("text_to_audio", "audio_to_text")
-FIELDS = ("query", "clip", "average_precision", "first_rank", "is_tied")
+KINDS = ("query", "unit", "mean", "median")
 
 
-def to_arrays(retrievals: Mapping[str, Retrieval]) -> dict[str, np.ndarray]:
-    """`{"fra/text_to_audio/first_rank": [Q], ...}`, for `numpy.savez`; `from_arrays` is its inverse."""
+def to_arrays(samples: Samples) -> dict[str, np.ndarray]:
+    """`{"text_to_audio/fra:mean:recall_at_1": [Q], ...}`, for `numpy.savez`; `from_arrays` is its inverse."""
     result: dict[str, np.ndarray] = {}
-    for language, retrieval in retrievals.items():
-        for direction in DIRECTIONS:
-            scores: QueryScores = getattr(retrieval, direction)
-            result |= {f"{language}/{direction}/{field}": getattr(scores, field) for field in FIELDS}
-            result |= {f"{language}/{direction}/recall_at_{k}": values for k, values in scores.recall.items()}
+    for key, sample in samples.items():
+        result |= {f"{key}:query": sample.query, f"{key}:unit": sample.unit}
+        result |= {f"{key}:mean:{name}": values for name, values in sample.means.items()}
+        result |= {f"{key}:median:{name}": values for name, values in sample.medians.items()}
     return result
 
 
-def from_arrays(arrays: Mapping[str, np.ndarray]) -> dict[str, Retrieval]:
-    """The retrievals of `to_arrays` (or of the file that `numpy.load` opens), languages in their order."""
-    languages = dict.fromkeys(name.split("/")[0] for name in arrays)
-    wanted = (*FIELDS, *(f"recall_at_{k}" for k in RECALL_AT))
-    absent = [
-        name
-        for language in languages
-        for direction in DIRECTIONS
-        for field in wanted
-        if (name := f"{language}/{direction}/{field}") not in arrays
-    ]
-    if absent or not languages:
+def from_arrays(arrays: Mapping[str, np.ndarray]) -> dict[str, Sample]:
+    """The samples of `to_arrays` (or of the file that `numpy.load` opens), in their order."""
+    found: dict[str, dict[str, dict[str, np.ndarray]]] = {}
+    for name in arrays:
+        key, _, rest = name.partition(":")
+        kind, _, metric = rest.partition(":")
+        if kind not in KINDS:
+            raise refuse("arrays", name, "the arrays that to_arrays makes")
+        found.setdefault(key, {kind: {} for kind in KINDS})[kind][metric] = arrays[name]
+    absent = [f"{key}:{kind}" for key, parts in found.items() for kind in ("query", "unit") if not parts[kind]]
+    if absent or not found:
         raise refuse("arrays", f"no {', '.join(absent[:3]) or 'arrays'}", "the arrays that to_arrays makes")
     return {
-        language: Retrieval(*(_scores(arrays, f"{language}/{direction}") for direction in DIRECTIONS))
-        for language in languages
+        key: Sample(parts["query"][""], parts["unit"][""], parts["mean"], parts["median"])
+        for key, parts in found.items()
     }
-
-
-def _scores(arrays: Mapping[str, np.ndarray], prefix: str) -> QueryScores:
-    return QueryScores(
-        recall={k: arrays[f"{prefix}/recall_at_{k}"] for k in RECALL_AT},
-        **{field: arrays[f"{prefix}/{field}"] for field in FIELDS},
-    )

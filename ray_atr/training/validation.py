@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ray_atr.data.features import MANIFEST_FILE, FeatureSet
-from ray_atr.data.plan import evaluation_plan
+from ray_atr.data.plan import Plan, evaluation_plan
 from ray_atr.data.stream import stream
-from ray_atr.evaluation import modality_gap
-from ray_atr.evaluation.ranks import count_ranks
-from ray_atr.evaluation.relevance import relevance_by_clip, relevance_by_label
-from ray_atr.evaluation.retrieval import score
+from ray_atr.evaluation import align_captions, evaluate_languages
+from ray_atr.evaluation.captions import AlignedCaptions
 from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.group import WorkerGroup
@@ -29,9 +27,18 @@ def split_exists(features: object, split: str) -> bool:
 
 
 @torch.no_grad()
-def embed_clips(retriever: Retriever, features: FeatureSet, batch_size: int, group: WorkerGroup) -> Tensor:
-    """Unit-norm embeddings [N, D] of every clip of a split, each worker embedding a share."""
-    plan = evaluation_plan(len(features), batch_size=batch_size, rank=group.rank, num_workers=group.size)
+def embed_clips(
+    retriever: Retriever,
+    features: FeatureSet,
+    batch_size: int,
+    group: WorkerGroup,
+    rows: NDArray[np.int64] | None = None,
+) -> Tensor:
+    """Unit-norm embeddings [N, D] of a split's clips (all, or those at `rows`), each worker embedding a share."""
+    num_clips = len(features) if rows is None else len(rows)
+    plan = evaluation_plan(num_clips, batch_size=batch_size, rank=group.rank, num_workers=group.size)
+    if rows is not None:
+        plan = Plan(epoch=plan.epoch, rows=[rows[positions] for positions in plan.rows])
     # Read in this process: the rows are cached and memory-mapped, and a short pass is not worth an execution's start.
     parts = [
         retriever.embed_audio(batch.features.to(group.device), batch.frames.to(group.device))
@@ -42,10 +49,17 @@ def embed_clips(retriever: Retriever, features: FeatureSet, batch_size: int, gro
 
 
 @torch.no_grad()
-def embed_captions(texts: TextBatcher, captions: Sequence[str], language: str, group: WorkerGroup) -> Tensor:
-    """Unit-norm embeddings [M, D] of captions in one language, each worker embedding a share."""
-    mine = np.array_split(np.arange(len(captions)), group.size)[group.rank]
-    return group.gather_rows(texts.embed([(captions[index], language) for index in mine]))
+def embed_captions(
+    texts: TextBatcher, captions: AlignedCaptions, language: str, width: int, group: WorkerGroup
+) -> Tensor:
+    """Unit-norm embeddings [M, D] of the captions in one language, zeros where it lacks one; each worker embeds a share."""
+    rows = np.flatnonzero(captions.present[language])
+    mine = np.array_split(rows, group.size)[group.rank]
+    sentences = captions.sentences[language]
+    embedded = group.gather_rows(texts.embed([(sentences[row], language) for row in mine]))
+    matrix = torch.zeros(len(captions), width, device=embedded.device)
+    matrix[torch.from_numpy(rows).to(matrix.device)] = embedded
+    return matrix
 
 
 def evaluate_split(
@@ -57,57 +71,20 @@ def evaluate_split(
     *,
     max_captions: int = 0,
 ) -> dict[str, float]:
-    """Retrieval metrics of a split: `text_to_audio/fra/recall_at_1`, ... for each language and their `mean`.
+    """The metrics of `evaluate_languages` on a split: `text_to_audio/fra/recall_at_1`, `embedding/fra/language_gap`, ...
 
-    `max_captions` limits the captions of a clip and language to the first ones; 0 takes all of them.
-    All workers take part and all get the metrics.
+    `max_captions` limits the captions of a clip and language to the first ones; 0 takes all of them. A language that the
+    split lacks is left out. All workers take part and all get the metrics.
     """
+    by_language = {language: features.captions_in(language) for language in experiment.data.languages}
+    spoken = {language: of_clip for language, of_clip in by_language.items() if any(map(any, of_clip))}
+    if not spoken:
+        return {}
+    settings = experiment.evaluation
+    captions = align_captions(spoken, max_captions, labels=features.labels, relevance=settings.relevance)
     was_training = retriever.training
     retriever.eval()
-    settings = experiment.evaluation
     audio = embed_clips(retriever, features, settings.batch_size, group)
-    by_label = _is_by_label(settings.relevance, features)
-    metrics: dict[str, float] = {}
-    by_language: list[dict[str, float]] = []
-    for language in experiment.data.languages:
-        of_clip = features.captions_in(language)
-        pairs = [
-            (clip, caption) for clip, captions in enumerate(of_clip) for caption in captions[: max_captions or None]
-        ]
-        if not pairs:
-            continue
-        if by_label:
-            # One query a class: its caption, which every clip of the class shares.
-            label_of = {caption: features.labels[clip] for clip, caption in pairs}
-            captions = list(label_of)
-            relevance = relevance_by_label(list(label_of.values()), features.labels)
-        else:
-            captions = [caption for _, caption in pairs]
-            relevance = relevance_by_clip(np.array([clip for clip, _ in pairs]), len(pairs), len(features))
-        text = embed_captions(texts, captions, language, group)
-        found = score(count_ranks(text, audio, relevance), relevance).metrics()
-        by_language.append(found)
-        metrics.update({_with_language(name, language): value for name, value in found.items()})
-        if language == "eng":
-            metrics["modality_gap/eng"] = modality_gap(audio, text)
-    for name in by_language[0] if by_language else ():
-        metrics[_with_language(name, "mean")] = float(np.mean([found[name] for found in by_language]))
+    text = {language: embed_captions(texts, captions, language, audio.shape[1], group) for language in spoken}
     retriever.train(was_training)
-    return metrics
-
-
-def _with_language(name: str, language: str) -> str:
-    direction, metric = name.split("/")
-    return f"{direction}/{language}/{metric}"
-
-
-def _is_by_label(relevance: str, features: FeatureSet) -> bool:
-    """Whether clips of one class are all relevant: asked for, or every clip's English captions say its class alone."""
-    if relevance != "auto":
-        return relevance == "label"
-    class_of: dict[str, tuple[str, ...]] = {}
-    english = features.captions_in("eng")
-    for captions, labels in zip(english, features.labels, strict=True):
-        if len(captions) != 1 or len(labels) != 1 or class_of.setdefault(captions[0], tuple(labels)) != tuple(labels):
-            return False
-    return len(class_of) < len(english) and len(class_of) == len(set(class_of.values()))
+    return evaluate_languages(audio, text, captions.relevance, present=captions.present)

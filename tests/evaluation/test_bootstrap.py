@@ -10,13 +10,15 @@ from scipy.stats import norm
 
 from ray_atr.evaluation import evaluate_languages, retrieve_languages
 from ray_atr.evaluation.bootstrap import (
-    _means,
-    _weighted_median,
     across_seeds,
     bootstrap_languages,
+    bootstrap_runs,
     compare_languages,
+    compare_runs,
 )
 from ray_atr.evaluation.retrieval import Retrieval
+from ray_atr.evaluation.samples import _means, _weighted_median, retrieval_samples, zero_shot_samples
+from ray_atr.evaluation.zero_shot import classify_languages
 
 
 def model(seed: int, noise: float, clips: int = 60) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
@@ -35,7 +37,7 @@ def test_weights_act_as_copies_of_the_clips() -> None:
         copies = np.concatenate([values[clip == c] for c in drawn])
         weight = np.bincount(drawn, minlength=8)[None].astype(float)
         assert _weighted_median(values, clip, weight)[0] == np.median(copies)
-        assert _means(values[:, None], clip, weight)[0, 0] == pytest.approx(copies.mean())
+        assert _means([values], clip, weight)[0, 0] == pytest.approx(copies.mean())
 
 
 def test_values_are_those_of_the_evaluation_and_lie_within() -> None:
@@ -115,3 +117,29 @@ def test_models_of_different_queries_are_refused() -> None:
         compare_languages(first, retrieve_languages(audio, text, clip[::-1].copy()))
     with pytest.raises(ValueError, match="second: got"):
         compare_languages(first, {"eng": first["eng"]})
+
+
+def test_zero_shot_accuracy_has_the_interval_of_a_share_over_clips() -> None:
+    rng = np.random.default_rng(8)
+    texts = rng.normal(size=(5, 12))
+    label = rng.integers(0, 5, size=500)
+    audio = texts[label] + 2.0 * rng.normal(size=(500, 12))
+    names = list("abcde")
+    found = classify_languages(audio, {"eng": texts, "fra": texts + 0.1}, names, [names[i] for i in label])
+    intervals = bootstrap_runs([zero_shot_samples(found)], draws=2000)
+    accuracy = intervals["zero_shot/eng/accuracy"]
+    expected = 2 * norm.ppf(0.975) * math.sqrt(accuracy.value * (1 - accuracy.value) / 500)
+    assert accuracy.high - accuracy.low == pytest.approx(expected, rel=0.08)
+    metrics = {name: (found["eng"].metrics()[name] + found["fra"].metrics()[name]) / 2 for name in ("map", "accuracy")}
+    for name, value in metrics.items():
+        assert intervals[f"zero_shot/mean/{name}"].value == pytest.approx(value)
+
+
+def test_the_mean_of_seeds_is_compared_as_a_mean() -> None:
+    models = [retrieval_samples(retrieve_languages(*model(seed, 1.5))) for seed in (10, 11)]
+    worse = [retrieval_samples(retrieve_languages(*model(seed, 2.5))) for seed in (12, 13)]
+    name = "text_to_audio/mean/recall_at_10"
+    got = compare_runs(worse, models, draws=200)[name]
+    means = [np.mean([bootstrap_runs([one], draws=2)[name].value for one in runs]) for runs in (worse, models)]
+    assert [got.first, got.second] == pytest.approx(means)
+    assert got.is_distinguishable

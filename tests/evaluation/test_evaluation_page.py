@@ -15,10 +15,11 @@ import soundfile
 from matplotlib.figure import Figure
 
 from ray_atr.evaluation import evaluate_languages, retrieve_languages
-from ray_atr.evaluation.bootstrap import Spread, bootstrap_languages, compare_languages
+from ray_atr.evaluation.bootstrap import Spread, bootstrap_languages, compare_languages, compare_runs
 from ray_atr.evaluation.page import Page, as_html, as_json, as_markdown, write_page
 from ray_atr.evaluation.pictures import embedding_map, rank_heat_map, similarity_and_plan
 from ray_atr.evaluation.players import Found, Query, best_clips, players_html
+from ray_atr.evaluation.samples import retrieval_samples
 from ray_atr.evaluation.storage import from_arrays, to_arrays
 from ray_atr.evaluation.tables import metric_tables
 
@@ -114,14 +115,15 @@ def test_written_files(page: Page, tmp_path) -> None:
 def test_stored_scores_compare_as_the_fresh_ones(tmp_path) -> None:
     rng = np.random.default_rng(1)
     audio = rng.normal(size=(15, 4))
-    fresh = retrieve_languages(audio, {"fra": rng.normal(size=(15, 4)), "eng": rng.normal(size=(15, 4))}, range(15))
+    text = {"fra": rng.normal(size=(15, 4)), "eng": rng.normal(size=(15, 4))}
+    fresh = retrieval_samples(retrieve_languages(audio, text, range(15)))
     np.savez(tmp_path / "scores.npz", **to_arrays(fresh))
     with np.load(tmp_path / "scores.npz") as file:
         stored = from_arrays(file)
-    assert list(stored) == ["fra", "eng"]
-    assert all(d.value == 0 for d in compare_languages(fresh, stored, draws=5).values())
-    with pytest.raises(ValueError, match="fra/text_to_audio/clip"):
-        from_arrays({k: v for k, v in to_arrays(fresh).items() if k != "fra/text_to_audio/clip"})
+    assert list(stored) == list(fresh)
+    assert all(d.value == 0 for d in compare_runs([fresh], [stored], draws=5).values())
+    with pytest.raises(ValueError, match="no text_to_audio/fra:unit"):
+        from_arrays({k: v for k, v in to_arrays(fresh).items() if k != "text_to_audio/fra:unit"})
 
 
 def test_best_clips_are_the_best_by_cosine() -> None:

@@ -1,0 +1,107 @@
+"""A validation equals the evaluation of the same embeddings, by clip and by class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import make_data, tiny, tone
+
+from ray_atr.data.features import FeatureSet, open_features
+from ray_atr.data.schema import Clip
+from ray_atr.data.shards import write_clips
+from ray_atr.evaluation import evaluate_languages, retrieval_metrics, zero_shot_metrics
+from ray_atr.experiment import Experiment
+from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.prepare import prepare
+from ray_atr.training.texts import TextBatcher
+from ray_atr.training.validation import embed_clips, evaluate_split
+
+
+def start(experiment: Experiment, home: Path, split: str) -> tuple[Retriever, FeatureSet]:
+    prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+    retriever = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=0)
+    return retriever, open_features(prepared.features, split)
+
+
+def evaluate(retriever: Retriever, features: FeatureSet, experiment: Experiment, **options: int) -> dict[str, float]:
+    return evaluate_split(retriever, TextBatcher(retriever), features, experiment, WorkerGroup(), **options)
+
+
+def test_every_metric_of_an_evaluation_is_there(tmp_path: Path) -> None:
+    experiment = tiny(make_data(tmp_path / "data"))
+    retriever, features = start(experiment, tmp_path, "val")
+    retriever.train()
+    got = evaluate(retriever, features, experiment)
+    assert retriever.training
+    audio = embed_clips(retriever.eval(), features, 3, WorkerGroup())
+    text = {
+        language: retriever.encode_text([own[0] for own in features.captions_in(language)], language)
+        for language in ("eng", "fra")
+    }
+    expected = evaluate_languages(audio, text, range(len(features)))
+    assert got == pytest.approx(expected, abs=1e-5)
+    for name in ("modality_gap", "language_gap", "language_distance"):
+        assert f"embedding/fra/{name}" in got
+    assert "text_to_audio/mean/mean_rank_variance" in got
+
+
+def test_class_captions_are_asked_once_a_class(tmp_path: Path) -> None:
+    names = ("dog", "cat", "rain", "bell")
+    clips = [
+        Clip(
+            clip_id=f"{split}-{index}",
+            audio=tone(index % 4, index),
+            sample_rate=16_000,
+            seconds=0.6,
+            captions={"eng": [f"a sound of a {names[index % 4]}"]}
+            | ({"fra": [f"le bruit de {names[index % 4]}"]} if split == "train" else {}),
+            labels=(names[index % 4],),
+            split=split,
+            source="tones",
+        )
+        for split in ("train", "val")
+        for index in range(16)
+    ]
+    write_clips(tmp_path / "data", clips, name="classes", licence="none")
+    experiment = tiny(tmp_path / "data")
+    retriever, features = start(experiment, tmp_path, "val")
+    got = evaluate(retriever, features, experiment)
+    audio = embed_clips(retriever, features, 16, WorkerGroup())
+    texts = retriever.encode_text([f"a sound of a {name}" for name in names])
+    expected = zero_shot_metrics(audio, texts, names, features.labels)
+    assert got["audio_to_text/eng/recall_at_1"] == pytest.approx(expected["accuracy"])
+    # The split has no French captions: the language is left out of it, and of its mean.
+    assert not [key for key in got if "/fra/" in key]
+    assert got["text_to_audio/mean/recall_at_1"] == got["text_to_audio/eng/recall_at_1"]
+
+
+def test_only_the_first_captions_are_asked_for_where_a_limit_says_so(tmp_path: Path) -> None:
+    clips = [
+        Clip(
+            clip_id=f"{split}-{index}",
+            audio=tone(index % 4, index),
+            sample_rate=16_000,
+            seconds=0.6,
+            captions={"eng": [f"tone {index}", f"sound {index}"]},
+            labels=(),
+            split=split,
+            source="tones",
+        )
+        for split in ("train", "val")
+        for index in range(10)
+    ]
+    write_clips(tmp_path / "data", clips, name="two", licence="none")
+    experiment = tiny(tmp_path / "data", data__languages="eng")
+    retriever, features = start(experiment, tmp_path, "val")
+    audio = embed_clips(retriever, features, 16, WorkerGroup())
+    for limit, captions in ((1, ["tone"]), (0, ["tone", "sound"])):
+        texts = [f"{word} {index}" for index in range(10) for word in captions]
+        own = np.repeat(np.arange(10), len(captions))
+        expected = retrieval_metrics(audio, retriever.encode_text(texts), own)
+        got = evaluate(retriever, features, experiment, max_captions=limit)
+        for name, value in expected.items():
+            direction, metric = name.split("/")
+            assert got[f"{direction}/eng/{metric}"] == pytest.approx(value)
