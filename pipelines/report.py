@@ -2,6 +2,7 @@
 
 uv run python pipelines/report.py runs/sweep_noise-...
 uv run python pipelines/report.py runs/first runs/second --out runs/both
+uv run python pipelines/report.py s3://bucket/runs/sweep_noise --out report
 uv run python pipelines/report.py runs/sweep_noise-... --upload
 uv run python pipelines/report.py --experiment ray_atr --out runs/from_mlflow
 """
@@ -9,7 +10,6 @@ uv run python pipelines/report.py --experiment ray_atr --out runs/from_mlflow
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -22,8 +22,10 @@ from ray_atr.report import report_script
 class Options:
     """Write the report of run folders."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(help="run folders; read together")] = ()
-    out: Annotated[Path | None, tyro.conf.arg(help="folder to write (default: report/ in the first run folder)")] = None
+    runs: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(help="run folders or URLs (s3://...); read together")
+    ] = ()
+    out: Annotated[str | None, tyro.conf.arg(help="folder to write (default: report/ in the first run folder)")] = None
     upload: Annotated[bool, tyro.conf.arg(help="also send to MLflow what it lacks of these runs")] = False
     experiment: Annotated[
         str | None, tyro.conf.arg(help="read this MLflow experiment instead of run folders (MLFLOW_TRACKING_URI)")

@@ -10,7 +10,6 @@ Settings of the experiment are given as --dotted.path VALUE; --help-settings lis
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -25,8 +24,8 @@ class Options:
     """Train one experiment."""
 
     recipe: Annotated[str, tyro.conf.arg(help="experiment to start from: " + ", ".join(RECIPES))] = "quickstart"
-    out: Annotated[Path | None, tyro.conf.arg(help="run folder to make (default: runs/train-<time>)")] = None
-    resume: Annotated[Path | None, tyro.conf.arg(help="go on with this run folder, from its last checkpoint")] = None
+    out: Annotated[str | None, tyro.conf.arg(help="run folder to make, or a URL (default: runs/train-<time>)")] = None
+    resume: Annotated[str | None, tyro.conf.arg(help="go on with this run folder, from its last checkpoint")] = None
 
 
 def main() -> None:

@@ -8,40 +8,39 @@
     RUN/trials/<trial_id>/last, best     checkpoints
     RUN/report/                          tables, figures, page
 
-Every JSON file is written aside and renamed. A trial with a `result.json` is finished and is never run again.
+It lies on a file system or in an object store (`s3://bucket/runs/x`); there `objects/` and `checkpoint.json` stand in the
+place of `last` (training/mirror.py). Every file appears whole, and the one that says that the others are there is written
+last. A trial with a `result.json` is finished and is never run again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ray_atr.experiment import Experiment, load_experiment
 from ray_atr.override import flatten
+from ray_atr.storage import Location, StorageError, folders_in, is_there, locate, make_folder, reaching, write_text
 
 Status = str
-PENDING, RUNNING, FINISHED, FAILED = "pending", "running", "finished", "failed"
+PENDING, RUNNING, FINISHED, FAILED, STOPPED = "pending", "running", "finished", "failed", "stopped"
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON aside and rename it into place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    os.replace(aside, path)
+def write_json(path: Location, content: Any) -> None:
+    """Write JSON, whole, into a folder that exists."""
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file; ValueError names the file where it is not JSON."""
+def read_json(path: Location) -> Any:
+    """The content of a JSON file; ValueError names the file where it is not JSON, StorageError where it is gone."""
     try:
-        return json.loads(path.read_text())
+        with reaching(path):
+            return json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}: not JSON ({error})") from None
 
@@ -73,7 +72,7 @@ def trial_name(overrides: Mapping[str, Any]) -> str:
 class TrialFolder:
     """The files of one trial."""
 
-    folder: Path
+    folder: Location
 
     @property
     def trial_id(self) -> str:
@@ -81,22 +80,24 @@ class TrialFolder:
 
     @property
     def is_finished(self) -> bool:
-        return (self.folder / "result.json").is_file()
+        return is_there(self.folder / "result.json")
 
     def describe(self) -> dict[str, Any]:
         return read_json(self.folder / "trial.json")  # type: ignore[no-any-return]
 
     def update(self, **changes: Any) -> None:
-        path = self.folder / "trial.json"
-        write_json(path, {**(read_json(path) if path.is_file() else {}), **changes})
+        """Change entries of `trial.json`. StorageError where it is gone: it is never made anew from the changes alone."""
+        write_json(self.folder / "trial.json", {**self.describe(), **changes})
 
     def epochs(self) -> list[dict[str, Any]]:
         """The recorded epochs in order. A last line cut off by a kill is left out: its epoch will be recorded again."""
         path = self.folder / "metrics.jsonl"
-        if not path.is_file():
+        if not is_there(path):
             return []
+        with reaching(path):
+            lines = path.read_text(encoding="utf-8").splitlines()
         rows = []
-        for line in path.read_text().splitlines():
+        for line in lines:
             try:
                 rows.append(json.loads(line))
             except json.JSONDecodeError:
@@ -109,10 +110,7 @@ class TrialFolder:
         if any(row["epoch"] == metrics["epoch"] for row in rows):
             return False
         rows.append({**metrics, "time": time.time()})
-        path = self.folder / "metrics.jsonl"
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
-        aside.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        os.replace(aside, path)
+        write_text(self.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         return True
 
     def finish(self, final: Mapping[str, Any]) -> None:
@@ -140,29 +138,33 @@ def _evaluation_metrics(row: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run folder on disk."""
+    """A run folder, on a file system or in an object store."""
 
-    path: Path
+    path: Location
 
     @staticmethod
-    def create(path: Path, experiment: Experiment, info: Mapping[str, Any]) -> RunFolder:
+    def create(path: str | Location, experiment: Experiment, info: Mapping[str, Any]) -> RunFolder:
         """Make a new run folder. ValueError where it cannot be written or holds a run already."""
-        if (path / "sweep.json").exists():
-            raise ValueError(f"{path}: a run folder already; go on with --resume {path}, or choose another")
+        folder = locate(path)
+        if is_there(folder / "sweep.json"):
+            raise ValueError(f"{folder}: a run folder already; go on with --resume {folder}, or choose another")
         try:
-            (path / "trials").mkdir(parents=True, exist_ok=True)
-            write_json(path / "experiment.json", flatten(experiment))
-            write_json(path / "sweep.json", dict(info))
+            make_folder(folder / "trials")
+            write_json(folder / "experiment.json", flatten(experiment))
+            write_json(folder / "sweep.json", dict(info))
+        except StorageError as error:
+            raise ValueError(str(error)) from None
         except OSError as error:
-            raise ValueError(f"{path}: the run folder cannot be written ({error.strerror})") from None
-        return RunFolder(path)
+            raise ValueError(f"{folder}: the run folder cannot be written ({error.strerror})") from None
+        return RunFolder(folder)
 
     @staticmethod
-    def open(path: Path) -> RunFolder:
-        """Open an existing run folder. ValueError where it is none."""
-        if not (path / "sweep.json").is_file():
-            raise ValueError(f"{path}: not a run folder (sweep.json is missing)")
-        return RunFolder(path)
+    def open(path: str | Location) -> RunFolder:
+        """Open an existing run folder. ValueError where it is none; StorageError where its storage is away."""
+        folder = locate(path)
+        if not is_there(folder / "sweep.json"):
+            raise ValueError(f"{folder}: not a run folder (sweep.json is missing)")
+        return RunFolder(folder)
 
     @property
     def experiment(self) -> Experiment:
@@ -176,20 +178,22 @@ class RunFolder:
         return TrialFolder(self.path / "trials" / trial_id)
 
     def trials(self) -> Iterator[TrialFolder]:
-        for folder in sorted((self.path / "trials").iterdir()):
-            if (folder / "trial.json").is_file():
+        for folder in folders_in(self.path / "trials"):
+            if is_there(folder / "trial.json"):
                 yield TrialFolder(folder)
 
     def add_trial(self, overrides: Mapping[str, Any]) -> TrialFolder:
         """The folder of a trial, with its `trial.json` where that is not there yet."""
         trial = self.trial(make_trial_id(overrides))
-        if not (trial.folder / "trial.json").is_file():
-            trial.update(
-                trial_id=trial.trial_id,
-                name=trial_name(overrides),
-                overrides=dict(overrides),
-                status=PENDING,
-                error=None,
-                train_seconds=None,
-            )
+        if not is_there(trial.folder / "trial.json"):
+            make_folder(trial.folder)
+            described = {
+                "trial_id": trial.trial_id,
+                "name": trial_name(overrides),
+                "overrides": dict(overrides),
+                "status": PENDING,
+                "error": None,
+                "train_seconds": None,
+            }
+            write_json(trial.folder / "trial.json", described)
         return trial

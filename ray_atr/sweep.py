@@ -19,8 +19,9 @@ from ray_atr.override import flatten, override
 from ray_atr.run_folder import FAILED, RUNNING, RunFolder, TrialFolder
 from ray_atr.runtime import start_ray
 from ray_atr.settings import refuse
+from ray_atr.storage import is_there
 from ray_atr.training.prepare import check_inputs, prepare
-from ray_atr.training.run import ERROR_FILE, WORKER_CPU_SHARE, TrialError, cpus_of_a_trial, run_trial
+from ray_atr.training.run import ERROR_FILE, WORKER_CPU_SHARE, TrialError, cpus_of_a_trial, ray_storage, run_trial
 
 # A trial's own process only waits for its workers; Tune refuses 0.
 TRIAL_PROCESS_CPUS = 0.01
@@ -143,7 +144,7 @@ def _run_with_tune(
         tune_config=tune.TuneConfig(max_concurrent_trials=slots, reuse_actors=True),
         run_config=tune.RunConfig(
             name=f"tune-{time.strftime('%Y%m%d-%H%M%S')}",
-            storage_path=str(run.path / "ray"),
+            storage_path=ray_storage(run.path),
             callbacks=[_recorder(run, listeners)],
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=0),
@@ -163,13 +164,13 @@ def _trainable(config: dict[str, Any], run: str, home: str) -> None:
     from ray import tune
     from ray.tune.integration.ray_train import TuneReportCallback
 
-    folder = RunFolder.open(Path(run))
+    folder = RunFolder.open(run)
     trial = folder.trial(config["trial_id"])
     experiment = override(folder.experiment, trial.describe()["overrides"])
     (trial.folder / ERROR_FILE).unlink(missing_ok=True)
     callbacks = [TuneReportCallback()] if experiment.scaling.workers else []
     run_trial(experiment, trial.folder, Path(home), callbacks, lambda metrics: tune.report(dict(metrics)))
-    if (trial.folder / ERROR_FILE).is_file():
+    if is_there(trial.folder / ERROR_FILE):
         raise TrialError((trial.folder / ERROR_FILE).read_text())
 
 
@@ -220,7 +221,7 @@ def _own_metrics(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def _error_of(folder: TrialFolder, trial: Any) -> str:
     path = folder.folder / ERROR_FILE
-    if path.is_file():
+    if is_there(path):
         return path.read_text().strip()
     text = str((getattr(trial, "error_file", "") and Path(trial.error_file).read_text()) or "the trial's process died")
     lines = [line for line in text.strip().splitlines() if line.strip()]

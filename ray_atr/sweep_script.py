@@ -33,8 +33,10 @@ class SweepOptions:
     recipe: Annotated[str, tyro.conf.arg(help="experiment to start from: " + ", ".join(RECIPES))] = "quickstart"
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(help="seeds, averaged in the report")] = (0,)
     concurrency: Annotated[int | None, tyro.conf.arg(help="trials at a time (default: as many as fit)")] = None
-    out: Annotated[Path | None, tyro.conf.arg(help="run folder to make (default: runs/<script>-<time>)")] = None
-    resume: Annotated[Path | None, tyro.conf.arg(help="go on with this run folder; finished trials are kept")] = None
+    out: Annotated[
+        str | None, tyro.conf.arg(help="run folder to make, or a URL such as s3://... (default: runs/<script>-<time>)")
+    ] = None
+    resume: Annotated[str | None, tyro.conf.arg(help="go on with this run folder; finished trials are kept")] = None
     retry_failed: Annotated[bool, tyro.conf.arg(help="with --resume: run failed trials again")] = False
 
     def run(self, name: str, settings: Mapping[str, str], points: Sequence[Mapping[str, Any]]) -> None:
@@ -57,8 +59,8 @@ def run_sweep_script(
     settings: Mapping[str, str],
     points: Sequence[Mapping[str, Any]],
     *,
-    out: Path | None = None,
-    resume: Path | None = None,
+    out: str | None = None,
+    resume: str | None = None,
     concurrency: int | None = None,
     retry_failed: bool = False,
 ) -> None:
@@ -110,8 +112,8 @@ def _open_or_create(
     experiment: Experiment,
     settings: Mapping[str, str],
     points: Sequence[Mapping[str, Any]],
-    out: Path | None,
-    resume: Path | None,
+    out: str | None,
+    resume: str | None,
 ) -> RunFolder:
     varied = list(dict.fromkeys(path for point in points for path in point))
     if resume is None:
@@ -124,8 +126,8 @@ def _open_or_create(
             "code": code_version(),
             "command": shlex.join([Path(sys.executable).name, *sys.argv]),
         }
-        return RunFolder.create(folder.resolve(), experiment, info)
-    run = RunFolder.open(resume.resolve())
+        return RunFolder.create(folder, experiment, info)
+    run = RunFolder.open(resume)
     if run.info["name"] != name:
         raise ValueError(f"{resume}: a run of {run.info['name']}, not of {name}")
     kept, wanted = flatten(run.experiment), flatten(experiment)

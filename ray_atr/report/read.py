@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from ray_atr.run_folder import FINISHED, SHORT_NAMES, RunFolder, TrialFolder, read_json
+from ray_atr.storage import Location
 
 NOISE = "data.noise.ratio"
 SEED = "seed"
@@ -33,7 +33,7 @@ class Runs:
     """Paths that differ between trials, the objective first, the seed left out."""
     infos: list[Mapping[str, Any]]
     experiments: list[Mapping[str, Any]]
-    folders: list[Path]
+    folders: list[Location]
     histories: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Trial id -> its epochs."""
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -63,9 +63,9 @@ class Runs:
         return sorted(self.finished["measured_on"].unique())
 
 
-def read_runs(folders: Sequence[Path | str]) -> Runs:
+def read_runs(folders: Sequence[Location | str]) -> Runs:
     """Read run folders. Raises ValueError for a folder that is none, and for folders that hold no trial."""
-    runs = [RunFolder.open(Path(folder)) for folder in folders]
+    runs = [RunFolder.open(folder) for folder in folders]
     rows: list[dict[str, Any]] = []
     histories: dict[str, list[dict[str, Any]]] = {}
     overrides: dict[str, dict[str, Any]] = {}

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from ray_atr.report.write import summary_table, write_report
 from ray_atr.run_folder import read_json
 from ray_atr.runtime import home
+from ray_atr.storage import Location, locate
 from ray_atr.tracking import fetch_experiment, mlflow_command, store_of, upload
 
 
 def report_script(
-    runs: Sequence[Path],
+    runs: Sequence[str | Location],
     *,
-    out: Path | None = None,
+    out: str | Location | None = None,
     is_upload: bool = False,
     experiment: str | None = None,
     register: str | None = None,
@@ -36,8 +36,10 @@ def report_script(
         raise ValueError(str(error)) from None
 
 
-def _folders(runs: Sequence[Path], out: Path | None, experiment: str | None, *, is_writing: bool) -> list[Path]:
-    folders = [Path(folder) for folder in runs]
+def _folders(
+    runs: Sequence[str | Location], out: str | Location | None, experiment: str | None, *, is_writing: bool
+) -> list[Location]:
+    folders = [locate(folder) for folder in runs]
     if experiment is None:
         if not folders:
             raise ValueError("runs: got none; give one or more run folders, or --experiment NAME")
@@ -45,10 +47,10 @@ def _folders(runs: Sequence[Path], out: Path | None, experiment: str | None, *, 
     if folders or is_writing:
         raise ValueError("--experiment: reads from MLflow; it takes no run folders, --upload or --register")
     store = store_of(home() / "runs" / "any")
-    return fetch_experiment(experiment, store, out or home() / "runs" / f"from_mlflow_{experiment}")
+    return fetch_experiment(experiment, store, locate(out or home() / "runs" / f"from_mlflow_{experiment}"))
 
 
-def _write(folders: Sequence[Path], out: Path | None) -> None:
+def _write(folders: Sequence[Location], out: str | Location | None) -> None:
     paths = write_report(*folders, out=out)
     for folder in folders:
         print(summary_table(folder) + "\n")
@@ -57,14 +59,14 @@ def _write(folders: Sequence[Path], out: Path | None) -> None:
         print(f"        {path}")
 
 
-def _upload(folders: Sequence[Path]) -> None:
+def _upload(folders: Sequence[Location]) -> None:
     for folder in folders:
         settings = read_json(folder / "experiment.json")
         run_id = upload(folder, experiment_name=str(settings.get("tracking.experiment_name", "ray_atr")))
         print(f"MLflow run {run_id} holds everything of {folder}; compare with\n  {mlflow_command(folder)}")
 
 
-def _register(folders: Sequence[Path], name: str) -> None:
+def _register(folders: Sequence[Location], name: str) -> None:
     # MLflow's model format takes seconds to import, and few reports need it.
     from ray_atr.tracking.model import register_model
 

@@ -13,44 +13,44 @@ from ray_atr.report.page import Figure, render
 from ray_atr.report.pareto import draw_pareto
 from ray_atr.report.read import NOISE, Runs, read_runs
 from ray_atr.report.tables import Table, recall_table
+from ray_atr.storage import Location, locate, sent
 
 
 @dataclass(frozen=True)
 class ReportPaths:
     """The files of a report."""
 
-    page: Path
-    table_csv: Path
-    table_markdown: Path
-    figures: tuple[Path, ...]
+    page: Location
+    table_csv: Location
+    table_markdown: Location
+    figures: tuple[Location, ...]
 
 
-def write_report(run_folder: Path | str, *more: Path | str, out: Path | None = None) -> ReportPaths:
+def write_report(run_folder: Location | str, *more: Location | str, out: Location | str | None = None) -> ReportPaths:
     """Read one or several run folders and write report.html, table.csv, trials.csv, table.md and the figures.
 
     They go to `out`, by default `report/` in the first folder. A sweep that is still running, or that has failed trials, is
     reported as far as it is. Raises ValueError where a folder is no run folder or holds no trial.
     """
     runs = read_runs([run_folder, *more])
-    folder = Path(out) if out is not None else runs.folders[0] / "report"
-    folder.mkdir(parents=True, exist_ok=True)
+    place = locate(out) if out is not None else runs.folders[0] / "report"
     tables = main_tables(runs)
     layouts = paper_layouts(runs)
-    figures = _figures(runs, folder)
-    paths = ReportPaths(
-        page=folder / "report.html",
-        table_csv=folder / "table.csv",
-        table_markdown=folder / "table.md",
-        figures=tuple(figure.path for figure in figures),
+    with sent(place) as folder:
+        figures = _figures(runs, folder)
+        aggregate(runs).to_csv(folder / "table.csv", index=False)
+        runs.trials.to_csv(folder / "trials.csv", index=False)
+        (folder / "table.md").write_text("\n".join(table.to_markdown() for table in (*tables, *layouts)))
+        (folder / "report.html").write_text(render(runs, tables, layouts, figures))
+    return ReportPaths(
+        page=place / "report.html",
+        table_csv=place / "table.csv",
+        table_markdown=place / "table.md",
+        figures=tuple(place / figure.path.name for figure in figures),
     )
-    aggregate(runs).to_csv(paths.table_csv, index=False)
-    runs.trials.to_csv(folder / "trials.csv", index=False)
-    paths.table_markdown.write_text("\n".join(table.to_markdown() for table in (*tables, *layouts)))
-    paths.page.write_text(render(runs, tables, layouts, figures))
-    return paths
 
 
-def summary_table(run_folder: Path | str) -> str:
+def summary_table(run_folder: Location | str) -> str:
     """The table a terminal shows at the end of a sweep: R@1 and R@10, both directions, and how many trials are missing."""
     runs = read_runs([run_folder])
     if runs.finished.empty:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray_atr.experiment import Experiment
 from ray_atr.override import flatten, override
 from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, make_trial_id, trial_name, write_json
 from ray_atr.settings import nearest
+from ray_atr.storage import Location, is_there, make_folder, write_text
 from ray_atr.tracking.store import Store
 from ray_atr.tracking.tracker import OVERRIDES_TAG, SWEEP_TAG, TRIAL_TAG
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 STATUS = {"FINISHED": FINISHED, "FAILED": FAILED, "RUNNING": RUNNING, "SCHEDULED": PENDING, "KILLED": PENDING}
 
 
-def fetch_experiment(name: str, store: Store, out: Path) -> list[Path]:
+def fetch_experiment(name: str, store: Store, out: Location) -> list[Location]:
     """Write each sweep of an MLflow experiment as a run folder under `out`; the folders, oldest first.
 
     A folder that is there already is kept as it is. Checkpoints are not fetched. Raises ValueError where the store has no
@@ -55,15 +55,15 @@ def _all_runs(client: MlflowClient, experiment_id: str) -> list[Run]:
             return runs
 
 
-def _write(client: MlflowClient, parent: Run, runs: list[Run], out: Path) -> Path:
+def _write(client: MlflowClient, parent: Run, runs: list[Run], out: Location) -> Location:
     sweep_id = parent.data.tags[SWEEP_TAG]
     folder = out / sweep_id
-    if (folder / "sweep.json").is_file():
+    if is_there(folder / "sweep.json"):
         return folder
     trials = [run for run in runs if run.data.tags.get(SWEEP_TAG) == sweep_id and TRIAL_TAG in run.data.tags]
     for trial in trials:
         _write_trial(client, trial, folder)
-    (folder / "trials").mkdir(parents=True, exist_ok=True)
+    make_folder(folder / "trials")
     write_json(folder / "experiment.json", _settings(parent.data.params))
     write_json(folder / "tracking.json", {"sweep_id": sweep_id})
     # Written last: its presence says that the folder is whole.
@@ -88,7 +88,7 @@ def _sweep_info(parent: Run, trials: list[Run]) -> dict[str, Any]:
     }
 
 
-def _write_trial(client: MlflowClient, run: Run, folder: Path) -> None:
+def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
     overrides = json.loads(run.data.tags[OVERRIDES_TAG])
     trial_id = run.data.tags[TRIAL_TAG]
     trial = folder / "trials" / trial_id
@@ -104,8 +104,8 @@ def _write_trial(client: MlflowClient, run: Run, folder: Path) -> None:
                 row = rows.setdefault(point.step, {"epoch": point.step, "time": point.timestamp / 1000})
                 row[name] = point.value
     epochs = [rows[step] for step in sorted(rows)]
-    trial.mkdir(parents=True, exist_ok=True)
-    (trial / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in epochs))
+    make_folder(trial)
+    write_text(trial / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in epochs))
     seconds = epochs[-1].get("seconds/train") if epochs else None
     if "best_epoch" in run.data.metrics:
         write_json(trial / "result.json", _result(run.data.metrics, final, seconds))

@@ -17,6 +17,7 @@ from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 import ray_atr
 from ray_atr.run_folder import RunFolder, TrialFolder, read_json
 from ray_atr.settings import nearest, refuse
+from ray_atr.storage import Location, fetched, folders_in
 from ray_atr.tracking.store import Store, store_of
 from ray_atr.tracking.tracker import Tracker, upload
 
@@ -98,7 +99,7 @@ def best_trial(run: RunFolder) -> TrialFolder:
 
 
 def register_model(
-    run_folder: Path | str, *, trial_id: str | None = None, name: str | None = None, store: Store | None = None
+    run_folder: Location | str, *, trial_id: str | None = None, name: str | None = None, store: Store | None = None
 ) -> str:
     """Log a trial's retriever to its MLflow run as a model, with signature and code; the model's URI.
 
@@ -106,11 +107,12 @@ def register_model(
     MLflow lacks of the run folder is sent first. Raises ValueError for an unknown trial or one without a saved retriever,
     ConnectionError where MLflow is away.
     """
-    run = RunFolder.open(Path(run_folder))
+    run = RunFolder.open(run_folder)
     trial = best_trial(run) if trial_id is None else _named(run, trial_id)
-    weights = trial.folder / BEST
-    if not weights.is_dir():
-        raise ValueError(f"{weights}: no saved retriever; the trial has not finished an epoch with a validation")
+    if not folders_in(trial.folder / BEST):
+        raise ValueError(
+            f"{trial.folder / BEST}: no saved retriever; the trial has not finished an epoch with a validation"
+        )
     store = store or store_of(run.path)
     settings = read_json(run.path / "experiment.json")
     experiment_name = str(settings.get("tracking.experiment_name", "ray_atr"))
@@ -120,21 +122,20 @@ def register_model(
     ).trial_run_id(trial.trial_id)
     if run_id is None:
         raise ConnectionError(f"MLflow at {store.uri}: cannot be reached")
-    from ray_atr.models.retriever import Retriever
-
-    width = Retriever.from_pretrained(weights).settings.embedding_width
     mlflow.set_tracking_uri(store.uri)
     # They tell of each file they copy, and warn of pickles and missing examples, which mean nothing to who registers.
     for logger in ("mlflow.utils.uv_utils", "mlflow.utils.environment", "mlflow.pyfunc"):
         logging.getLogger(logger).setLevel(logging.ERROR)
-    with mlflow.start_run(run_id=run_id):
+    from ray_atr.models.retriever import Retriever
+
+    with fetched(trial.folder / BEST) as weights, mlflow.start_run(run_id=run_id):
         logged = mlflow.pyfunc.log_model(
             name="retriever",
             python_model=RetrieverModel(),
             artifacts={"retriever": str(weights)},
             code_paths=[str(Path(ray_atr.__file__).parent)],
             pip_requirements=[f"{package}=={importlib.metadata.version(package)}" for package in PACKAGES],
-            signature=signature(width),
+            signature=signature(Retriever.from_pretrained(weights).settings.embedding_width),
             registered_model_name=name,
         )
     return str(logged.model_uri)

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
+from ray_atr.runtime import home
+from ray_atr.storage import Location, locate
+
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
@@ -84,16 +87,17 @@ class Store:
             return str(found.experiment_id)
 
 
-def store_of(run_folder: Path) -> Store:
-    """The store that a run folder's results go to."""
+def store_of(run_folder: str | Location) -> Store:
+    """The store that a run folder's results go to. A database cannot lie in an object store: it is in `home()/runs` then."""
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     if uri:
         return Store(uri=uri, artifacts=None)
-    folder = run_folder.resolve().parent
+    place = locate(run_folder)
+    folder = place.parent if isinstance(place, Path) else home() / "runs"
     return Store(uri=f"sqlite:///{folder / DATABASE}", artifacts=folder / ARTIFACTS)
 
 
-def mlflow_command(run_folder: Path) -> str:
+def mlflow_command(run_folder: str | Location) -> str:
     """The one command that opens the comparison of runs in a browser, on the loopback address."""
     store = store_of(run_folder)
     if store.is_server:

@@ -13,12 +13,22 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from ray_atr.override import flatten, override
-from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, RunFolder, TrialFolder, read_json, write_json
+from ray_atr.run_folder import (
+    FAILED,
+    FINISHED,
+    PENDING,
+    RUNNING,
+    STOPPED,
+    RunFolder,
+    TrialFolder,
+    read_json,
+    write_json,
+)
+from ray_atr.storage import Location, fetched, folders_in, is_there, locate
 from ray_atr.tracking.store import PORT, Store, store_of
 from ray_atr.tracking.system import watch_system
 
@@ -37,7 +47,7 @@ OVERRIDES_TAG = "ray_atr.overrides"
 EPOCHS_TAG = "ray_atr.epochs_sent"
 """Number of an epoch up to which a trial's metrics are in MLflow; sent together with them."""
 
-STATUS = {PENDING: "SCHEDULED", RUNNING: "RUNNING", FINISHED: "FINISHED", FAILED: "FAILED"}
+STATUS = {PENDING: "SCHEDULED", RUNNING: "RUNNING", FINISHED: "FINISHED", STOPPED: "KILLED", FAILED: "FAILED"}
 NOT_METRICS = ("epoch", "step", "time")
 """What an epoch's row holds that MLflow has its own place for, or that would head its list of metrics for nothing."""
 MAX_PARAM, MAX_TAG = 6000, 5000
@@ -58,7 +68,7 @@ class Tracker:
 
     def __init__(
         self,
-        run_folder: Path,
+        run_folder: str | Location,
         *,
         experiment_name: str = "ray_atr",
         store: Store | None = None,
@@ -66,7 +76,7 @@ class Tracker:
         sample_seconds: float | None = SAMPLE_SECONDS,
         is_patient: bool = False,
     ) -> None:
-        self.run_folder = Path(run_folder)
+        self.run_folder = locate(run_folder)
         self.experiment_name = experiment_name
         self.store = store or store_of(self.run_folder)
         self.retry_seconds = retry_seconds
@@ -141,14 +151,14 @@ class Tracker:
         return result
 
 
-def upload(run_folder: Path, *, experiment_name: str = "ray_atr", store: Store | None = None) -> str:
+def upload(run_folder: str | Location, *, experiment_name: str = "ray_atr", store: Store | None = None) -> str:
     """Send everything a run folder holds and MLflow lacks, nothing twice; the parent's run id.
 
     Raises ConnectionError where MLflow cannot be reached or refuses.
     """
     tracker = Tracker(run_folder, experiment_name=experiment_name, store=store, sample_seconds=None, is_patient=True)
     trials = [trial.describe()["status"] for trial in RunFolder.open(tracker.run_folder).trials()]
-    is_complete = all(status in (FINISHED, FAILED) for status in trials)
+    is_complete = all(status in (FINISHED, STOPPED, FAILED) for status in trials)
     tracker.start_sweep()
     run_id = tracker.parent_run_id() if tracker.finish_sweep(is_complete=is_complete) else None
     if run_id is None:
@@ -159,7 +169,7 @@ def upload(run_folder: Path, *, experiment_name: str = "ray_atr", store: Store |
 class _Connection:
     """A client and the runs of one sweep, found again by their tags."""
 
-    def __init__(self, folder: Path, client: MlflowClient, experiment_id: str, sweep_id: str) -> None:
+    def __init__(self, folder: Location, client: MlflowClient, experiment_id: str, sweep_id: str) -> None:
         self.run = RunFolder.open(folder)
         self.info = self.run.info
         self.sweep_id = sweep_id
@@ -202,11 +212,12 @@ class _Connection:
     def finish(self, is_complete: bool) -> bool:
         for trial in self.run.trials():
             self.send_trial(trial.trial_id, is_stopped=not is_complete)
-        report = self.run.path / "report"
-        if report.is_dir():
-            self.client.log_artifacts(self.parent.info.run_id, str(report), "report")
+        parent = self.parent.info.run_id
+        if folders_in(self.run.path / "report"):
+            with fetched(self.run.path / "report") as report:
+                self.client.log_artifacts(parent, str(report), "report")
         for name in ("experiment.json", "sweep.json"):
-            self.client.log_artifact(self.parent.info.run_id, str(self.run.path / name))
+            self.client.log_text(parent, (self.run.path / name).read_text(encoding="utf-8"), name)
         self._set_status(None, "FINISHED" if is_complete else "KILLED")
         return True
 
@@ -245,10 +256,10 @@ class _Connection:
 
     def _sweep_tags(self) -> dict[str, str]:
         space = "\n".join(f"- `{path}`: {spec}" for path, spec in (self.info.get("space") or {}).items())
-        note = f"`{self.info.get('command', '')}`\n\n{space}\n\nRun folder: `{self.run.path.resolve()}`"
+        note = f"`{self.info.get('command', '')}`\n\n{space}\n\nRun folder: `{self.run.path}`"
         data = self.info.get("data") or {}
         tags = {f"data.{key}": str(value) for key, value in data.items()}
-        return {"mlflow.note.content": note, "run_folder": str(self.run.path.resolve()), **tags, **self._source_tags()}
+        return {"mlflow.note.content": note, "run_folder": str(self.run.path), **tags, **self._source_tags()}
 
     def _source_tags(self) -> dict[str, str]:
         code = {key: str(value) for key, value in (self.info.get("code") or {}).items()}
@@ -294,12 +305,11 @@ class _Connection:
     def _send_result(self, trial: TrialFolder) -> None:
         if not trial.is_finished or trial.trial_id in self.is_final:
             return
-        path = trial.folder / "result.json"
-        result = read_json(path)
+        result = read_json(trial.folder / "result.json")
         final = {f"best/{name}": value for name, value in (result.get("val") or {}).items()}
         final |= {f"test/{name}": value for name, value in (result.get("test") or {}).items()}
         best = int(result["best_epoch"])
-        self._log(trial.trial_id, {**final, "best_epoch": best}, epoch=best, time_seconds=path.stat().st_mtime)
+        self._log(trial.trial_id, {**final, "best_epoch": best}, epoch=best, time_seconds=_last_time(trial))
         self.is_final.add(trial.trial_id)
 
     def _set_status(self, trial_id: str | None, status: str) -> None:
@@ -334,12 +344,18 @@ class _Connection:
         self.client.log_batch(run_id, metrics=all_metrics, params=all_params, tags=all_tags)
 
 
-def _sweep_id(folder: Path) -> str:
+def _last_time(trial: TrialFolder) -> float | None:
+    """When the trial recorded its last epoch, in seconds of the epoch; None where it recorded none."""
+    rows = trial.epochs()
+    return rows[-1].get("time") if rows else None
+
+
+def _sweep_id(folder: Location) -> str:
     """The identity of a sweep in MLflow, made once and kept in the run folder, so that moving the folder keeps it."""
     path = folder / "tracking.json"
-    if path.is_file():
+    if is_there(path):
         return str(read_json(path)["sweep_id"])
-    sweep_id = f"{folder.resolve().name}-{uuid.uuid4().hex[:8]}"
+    sweep_id = f"{folder.name}-{uuid.uuid4().hex[:8]}"
     write_json(path, {"sweep_id": sweep_id})
     return sweep_id
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from ray_atr.data.cache import ensure_features
 from ray_atr.data.features import open_features
 from ray_atr.data.plan import check_batch_size
-from ray_atr.data.shards import read_manifest
+from ray_atr.data.shards import open_folder, read_manifest
 from ray_atr.data.soundscapes import SPLITS, ensure_soundscapes
 from ray_atr.experiment import Experiment
 from ray_atr.models.text.tokenizer import train_tokenizer
@@ -25,9 +25,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Prepared:
-    """Where the inputs of a run lie; plain paths, to be sent to workers."""
+    """Where the inputs of a run lie; plain paths, and the data set's URL where it has one, to be sent to workers."""
 
-    data: Path
+    data: str
     data_hash: str
     features: Path
     tokenizer: Path | None
@@ -71,7 +71,7 @@ def check_inputs(experiment: Experiment) -> None:
         splits = {split: data.soundscapes.num_clips(split) for split in SPLITS}
         wish = "--data.soundscapes.languages"
     else:
-        manifest = read_manifest(Path(data.source).expanduser())
+        manifest = read_manifest(data.source)
         where, languages, wish = manifest.folder, manifest.languages, "--data.languages"
         splits = {split: manifest.num_rows_of(split) for split in manifest.splits}
     missing = [language for language in data.languages if language not in languages]
@@ -87,11 +87,11 @@ def check_inputs(experiment: Experiment) -> None:
     check_batch_size(splits[data.train_split], experiment.train.batch_size, experiment.scaling.workers)
 
 
-def data_folder(experiment: Experiment, home: Path, *, say: Say = print) -> Path:
-    """The folder of the experiment's data set; the synthetic one is made where it does not exist yet."""
+def data_folder(experiment: Experiment, home: Path, *, say: Say = print) -> str:
+    """The folder or URL of the experiment's data set; the synthetic one is made where it does not exist yet."""
     if experiment.data.source != "soundscapes":
-        return Path(experiment.data.source).expanduser().resolve()
-    return ensure_soundscapes(experiment.data.soundscapes, home / "data", say=say)
+        return open_folder(experiment.data.source).name
+    return str(ensure_soundscapes(experiment.data.soundscapes, home / "data", say=say))
 
 
 def _tokenizer(experiment: Experiment, data_hash: str, features: Path, home: Path) -> Path | None:
