@@ -18,7 +18,7 @@ import psutil
 import ray
 import torch
 
-from ray_atr.knowledge.actor import start_knowledge_base, stop_knowledge_base
+from ray_atr.knowledge.actor import start_knowledge_base
 from ray_atr.knowledge.base import BaseSettings, Entries
 from ray_atr.knowledge.refreshing import SnapshotClient
 from ray_atr.objectives.knowledge import Ask
@@ -90,7 +90,7 @@ def main() -> None:
             print(f"worker {number}: {(new - old) / MIB:8.1f} MiB private memory added, opened in {seconds:.2f} s")
         added = sum(after) - sum(before)
         print(f"{options.workers} workers add {added / MIB:,.1f} MiB = {added / size:.3f} snapshots")
-        stop_knowledge_base(host)
+        host.close()
     ray.shutdown()
 
 

@@ -19,7 +19,6 @@ from ray_atr.models.retriever import ModelSettings
 from ray_atr.objectives import PRESETS, Objective
 from ray_atr.override import flatten, override
 from ray_atr.settings import Settings, refuse, setting
-from ray_atr.storage import Location
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 OPTIMIZERS = ("adamw", "adam")
@@ -92,6 +91,18 @@ class ScalingSettings(Settings):
     cpus_per_worker: float = setting(1.0, "CPUs of one worker", above=0)
     gpus_per_worker: float = setting(0.0, "GPUs of one worker, may be a share of one", at_least=0)
     max_failures: int = setting(1, "times a trial's workers are restarted from the last checkpoint", at_least=0)
+    encoders: int = setting(
+        0,
+        "processes that encode a knowledge base's source, through Ray Data; 0: the base's own process does. They start anew "
+        "at each refresh, so they pay where encoding takes minutes",
+        at_least=0,
+    )
+    cpus_per_encoder: float = setting(
+        0.0, "CPUs kept for one encoder of a knowledge base; 0: it runs on what the others leave", at_least=0
+    )
+    gpus_per_encoder: float = setting(
+        0.0, "GPUs of one encoder of a knowledge base, may be a share of one; 0: it encodes on the CPU", at_least=0
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +113,9 @@ class EvaluationSettings(Settings):
     batch_size: int = setting(64, "clips or captions embedded at a time", at_least=1)
     validation_captions: int = setting(
         0, "captions a clip and language that a validation during training asks for; 0: all of them", at_least=0
+    )
+    probe_clips: int = setting(
+        64, "clips of a knowledge base's source whose drift is measured at the end of each epoch; 0: none", at_least=0
     )
     select_by: str = setting(
         "text_to_audio/eng/recall_at_1", "validation metric whose best epoch is kept; higher is better"
@@ -144,7 +158,7 @@ def save_experiment(experiment: Experiment, path: Path) -> None:
     path.write_text(json.dumps(flatten(experiment), indent=1, ensure_ascii=False) + "\n")
 
 
-def load_experiment(path: Location) -> Experiment:
+def load_experiment(path: Path) -> Experiment:
     """Read what `save_experiment` wrote. ValueError names the file and the setting that is not understood."""
     try:
         content: dict[str, Any] = json.loads(path.read_text())

@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import ObjectLostError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ray_atr.knowledge.base import BaseSettings, Snapshot
 from ray_atr.knowledge.refreshing import Encode, KnowledgeBase, Outcome
@@ -95,6 +96,10 @@ class ActorHost:
         """Forget what is later than a version."""
         ray.get(self.actor.rewind.remote(version))
 
+    def close(self) -> None:
+        """End the actor; what it wrote stays."""
+        ray.kill(self.actor)
+
 
 def actor_name(run: str) -> str:
     """The name under which a run's base is found in the namespace `ray_atr`."""
@@ -128,6 +133,8 @@ def start_knowledge_base(
             max_restarts=-1,
             max_task_retries=-1,
             max_concurrency=clients + 4,
+            # Beside the worker that starts it, which copies the versions to the run's storage with each checkpoint.
+            scheduling_strategy=NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True),
         )
         .remote(encode, settings, str(folder), keep)
     )
@@ -137,8 +144,3 @@ def start_knowledge_base(
 def find_knowledge_base(run: str) -> ActorHost:
     """The base that another process started. ValueError where there is none."""
     return ActorHost(ray.get_actor(actor_name(run), namespace=NAMESPACE))
-
-
-def stop_knowledge_base(host: ActorHost) -> None:
-    """End the actor; what it wrote stays."""
-    ray.kill(host.actor)

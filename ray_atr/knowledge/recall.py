@@ -52,6 +52,9 @@ class LocalBatch:
 class Recall:
     """No memory: the base of the others."""
 
+    latest: Any = None
+    """What the last `retrieve` returned."""
+
     def begin_epoch(self, epoch: int, step: int, weights: Callable[[], Any]) -> None:
         """An epoch begins before global step `step`."""
 
@@ -76,12 +79,17 @@ class Recall:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
 
+    def close(self) -> None:
+        """The run has ended: what it kept elsewhere may go."""
+
 
 class BaseRecall(Recall):
     """A refreshed knowledge base (ASK, ANCE)."""
 
     def __init__(self, client: SnapshotClient, knowledge: Based, seed: int, ids: Sequence[str]) -> None:
         self.client, self.knowledge, self.seed = client, knowledge, seed
+        self.found: Positions | None = None
+        """What the last global batch retrieved."""
         self.written = WriteThrough(ids) if knowledge.refresh == "write_through" else None
 
     def begin_epoch(self, epoch: int, step: int, weights: Callable[[], Any]) -> None:
@@ -105,7 +113,9 @@ class BaseRecall(Recall):
         found = self.client.search(batch.audio, batch.text, batch.mask, batch.clip_ids)
         if isinstance(self.knowledge, Ance):
             found = draw_from_pool(found, batch.clip_ids, self.knowledge.negatives, self.seed, batch.step)
-        return self.client.look_up(Positions(*(gather(part) for part in found)))
+        self.found = Positions(*(gather(part) for part in found))
+        self.latest = self.client.look_up(self.found)
+        return self.latest
 
     def after_step(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
         """Keep what the step embedded, for a write-through refresh."""
@@ -128,6 +138,11 @@ class BaseRecall(Recall):
         if self.written is not None and "written" in state:
             self.written.load_state_dict(state["written"])
 
+    def close(self) -> None:
+        """End the base; its folder stays."""
+        if self.client.is_publisher:
+            self.client.host.close()
+
 
 class SupportRecall(Recall):
     """A support set of earlier embeddings (NNCLR)."""
@@ -137,7 +152,8 @@ class SupportRecall(Recall):
 
     def retrieve(self, batch: LocalBatch, gather: Gather) -> Any:
         """The nearest earlier embeddings."""
-        return self.queue.nearest(gather(batch.audio.detach()), gather(batch.text.detach()))
+        self.latest = self.queue.nearest(gather(batch.audio.detach()), gather(batch.text.detach()))
+        return self.latest
 
     def after_step(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
         """The batch joins the support set."""
@@ -165,7 +181,8 @@ class MomentumRecall(Recall):
         """The momentum encoders' keys of the batch, and the queue."""
         audio, text = batch.embed_with(self.follower.module)
         self._keys = gather(audio.detach().float()), gather(text.detach().float())
-        return self.queue.keys(*self._keys)
+        self.latest = self.queue.keys(*self._keys)
+        return self.latest
 
     def after_step(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
         """The batch's keys join the queue, and the momentum encoders follow."""

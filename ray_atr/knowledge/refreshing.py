@@ -156,6 +156,8 @@ class Host(Protocol):
 
     def rewind(self, version: int) -> None: ...
 
+    def close(self) -> None: ...
+
 
 @dataclass
 class Pending:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ import numpy as np
 import pyarrow.json
 import pyarrow.parquet as pq
 import torch
+from numpy.typing import NDArray
 
 from ray_atr.data.cache import ensure_features
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import FeatureSet, open_features
 from ray_atr.experiment import Experiment
 from ray_atr.knowledge.base import Entries
-from ray_atr.knowledge.refreshing import Encode, Host
+from ray_atr.knowledge.refreshing import Host
 from ray_atr.models.retriever import Retriever, build_retriever, metric_arguments
 from ray_atr.objectives.knowledge.based import Based
 from ray_atr.override import flatten, override
@@ -25,12 +27,43 @@ from ray_atr.training.prepare import Prepared
 from ray_atr.training.texts import TextBatcher
 from ray_atr.training.validation import embed_clips
 
-MakeHost = Callable[[Based, Encode, Path, WorkerGroup], Host]
+MakeHost = Callable[[Based, "SourceEncoder", Path, WorkerGroup], Host]
 """Starts a run's base, or finds the one that its first worker started."""
+
+BLOCK = 256
+"""Clips that are encoded together: the same whoever encodes them, so that a base does not depend on how many do."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a base holds: the clips, and the caption that each has in each of the base's languages (`captions[k][n]`)."""
+
+    features: FeatureSet
+    languages: list[str]
+    captions: list[list[str]]
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @torch.no_grad()
+    def encode(self, retriever: Retriever, rows: NDArray[np.int64]) -> Entries:
+        """The entries of some rows, as the retriever embeds them in evaluation mode; its mode is left as it was."""
+        was_training = retriever.training
+        retriever.eval()
+        texts = TextBatcher(retriever)
+        audio = embed_clips(retriever, self.features, 64, WorkerGroup(device=retriever.device), rows)
+        of_languages = [
+            texts.embed([(captions[row], language) for row in rows])
+            for language, captions in zip(self.languages, self.captions, strict=True)
+        ]
+        retriever.train(was_training)
+        there = np.array([[bool(captions[row]) for row in rows] for captions in self.captions])
+        ids = np.asarray([self.features.clip_ids[row] for row in rows], dtype=np.str_)
+        return Entries(audio.cpu().numpy(), torch.stack(of_languages).cpu().numpy(), ids, there)
 
 
 class SourceEncoder:
-    """Encodes a base's source with published weights, in evaluation mode.
+    """Encodes a base's source with published weights, block by block, on the CPU or on a GPU.
 
     Picklable; opens its data at the first call. Training clips are encoded with the captions they wear, noise included: the
     base knows no more than the run does.
@@ -38,52 +71,76 @@ class SourceEncoder:
 
     def __init__(self, experiment: Experiment, prepared: Prepared) -> None:
         self.flat, self.prepared = flatten(experiment), prepared
-        self._opened: tuple[Retriever, FeatureSet, list[list[str]], list[str]] | None = None
+        self._source: Source | None = None
+        self._retriever: Retriever | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
+        return {**self.__dict__, "_source": None, "_retriever": None}
 
     def __call__(self, weights: Mapping[str, torch.Tensor]) -> Entries:
-        if self._opened is None:
-            self._opened = self._open()
-        retriever, features, captions, languages = self._opened
-        retriever.load_state_dict(dict(weights))
-        retriever.eval()
-        texts = TextBatcher(retriever)
-        with torch.no_grad():
-            audio = embed_clips(retriever, features, 64, WorkerGroup())
-            of_languages = [
-                texts.embed([(caption, language) for caption in of_clips])
-                for language, of_clips in zip(languages, captions, strict=True)
-            ]
-        text = torch.stack(of_languages)
-        if len(languages) == 1:
-            return Entries(audio.numpy(), text[0].numpy(), features.clip_ids)
-        there = np.array([[bool(caption) for caption in of_clips] for of_clips in captions])
-        return Entries(audio.numpy(), text.numpy(), features.clip_ids, there)
+        """The whole source."""
+        return joined([self.encode_block(weights, block) for block in range(self.num_blocks)])
 
-    def _open(self) -> tuple[Retriever, FeatureSet, list[list[str]], list[str]]:
-        experiment = override(Experiment(), self.flat)
-        knowledge = experiment.objective.knowledge
-        assert isinstance(knowledge, Based), "only a knowledge with a base has a source"
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment whose base this is."""
+        return override(Experiment(), self.flat)
+
+    @property
+    def source(self) -> Source:
+        """The source, opened at the first use."""
+        if self._source is None:
+            self._source = _open_source(self.experiment, self.prepared)
+        return self._source
+
+    @property
+    def num_blocks(self) -> int:
+        """In how many blocks the source is encoded."""
+        return -(-len(self.source) // BLOCK)
+
+    def encode_block(self, weights: Mapping[str, torch.Tensor], block: int) -> Entries:
+        """One block of the source."""
+        retriever = self._retriever or self._build()
+        self._retriever = retriever
+        retriever.load_state_dict(dict(weights))
+        return self.source.encode(retriever, np.arange(len(self.source))[block * BLOCK : (block + 1) * BLOCK])
+
+    def _build(self) -> Retriever:
+        experiment = self.experiment
         retriever = build_retriever(
             experiment.model,
             tokenizer=self.prepared.load_tokenizer(),
             seed=experiment.seed,
             **metric_arguments(experiment.objective.pair),
         )
-        languages = list(experiment.data.languages) if knowledge.text_entries == "each" else ["eng"]
-        if knowledge.source == "train":
-            features = open_features(self.prepared.features, experiment.data.train_split)
-            captions = _worn(experiment, features, languages)
-        else:
-            root = self.prepared.features.parent
-            folder = ensure_features(knowledge.source, experiment.model.audio.front_end, root, use_ray=False)
-            features = open_features(folder, experiment.data.train_split)
-            captions = [[(own or [""])[0] for own in features.captions_in(language)] for language in languages]
-        if knowledge.captions is not None:
-            captions[0] = _replaced(captions[0], features.clip_ids, Path(knowledge.captions))
-        return retriever, features, captions, languages
+        return retriever.to("cuda" if experiment.scaling.gpus_per_encoder else "cpu")
+
+
+def joined(parts: Sequence[Entries]) -> Entries:
+    """Blocks of a source, in their order, as one."""
+    return Entries(
+        np.concatenate([part.audio for part in parts]),
+        np.concatenate([part.text for part in parts], axis=1),
+        np.concatenate([np.asarray(part.ids) for part in parts]),
+        np.concatenate([part.text_mask for part in parts if part.text_mask is not None], axis=1),
+    )
+
+
+def _open_source(experiment: Experiment, prepared: Prepared) -> Source:
+    knowledge = experiment.objective.knowledge
+    assert isinstance(knowledge, Based), "only a knowledge with a base has a source"
+    languages = list(experiment.data.languages) if knowledge.text_entries == "each" else ["eng"]
+    if knowledge.source == "train":
+        features = open_features(prepared.features, experiment.data.train_split)
+        captions = _worn(experiment, features, languages)
+    else:
+        root = prepared.features.parent
+        folder = ensure_features(knowledge.source, experiment.model.audio.front_end, root, use_ray=False)
+        features = open_features(folder, experiment.data.train_split)
+        captions = [[(own or [""])[0] for own in features.captions_in(language)] for language in languages]
+    if knowledge.captions is not None:
+        captions[0] = _replaced(captions[0], features.clip_ids, Path(knowledge.captions))
+    return Source(features, languages, captions)
 
 
 def _worn(experiment: Experiment, features: FeatureSet, languages: list[str]) -> list[list[str]]:

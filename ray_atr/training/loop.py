@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from ray_atr.data.features import open_features
 from ray_atr.data.plan import Plan, check_batch_size, steps_per_epoch, training_plan
 from ray_atr.data.stream import FeatureBatch, stream
 from ray_atr.experiment import Experiment
-from ray_atr.knowledge.recall import Recall, local_host, make_recall
+from ray_atr.knowledge.recall import BaseRecall, Recall, local_host, make_recall
 from ray_atr.knowledge.refreshing import Host
 from ray_atr.models.augment import spec_augment
 from ray_atr.models.retriever import Retriever, build_retriever, metric_arguments
+from ray_atr.objectives import Embeddings
 from ray_atr.objectives.knowledge.based import Based
 from ray_atr.override import flatten
 from ray_atr.training.checkpoint import (
@@ -32,8 +34,8 @@ from ray_atr.training.checkpoint import (
 )
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge import MakeHost, SourceEncoder
-from ray_atr.training.mirror import Mirror
 from ray_atr.training.prepare import Prepared
+from ray_atr.training.probe import BaseProbe, influence
 from ray_atr.training.step import StepInput, as_draw, check_finite, training_step
 from ray_atr.training.texts import TextBatcher
 from ray_atr.training.validation import evaluate_split, split_exists
@@ -66,22 +68,21 @@ def train(
     *,
     use_ray_data: bool = True,
     make_host: MakeHost | None = None,
-    mirror: Mirror | None = None,
 ) -> None:
     """Train to the end of the last epoch, from `folder/last` where there is one, and report the best epoch's test metrics.
 
     Leaves `folder/last` (everything needed to go on) and `folder/best` (the retriever of the best validation epoch).
     Every epoch's metrics are reported, those of a resumed run's earlier epochs again. Raises NonFiniteError before
-    a step that would spoil the weights. With a `mirror`, `folder` is this node's copy of what a store holds.
+    a step that would spoil the weights.
     """
     group = group or WorkerGroup()
-    if mirror is not None:
-        # The knowledge base is the first worker's affair.
-        mirror.fetch("" if group.is_first else f"{LAST}/")
-    run = _Run(experiment, prepared, folder, report, group, use_ray_data, make_host, mirror)
-    run.resume()
-    run.train_epochs()
-    run.finish()
+    run = _Run(experiment, prepared, folder, report, group, use_ray_data, make_host)
+    try:
+        run.resume()
+        run.train_epochs()
+        run.finish()
+    finally:
+        run.close()
 
 
 class _Run:
@@ -96,7 +97,6 @@ class _Run:
         group: WorkerGroup,
         use_ray_data: bool,
         make_host: MakeHost | None,
-        mirror: Mirror | None,
     ) -> None:
         self.experiment, self.prepared, self.folder, self.report, self.group = (
             experiment,
@@ -106,7 +106,6 @@ class _Run:
             group,
         )
         self.use_ray_data = use_ray_data
-        self.mirror = mirror
         data, train_settings = experiment.data, experiment.train
         self.features = open_features(prepared.features, data.train_split)
         check_batch_size(len(self.features), train_settings.batch_size, group.size)
@@ -127,7 +126,10 @@ class _Run:
         )
         is_bfloat16 = train_settings.precision == "bfloat16"
         self.autocast = is_bfloat16 or (train_settings.precision == "auto" and group.device.type == "cuda")
+        self.probe: BaseProbe | None = None
         self.recall = self._make_recall(make_host)
+        self.about_knowledge: dict[str, float] = {}
+        self.step_seconds: list[float] = []
         self.progress = Progress()
         # Each worker draws its own dropout; weights and every other draw are already the same on all of them.
         torch.manual_seed(experiment.seed * 1_000_003 + group.rank)
@@ -140,6 +142,8 @@ class _Run:
         host: Host | None = None
         if isinstance(knowledge, Based):
             encode = SourceEncoder(experiment, self.prepared)
+            if self.group.is_first and experiment.evaluation.probe_clips:
+                self.probe = BaseProbe(encode.source, experiment.seed, experiment.evaluation.probe_clips)
             folder = self.folder / "knowledge"
             if make_host is not None:
                 host = make_host(knowledge, encode, folder, self.group)
@@ -211,6 +215,7 @@ class _Run:
         )
 
     def _step(self, batch: FeatureBatch) -> None:
+        started = time.perf_counter()
         experiment, progress = self.experiment, self.progress
         captions = self.captions.batch(batch.rows, batch.epoch)
         clip_ids = [self.features.clip_ids[row] for row in batch.rows]
@@ -252,9 +257,30 @@ class _Run:
         if self.recall is not None:
             everyone = [clip_id for of_worker in self.group.gather_objects(clip_ids) for clip_id in of_worker]
             self.recall.after_step(embeddings, everyone)
+        self.step_seconds.append(time.perf_counter() - started)
+        if self.recall is not None and batch.step + 1 == self.steps_per_epoch:
+            draw = None if step_input.draw is None else self.group.gather(step_input.draw.to(self.group.device))
+            self.about_knowledge = self._diagnose(self.recall, embeddings, draw, everyone)
         progress.epoch, progress.step_in_epoch = batch.epoch, batch.step + 1
         for name, value in {**scalars, "gradient_norm": float(norm)}.items():
             progress.sums[name] = progress.sums.get(name, 0.0) + value
+
+    def _diagnose(
+        self, recall: Recall, embeddings: Embeddings, draw: torch.Tensor | None, clip_ids: Sequence[str]
+    ) -> dict[str, float]:
+        """What the epoch's last global batch and the probe set say about the knowledge; the first worker's alone."""
+        if not self.group.is_first:
+            return {}
+        found = {
+            "out_of_batch_influence": influence(
+                self.experiment.objective, self.retriever, embeddings, draw, recall.latest
+            )
+        }
+        if self.probe is not None and isinstance(recall, BaseRecall):
+            row_of = {clip_id: row for row, clip_id in enumerate(self.features.clip_ids)}
+            labels = [self.features.labels[row_of[clip_id]] for clip_id in clip_ids]
+            found.update(self.probe.measure(recall, self.retriever, labels))
+        return {f"knowledge/{name}": value for name, value in found.items()}
 
     def _end_epoch(self) -> None:
         progress, experiment = self.progress, self.experiment
@@ -267,7 +293,10 @@ class _Run:
         metrics["step"] = progress.epoch * self.steps_per_epoch
         if self.recall is not None:
             found = self.recall.stats(int(metrics["step"]))
-            metrics.update({name if "/" in name else f"knowledge/{name}": value for name, value in found.items()})
+            metrics.update({**found, **self.about_knowledge})
+        if self.step_seconds:
+            metrics["seconds/step"] = statistics.median(self.step_seconds)
+            self.step_seconds.clear()
         if self.group.device.type == "cuda":
             metrics["memory/peak_allocated_bytes"] = float(torch.cuda.max_memory_allocated(self.group.device))
         is_final = progress.epoch == experiment.train.epochs
@@ -310,8 +339,6 @@ class _Run:
                     "recall": recall,
                 },
             )
-            if self.mirror is not None:
-                self.mirror.put()
         self.group.barrier()
 
     def finish(self) -> None:
@@ -319,13 +346,16 @@ class _Run:
         final: dict[str, Any] = {"is_final": True, "best_epoch": self.progress.best_epoch, "epoch": self.progress.epoch}
         final["train/clean_share"] = self.captions.clean_share
         split = self.experiment.data.test_split
-        if self.mirror is not None:
-            self.mirror.share(BEST, is_first=self.group.is_first)
         if split_exists(self.prepared.features, split):
             self.retriever = Retriever.from_pretrained(self.folder / BEST).to(self.group.device)
             self.texts = TextBatcher(self.retriever)
             final.update({f"test/{name}": value for name, value in self._evaluate(split).items()})
         self.report(final)
+
+    def close(self) -> None:
+        """Let go of what the run kept elsewhere."""
+        if self.recall is not None:
+            self.recall.close()
 
 
 def _deciding(experiment: Experiment) -> str:

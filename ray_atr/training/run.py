@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ray_atr.experiment import Experiment
+from ray_atr.objectives.knowledge.based import Based
 from ray_atr.override import flatten, override
-from ray_atr.storage import Location, locate, make_folder, write_text
 
 # A worker asks for less than the CPUs it computes on: the rest is what Ray Data's readers and the actors of a small
 # machine run on, which would starve if the workers held every logical CPU.
@@ -22,7 +21,7 @@ class TrialError(RuntimeError):
     """A trial that cannot go on: a mistake in its settings, or numbers that are not finite. Not retried."""
 
 
-def run_trial(experiment: Experiment, folder: Location, home: Path, callbacks: list[Any], report_here: Any) -> None:
+def run_trial(experiment: Experiment, folder: Path, home: Path, callbacks: list[Any], report_here: Any) -> None:
     """Train one experiment to its end, resuming what `folder` holds.
 
     With `scaling.workers` >= 1 through a TorchTrainer, whose reports reach `callbacks` in its controller; with 0 in this process,
@@ -49,19 +48,12 @@ def run_trial(experiment: Experiment, folder: Location, home: Path, callbacks: l
         run_config=RunConfig(
             # Named after the trial, never after the time: a restarted trial is the same run to Ray Train.
             name=folder.name,
-            storage_path=ray_storage(folder),
+            storage_path=str(folder / "ray"),
             failure_config=FailureConfig(max_failures=scaling.max_failures),
             callbacks=callbacks,
         ),
     )
     trainer.fit()
-
-
-def ray_storage(folder: Location) -> str:
-    """Where Ray keeps notes of its own on a run. Nothing is read from them again, so beside an object store they stay here."""
-    if isinstance(folder, Path):
-        return str(folder / "ray")
-    return os.path.join(tempfile.gettempdir(), "ray_atr", *folder.parts[1:], "ray")
 
 
 def worker(config: dict[str, Any]) -> None:
@@ -80,44 +72,53 @@ def _train_in_worker(config: dict[str, Any], report: Any) -> None:
 
     from ray_atr.experiment import Experiment
     from ray_atr.training.loop import train
-    from ray_atr.training.mirror import on_this_node
     from ray_atr.training.prepare import prepare
     from ray_atr.training.step import NonFiniteError
 
-    experiment, folder = override(Experiment(), config["experiment"]), locate(config["folder"])
+    experiment = override(Experiment(), config["experiment"])
     torch.set_num_threads(max(1, int(experiment.scaling.cpus_per_worker)))
     try:
         prepared = prepare(experiment, Path(config["home"]), use_ray=False, say=lambda message: None)
-        group, make_host = worker_group(experiment), ray_host if ray.is_initialized() else None
-        with on_this_node(folder) as (local, mirror):
-            train(experiment, prepared, local, report, group, make_host=make_host, mirror=mirror)
+        folder, group = Path(config["folder"]), worker_group(experiment)
+        train(experiment, prepared, folder, report, group, make_host=ray_host if ray.is_initialized() else None)
     except (ValueError, NonFiniteError) as error:
         # Trying again would end the same way, so this ends the trial instead of counting as a worker that died.
-        write_error(folder, str(error))
+        write_error(Path(config["folder"]), str(error))
 
 
 def ray_host(knowledge: Any, encode: Any, folder: Path, group: Any) -> Any:
-    """The run's knowledge base as a named actor, started by the first worker and found by the others."""
+    """The run's knowledge base as a named actor, started by the first worker and found by the others.
+
+    It encodes by itself, on the resources of one encoder, or leaves that to `scaling.encoders` processes.
+    """
     from ray_atr.knowledge.actor import find_knowledge_base, start_knowledge_base
     from ray_atr.knowledge.base import base_settings
+    from ray_atr.training.encoders import ParallelEncoder
 
-    name = f"{folder.parent.parent.parent.name}-{folder.parent.name}"
+    # The trial's name for people, its folder's for two runs whose trials are called alike.
+    name = f"{folder.parent.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
     if group.is_first:
+        experiment = encode.experiment
+        scaling = experiment.scaling
+        cpus, gpus = scaling.cpus_per_encoder, scaling.gpus_per_encoder
+        encodes_itself = scaling.encoders == 0
         host = start_knowledge_base(
             name,
-            encode,
-            base_settings(knowledge),
+            encode if encodes_itself else ParallelEncoder(encode, scaling.encoders, cpus, gpus),
+            base_settings(knowledge, experiment.seed),
             folder,
+            num_cpus=cpus if encodes_itself else 0.0,
+            num_gpus=gpus if encodes_itself else 0.0,
             clients=group.size,
         )
     group.barrier()
     return host if group.is_first else find_knowledge_base(name)
 
 
-def write_error(folder: Location, message: str) -> None:
+def write_error(folder: Path, message: str) -> None:
     """Leave word of why a trial ended, for the process that started it."""
-    make_folder(folder)
-    write_text(folder / ERROR_FILE, " ".join(message.split()) + "\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ERROR_FILE).write_text(" ".join(message.split()) + "\n")
 
 
 def worker_group(experiment: Experiment) -> Any:
@@ -139,4 +140,16 @@ def worker_group(experiment: Experiment) -> Any:
 
 def cpus_of_a_trial(experiment: Experiment) -> float:
     """CPUs that one trial keeps busy."""
-    return max(experiment.scaling.workers, 1) * experiment.scaling.cpus_per_worker
+    scaling = experiment.scaling
+    return max(scaling.workers, 1) * scaling.cpus_per_worker + _encoders(experiment) * scaling.cpus_per_encoder
+
+
+def gpus_of_a_trial(experiment: Experiment) -> float:
+    """GPUs that one trial keeps busy."""
+    scaling = experiment.scaling
+    return max(scaling.workers, 1) * scaling.gpus_per_worker + _encoders(experiment) * scaling.gpus_per_encoder
+
+
+def _encoders(experiment: Experiment) -> int:
+    """Processes that encode a knowledge base's source beside the trial's workers."""
+    return max(experiment.scaling.encoders, 1) if isinstance(experiment.objective.knowledge, Based) else 0

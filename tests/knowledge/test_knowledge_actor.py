@@ -19,7 +19,7 @@ SETTINGS = BaseSettings(prototypes=5)
 
 @pytest.fixture
 def start(ray_session, tmp_path):
-    from ray_atr.knowledge.actor import start_knowledge_base, stop_knowledge_base
+    from ray_atr.knowledge.actor import start_knowledge_base
 
     # Ray's workers cannot import what lies beside a test.
     cloudpickle.register_pickle_by_value(encoders)
@@ -31,7 +31,7 @@ def start(ray_session, tmp_path):
 
     yield begin
     for host in started:
-        stop_knowledge_base(host)
+        host.close()
 
 
 def test_publishing_returns_at_once_and_a_failure_is_told(start, caplog):

@@ -61,3 +61,5 @@ class Based(Knowledge):
             raise refuse(
                 "refresh", self.refresh, f"re_encode, where the source ({self.source}) is not what is trained on"
             )
+        if self.refresh == "write_through" and self.text_entries != "english":
+            raise refuse("refresh", self.refresh, f"re_encode, where text_entries is {self.text_entries}")
