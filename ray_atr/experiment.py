@@ -19,6 +19,7 @@ from ray_atr.models.retriever import ModelSettings
 from ray_atr.objectives import PRESETS, Objective
 from ray_atr.override import flatten, override
 from ray_atr.settings import Settings, refuse, setting
+from ray_atr.storage import Location
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 OPTIMIZERS = ("adamw", "adam")
@@ -158,7 +159,7 @@ def save_experiment(experiment: Experiment, path: Path) -> None:
     path.write_text(json.dumps(flatten(experiment), indent=1, ensure_ascii=False) + "\n")
 
 
-def load_experiment(path: Path) -> Experiment:
+def load_experiment(path: Location) -> Experiment:
     """Read what `save_experiment` wrote. ValueError names the file and the setting that is not understood."""
     try:
         content: dict[str, Any] = json.loads(path.read_text())

@@ -34,6 +34,7 @@ from ray_atr.training.checkpoint import (
 )
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge import MakeHost, SourceEncoder
+from ray_atr.training.mirror import Mirror
 from ray_atr.training.prepare import Prepared
 from ray_atr.training.probe import BaseProbe, influence
 from ray_atr.training.step import StepInput, as_draw, check_finite, training_step
@@ -68,14 +69,16 @@ def train(
     *,
     use_ray_data: bool = True,
     make_host: MakeHost | None = None,
+    mirror: Mirror | None = None,
 ) -> None:
     """Train to the end of the last epoch, from `folder/last` where there is one, and report the best epoch's test metrics.
 
     Leaves `folder/last` (everything needed to go on) and `folder/best` (the retriever of the best validation epoch).
     Every epoch's metrics are reported, those of a resumed run's earlier epochs again. Raises NonFiniteError before
-    a step that would spoil the weights.
+    a step that would spoil the weights. With a `mirror`, `folder` is this node's copy of what a store holds.
     """
     group = group or WorkerGroup()
+<<<<<<< /tmp/h6/m_14915b0
     run = _Run(experiment, prepared, folder, report, group, use_ray_data, make_host)
     try:
         run.resume()
@@ -83,6 +86,15 @@ def train(
         run.finish()
     finally:
         run.close()
+=======
+    if mirror is not None:
+        # The knowledge base is the first worker's affair.
+        mirror.fetch("" if group.is_first else f"{LAST}/")
+    run = _Run(experiment, prepared, folder, report, group, use_ray_data, make_host, mirror)
+    run.resume()
+    run.train_epochs()
+    run.finish()
+>>>>>>> /tmp/h6/m_4647346
 
 
 class _Run:
@@ -97,6 +109,7 @@ class _Run:
         group: WorkerGroup,
         use_ray_data: bool,
         make_host: MakeHost | None,
+        mirror: Mirror | None,
     ) -> None:
         self.experiment, self.prepared, self.folder, self.report, self.group = (
             experiment,
@@ -106,6 +119,7 @@ class _Run:
             group,
         )
         self.use_ray_data = use_ray_data
+        self.mirror = mirror
         data, train_settings = experiment.data, experiment.train
         self.features = open_features(prepared.features, data.train_split)
         check_batch_size(len(self.features), train_settings.batch_size, group.size)
@@ -339,6 +353,8 @@ class _Run:
                     "recall": recall,
                 },
             )
+            if self.mirror is not None:
+                self.mirror.put()
         self.group.barrier()
 
     def finish(self) -> None:
@@ -346,6 +362,8 @@ class _Run:
         final: dict[str, Any] = {"is_final": True, "best_epoch": self.progress.best_epoch, "epoch": self.progress.epoch}
         final["train/clean_share"] = self.captions.clean_share
         split = self.experiment.data.test_split
+        if self.mirror is not None:
+            self.mirror.share(BEST, is_first=self.group.is_first)
         if split_exists(self.prepared.features, split):
             self.retriever = Retriever.from_pretrained(self.folder / BEST).to(self.group.device)
             self.texts = TextBatcher(self.retriever)

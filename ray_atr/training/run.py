@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+<<<<<<< /tmp/h6/m_14915b0
 import hashlib
+=======
+import os
+import tempfile
+>>>>>>> /tmp/h6/m_4647346
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +15,7 @@ from typing import Any
 from ray_atr.experiment import Experiment
 from ray_atr.objectives.knowledge.based import Based
 from ray_atr.override import flatten, override
+from ray_atr.storage import Location, locate, make_folder, write_text
 
 # A worker asks for less than the CPUs it computes on: the rest is what Ray Data's readers and the actors of a small
 # machine run on, which would starve if the workers held every logical CPU.
@@ -21,7 +27,7 @@ class TrialError(RuntimeError):
     """A trial that cannot go on: a mistake in its settings, or numbers that are not finite. Not retried."""
 
 
-def run_trial(experiment: Experiment, folder: Path, home: Path, callbacks: list[Any], report_here: Any) -> None:
+def run_trial(experiment: Experiment, folder: Location, home: Path, callbacks: list[Any], report_here: Any) -> None:
     """Train one experiment to its end, resuming what `folder` holds.
 
     With `scaling.workers` >= 1 through a TorchTrainer, whose reports reach `callbacks` in its controller; with 0 in this process,
@@ -48,12 +54,19 @@ def run_trial(experiment: Experiment, folder: Path, home: Path, callbacks: list[
         run_config=RunConfig(
             # Named after the trial, never after the time: a restarted trial is the same run to Ray Train.
             name=folder.name,
-            storage_path=str(folder / "ray"),
+            storage_path=ray_storage(folder),
             failure_config=FailureConfig(max_failures=scaling.max_failures),
             callbacks=callbacks,
         ),
     )
     trainer.fit()
+
+
+def ray_storage(folder: Location) -> str:
+    """Where Ray keeps notes of its own on a run. Nothing is read from them again, so beside an object store they stay here."""
+    if isinstance(folder, Path):
+        return str(folder / "ray")
+    return os.path.join(tempfile.gettempdir(), "ray_atr", *folder.parts[1:], "ray")
 
 
 def worker(config: dict[str, Any]) -> None:
@@ -72,18 +85,20 @@ def _train_in_worker(config: dict[str, Any], report: Any) -> None:
 
     from ray_atr.experiment import Experiment
     from ray_atr.training.loop import train
+    from ray_atr.training.mirror import on_this_node
     from ray_atr.training.prepare import prepare
     from ray_atr.training.step import NonFiniteError
 
-    experiment = override(Experiment(), config["experiment"])
+    experiment, folder = override(Experiment(), config["experiment"]), locate(config["folder"])
     torch.set_num_threads(max(1, int(experiment.scaling.cpus_per_worker)))
     try:
         prepared = prepare(experiment, Path(config["home"]), use_ray=False, say=lambda message: None)
-        folder, group = Path(config["folder"]), worker_group(experiment)
-        train(experiment, prepared, folder, report, group, make_host=ray_host if ray.is_initialized() else None)
+        group, make_host = worker_group(experiment), ray_host if ray.is_initialized() else None
+        with on_this_node(folder) as (local, mirror):
+            train(experiment, prepared, local, report, group, make_host=make_host, mirror=mirror)
     except (ValueError, NonFiniteError) as error:
         # Trying again would end the same way, so this ends the trial instead of counting as a worker that died.
-        write_error(Path(config["folder"]), str(error))
+        write_error(folder, str(error))
 
 
 def ray_host(knowledge: Any, encode: Any, folder: Path, group: Any) -> Any:
@@ -115,10 +130,10 @@ def ray_host(knowledge: Any, encode: Any, folder: Path, group: Any) -> Any:
     return host if group.is_first else find_knowledge_base(name)
 
 
-def write_error(folder: Path, message: str) -> None:
+def write_error(folder: Location, message: str) -> None:
     """Leave word of why a trial ended, for the process that started it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / ERROR_FILE).write_text(" ".join(message.split()) + "\n")
+    make_folder(folder)
+    write_text(folder / ERROR_FILE, " ".join(message.split()) + "\n")
 
 
 def worker_group(experiment: Experiment) -> Any:
