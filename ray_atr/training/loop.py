@@ -78,23 +78,16 @@ def train(
     a step that would spoil the weights. With a `mirror`, `folder` is this node's copy of what a store holds.
     """
     group = group or WorkerGroup()
-<<<<<<< /tmp/h6/m_14915b0
-    run = _Run(experiment, prepared, folder, report, group, use_ray_data, make_host)
+    if mirror is not None:
+        # The knowledge base is the first worker's affair.
+        mirror.fetch("" if group.is_first else f"{LAST}/")
+    run = _Run(experiment, prepared, folder, report, group, use_ray_data, make_host, mirror)
     try:
         run.resume()
         run.train_epochs()
         run.finish()
     finally:
         run.close()
-=======
-    if mirror is not None:
-        # The knowledge base is the first worker's affair.
-        mirror.fetch("" if group.is_first else f"{LAST}/")
-    run = _Run(experiment, prepared, folder, report, group, use_ray_data, make_host, mirror)
-    run.resume()
-    run.train_epochs()
-    run.finish()
->>>>>>> /tmp/h6/m_4647346
 
 
 class _Run:

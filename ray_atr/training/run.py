@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-<<<<<<< /tmp/h6/m_14915b0
 import hashlib
-=======
 import os
 import tempfile
->>>>>>> /tmp/h6/m_4647346
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -111,7 +108,9 @@ def ray_host(knowledge: Any, encode: Any, folder: Path, group: Any) -> Any:
     from ray_atr.training.encoders import ParallelEncoder
 
     # The trial's name for people, its folder's for two runs whose trials are called alike.
-    name = f"{folder.parent.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+    own = f"{folder.parent.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+    # Beside an object store each worker has a folder of its own.
+    name = str(group.gather_objects(own)[0])
     if group.is_first:
         experiment = encode.experiment
         scaling = experiment.scaling
