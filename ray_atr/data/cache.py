@@ -71,6 +71,10 @@ def _compute(manifest: Manifest, front_end: FrontEnd, folder: Path, use_ray: boo
         done += num_rows
         if progress is not None:
             progress(done, total)
+    for job in jobs:
+        # A task on another node wrote to that node's disk, where it is found when a trial comes there.
+        if not (folder / _feature_file(manifest.shards[job[1]], job[1])).is_file():
+            compute_shard(job)
     splits: dict[str, list[dict[str, Any]]] = {}
     for position, shard in enumerate(manifest.shards):
         entry = {"file": _feature_file(shard, position), "num_rows": shard.num_rows}

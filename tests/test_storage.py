@@ -1,0 +1,118 @@
+"""Places of a run: local names, URLs, and a run folder that behaves the same on both."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from ray_atr.experiment import Experiment
+from ray_atr.report import read_runs, write_report
+from ray_atr.run_folder import RunFolder, read_json, write_json
+from ray_atr.storage import StorageError, fetched, folders_in, is_there, locate, reaching, sent
+
+
+@pytest.fixture(params=["local", "file", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The name of a folder that does not exist yet."""
+    name = uuid.uuid4().hex
+    yield {"local": str(tmp_path / name), "file": f"file://{tmp_path}/{name}", "memory": f"memory://{name}"}[
+        request.param
+    ]
+    memory = fsspec.filesystem("memory")
+    if memory.exists(name):
+        memory.rm(name, recursive=True)
+
+
+def test_local_names_become_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert locate("runs/x") == tmp_path / "runs" / "x"
+    assert locate(f"file://{tmp_path}/x") == tmp_path / "x"
+    assert locate("~/x") == Path.home() / "x"
+    assert str(locate("memory://runs/x/")) == "memory://runs/x"
+    assert locate(locate("memory://runs/x")) == locate("memory://runs/x")
+
+
+def test_an_unknown_kind_of_url_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"s4://b/x: unknown kind of path s4://; allowed a local path"):
+        locate("s4://b/x")
+
+
+def test_a_run_folder_is_the_same_wherever_it_lies(place: str) -> None:
+    run = RunFolder.create(place, Experiment(), {"name": "test", "varied": ["seed"]})
+    assert RunFolder.open(place).experiment == Experiment()
+    trial = run.add_trial({"seed": 1})
+    trial.update(status="running")
+    assert run.add_trial({"seed": 1}).describe()["status"] == "running"
+    recall = {"text_to_audio/eng/recall_at_1": 0.5}
+    assert trial.add_epoch({"epoch": 1, "seconds/train": 2.0, **recall})
+    assert not trial.add_epoch({"epoch": 1, **recall})
+    assert not trial.is_finished
+    trial.finish({"best_epoch": 1, "test/text_to_audio/eng/recall_at_1": 0.25})
+    (found,) = RunFolder.open(place).trials()
+    assert found.is_finished
+    assert found.describe()["status"] == "finished"
+    assert read_json(found.folder / "result.json")["test"] == {"text_to_audio/eng/recall_at_1": 0.25}
+    assert [row["epoch"] for row in found.epochs()] == [1]
+    with pytest.raises(ValueError, match="a run folder already; go on with --resume"):
+        RunFolder.create(place, Experiment(), {})
+
+
+def test_a_report_is_written_beside_the_run(place: str) -> None:
+    run = RunFolder.create(place, Experiment(), {"name": "test", "varied": ["seed"]})
+    trial = run.add_trial({"seed": 1})
+    trial.add_epoch({"epoch": 1, "text_to_audio/eng/recall_at_1": 0.5})
+    trial.finish({"best_epoch": 1})
+    paths = write_report(place)
+    assert "50.0" in paths.page.read_text()
+    assert is_there(run.path / "report" / "table.csv")
+    assert len(read_runs([place]).finished) == 1
+
+
+def test_a_folder_is_fetched_and_sent(place: str) -> None:
+    folder = locate(place)
+    with sent(folder) as local:
+        (local / "deep").mkdir()
+        (local / "deep" / "one.txt").write_text("1")
+    with fetched(folder) as local:
+        assert (local / "deep" / "one.txt").read_text() == "1"
+    assert [found.name for found in folders_in(folder)] == ["deep"]
+    assert folders_in(folder / "nothing") == []
+
+
+def test_what_vanishes_is_named_and_never_made_anew_from_a_part(place: str) -> None:
+    run = RunFolder.create(place, Experiment(), {"name": "test", "varied": ["seed"]})
+    trial = run.add_trial({"seed": 1})
+    (trial.folder / "trial.json").unlink()
+    with pytest.raises(StorageError, match=r"trial\.json: the storage cannot be used"):
+        trial.update(status="running")
+    assert not is_there(trial.folder / "trial.json")
+    (run.path / "sweep.json").unlink()
+    with pytest.raises(ValueError, match=r"not a run folder \(sweep\.json is missing\)"):
+        RunFolder.open(place)
+
+
+def test_storage_that_is_away_is_not_taken_for_a_file_that_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = locate("memory://away/x")
+
+    def refuse(*args: Any, **options: Any) -> Any:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    write_json(place / "result.json", {})
+    monkeypatch.setattr(type(place.fs), "info", refuse)
+    with pytest.raises(StorageError, match=r"result\.json: the storage cannot be used \(Connection refused\)"):
+        is_there(place / "result.json")
+
+
+def test_a_local_file_that_cannot_be_written_leaves_the_older_one(tmp_path: Path) -> None:
+    write_json(tmp_path / "trial.json", {"status": "running"})
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "trial.json", {"status": object()})
+    assert json.loads((tmp_path / "trial.json").read_text()) == {"status": "running"}
+    with pytest.raises(StorageError, match="No such file"), reaching(tmp_path):
+        write_json(tmp_path / "gone" / "trial.json", {})

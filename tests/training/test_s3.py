@@ -1,0 +1,94 @@
+"""Data, checkpoints, run folder and report on S3, against a server of the test's own on the loopback address."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import s3fs
+import torch
+from moto.server import ThreadedMotoServer
+from tiny import make_data, tiny
+
+from ray_atr.report import write_report
+from ray_atr.run_folder import RunFolder
+from ray_atr.storage import StorageError, folders_in
+from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.loop import LAST, train
+from ray_atr.training.mirror import on_this_node
+from ray_atr.training.prepare import Prepared, prepare
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedMotoServer]:
+    """An S3 with one empty bucket, `bucket`, to which the environment's credentials and address lead."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    settings = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_MAX_ATTEMPTS": "1",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    s3fs.S3FileSystem.clear_instance_cache()
+    s3fs.S3FileSystem().mkdir("bucket")
+    yield server
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+class KilledError(Exception):
+    """Stands for a kill: nothing of the run comes after it."""
+
+
+def kill_after_the_second_epoch(metrics: dict[str, Any]) -> None:
+    if metrics["epoch"] == 2:
+        raise KilledError
+
+
+def weights_of_a_run_that_never_stopped(experiment: Any, prepared: Prepared, folder: Path) -> dict[str, torch.Tensor]:
+    train(experiment, prepared, folder, lambda metrics: None, use_ray_data=False)
+    return load_checkpoint(folder / LAST)["model"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.slow
+def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(s3: ThreadedMotoServer, tmp_path: Path) -> None:
+    make_data("s3://bucket/data/tones")  # type: ignore[arg-type]
+    experiment = tiny("s3://bucket/data/tones")  # type: ignore[arg-type]
+    prepared = prepare(experiment, tmp_path, use_ray=False, say=lambda message: None)
+    assert (prepared.data, prepared.features.parent) == ("s3://bucket/data/tones", tmp_path / "data" / "features")
+    expected = weights_of_a_run_that_never_stopped(experiment, prepared, tmp_path / "whole")
+
+    run = RunFolder.create("s3://bucket/runs/x", experiment, {"name": "test", "varied": ["seed"], "seeds": [0]})
+    trial = run.add_trial({"seed": 0})
+    with pytest.raises(KilledError), on_this_node(trial.folder) as (folder, mirror):
+        train(experiment, prepared, folder, kill_after_the_second_epoch, use_ray_data=False, mirror=mirror)
+    assert not folder.exists()
+
+    reported: list[dict[str, Any]] = []
+    with on_this_node(trial.folder) as (folder, mirror):
+        train(experiment, prepared, folder, reported.append, use_ray_data=False, mirror=mirror)
+        found = load_checkpoint(folder / LAST)["model"]
+    assert [metrics["epoch"] for metrics in reported] == [1, 2, 3, 3]
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+    for metrics in reported[:-1]:
+        trial.add_epoch(metrics)
+    trial.finish(reported[-1])
+    names = {path.name for path in folders_in(trial.folder)}
+    assert names == {"best", "checkpoint.json", "metrics.jsonl", "objects", "result.json", "trial.json"}
+    assert set(json.loads((trial.folder / "checkpoint.json").read_text())["files"]) >= {"last/state.pt"}
+    paths = write_report("s3://bucket/runs/x")
+    assert str(paths.page) == "s3://bucket/runs/x/report/report.html"
+    assert "1 of 1 trials finished" in paths.page.read_text()
+
+    s3.stop()
+    with pytest.raises(StorageError, match=r"s3://bucket/runs/x/sweep\.json: the storage cannot be used"):
+        RunFolder.open("s3://bucket/runs/x")
