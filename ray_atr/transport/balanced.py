@@ -25,8 +25,9 @@ CHECK_EVERY = 4
 MODERATE = 30.0
 EXTREME = 70.0
 LOG_SWEEPS = 4
-# Newton's step costs about as much as M/8 sweeps; that many are made before it is tried, and none of it beyond this size.
-NEWTON_AFTER_LEAST = 20
+# Newton's steps, two or three of them, cost about as much as M/2 sweeps: they take over where that many have been made,
+# or more would be needed at the rate seen. None beyond this size.
+PATIENCE_LEAST = 16
 NEWTON_LARGEST = 2048
 
 
@@ -37,7 +38,8 @@ def solve_balanced(problem: Problem, start: Plan | None, tolerance: float, max_i
     row, column = scores.new_zeros(N), scores.new_zeros(M)
     if start is not None:
         column = start.column_potential
-    newton_after = max(NEWTON_AFTER_LEAST, M // 8) if max(N, M) <= NEWTON_LARGEST else max_iterations
+    may_use_newton = max(N, M) <= NEWTON_LARGEST
+    patience = max(PATIENCE_LEAST, M // 2) if may_use_newton else max_iterations
     iterations, residual, domain = 0, math.inf, "kernel"
     is_safe = problem.log_range <= KERNEL_RANGE
     while True:
@@ -45,16 +47,16 @@ def solve_balanced(problem: Problem, start: Plan | None, tolerance: float, max_i
             sweeps = min(LOG_SWEEPS, max_iterations - iterations)
             column = log_sweeps(scores, column, sweeps)
             iterations, domain = iterations + sweeps, "log"
-        if newton_after <= iterations < max_iterations:
-            row, column, residual, steps = ascend(scores, column, tolerance, max_iterations - iterations)
-            iterations, domain = iterations + steps, "newton"
-            break
-        end = min(max(newton_after, iterations + 1), max_iterations)
-        swept = kernel_sweeps(scores, column, tolerance, end - iterations)
+        swept = kernel_sweeps(scores, column, tolerance, max(1, max_iterations - iterations), patience)
         iterations, is_safe = iterations + swept.sweeps, swept.is_safe
         if is_safe:
             row, column, residual, domain = swept.row, swept.column, swept.residual, "kernel"
         if residual <= tolerance or iterations >= max_iterations:
+            break
+        if may_use_newton and (swept.is_slow or iterations >= patience):
+            # A step squares the error, and the relative error of a small gradient profits from one more.
+            row, column, residual, steps = ascend(scores, column, tolerance / 10, max_iterations - iterations)
+            iterations, domain = iterations + steps, "newton"
             break
     everywhere = torch.ones(1, dtype=torch.bool, device=scores.device)
     return Plan(
@@ -80,22 +82,28 @@ def log_sweeps(scores: Tensor, column: Tensor, sweeps: int) -> Tensor:
 
 
 class Swept(NamedTuple):
-    """Potentials, the rows' summed error, sweeps made, and whether the scalings stayed within float's range."""
+    """Potentials, the rows' summed error, sweeps made, whether the scalings stayed within float's range, and whether the
+    rate of convergence is too slow to go on."""
 
     row: Tensor
     column: Tensor
     residual: float
     sweeps: int
     is_safe: bool
+    is_slow: bool = False
 
 
-def kernel_sweeps(scores: Tensor, column: Tensor, tolerance: float, most: int) -> Swept:
-    """Sweep in the kernel domain until the tolerance is met, `most` sweeps are made, or the scalings should be absorbed."""
+def kernel_sweeps(scores: Tensor, column: Tensor, tolerance: float, most: int, patience: float = math.inf) -> Swept:
+    """Sweep in the kernel domain until the tolerance is met, `most` sweeps are made, or the scalings should be absorbed.
+
+    Gives up where at the rate of the last two checks more than `patience` further sweeps would be needed.
+    """
     N, M = scores.shape
     kernel, normalisers = row_normalised(scores, column)
     row = -math.log(N) - normalisers
     transposed = kernel.T
     u = kernel.new_ones(N)
+    previous, is_slow = math.inf, False
     for sweep in range(1, most + 1):
         v = torch.mv(transposed, u).mul_(M).reciprocal_()
         inflow = torch.mv(kernel, v)
@@ -105,7 +113,18 @@ def kernel_sweeps(scores: Tensor, column: Tensor, tolerance: float, most: int) -
             residual, largest = torch.stack([error, extent]).tolist()
             if not largest < EXTREME:
                 return Swept(row, column, math.inf, sweep, False)
-            if residual <= tolerance or largest > MODERATE:
+            is_slow = sweeps_left(previous, residual, tolerance) > patience
+            if residual <= tolerance or largest > MODERATE or is_slow:
                 break
+            previous = residual
         u = inflow.mul_(N).reciprocal_()
-    return Swept(row + u.log(), column + v.log(), residual, sweep, True)
+    return Swept(row + u.log(), column + v.log(), residual, sweep, True, is_slow)
+
+
+def sweeps_left(previous: float, residual: float, tolerance: float) -> float:
+    """How many sweeps are left to the tolerance if the residual goes on falling as since the check before; 0 at the first."""
+    if residual <= tolerance or math.isinf(previous):
+        return 0.0
+    if residual >= previous:
+        return math.inf
+    return CHECK_EVERY * math.log(residual / tolerance) / math.log(previous / residual)

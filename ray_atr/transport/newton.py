@@ -22,24 +22,31 @@ SUFFICIENT_RISE = 1e-4
 MOST_HALVINGS = 12
 LONGEST_STEP = 10.0
 NEARLY_BOUND = 0.05
+MOST_CONJUGATE = 8
+FINE_ENOUGH = 1e-2
 
 
 def ascend(scores: Tensor, column: Tensor, tolerance: float, most: int) -> tuple[Tensor, Tensor, float, int]:
     """(row and column potentials, summed error of the column sums, steps made); computed in float64.
 
+    A step's system is solved by conjugate gradients, preconditioned by a factored Hessian: the first step's, in the
+    scores' type, for as long as few iterations suffice with it. Steps are then far cheaper than a factorisation each.
     Stops at the tolerance, after `most` steps, or where rounding keeps phi from rising; the error says which.
     """
     dtype, scores, column = scores.dtype, scores.double(), column.double()
     N, M = scores.shape
     plan, normalisers = row_normalised(scores, column)
     value = float(column.mean() - normalisers.mean())
+    factor: Tensor | None = None
     for step in range(most + 1):
         sums = plan.sum(dim=0)
         gradient = 1 / M - sums
         residual = float(gradient.abs().sum())
         if residual <= tolerance or step == most:
             break
-        direction = _direction(plan, sums, gradient)
+        direction = None if factor is None else _solve_hessian(plan, sums, gradient, factor)
+        if direction is None:
+            factor, direction = _factor_and_solve(plan, sums, gradient, dtype)
         slope = float(direction @ gradient)
         scale = 1.0
         for _ in range(MOST_HALVINGS):
@@ -66,21 +73,53 @@ def row_normalised(scores: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
     return plan, largest + sums.log_()
 
 
-def _direction(plan: Tensor, sums: Tensor, gradient: Tensor) -> Tensor:
-    """The ascent direction [M]: the Hessian is nearly singular where the plan is nearly a permutation."""
+def _factor_and_solve(plan: Tensor, sums: Tensor, gradient: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """(the Hessian's Cholesky factor, the ascent direction [M]): in `dtype` where that serves, else in float64."""
+    for precision, ridge in ((dtype, torch.finfo(dtype).eps), (torch.float64, 1e-12), (torch.float64, 1e-6)):
+        factor, failed = torch.linalg.cholesky_ex(_hessian(plan.to(precision), sums, ridge))
+        if int(failed) == 0:
+            direction = _solve_hessian(plan, sums, gradient, factor)
+            if direction is not None:
+                return factor, direction
+    # Nearly singular beyond what float64 resolves: the ridge's own direction still ascends.
+    return factor, torch.cholesky_solve(gradient[:, None], factor).squeeze(1)
+
+
+def _hessian(plan: Tensor, sums: Tensor, ridge: float) -> Tensor:
+    """diag(q) - N pi^T pi + 1/M^2, [M, M]; nearly singular where the plan is nearly a permutation.
+
+    Adding a constant to all potentials changes nothing: the constant direction is pinned, and the ridge keeps rounding from
+    making the rest indefinite.
+    """
     N, M = plan.shape
     hessian = plan.T @ plan
     hessian.mul_(-N)
     hessian.diagonal().add_(sums)
-    # Adding a constant to all potentials changes nothing: the constant direction is pinned, and rounding is kept from
-    # making the rest indefinite.
     hessian.add_(1 / M**2)
-    hessian.diagonal().add_(1e-12 / M)
-    factor, failed = torch.linalg.cholesky_ex(hessian)
-    if int(failed) != 0:
-        hessian.diagonal().add_(1e-6 / M)
-        factor = torch.linalg.cholesky(hessian)
-    return torch.cholesky_solve(gradient[:, None], factor).squeeze(1)
+    hessian.diagonal().add_(ridge / M)
+    return hessian
+
+
+def _solve_hessian(plan: Tensor, sums: Tensor, right: Tensor, factor: Tensor) -> Tensor | None:
+    """x [M] with Hessian x = right up to FINE_ENOUGH of it, by conjugate gradients in float64; None where they crawl."""
+    N, M = plan.shape
+    solution, left = torch.zeros_like(right), right
+    enough = FINE_ENOUGH * float(right.norm())
+    search, size = right, 0.0
+    for iteration in range(MOST_CONJUGATE):
+        preconditioned = torch.cholesky_solve(left.to(factor.dtype)[:, None], factor).squeeze(1).to(right.dtype)
+        new_size = float(left @ preconditioned)
+        search = preconditioned if iteration == 0 else preconditioned + (new_size / size) * search
+        size = new_size
+        applied = sums * search - N * torch.mv(plan.T, torch.mv(plan, search)) + search.sum() / M**2
+        curvature = float(search @ applied)
+        if not curvature > 0 or not size > 0:
+            return None
+        solution = solution + (size / curvature) * search
+        left = left - (size / curvature) * applied
+        if float(left.norm()) <= enough:
+            return solution
+    return None
 
 
 class Ascended(NamedTuple):

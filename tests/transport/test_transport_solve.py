@@ -105,6 +105,19 @@ def test_mass_of_one_is_balanced_and_masses_near_one_approach_it() -> None:
     torch.testing.assert_close(solve(cost, 0.1, mass=1 - 1e-6).matrix, balanced.matrix, atol=1e-5, rtol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_newton_takes_over_where_sweeps_crawl(dtype: torch.dtype) -> None:
+    cost = trained_cost(96).to(dtype)
+    plan = solve(cost, 0.02)
+    assert plan.domain == "newton"
+    assert plan.is_converged
+    # Sweeps alone take hundreds, to the same plan.
+    uniform = torch.full((96,), 1 / 96, dtype=torch.float64)
+    reference = ot.sinkhorn(uniform, uniform, cost.double(), 0.02, method="sinkhorn_log", stopThr=1e-10, numItermax=9000)
+    assert plan.iterations < 30
+    assert float((plan.matrix - reference).abs().sum()) < (1e-4 if dtype == torch.float32 else 1e-8)
+
+
 @pytest.mark.parametrize("mass", [1.0, 0.8])
 def test_reaching_the_cap_is_reported(mass: float) -> None:
     plan = solve(trained_cost(40, num_wrong=10), 0.03, mass=mass, max_iterations=2)
