@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ray_atr.objectives.knowledge.ance import Ance
 from ray_atr.objectives.knowledge.ask import Ask
+from ray_atr.objectives.knowledge.moco import Moco
+from ray_atr.objectives.knowledge.nnclr import Nnclr
 from ray_atr.objectives.objective import Objective
 from ray_atr.objectives.pairs import Contrastive, ContrastiveEntropic, LearningToMatch, PartialLearningToMatch, Triplet
 from ray_atr.objectives.schemes import CoAnchor, English, OneToK, Random
@@ -21,8 +24,11 @@ PRESETS: dict[str, Objective] = {
     "contrastive_entropic": Objective(scheme=English(), pair=ContrastiveEntropic()),
     "m_ltm": Objective(scheme=English(), pair=LearningToMatch(metric="factored")),
     "m_ltm_pot": Objective(scheme=English(), pair=PartialLearningToMatch(metric="factored")),
-    # ASK (Fu et al. 2025): a knowledge base that refreshes itself.
+    # ASK (Fu et al. 2025): a knowledge base that refreshes itself; and the baselines of its Appendix E.
     "ask": Objective(scheme=English(), pair=Contrastive(), knowledge=Ask()),
+    "moco": Objective(scheme=English(), pair=Contrastive(), knowledge=Moco()),
+    "nnclr": Objective(scheme=English(), pair=Contrastive(), knowledge=Nnclr()),
+    "ance": Objective(scheme=English(), pair=Contrastive(), knowledge=Ance()),
 }
 
 

@@ -69,8 +69,8 @@ class SourceEncoder:
     base knows no more than the run does.
     """
 
-    def __init__(self, experiment: Experiment, prepared: Prepared) -> None:
-        self.flat, self.prepared = flatten(experiment), prepared
+    def __init__(self, experiment: Experiment, prepared: Prepared, *, block: int = BLOCK) -> None:
+        self.flat, self.prepared, self.block = flatten(experiment), prepared, block
         self._source: Source | None = None
         self._retriever: Retriever | None = None
 
@@ -96,14 +96,15 @@ class SourceEncoder:
     @property
     def num_blocks(self) -> int:
         """In how many blocks the source is encoded."""
-        return -(-len(self.source) // BLOCK)
+        return -(-len(self.source) // self.block)
 
     def encode_block(self, weights: Mapping[str, torch.Tensor], block: int) -> Entries:
         """One block of the source."""
         retriever = self._retriever or self._build()
         self._retriever = retriever
         retriever.load_state_dict(dict(weights))
-        return self.source.encode(retriever, np.arange(len(self.source))[block * BLOCK : (block + 1) * BLOCK])
+        rows = np.arange(len(self.source))[block * self.block : (block + 1) * self.block]
+        return self.source.encode(retriever, rows)
 
     def _build(self) -> Retriever:
         experiment = self.experiment

@@ -59,9 +59,9 @@ class Ask(Based):
         super().__post_init__()
         if self.lambda_fine + self.lambda_coarse >= 1:
             raise refuse(
-                "lambda_coarse",
-                self.lambda_coarse,
-                f"below 1 - lambda_fine = {1 - self.lambda_fine:g}, else a sample's multiplier may be negative",
+                "objective.knowledge: lambda_fine + lambda_coarse",
+                self.lambda_fine + self.lambda_coarse,
+                "below 1, else a sample's multiplier may be negative",
             )
         if self.coarse and self.prototypes == 0:
             raise refuse("prototypes", 0, "1 or more (or set coarse=false)")

@@ -1,0 +1,208 @@
+"""Knowledge in a real run: what is logged each epoch, what switches it off, and what happens when a refresh is late or fails."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny import make_data, tiny
+
+from ray_atr.data.captions import TrainingCaptions
+from ray_atr.data.features import open_features
+from ray_atr.experiment import Experiment
+from ray_atr.knowledge.base import Entries, base_settings, build
+from ray_atr.knowledge.recall import BaseRecall, make_recall
+from ray_atr.knowledge.refreshing import KnowledgeBase
+from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.knowledge import SourceEncoder
+from ray_atr.training.loop import train
+from ray_atr.training.prepare import Prepared, prepare
+from ray_atr.training.probe import BaseProbe
+
+KNOWLEDGE = "objective.knowledge"
+SMALL = {f"{KNOWLEDGE}.prototypes": 4, f"{KNOWLEDGE}.neighbours": 2}
+ASK = {KNOWLEDGE: "ask", **SMALL}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    make_data(folder / "tones")
+    return folder
+
+
+def prepared_for(experiment: Experiment, home: Path) -> Prepared:
+    return prepare(experiment, home, use_ray=False, say=lambda message: None)
+
+
+def run(home: Path, folder: Path, **changes: Any) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
+    """The epochs' reports of a run, without the final one, and the weights that it ends with."""
+    experiment = tiny(home / "tones", **changes)
+    reports: list[dict[str, Any]] = []
+    train(experiment, prepared_for(experiment, home), folder, reports.append, use_ray_data=False)
+    return reports[:-1], load_checkpoint(folder / "last")["model"]
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_every_epoch_says_whether_knowledge_matters_is_fresh_and_is_of_use(home: Path, tmp_path: Path) -> None:
+    epochs, _ = run(home, tmp_path, **ASK)
+    for number, epoch in enumerate(epochs, start=1):
+        assert epoch["knowledge/version"] == number
+        assert epoch["knowledge/staleness_steps"] == 3
+        assert epoch["knowledge/out_of_batch_influence"] > 0
+        assert epoch["knowledge/drift_audio"] > 0
+        assert epoch["knowledge/drift_text"] > 0
+        assert 0 < epoch["knowledge/prototype_cosine_audio"] <= 1
+        assert 0 <= epoch["knowledge/neighbour_label_share"] <= 1
+        assert 1 / np.e <= epoch["train/potential_fine_rows"] <= np.e
+        assert 0.6 <= epoch["train/multiplier_rows"] <= 1.4
+        for seconds in ("stall", "search", "refresh"):
+            assert epoch[f"knowledge/{seconds}_seconds"] > 0
+        assert epoch["seconds/step"] > 0
+
+
+@pytest.mark.parametrize("knowledge", ["moco", "nnclr", "ance"])
+def test_the_baselines_train_and_say_how_much_they_matter(home: Path, tmp_path: Path, knowledge: str) -> None:
+    epochs, _ = run(home, tmp_path, objective=knowledge, train__epochs=2)
+    assert epochs[-1]["knowledge/out_of_batch_influence"] > 0
+    assert np.isfinite(epochs[-1]["train/loss"])
+
+
+def test_with_every_part_off_a_whole_run_is_the_plain_one_bit_for_bit(home: Path, tmp_path: Path) -> None:
+    off = {f"{KNOWLEDGE}.{name}": False for name in ("coarse", "transport", "reliability")}
+    _, plain = run(home, tmp_path / "plain")
+    _, without = run(home, tmp_path / "off", **ASK, **off, **{f"{KNOWLEDGE}.injection_ratio": 0.0})
+    _, asked = run(home, tmp_path / "ask", **ASK)
+    assert equal(plain, without)
+    assert not equal(plain, asked)
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_the_same_seeds_give_the_same_run_twice_however_long_a_refresh_takes(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lag: int
+) -> None:
+    late = {**ASK, f"{KNOWLEDGE}.refresh_lag": lag}
+    _, quick = run(home, tmp_path / "quick", **late)
+    encode = SourceEncoder.__call__
+
+    def slowly(self: SourceEncoder, weights: Any) -> Entries:
+        time.sleep(0.1)
+        return encode(self, weights)
+
+    monkeypatch.setattr(SourceEncoder, "__call__", slowly)
+    _, slow = run(home, tmp_path / "slow", **late)
+    assert equal(quick, slow)
+
+
+def test_a_refresh_that_fails_is_reported_and_training_goes_on(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    encode, calls = SourceEncoder.__call__, []
+
+    def breaking(self: SourceEncoder, weights: Any) -> Entries:
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("the encoder broke")
+        return encode(self, weights)
+
+    monkeypatch.setattr(SourceEncoder, "__call__", breaking)
+    epochs, _ = run(home, tmp_path, **ASK)
+    assert [epoch["knowledge/failed_refreshes"] for epoch in epochs] == [0, 1, 0]
+    assert [epoch["knowledge/version"] for epoch in epochs] == [1, 1, 3]
+    assert [epoch["knowledge/staleness_steps"] for epoch in epochs] == [3, 6, 3]
+    assert "the encoder broke" in caplog.text
+
+
+def drift_of(probe: BaseProbe, recall: BaseRecall, retriever: Retriever) -> float:
+    found = probe.measure(recall, retriever, [])
+    return found["drift_audio"] + found["drift_text"]
+
+
+def test_drift_is_zero_after_a_synchronous_refresh_rises_and_falls_again(home: Path, tmp_path: Path) -> None:
+    experiment = tiny(home / "tones", **ASK)
+    prepared, knowledge = prepared_for(experiment, home), experiment.objective.knowledge
+    encoder = SourceEncoder(experiment, prepared)
+    retriever = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=0)
+    base = KnowledgeBase(encoder, base_settings(knowledge), tmp_path)
+    recall = make_recall(
+        knowledge, host=base, retriever=retriever, width=16, languages=2, ids=encoder.source.features.clip_ids,
+        is_first=True,
+    )  # fmt: skip
+    assert isinstance(recall, BaseRecall)
+    probe = BaseProbe(encoder.source, seed=0, num_clips=10)
+    assert len(set(probe.rows.tolist())) == 10
+
+    def refresh(epoch: int) -> None:
+        recall.begin_epoch(epoch, 3 * epoch, retriever.state_dict)
+        recall.before_step(3 * epoch)
+
+    def train_a_little() -> None:
+        with torch.no_grad():
+            for parameter in retriever.parameters():
+                parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+
+    retriever.train()
+    refresh(0)
+    assert drift_of(probe, recall, retriever) == pytest.approx(0, abs=1e-6)
+    assert retriever.training
+    train_a_little()
+    drifted = drift_of(probe, recall, retriever)
+    assert drifted > 1e-3
+    train_a_little()
+    assert drift_of(probe, recall, retriever) > drifted
+    refresh(1)
+    assert drift_of(probe, recall, retriever) == pytest.approx(0, abs=1e-6)
+
+
+def test_a_source_is_encoded_as_its_clips_are_with_the_captions_they_wear(home: Path, tmp_path: Path) -> None:
+    experiment = tiny(home / "tones", **ASK, data__noise__ratio=0.5, **{f"{KNOWLEDGE}.text_entries": "each"})
+    prepared = prepared_for(experiment, home)
+    retriever = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=0).eval()
+    entries = SourceEncoder(experiment, prepared)(retriever.state_dict())
+    features = open_features(prepared.features, "train")
+    worn = TrainingCaptions(features, ("eng", "fra"), experiment.data.noise, 0).batch(np.arange(len(features)), 0)
+    for row in range(0, len(features), 7):
+        array, frames = features.features(np.array([row]))
+        with torch.no_grad():
+            audio = retriever.embed_audio(torch.from_numpy(array).float(), torch.from_numpy(frames))[0]
+        assert np.allclose(entries.audio[row], audio, atol=1e-5)
+        for k, language in enumerate(("eng", "fra")):
+            text = retriever.encode_text([worn.texts[row][k]], language)[0]
+            assert np.allclose(entries.text[k, row], text, atol=1e-5)
+
+
+def test_a_caption_file_and_another_data_set_may_be_the_source(home: Path, tmp_path: Path) -> None:
+    make_data(tmp_path / "elsewhere", num_train=12)
+    new = tmp_path / "captions.jsonl"
+    new.write_text(json.dumps({"clip_id": "train-003", "caption": "something else entirely"}) + "\n")
+    experiment = tiny(
+        home / "tones", **ASK,
+        **{f"{KNOWLEDGE}.source": str(tmp_path / "elsewhere"), f"{KNOWLEDGE}.captions": str(new)},
+    )  # fmt: skip
+    source = SourceEncoder(experiment, prepared_for(experiment, home)).source
+    assert len(source) == 12
+    assert source.captions[0][3] == "something else entirely"
+    assert source.captions[0][2].endswith("number 2")
+    epochs, _ = run(
+        home, tmp_path / "run", **ASK, train__epochs=1, **{f"{KNOWLEDGE}.source": str(tmp_path / "elsewhere")}
+    )
+    assert epochs[0]["knowledge/entries"] == 12
+
+
+def test_duplicates_in_the_base_and_one_smaller_than_the_neighbours_train(home: Path, tmp_path: Path) -> None:
+    rows = np.ones((3, 4), np.float32)
+    snapshot = build(rows, rows, ["a", "a", "b"], base_settings(tiny(home / "tones", **ASK).objective.knowledge))
+    assert len(snapshot) == 3
+    make_data(tmp_path / "few", num_train=3, num_val=2, num_test=2)
+    few = {**ASK, f"{KNOWLEDGE}.source": str(tmp_path / "few"), f"{KNOWLEDGE}.neighbours": 10}
+    epochs, _ = run(home, tmp_path / "run", **few, train__epochs=1)
+    assert np.isfinite(epochs[0]["train/loss"])
