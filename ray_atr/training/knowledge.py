@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.json
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
@@ -22,6 +20,7 @@ from ray_atr.knowledge.refreshing import Host
 from ray_atr.models.retriever import Retriever, build_retriever, metric_arguments
 from ray_atr.objectives.knowledge.based import Based
 from ray_atr.override import flatten, override
+from ray_atr.training.base_source import read_caption_file
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.prepare import Prepared
 from ray_atr.training.texts import TextBatcher
@@ -140,7 +139,8 @@ def _open_source(experiment: Experiment, prepared: Prepared) -> Source:
         features = open_features(folder, experiment.data.train_split)
         captions = [[(own or [""])[0] for own in features.captions_in(language)] for language in languages]
     if knowledge.captions is not None:
-        captions[0] = _replaced(captions[0], features.clip_ids, Path(knowledge.captions))
+        new = read_caption_file(Path(knowledge.captions))
+        captions[0] = [new.get(clip_id, own) for clip_id, own in zip(features.clip_ids, captions[0], strict=True)]
     return Source(features, languages, captions)
 
 
@@ -150,15 +150,3 @@ def _worn(experiment: Experiment, features: FeatureSet, languages: list[str]) ->
     batch = captions.batch(np.arange(len(features)), epoch=0)
     columns = [data.languages.index(language) for language in languages]
     return [[texts[column] for texts in batch.texts] for column in columns]
-
-
-def _replaced(captions: list[str], clip_ids: list[str], path: Path) -> list[str]:
-    """The captions with those of a Parquet or JSON-lines file (clip_id, caption) in their place where it has one."""
-    if not path.is_file():
-        raise ValueError(f"objective.knowledge.captions: {path}: no such file")
-    table = pq.read_table(path) if path.suffix == ".parquet" else pyarrow.json.read_json(path)
-    missing = {"clip_id", "caption"} - set(table.column_names)
-    if missing:
-        raise ValueError(f"objective.knowledge.captions: {path}: column {', '.join(sorted(missing))} is missing")
-    new = dict(zip(table.column("clip_id").to_pylist(), table.column("caption").to_pylist(), strict=True))
-    return [new.get(clip_id, caption) for clip_id, caption in zip(clip_ids, captions, strict=True)]

@@ -18,6 +18,7 @@ from ray_atr.data.shards import open_folder, read_manifest
 from ray_atr.data.soundscapes import SPLITS, ensure_soundscapes
 from ray_atr.experiment import Experiment
 from ray_atr.models.text.tokenizer import train_tokenizer
+from ray_atr.training.base_source import check_base
 from ray_atr.training.chunks import check_chunks
 
 Say = Callable[[str], None]
@@ -84,6 +85,7 @@ def check_inputs(experiment: Experiment) -> None:
         if not splits.get(split):
             raise ValueError(f"data.{setting}: got {split!r}; {where} has {', '.join(splits)}")
     check_chunks(experiment.objective, experiment.train.language_chunk)
+    check_base(experiment.objective.knowledge, data.train_split)
     check_batch_size(splits[data.train_split], experiment.train.batch_size, experiment.scaling.workers)
 
 
