@@ -55,12 +55,20 @@ def make_trial_id(overrides: Mapping[str, Any]) -> str:
 SHORT_NAMES = {"data.noise.ratio": "noise", "objective.pair.transport_mass": "mass", "train.learning_rate": "lr"}
 
 
+CHOICES = ("objective", "objective.scheme", "objective.pair", "objective.knowledge")
+SHORT_CHOICES = {
+    "random": "ml_clap", "co_anchor": "cacl", "one_to_k": "kcl",
+    "learning_to_match": "ltm", "partial_learning_to_match": "pot",
+}  # fmt: skip
+"""What a scheme or pair loss is called after the system that made it known, where its own name is long."""
+
+
 def trial_name(overrides: Mapping[str, Any]) -> str:
-    """What a person calls the trial: `m_ltm noise=0.4 seed=1`."""
-    words = [str(overrides["objective"])] if "objective" in overrides else []
-    ordered = sorted(overrides, key=lambda path: path == "seed")
-    for path in ordered:
-        if path == "objective":
+    """What a person calls the trial: `m_ltm noise=0.4 seed=1`, `kcl+pot mass=0.7 noise=0.4 seed=1`."""
+    chosen = [str(overrides[path]) for path in CHOICES if path in overrides]
+    words = ["+".join(SHORT_CHOICES.get(choice, choice) for choice in chosen)] if chosen else []
+    for path in sorted(overrides, key=lambda path: path == "seed"):
+        if path in CHOICES:
             continue
         value = overrides[path]
         text = f"{value:g}" if isinstance(value, float) else str(value)

@@ -75,7 +75,7 @@ def write_run(
             "space": {path: f"grid({','.join(map(str, values))})" for path, values in space.items()},
             "varied": list(space),
             "seeds": list(space.get("seed", [0])),
-            "data": {"name": "soundscapes", "manifest_hash": "3f6c9b1d"},
+            "data": {"name": "soundscapes", "hash": "3f6c9b1d"},
             "code": {"git_commit": "1234abcd", "torch": "2.11.0", "ray": "2.60.0"},
             "command": f"pipelines/sweep_{name}.py",
         },

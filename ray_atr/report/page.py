@@ -67,7 +67,9 @@ def render(runs: Runs, tables: Sequence[Table], layouts: Sequence[Table], figure
 def _summary(runs: Runs) -> str:
     counts = runs.trials["status"].value_counts()
     words = [f"{counts.get('finished', 0)} of {len(runs.trials)} trials finished"]
-    words += [f"{counts[status]} {status}" for status in ("failed", "running", "pending") if counts.get(status)]
+    words += [
+        f"{counts[status]} {status}" for status in ("failed", "stopped", "running", "pending") if counts.get(status)
+    ]
     dimensions = [path for path in runs.varied if runs.trials[path].nunique(dropna=False) > 1]
     if runs.trials[SEED].nunique() > 1:
         dimensions.append(SEED)
@@ -88,7 +90,8 @@ def _facts(runs: Runs) -> list[tuple[str, str]]:
     commit = code.pop("git_commit", None) or code.pop("git", "unknown")
     data = info.get("data") or {}
     name = data.get("name") or ", ".join(dict.fromkeys(str(e.get("data.source")) for e in runs.experiments))
-    manifest = f" (manifest {str(data['manifest_hash'])[:12]})" if data.get("manifest_hash") else ""
+    hashes = ", ".join(one[:12] for one in str(data.get("hash", "")).split(", ") if one)
+    manifest = f" (manifest {hashes})" if hashes else ""
     seconds = float(runs.trials["train_seconds"].fillna(0).sum())
     return [
         ("Data", f"{name}{manifest}"),

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from ray_atr.experiment import Experiment
 from ray_atr.override import flatten, override
-from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, make_trial_id, trial_name, write_json
+from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, trial_name, write_json
 from ray_atr.settings import nearest
 from ray_atr.storage import Location, is_there, make_folder, write_text
 from ray_atr.tracking.store import Store
-from ray_atr.tracking.tracker import OVERRIDES_TAG, SWEEP_TAG, TRIAL_TAG
+from ray_atr.tracking.tracker import OVERRIDES_TAG, STOPPED_TAG, SWEEP_TAG, TRIAL_TAG
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -79,7 +79,7 @@ def _sweep_info(parent: Run, trials: list[Run]) -> dict[str, Any]:
         "space": {},
         "varied": list(dict.fromkeys(path for one in overrides for path in one)),
         "seeds": sorted({one["seed"] for one in overrides if "seed" in one}),
-        "data": {name: tags[f"data.{name}"] for name in ("name", "manifest_hash") if f"data.{name}" in tags},
+        "data": {name: tags[f"data.{name}"] for name in ("name", "hash") if f"data.{name}" in tags},
         "code": {
             "git_commit": tags.get("git_commit", "unknown"),
             **{tag.removeprefix("version."): value for tag, value in tags.items() if tag.startswith("version.")},
@@ -92,7 +92,6 @@ def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
     overrides = json.loads(run.data.tags[OVERRIDES_TAG])
     trial_id = run.data.tags[TRIAL_TAG]
     trial = folder / "trials" / trial_id
-    assert trial_id == make_trial_id(overrides)
     rows: dict[int, dict[str, Any]] = {}
     final: dict[str, dict[str, float]] = {"best": {}, "test": {}}
     for name, latest in run.data.metrics.items():
@@ -115,7 +114,7 @@ def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
             "trial_id": trial_id,
             "name": trial_name(overrides),
             "overrides": overrides,
-            "status": STATUS[run.info.status],
+            "status": STOPPED if STOPPED_TAG in run.data.tags else STATUS[run.info.status],
             "error": run.data.tags.get("error"),
             "train_seconds": seconds,
         },

@@ -46,6 +46,8 @@ TRIAL_TAG = "ray_atr.trial"
 OVERRIDES_TAG = "ray_atr.overrides"
 EPOCHS_TAG = "ray_atr.epochs_sent"
 """Number of an epoch up to which a trial's metrics are in MLflow; sent together with them."""
+STOPPED_TAG = "stopped_early"
+"""Tells a trial that was ended for its results so far from one that was killed: MLflow has one status for both."""
 
 STATUS = {PENDING: "SCHEDULED", RUNNING: "RUNNING", FINISHED: "FINISHED", STOPPED: "KILLED", FAILED: "FAILED"}
 NOT_METRICS = ("epoch", "step", "time")
@@ -203,9 +205,11 @@ class _Connection:
         self._add_params(trial_id, self._trial_settings(content))
         self._send_epochs(trial)
         self._send_result(trial)
+        status = content["status"]
         if content.get("error"):
             self._log(trial_id, tags={"error": content["error"]})
-        status = content["status"]
+        if status == STOPPED:
+            self._log(trial_id, tags={STOPPED_TAG: f"after epoch {len(trial.epochs())}"})
         self._set_status(trial_id, "KILLED" if is_stopped and status in (PENDING, RUNNING) else STATUS[status])
         return True
 
