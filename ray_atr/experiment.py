@@ -79,6 +79,11 @@ class TrainSettings(Settings):
         "any batch fits, for one more forward pass; 0: all at once",
         at_least=0,
     )
+    distance_to: str | None = setting(
+        None,
+        "folder of another trial, that of one_to_k with the same seed say: after each epoch the distance of this run's weights "
+        "from its last ones is logged; none: not measured",
+    )
     checkpoint_every_steps: int = setting(
         0, "steps between checkpoints within an epoch; 0: at the end of each epoch only", at_least=0
     )

@@ -32,6 +32,7 @@ from ray_atr.training.checkpoint import (
     restore_random_state,
     save_checkpoint,
 )
+from ray_atr.training.diagnostics import OtherRun, direction_error, metric_state
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge import MakeHost, SourceEncoder
 from ray_atr.training.mirror import Mirror
@@ -137,6 +138,8 @@ class _Run:
         self.recall = self._make_recall(make_host)
         self.about_knowledge: dict[str, float] = {}
         self.step_seconds: list[float] = []
+        self.other = OtherRun(train_settings.distance_to, self.retriever) if train_settings.distance_to else None
+        self.last_input: StepInput | None = None
         self.progress = Progress()
         # Each worker draws its own dropout; weights and every other draw are already the same on all of them.
         torch.manual_seed(experiment.seed * 1_000_003 + group.rank)
@@ -236,6 +239,7 @@ class _Run:
             captions=captions,
             draw=as_draw(experiment.objective.scheme.draw(experiment.seed, batch.epoch, clip_ids, mask)),
         )
+        self.last_input = step_input
         step = batch.epoch * self.steps_per_epoch + batch.step
         if self.recall is not None:
             if batch.step == 0:
@@ -295,6 +299,7 @@ class _Run:
             f"train/{name}": value / self.steps_per_epoch for name, value in progress.sums.items()
         }
         progress.epoch, progress.step_in_epoch, progress.sums = progress.epoch + 1, 0, {}
+        metrics.update({f"train/{name}": value for name, value in self._state_of_epoch().items()})
         metrics["train/learning_rate"] = self.scheduler.get_last_lr()[0]
         metrics["epoch"] = progress.epoch
         metrics["step"] = progress.epoch * self.steps_per_epoch
@@ -323,6 +328,18 @@ class _Run:
         metrics["seconds/train"] = progress.seconds
         metrics["best_epoch"] = progress.best_epoch
         progress.history.append(metrics)
+
+    def _state_of_epoch(self) -> dict[str, float]:
+        """What is measured once, after an epoch's last step; every worker takes part."""
+        found = {"clean_share": self.captions.clean_share, **metric_state(self.retriever)}
+        languages = self.experiment.data.languages
+        if self.last_input is not None and len(languages) > 1:
+            found["alignment_direction_error"] = direction_error(
+                self.retriever, self.texts, self.experiment.objective.scheme, self.last_input, languages, self.group
+            )
+        if self.other is not None:
+            found["weight_distance"] = self.other.distance(self.retriever)
+        return found
 
     def _evaluate(self, split: str, max_captions: int = 0) -> dict[str, float]:
         features = open_features(self.prepared.features, split)

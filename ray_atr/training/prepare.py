@@ -20,6 +20,7 @@ from ray_atr.experiment import Experiment
 from ray_atr.models.text.tokenizer import train_tokenizer
 from ray_atr.training.base_source import check_base
 from ray_atr.training.chunks import check_chunks
+from ray_atr.training.diagnostics import check_other_run
 
 Say = Callable[[str], None]
 
@@ -85,6 +86,8 @@ def check_inputs(experiment: Experiment) -> None:
         if not splits.get(split):
             raise ValueError(f"data.{setting}: got {split!r}; {where} has {', '.join(splits)}")
     check_chunks(experiment.objective, experiment.train.language_chunk)
+    if experiment.train.distance_to is not None:
+        check_other_run(experiment.train.distance_to)
     check_base(experiment.objective.knowledge, data.train_split)
     check_batch_size(splits[data.train_split], experiment.train.batch_size, experiment.scaling.workers)
 

@@ -12,13 +12,14 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from tiny import make_data, tiny
+from torch.nn import functional
 
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
 from ray_atr.data.plan import training_plan
 from ray_atr.data.stream import stream
 from ray_atr.experiment import Experiment
-from ray_atr.knowledge.recall import Recall, local_host, make_recall
+from ray_atr.knowledge.recall import MomentumRecall, Recall, SupportRecall, local_host, make_recall
 from ray_atr.models.retriever import Retriever, build_retriever, metric_arguments
 from ray_atr.objectives import PRESETS
 from ray_atr.objectives.knowledge.based import Based
@@ -70,6 +71,11 @@ def recall_of(experiment: Experiment, prepared: Prepared, retriever: Retriever, 
         ids=ids,
         is_first=True,
     )
+    if isinstance(recall, SupportRecall | MomentumRecall):
+        # As after some steps: with empty queues the first of moco's has nothing to compare with.
+        D, K = experiment.model.embedding_width, len(experiment.data.languages)
+        filled = torch.randn(5, K + 1, D, generator=torch.Generator().manual_seed(0))
+        recall.queue.push(functional.normalize(filled[:, 0], dim=-1), functional.normalize(filled[:, 1:], dim=-1))
     recall.begin_epoch(0, 0, retriever.state_dict)
     recall.before_step(0)
     return recall

@@ -107,15 +107,17 @@ def test_mass_of_one_is_balanced_and_masses_near_one_approach_it() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_newton_takes_over_where_sweeps_crawl(dtype: torch.dtype) -> None:
-    cost = trained_cost(96).to(dtype)
-    plan = solve(cost, 0.02)
+    cost = trained_cost(48).to(dtype)
+    plan = solve(cost, 0.03)
     assert plan.domain == "newton"
     assert plan.is_converged
-    # Sweeps alone take hundreds, to the same plan.
-    uniform = torch.full((96,), 1 / 96, dtype=torch.float64)
-    reference = ot.sinkhorn(uniform, uniform, cost.double(), 0.02, method="sinkhorn_log", stopThr=1e-10, numItermax=9000)
     assert plan.iterations < 30
-    assert float((plan.matrix - reference).abs().sum()) < (1e-4 if dtype == torch.float32 else 1e-8)
+    # Sweeps alone take hundreds, to the same plan.
+    uniform = torch.full((48,), 1 / 48, dtype=torch.float64)
+    reference = ot.sinkhorn(
+        uniform, uniform, cost.double(), 0.03, method="sinkhorn_log", stopThr=1e-11, numItermax=20000, warn=False
+    )
+    assert float((plan.matrix - reference).abs().sum()) < (1e-5 if dtype == torch.float32 else 1e-7)
 
 
 @pytest.mark.parametrize("mass", [1.0, 0.8])

@@ -39,13 +39,13 @@ class LearningToMatch(PairLoss):
     def score(self, comparison: Comparison, metric: Tensor | None, temperature: Tensor | None) -> Terms:
         """KL(pi_hat || pi) of the comparison's cost."""
         cost = normalised_cost(comparison, self.metric, metric, detach_maximum=self.detach_maximum)
-        mass = self.mass(cost.detach(), comparison)
+        mass, about_mass = self.mass(cost.detach(), comparison)
         loss, plan = match(comparison, cost, self.epsilon, mass, self.max_iterations)
-        return Terms(loss, plan_scalars(plan, cost, mass))
+        return Terms(loss, {**plan_scalars(plan, cost, mass), **about_mass})
 
-    def mass(self, cost: Tensor, comparison: Comparison) -> float:
-        """Share of the mass that is transported: all of it."""
-        return 1.0
+    def mass(self, cost: Tensor, comparison: Comparison) -> tuple[float, dict[str, Tensor]]:
+        """(the share of the mass that is transported, what to log of how it was found): all of it."""
+        return 1.0, {}
 
 
 def match(

@@ -36,8 +36,9 @@ class PartialLearningToMatch(LearningToMatch):
         if isinstance(self.transport_mass, str) and self.transport_mass != "auto":
             raise refuse("transport_mass", self.transport_mass, "(0, 1] or auto")
 
-    def mass(self, cost: Tensor, comparison: Comparison) -> float:
-        """The set share, or the estimate."""
+    def mass(self, cost: Tensor, comparison: Comparison) -> tuple[float, dict[str, Tensor]]:
+        """The set share; or the batch's estimated share of true pairs, no less than `smallest_mass`."""
         if not isinstance(self.transport_mass, str):
-            return float(self.transport_mass)
-        return max(self.smallest_mass, clean_share(-cost, comparison.positive_mask()))
+            return float(self.transport_mass), {}
+        estimate = clean_share(-cost, comparison.positive_mask())
+        return max(self.smallest_mass, estimate), {"estimated_clean_share": cost.new_tensor(estimate)}

@@ -1,0 +1,73 @@
+"""What a run logs each epoch beside its losses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import make_data, tiny
+
+from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.loop import LAST, train
+from ray_atr.training.prepare import check_inputs, prepare
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("home") / "tones")
+
+
+def epochs_of(data: Path, folder: Path, **settings: Any) -> list[dict[str, Any]]:
+    """Each epoch's metrics of a run of two epochs."""
+    experiment = tiny(data, train__epochs=2, **settings)
+    reports: list[dict[str, Any]] = []
+    prepared = prepare(experiment, data.parent, use_ray=False, say=lambda message: None)
+    train(experiment, prepared, folder, reports.append, use_ray_data=False)
+    return [report for report in reports if "is_final" not in report]
+
+
+def test_schemes_say_how_far_they_are_from_all_languages(data: Path, tmp_path: Path) -> None:
+    english = epochs_of(data, tmp_path / "english", objective="contrastive")
+    every = epochs_of(data, tmp_path / "every", objective="kcl", train__language_chunk=1)
+    # 8 entries of 1/8 against 16 of 1/16: 8 (1/8 - 1/16) + 8/16.
+    assert [epoch["train/data_distribution_error"] for epoch in english] == pytest.approx([1.0, 1.0])
+    assert [epoch["train/data_distribution_error"] for epoch in every] == pytest.approx([0.0, 0.0])
+    assert all(epoch["train/alignment_direction_error"] > 1 for epoch in english)
+    assert all(epoch["train/alignment_direction_error"] < 0.1 for epoch in every)
+
+
+def test_automatic_mass_is_logged_beside_the_truth_and_the_solver_and_metric_beside_it(
+    data: Path, tmp_path: Path
+) -> None:
+    epochs = epochs_of(
+        data, tmp_path, objective="m_ltm_pot", objective__pair__transport_mass="auto", data__noise__ratio=0.4
+    )
+    for epoch in epochs:
+        assert 0 <= epoch["train/estimated_clean_share"] <= epoch["train/transport_mass"] <= 1
+        assert epoch["train/clean_share"] < 1
+        assert epoch["train/transport_iterations"] > 0
+        assert epoch["train/transport_is_capped"] == 0
+        assert epoch["train/transport_residual"] < 1e-4
+        assert epoch["train/metric_smallest_eigenvalue"] > 0
+        assert epoch["train/metric_rank"] == 16
+
+
+def test_distance_from_another_runs_weights(data: Path, tmp_path: Path) -> None:
+    epochs_of(data, tmp_path / "first", objective="kcl")
+    again = epochs_of(data, tmp_path / "again", objective="kcl", train__distance_to=str(tmp_path / "first"))
+    assert again[0]["train/weight_distance"] > 0
+    # The same seed and settings end with the same weights.
+    assert again[1]["train/weight_distance"] == 0
+    other = epochs_of(data, tmp_path / "other", objective="contrastive", train__distance_to=str(tmp_path / "first"))
+    first, second = (load_checkpoint(tmp_path / run / LAST)["model"] for run in ("first", "other"))
+    square = sum(float((first[name].double() - second[name].double()).square().sum()) for name in first)
+    assert other[1]["train/weight_distance"] == pytest.approx(square**0.5)
+
+
+def test_a_run_to_compare_with_must_be_there_and_of_the_same_model(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"train\.distance_to: got .*; allowed the folder of a trial"):
+        check_inputs(tiny(data, train__distance_to=str(tmp_path / "nowhere")))
+    epochs_of(data, tmp_path / "first", objective="kcl")
+    with pytest.raises(ValueError, match=r"train\.distance_to: .* a run of the same model; it differs in metric"):
+        epochs_of(data, tmp_path / "metric", objective="m_ltm", train__distance_to=str(tmp_path / "first"))
