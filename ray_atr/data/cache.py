@@ -14,10 +14,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from filelock import FileLock
 
@@ -31,8 +32,14 @@ Progress = Callable[[int, int], None]
 
 def cache_key(manifest: Manifest, front_end: FrontEnd) -> str:
     """The content hash that names a cache folder: what the features depend on, and nothing else."""
-    content = json.dumps({"data": manifest.hash, "front_end": flatten(front_end), "layout": 1}, sort_keys=True)
+    content = json.dumps({"data": manifest.hash, "front_end": flatten(front_end), "layout": 2}, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def find_features(manifest: Manifest, front_end: FrontEnd, cache_root: Path) -> Path | None:
+    """The folder of a data set's whole cached features; None where there is none yet."""
+    folder = _folder(manifest, front_end, cache_root)
+    return folder if (folder / MANIFEST_FILE).is_file() else None
 
 
 def ensure_features(
@@ -49,14 +56,18 @@ def ensure_features(
     and the clips in all.
     """
     manifest = read_manifest(data_folder)
-    folder = cache_root / f"{manifest.name}-{cache_key(manifest, front_end)}"
-    if (folder / MANIFEST_FILE).is_file():
-        return folder
+    if found := find_features(manifest, front_end, cache_root):
+        return found
+    folder = _folder(manifest, front_end, cache_root)
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(str(folder) + ".lock"):
         if not (folder / MANIFEST_FILE).is_file():
             _compute(manifest, front_end, folder, use_ray, progress)
     return folder
+
+
+def _folder(manifest: Manifest, front_end: FrontEnd, cache_root: Path) -> Path:
+    return cache_root / f"{manifest.name}-{cache_key(manifest, front_end)}"
 
 
 def _compute(manifest: Manifest, front_end: FrontEnd, folder: Path, use_ray: bool, progress: Progress | None) -> None:
@@ -81,8 +92,14 @@ def _compute(manifest: Manifest, front_end: FrontEnd, folder: Path, use_ray: boo
         splits.setdefault(shard.split, []).append(entry)
     for split in splits:
         _write_captions(manifest, split, folder)
-    content = {"data": manifest.hash, "front_end": flatten(front_end), "splits": splits}
-    _write_aside(folder / MANIFEST_FILE, json.dumps(content, indent=1).encode())
+    content = {
+        "data": manifest.hash,
+        "front_end": flatten(front_end),
+        "num_features": front_end.num_mels,
+        "dtype": np.dtype(FEATURE_DTYPE).name,
+        "splits": splits,
+    }
+    write_aside(folder / MANIFEST_FILE, json.dumps(content, indent=1).encode())
 
 
 def _run_with_ray(jobs: Sequence[tuple[str, int, FrontEnd, str]]) -> Iterator[int]:
@@ -104,20 +121,32 @@ def compute_shard(job: tuple[str, int, FrontEnd, str]) -> int:
     manifest = read_manifest(data_folder)
     shard = manifest.shards[position]
     destination = Path(folder) / _feature_file(shard, position)
-    schema = pa.schema([("clip_id", pa.string()), ("features", pa.large_binary()), ("frames", pa.int32())])
-    aside = destination.with_name(f".{destination.name}.{os.getpid()}")
-    with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        for batch in read_shard(manifest, shard, columns=["clip_id", "audio"]):
-            ids = batch.column("clip_id").to_pylist()
-            features = [
+    write_rows(destination, _rows(manifest, shard, front_end))
+    return shard.num_rows
+
+
+def _rows(manifest: Manifest, shard: Shard, front_end: FrontEnd) -> Iterator[tuple[list[str], list[np.ndarray]]]:
+    for batch in read_shard(manifest, shard, columns=["clip_id", "audio"]):
+        ids = batch.column("clip_id").to_pylist()
+        yield (
+            ids,
+            [
                 clip_features(audio.as_buffer(), front_end, clip_id).astype(FEATURE_DTYPE)
                 for clip_id, audio in zip(ids, batch.column("audio"), strict=True)
-            ]
+            ],
+        )
+
+
+def write_rows(path: Path, batches: Iterable[tuple[list[str], list[np.ndarray]]]) -> None:
+    """Write clips' ids and features [T, F], batch by batch, to a file that appears when it is whole."""
+    schema = pa.schema([("clip_id", pa.string()), ("features", pa.large_binary()), ("frames", pa.int32())])
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        for ids, features in batches:
             frames = pa.array([len(feature) for feature in features], pa.int32())
             encoded = pa.array([feature.tobytes() for feature in features], pa.large_binary())
             writer.write_batch(pa.record_batch([pa.array(ids, pa.string()), encoded, frames], schema=schema))
-    os.replace(aside, destination)
-    return shard.num_rows
+    os.replace(aside, path)
 
 
 def _write_captions(manifest: Manifest, split: str, folder: Path) -> None:
@@ -140,14 +169,15 @@ def _write_captions(manifest: Manifest, split: str, folder: Path) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    _write_aside(folder / f"{split}.captions.arrow", sink.getvalue().to_pybytes())
+    write_aside(folder / f"{split}.captions.arrow", sink.getvalue().to_pybytes())
 
 
 def _feature_file(shard: Shard, position: int) -> str:
     return f"{shard.split}-{position:05d}.arrow"
 
 
-def _write_aside(path: Path, content: bytes) -> None:
+def write_aside(path: Path, content: bytes) -> None:
+    """Write a file that appears when it is whole."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.write_bytes(content)
     os.replace(aside, path)

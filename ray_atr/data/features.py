@@ -1,4 +1,4 @@
-"""Reading cached features: rows of one split in any order, memory-mapped.
+"""Reading cached features, log-mel frames or a frozen tower's vectors: rows of one split in any order, memory-mapped.
 
 Imports nothing heavy: the tasks that read ahead of a trainer start in a moment.
 """
@@ -20,11 +20,15 @@ FEATURE_DTYPE = np.float16
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """One split of a cache folder: N clips, their features by row number, their captions by language."""
+    """One split of a cache folder: N clips, their features by row number, their captions by language.
+
+    Features are F mel bands of T frames, or, where a frozen tower has encoded the set, one vector of width F a clip (T = 1).
+    """
 
     folder: Path
     split: str
-    num_mels: int
+    num_features: int
+    dtype: np.dtype[Any]
     shard_files: tuple[str, ...]
     shard_starts: np.ndarray
     captions: pa.Table = field(repr=False)
@@ -56,14 +60,14 @@ class FeatureSet:
         return [pa.ipc.open_file(pa.memory_map(str(self.folder / name))).read_all() for name in self.shard_files]
 
     def features(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Features of the given rows, zero-padded to the longest: `[n, T, F]` float16, and their frames `[n]`."""
+        """Features of the given rows, zero-padded to the longest: `[n, T, F]` as stored, and their frames `[n]`."""
         shard_of = np.searchsorted(self.shard_starts, rows, side="right") - 1
         arrays = []
         for row, shard in zip(rows, shard_of, strict=True):
             scalar = self._shards[shard].column("features")[int(row - self.shard_starts[shard])]
-            arrays.append(np.frombuffer(scalar.as_buffer(), FEATURE_DTYPE).reshape(-1, self.num_mels))
+            arrays.append(np.frombuffer(scalar.as_buffer(), self.dtype).reshape(-1, self.num_features))
         frames = np.array([len(array) for array in arrays], np.int64)
-        padded = np.zeros((len(arrays), int(frames.max(initial=0)), self.num_mels), FEATURE_DTYPE)
+        padded = np.zeros((len(arrays), int(frames.max(initial=0)), self.num_features), self.dtype)
         for index, array in enumerate(arrays):
             padded[index, : len(array)] = array
         return padded, frames
@@ -84,7 +88,8 @@ def open_features(folder: Path, split: str) -> FeatureSet:
     return FeatureSet(
         folder=folder,
         split=split,
-        num_mels=int(content["num_features"]) if "num_features" in content else int(content["front_end"]["num_mels"]),
+        num_features=int(content["num_features"]),
+        dtype=np.dtype(content["dtype"]),
         shard_files=tuple(shard["file"] for shard in shards),
         shard_starts=starts.astype(np.int64),
         captions=captions,

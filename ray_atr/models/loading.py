@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from huggingface_hub import hf_hub_download
+from huggingface_hub import hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -106,6 +106,18 @@ def locate(checkpoint: str, path: str = WHERE) -> Path:
                 path, checkpoint, f"a file, a folder, or a hub id that exists ({_first_line(error)})"
             ) from None
     raise refuse(path, checkpoint, "a hub repository that holds " + " or ".join(WEIGHT_FILES))
+
+
+def identity_of_checkpoint(checkpoint: str) -> list[tuple[str, int, int]] | None:
+    """Path, size and time of a checkpoint's files, without reading them or asking the hub; None where none is on this machine."""
+    local = Path(checkpoint).expanduser()
+    if not local.exists():
+        cached = [try_to_load_from_cache(checkpoint, name) for name in WEIGHT_FILES if checkpoint.count("/") == 1]
+        local = next((Path(file).parent for file in cached if isinstance(file, str)), local)
+    files = sorted(local.iterdir()) if local.is_dir() else [local] if local.is_file() else []
+    # A file of the hub's cache is a link to its content.
+    contents = [file.resolve() for file in files if file.is_file()]
+    return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in contents] or None
 
 
 def read_checkpoint(file: Path, path: str = WHERE) -> dict[str, Tensor]:

@@ -5,8 +5,9 @@ Shapes: N clips or texts, T frames, F mel bands, L tokens, D embedding width.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,16 @@ from ray_atr.models.adaptation import adapt, parameter_groups
 from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn
 from ray_atr.models.augment import SpecAugment
 from ray_atr.models.loading import load_weights
-from ray_atr.models.saved import read_settings, read_weights, whole_folder, write_settings, write_weights
+from ray_atr.models.saved import (
+    FROZEN_FILE,
+    WEIGHTS_FILE,
+    link_weights,
+    read_settings,
+    read_weights,
+    whole_folder,
+    write_settings,
+    write_weights,
+)
 from ray_atr.models.text import TEXT_TOWERS, SmallTransformer
 from ray_atr.models.tower import AudioSettings, AudioTower, TextSettings, TextTower, pad_tokens
 from ray_atr.objectives.metric import project_metric
@@ -151,6 +161,13 @@ class Retriever(nn.Module):
         """Unit-norm embeddings [N, D] of the text tower's pooled vectors [N, W]."""
         return nn.functional.normalize(self.text_projection(pooled).float(), dim=-1)
 
+    def with_towers(self, audio_tower: AudioTower, text_tower: TextTower) -> Self:
+        """A retriever with other towers that shares everything else with this one: what trains one trains the other."""
+        other = copy.copy(self)
+        other._modules = dict(self._modules)
+        other.audio_tower, other.text_tower = audio_tower, text_tower
+        return other
+
     @torch.inference_mode()
     def encode_audio(self, clips: Sequence[Clip], sample_rate: int | None = None, *, batch_size: int = 16) -> Tensor:
         """Unit-norm embeddings [N, D] (CPU) of audio files (paths), encoded bytes, or mono waveforms [S].
@@ -210,10 +227,15 @@ class Retriever(nn.Module):
         finally:
             self.train(was_training)
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Writes weights (safetensors), settings and front end (JSON) and the tokeniser; replaces what was in the folder."""
+    def save_pretrained(self, folder: str | Path, *, frozen: Mapping[str, Path] | None = None) -> None:
+        """Writes weights (safetensors), settings and front end (JSON) and the tokeniser; replaces what was in the folder.
+
+        `frozen` names files that hold a tower's weights already (`{"audio": file}`); they are linked instead of written.
+        """
+        linked = {f"{kind}_tower.": (file, Path(kind) / FROZEN_FILE) for kind, file in (frozen or {}).items()}
         with whole_folder(Path(folder)) as aside:
-            write_weights(aside, self.state_dict())
+            state = {name: value for name, value in self.state_dict().items() if not name.startswith(tuple(linked))}
+            write_weights(aside / WEIGHTS_FILE, state)
             content = {
                 "model": flatten(self.settings),
                 "metric": flatten(self.metric_settings),
@@ -223,6 +245,8 @@ class Retriever(nn.Module):
             for name, tower in (("audio", self.audio_tower), ("text", self.text_tower)):
                 (aside / name).mkdir()
                 tower.save(aside / name)
+            for file, name_inside in linked.values():
+                link_weights(file, aside / name_inside)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:

@@ -18,6 +18,8 @@ from ray_atr.settings import refuse
 
 SETTINGS_FILE = "retriever.json"
 WEIGHTS_FILE = "model.safetensors"
+FROZEN_FILE = "frozen.safetensors"
+"""In a tower's own folder: its weights, where many saved models share them."""
 FORMAT = 1
 
 
@@ -38,18 +40,29 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def write_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
-    """Writes the tensors by name as safetensors."""
+def write_weights(file: Path, state: Mapping[str, Tensor], *, prefix: str = "") -> None:
+    """Writes the tensors by name, behind a prefix, as safetensors."""
     # Safetensors refuses tensors that share memory; a copy of each shares none.
-    save_file({name: value.detach().cpu().contiguous().clone() for name, value in state.items()}, folder / WEIGHTS_FILE)
+    save_file({prefix + name: value.detach().cpu().contiguous().clone() for name, value in state.items()}, file)
+
+
+def link_weights(source: Path, file: Path) -> None:
+    """Makes a file of weights appear under a second name, without writing them again where the file system can do so."""
+    try:
+        os.link(source, file)
+    except OSError:
+        shutil.copyfile(source, file)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """The tensors that `write_weights` wrote. Raises ValueError for a missing or broken file."""
+    """The tensors of a saved model, frozen towers' too. Raises ValueError for a missing or broken file."""
     file = folder / WEIGHTS_FILE
     if not file.is_file():
         raise refuse("model folder", str(folder), f"a folder that save_pretrained wrote; it lacks {WEIGHTS_FILE}")
-    return read_checkpoint(file, "model folder")
+    weights = read_checkpoint(file, "model folder")
+    for frozen in sorted(folder.glob(f"*/{FROZEN_FILE}")):
+        weights.update(read_checkpoint(frozen, "model folder"))
+    return weights
 
 
 def write_settings(folder: Path, content: Mapping[str, Any]) -> None:

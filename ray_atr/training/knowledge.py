@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ray_atr.data.cache import ensure_features
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import FeatureSet, open_features
 from ray_atr.experiment import Experiment
@@ -22,7 +21,7 @@ from ray_atr.objectives.knowledge.based import Based
 from ray_atr.override import flatten, override
 from ray_atr.training.base_source import read_caption_file
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.prepare import Prepared
+from ray_atr.training.prepare import Prepared, feature_folder
 from ray_atr.training.texts import TextBatcher
 from ray_atr.training.validation import embed_clips
 
@@ -113,7 +112,7 @@ class SourceEncoder:
             seed=experiment.seed,
             **metric_arguments(experiment.objective.pair),
         )
-        return retriever.to("cuda" if experiment.scaling.gpus_per_encoder else "cpu")
+        return self.prepared.reading(retriever).to("cuda" if experiment.scaling.gpus_per_encoder else "cpu")
 
 
 def joined(parts: Sequence[Entries]) -> Entries:
@@ -134,8 +133,7 @@ def _open_source(experiment: Experiment, prepared: Prepared) -> Source:
         features = open_features(prepared.features, experiment.data.train_split)
         captions = _worn(experiment, features, languages)
     else:
-        root = prepared.features.parent
-        folder = ensure_features(knowledge.source, experiment.model.audio.front_end, root, use_ray=False)
+        folder = feature_folder(experiment, knowledge.source, prepared.tokenizer, prepared.home, use_ray=False)
         features = open_features(folder, experiment.data.train_split)
         captions = [[(own or [""])[0] for own in features.captions_in(language)] for language in languages]
     if knowledge.captions is not None:

@@ -118,13 +118,14 @@ class _Run:
         self.features = open_features(prepared.features, data.train_split)
         check_batch_size(len(self.features), train_settings.batch_size, group.size)
         self.captions = TrainingCaptions(self.features, data.languages, data.noise, experiment.seed, data.positives)
-        self.retriever = build_retriever(
+        self.whole = build_retriever(
             experiment.model,
             tokenizer=prepared.load_tokenizer(),
             seed=experiment.seed,
             **metric_arguments(experiment.objective.pair),
         )
-        self.retriever.to(group.device)
+        # What is trained: it shares everything with the whole one but frozen towers whose vectors are read.
+        self.retriever = prepared.reading(self.whole).to(group.device)
         self.texts = TextBatcher(self.retriever)
         self.steps_per_epoch = steps_per_epoch(len(self.features), train_settings.batch_size)
         self.optimizer = _optimizer(self.retriever, experiment)
@@ -180,7 +181,7 @@ class _Run:
         if not (self.folder / LAST / STATE_FILE).is_file():
             return
         state = load_checkpoint(self.folder / LAST, self.group.device)
-        if state["experiment"] != _deciding(self.experiment):
+        if state["experiment"] != deciding_settings(self.experiment):
             raise ValueError(f"{self.folder / LAST}: the checkpoint of another experiment")
         self.retriever.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -324,7 +325,7 @@ class _Run:
                 )
             if self.group.is_first and value is not None and value > progress.best_value:
                 progress.best_value, progress.best_epoch = float(value), progress.epoch
-                self.retriever.save_pretrained(self.folder / BEST)
+                self.whole.save_pretrained(self.folder / BEST, frozen=self.prepared.frozen_weights)
         metrics["seconds/train"] = progress.seconds
         metrics["best_epoch"] = progress.best_epoch
         progress.history.append(metrics)
@@ -354,7 +355,7 @@ class _Run:
             save_checkpoint(
                 self.folder / LAST,
                 {
-                    "experiment": _deciding(self.experiment),
+                    "experiment": deciding_settings(self.experiment),
                     "model": self.retriever.state_dict(),
                     "optimizer": self.optimizer.state_dict(),
                     "scheduler": self.scheduler.state_dict(),
@@ -375,7 +376,8 @@ class _Run:
         if self.mirror is not None:
             self.mirror.share(BEST, is_first=self.group.is_first)
         if split_exists(self.prepared.features, split):
-            self.retriever = Retriever.from_pretrained(self.folder / BEST).to(self.group.device)
+            best = Retriever.from_pretrained(self.folder / BEST)
+            self.retriever = self.prepared.reading(best).to(self.group.device)
             self.texts = TextBatcher(self.retriever)
             final.update({f"test/{name}": value for name, value in self._evaluate(split).items()})
         self.report(final)
@@ -386,7 +388,7 @@ class _Run:
             self.recall.close()
 
 
-def _deciding(experiment: Experiment) -> str:
+def deciding_settings(experiment: Experiment) -> str:
     """The settings that decide a run's weights, as text: a checkpoint of others must not be taken up."""
     flat = flatten(experiment)
     kept = {

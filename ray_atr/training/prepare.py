@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from ray_atr.data.cache import ensure_features
-from ray_atr.data.features import open_features
+from ray_atr.data.cache import ensure_features, write_aside
+from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.data.plan import check_batch_size
-from ray_atr.data.shards import open_folder, read_manifest
+from ray_atr.data.shards import Manifest, open_folder, read_captions, read_manifest
 from ray_atr.data.soundscapes import SPLITS, ensure_soundscapes
 from ray_atr.experiment import Experiment
+from ray_atr.models.encoded import EncodedAudio, EncodedText
+from ray_atr.models.retriever import Retriever
 from ray_atr.models.text.tokenizer import train_tokenizer
+from ray_atr.override import flatten
 from ray_atr.training.base_source import check_base
 from ray_atr.training.chunks import check_chunks
 from ray_atr.training.diagnostics import check_other_run
+from ray_atr.training.encode_once import (
+    TOWER_FILE,
+    FrozenTower,
+    encodes_audio_once,
+    encodes_text_once,
+    ensure_audio_vectors,
+    ensure_text_vectors,
+)
 
 Say = Callable[[str], None]
+
+
+def _silent(message: str) -> None:
+    """Says nothing."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +46,26 @@ class Prepared:
     data: str
     data_hash: str
     features: Path
+    """log-mel frames, or the vectors of a frozen audio tower"""
     tokenizer: Path | None
+    home: Path
+    is_audio_encoded: bool = False
+    captions: Path | None = None
+    """vectors of the captions from a frozen text tower"""
+
+    @property
+    def frozen_weights(self) -> dict[str, Path]:
+        """Files that hold the weights of the towers whose vectors are read."""
+        folders = {"audio": self.features if self.is_audio_encoded else None, "text": self.captions}
+        return {kind: folder / TOWER_FILE for kind, folder in folders.items() if folder is not None}
+
+    def reading(self, retriever: Retriever) -> Retriever:
+        """The retriever as it takes these inputs: frozen towers whose vectors are here are stood in for, all else is shared."""
+        audio, text = retriever.audio_tower, retriever.text_tower
+        return retriever.with_towers(
+            EncodedAudio(audio) if self.is_audio_encoded else audio,
+            text if self.captions is None else EncodedText(text, open_caption_vectors(self.captions)),
+        )
 
     def load_tokenizer(self) -> Tokenizer | None:
         """The tokeniser trained on the training captions; None for text towers that bring their own."""
@@ -47,18 +80,33 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
     check_inputs(experiment)
     folder = data_folder(experiment, home, say=say)
     manifest = read_manifest(folder)
-    features = ensure_features(
-        folder,
+    tokenizer = _tokenizer(experiment, manifest, home)
+    tower = FrozenTower("text", flatten(experiment), tokenizer, home, use_ray, say)
+    return Prepared(
+        data=folder,
+        data_hash=manifest.hash,
+        features=feature_folder(experiment, folder, tokenizer, home, use_ray=use_ray, say=say),
+        tokenizer=tokenizer,
+        home=home,
+        is_audio_encoded=encodes_audio_once(experiment),
+        captions=ensure_text_vectors(tower, folder) if encodes_text_once(experiment) else None,
+    )
+
+
+def feature_folder(
+    experiment: Experiment, data: str, tokenizer: Path | None, home: Path, *, use_ray: bool, say: Say = _silent
+) -> Path:
+    """The features of a data set that the experiment's training reads: log-mel frames, or a frozen audio tower's vectors."""
+    if encodes_audio_once(experiment):
+        return ensure_audio_vectors(FrozenTower("audio", flatten(experiment), tokenizer, home, use_ray, say), data)
+    if experiment.model.audio.adapt.is_frozen:
+        say("the frozen audio tower encodes every batch anew: model.augment changes its input in every epoch")
+    return ensure_features(
+        data,
         experiment.model.audio.front_end,
         home / "data" / "features",
         use_ray=use_ray,
         progress=lambda done, total: say(f"log-mel features {done:,} of {total:,} clips"),
-    )
-    return Prepared(
-        data=folder,
-        data_hash=manifest.hash,
-        features=features,
-        tokenizer=_tokenizer(experiment, manifest.hash, features, home),
     )
 
 
@@ -99,20 +147,17 @@ def data_folder(experiment: Experiment, home: Path, *, say: Say = print) -> str:
     return str(ensure_soundscapes(experiment.data.soundscapes, home / "data", say=say))
 
 
-def _tokenizer(experiment: Experiment, data_hash: str, features: Path, home: Path) -> Path | None:
+def _tokenizer(experiment: Experiment, manifest: Manifest, home: Path) -> Path | None:
     """Towers that bring no tokeniser of their own get one trained on the training captions, cached by content."""
     data, text = experiment.data, experiment.model.text
     if not text.trains_tokenizer:
         return None
     vocab_size = getattr(text, "vocab_size", 4096)
-    content = json.dumps([data_hash, data.languages, data.train_split, vocab_size])
+    content = json.dumps([manifest.hash, data.languages, data.train_split, vocab_size])
     path = home / "data" / "tokenizers" / f"{hashlib.sha256(content.encode()).hexdigest()[:16]}.json"
     if not path.is_file():
-        train = open_features(features, data.train_split)
-        captions = (caption for code in data.languages for texts in train.captions_in(code) for caption in texts)
-        tokenizer = train_tokenizer(captions, vocab_size)
+        clips = read_captions(manifest, data.train_split)
+        captions = (text for clip in clips for code in data.languages for text in clip.captions.get(code) or ())
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
-        tokenizer.save(str(aside))
-        os.replace(aside, path)
+        write_aside(path, train_tokenizer(captions, vocab_size).to_str(pretty=True).encode())
     return path

@@ -1,0 +1,300 @@
+"""Frozen towers encode a data set once: their pooled vectors are cached, and read instead of audio and tokens from then on.
+
+A cache's folder is named by what its vectors depend on: data, front end, the tower's settings and the fingerprint of its
+weights. A note beside the caches leads from the checkpoint's files to that folder, so that a later use builds no tower to
+find it. Vectors are float32, computed without autocast. Interrupted work is taken up part by part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+from tokenizers import Tokenizer
+
+from ray_atr.data.cache import ensure_features, write_aside, write_rows
+from ray_atr.data.caption_vectors import KEYS_FILE, PART, Caption, in_key_order, part_file
+from ray_atr.data.features import MANIFEST_FILE, open_features
+from ray_atr.data.shards import Manifest, read_captions, read_manifest
+from ray_atr.experiment import Experiment
+from ray_atr.models.encoded import encode_captions
+from ray_atr.models.loading import identity_of_checkpoint
+from ray_atr.models.retriever import build_retriever
+from ray_atr.models.saved import write_weights
+from ray_atr.models.tower import AudioSettings, TextSettings, tower_fingerprint
+from ray_atr.override import flatten, override
+from ray_atr.training.run import WORKER_CPU_SHARE
+
+Say = Callable[[str], None]
+
+CLIPS = 32
+"""Clips that are encoded together."""
+
+TOWER_FILE = "tower.safetensors"
+"""The tower's weights, beside its vectors: what the retrievers that are trained on them are saved with."""
+
+PROBE = 256
+"""Captions whose tokens tell one tokeniser from another."""
+
+
+@dataclass(frozen=True)
+class FrozenTower:
+    """One tower of an experiment that trains nothing, where its vectors are kept, and how it is to encode."""
+
+    kind: str
+    """audio or text"""
+    flat: dict[str, Any]
+    tokenizer: Path | None
+    home: Path
+    use_ray: bool
+    say: Say
+
+    @property
+    def experiment(self) -> Experiment:
+        return override(Experiment(), self.flat)
+
+    @property
+    def settings(self) -> AudioSettings | TextSettings:
+        """The tower's settings."""
+        return self.experiment.model.audio if self.kind == "audio" else self.experiment.model.text
+
+    @property
+    def root(self) -> Path:
+        """The folder of all caches of vectors."""
+        return self.home / "data" / "vectors"
+
+    def build(self) -> Any:
+        """The tower as training builds it, in evaluation mode, on the device that one of its workers has."""
+        experiment = self.experiment
+        tokenizer = None if self.tokenizer is None else Tokenizer.from_file(str(self.tokenizer))
+        # The whole retriever: a tower without a checkpoint then has the random weights that it has in training.
+        retriever = build_retriever(experiment.model, tokenizer=tokenizer, seed=experiment.seed)
+        tower = retriever.audio_tower if self.kind == "audio" else retriever.text_tower
+        is_cuda = bool(experiment.scaling.gpus_per_worker) and torch.cuda.is_available()
+        return tower.eval().to("cuda" if is_cuda else "cpu")
+
+    def identity(self) -> Any:
+        """What tells the tower's weights from others without reading them; None where only reading them tells."""
+        checkpoint = getattr(self.settings, "checkpoint", None)
+        if checkpoint is not None:
+            return identity_of_checkpoint(checkpoint)
+        model = {
+            path: value for path, value in self.flat.items() if path.startswith("model.") and ".adapt." not in path
+        }
+        return {"seed": self.flat["seed"], "model": model, "tokenizer": self.tokenizer and self.tokenizer.name}
+
+
+def encodes_audio_once(experiment: Experiment) -> bool:
+    """Whether the audio tower is frozen and hears the same in every epoch."""
+    return experiment.model.audio.adapt.is_frozen and not experiment.model.augment.is_active
+
+
+def encodes_text_once(experiment: Experiment) -> bool:
+    """Whether the text tower is frozen; it has no input that changes, and a frozen tower drops nothing out."""
+    return experiment.model.text.adapt.is_frozen
+
+
+def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
+    """A feature folder of the data set that holds one vector a clip, encoded now where it is absent."""
+    manifest, front_end = read_manifest(data), tower.experiment.model.audio.front_end
+
+    def encode(folder: Path, built: Any) -> dict[str, Any]:
+        features = ensure_features(
+            data,
+            front_end,
+            tower.home / "data" / "features",
+            use_ray=tower.use_ray,
+            progress=lambda done, total: tower.say(f"log-mel features {done:,} of {total:,} clips"),
+        )
+        splits = json.loads((features / MANIFEST_FILE).read_text())["splits"]
+        jobs = [
+            ClipJob(features, split, file["file"], first, file["num_rows"])
+            for split, files in splits.items()
+            for file, first in zip(files, np.cumsum([0, *(file["num_rows"] for file in files)]).tolist(), strict=False)
+        ]
+        _encode_parts(tower, built, jobs, folder, "clips")
+        for split in splits:
+            shutil.copyfile(features / f"{split}.captions.arrow", folder / f"{split}.captions.arrow")
+        return {"num_features": built.width, "dtype": "float32", "splits": splits}
+
+    return _ensure(tower, manifest, {"front_end": flatten(front_end)}, tower_fingerprint, encode)
+
+
+def ensure_text_vectors(tower: FrozenTower, data: str) -> Path:
+    """A folder with the vectors of all captions of the data set, each distinct one encoded once, now where it is absent."""
+    manifest, languages = read_manifest(data), tower.experiment.data.languages
+
+    def fingerprint(built: Any) -> str:
+        probe = list(_captions(manifest, languages[:1]))[:PROBE]
+        tokens = built.tokenise([text for text, _ in probe], [language for _, language in probe])
+        return tower_fingerprint(built) + _digest(tokens)
+
+    def encode(folder: Path, built: Any) -> dict[str, Any]:
+        captions, keys = in_key_order(_captions(manifest, languages))
+        jobs = [
+            CaptionJob(part_file(number), captions[start : start + PART])
+            for number, start in enumerate(range(0, len(captions), PART))
+        ]
+        _encode_parts(tower, built, jobs, folder, "captions")
+        write_aside(folder / KEYS_FILE, _as_npy(keys))
+        return {"width": built.width, "num_captions": len(captions)}
+
+    return _ensure(tower, manifest, {"languages": list(languages)}, fingerprint, encode)
+
+
+@dataclass(frozen=True)
+class ClipJob:
+    """The clips of one feature file."""
+
+    features: Path
+    split: str
+    file: str
+    first: int
+    size: int
+
+    @torch.no_grad()
+    def run(self, tower: Any, folder: Path) -> None:
+        """Writes the clips' vectors, each as one frame, to a file of the same name."""
+        features = open_features(self.features, self.split)
+        device = next(tower.parameters()).device
+
+        def batches() -> Iterator[tuple[list[str], list[np.ndarray]]]:
+            for start in range(self.first, self.first + self.size, CLIPS):
+                rows = np.arange(start, min(start + CLIPS, self.first + self.size))
+                array, frames = features.features(rows)
+                inputs = torch.from_numpy(array.astype(np.float32)), torch.from_numpy(frames)
+                pooled = tower(*(tensor.to(device) for tensor in inputs)).pooled.float().cpu().numpy()
+                yield [features.clip_ids[row] for row in rows], [vector[None] for vector in pooled]
+
+        write_rows(folder / self.file, batches())
+
+
+@dataclass(frozen=True)
+class CaptionJob:
+    """Some captions, in the order of their keys."""
+
+    file: str
+    captions: list[Caption]
+
+    @property
+    def size(self) -> int:
+        return len(self.captions)
+
+    def run(self, tower: Any, folder: Path) -> None:
+        """Writes the captions' vectors."""
+        write_aside(folder / self.file, _as_npy(encode_captions(tower, self.captions).numpy()))
+
+
+def _ensure(
+    tower: FrozenTower,
+    manifest: Manifest,
+    about: dict[str, Any],
+    fingerprint: Callable[[Any], str],
+    encode: Callable[[Path, Any], dict[str, Any]],
+) -> Path:
+    """The folder of the tower's vectors of a data set; `encode` fills it where it is not whole and describes it."""
+    # What training alone looks at, and where the weights come from, change no vector.
+    left_out = ("adapt.", "checkpoint", "allow_mismatch")
+    settings = {k: v for k, v in flatten(tower.settings).items() if not k.startswith(left_out)}
+    content = {"data": manifest.hash, "kind": tower.kind, "name": tower.settings.name, **settings, **about}
+    identity = tower.identity()
+    note = tower.root / "known" / _digest([content, identity])
+    if identity is not None and note.is_file():
+        known = tower.root / note.read_text()
+        if (known / MANIFEST_FILE).is_file():
+            return known
+    built = tower.build()
+    content["fingerprint"] = fingerprint(built)
+    folder = tower.root / f"{manifest.name}-{tower.kind}-{_digest(content)}"
+    folder.mkdir(parents=True, exist_ok=True)
+    # One process encodes; others that ask at the same time wait for it.
+    with FileLock(str(folder) + ".lock"):
+        if not (folder / MANIFEST_FILE).is_file():
+            write_weights(folder / TOWER_FILE, built.state_dict(), prefix=f"{tower.kind}_tower.")
+            described = {**content, **encode(folder, built)}
+            write_aside(folder / MANIFEST_FILE, json.dumps(described, indent=1).encode())
+    if identity is not None:
+        note.parent.mkdir(exist_ok=True)
+        write_aside(note, folder.name.encode())
+    return folder
+
+
+def _encode_parts(
+    tower: FrozenTower, built: Any, jobs: Sequence[ClipJob | CaptionJob], folder: Path, what: str
+) -> None:
+    waiting = [job for job in jobs if not (folder / job.file).is_file()]
+    total = sum(job.size for job in jobs)
+    done = total - sum(job.size for job in waiting)
+    run = _run_with_ray(tower, waiting, folder) if tower.use_ray else _run_here(built, waiting, folder)
+    for size in run:
+        done += size
+        tower.say(f"frozen {tower.kind} tower: {done:,} of {total:,} {what} encoded")
+
+
+def _run_here(built: Any, jobs: Sequence[ClipJob | CaptionJob], folder: Path) -> Iterator[int]:
+    for job in jobs:
+        job.run(built, folder)
+        yield job.size
+
+
+def _run_with_ray(tower: FrozenTower, jobs: Sequence[ClipJob | CaptionJob], folder: Path) -> Iterator[int]:
+    import ray
+
+    if not jobs:
+        return
+    scaling, cluster = tower.experiment.scaling, ray.cluster_resources()
+    cpus, gpus = scaling.cpus_per_worker * WORKER_CPU_SHARE, scaling.gpus_per_worker
+    fitting = cluster.get("CPU", 0.0) / cpus
+    if gpus:
+        fitting = min(fitting, cluster.get("GPU", 0.0) / gpus)
+    dataset = ray.data.from_items([{"job": number} for number in range(len(jobs))], override_num_blocks=len(jobs))
+    encoded = dataset.map(
+        _Encoder,  # type: ignore[arg-type]
+        fn_constructor_args=(dataclasses.replace(tower, say=print), list(jobs), folder),
+        compute=ray.data.ActorPoolStrategy(size=max(1, min(len(jobs), math.floor(fitting)))),
+        num_cpus=cpus,
+        num_gpus=gpus,
+    )
+    for row in encoded.iter_rows():
+        yield int(row["size"])
+
+
+class _Encoder:
+    """Encodes parts in a process of its own, which builds the tower once."""
+
+    def __init__(self, tower: FrozenTower, jobs: list[ClipJob | CaptionJob], folder: Path) -> None:
+        self.built, self.jobs, self.folder = tower.build(), jobs, folder
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        job = self.jobs[row["job"]]
+        job.run(self.built, self.folder)
+        return {"size": job.size}
+
+
+def _captions(manifest: Manifest, languages: Sequence[str]) -> Iterator[Caption]:
+    for split in manifest.splits:
+        for clip in read_captions(manifest, split):
+            for language in languages:
+                for text in clip.captions.get(language) or ():
+                    yield text, language
+
+
+def _as_npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
