@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from ray_atr.transport import Plan, solve
+from ray_atr.transport import Plan, solve, solve_batch
 
 
 def trained_cost(B: int, *, num_wrong: int = 0, seed: int = 0) -> Tensor:
@@ -136,6 +136,32 @@ def test_warm_start_takes_fewer_iterations_to_the_same_plan(mass: float) -> None
     warm, cold = solve(near, 0.05, mass=mass, start=first, tolerance=1e-4), solve(near, 0.05, mass=mass, tolerance=1e-4)
     assert warm.iterations < cold.iterations
     assert float((warm.matrix - cold.matrix).abs().sum()) < 1e-3
+
+
+@pytest.mark.parametrize("shape", [(24, 24), (12, 30), (150, 150)])
+@pytest.mark.parametrize(("epsilon", "mass"), [(0.1, 1.0), (0.02, 1.0), (0.005, 1.0), (0.1, 0.8)])
+def test_many_problems_at_once_are_each_alone(epsilon: float, mass: float, shape: tuple[int, int]) -> None:
+    # Easy and hard ones together: the first converges long before the others.
+    costs = torch.stack(
+        [(trained_cost(150, num_wrong=30 * p, seed=p) ** (p + 1))[: shape[0], : shape[1]] for p in range(3)]
+    )
+    together = solve_batch(costs, epsilon, mass=mass)
+    assert len(together) == 3
+    for cost, plan in zip(costs, together, strict=True):
+        alone = solve(cost, epsilon, mass=mass)
+        assert plan.is_converged == alone.is_converged
+        assert float((plan.matrix - alone.matrix).abs().sum()) < 1e-6
+        if alone.is_converged:
+            assert_optimal(plan, cost, epsilon, mass, 1e-7)
+
+
+def test_a_batch_of_problems_is_refused_as_one_is() -> None:
+    with pytest.raises(ValueError, match="costs: got \\(4, 4\\); allowed a tensor \\[P, N, M\\]"):
+        solve_batch(torch.rand(4, 4), 0.05)
+    costs = torch.rand(2, 4, 4)
+    costs[1, 0, 0] = torch.nan
+    with pytest.raises(ValueError, match="cost: got"):
+        solve_batch(costs, 0.05)
 
 
 @pytest.mark.parametrize("mass", [1.0, 0.7])
