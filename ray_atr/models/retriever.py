@@ -35,7 +35,15 @@ from ray_atr.models.saved import (
     write_weights,
 )
 from ray_atr.models.text import TEXT_TOWERS, SmallTransformer
-from ray_atr.models.tower import AudioSettings, AudioTower, TextSettings, TextTower, pad_tokens
+from ray_atr.models.tower import (
+    AudioSettings,
+    AudioTower,
+    Encoded,
+    TextSettings,
+    TextTower,
+    masked_mean,
+    pad_tokens,
+)
 from ray_atr.objectives.metric import project_metric
 from ray_atr.override import flatten, override
 from ray_atr.settings import Settings, refuse, setting
@@ -66,6 +74,12 @@ class ModelSettings(Settings):
         "linear",
         "from a tower to the shared space: one linear layer, or two with a ReLU between (mlp)",
         choices=("linear", "mlp"),
+    )
+    interaction: str = setting(
+        "global",
+        "similarity of a clip and a text: global, of one embedding each; local, late interaction over audio frames and text "
+        "tokens, and one embedding is then the mean of its tokens",
+        choices=("global", "local"),
     )
     augment: SpecAugment = setting(default_factory=SpecAugment, help="bands of the training clips that are blanked out")
     learn_temperature: bool = setting(False, "learn the temperature, in place of the objective's own fixed one")
@@ -147,11 +161,25 @@ class Retriever(nn.Module):
 
     def embed_audio(self, features: Tensor, frames: Tensor) -> Tensor:
         """Unit-norm float32 embeddings [N, D] of log-mel frames [N, T, F], of which `frames[n]` count."""
+        if self.settings.interaction == "local":
+            return self.audio_tokens(features, frames).pooled
         return self.project_audio(self.audio_tower(features, frames).pooled)
 
     def embed_text(self, token_ids: Tensor, token_mask: Tensor) -> Tensor:
         """Unit-norm float32 embeddings [N, D] of token ids [N, L] where the mask [N, L] is True."""
+        if self.settings.interaction == "local":
+            return self.text_tokens(token_ids, token_mask).pooled
         return self.project_text(self.text_tower(token_ids, token_mask).pooled)
+
+    def audio_tokens(self, features: Tensor, frames: Tensor) -> Encoded:
+        """Unit-norm embeddings of a clip's frames, [N, L, D], and of their mean, [N, D], for local interaction."""
+        encoded = self.audio_tower(features, frames)
+        return _with_mean(self.project_audio(encoded.tokens), encoded.token_mask)
+
+    def text_tokens(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
+        """Unit-norm embeddings of a text's tokens, [N, L, D], and of their mean, [N, D], for local interaction."""
+        encoded = self.text_tower(token_ids, token_mask)
+        return _with_mean(self.project_text(encoded.tokens), encoded.token_mask)
 
     def project_audio(self, pooled: Tensor) -> Tensor:
         """Unit-norm embeddings [N, D] of the audio tower's pooled vectors [N, W]."""
@@ -333,6 +361,10 @@ def metric_arguments(pair: Any) -> dict[str, MetricSettings]:
         project_every=getattr(pair, "project_every", 1),
     )
     return {"metric": metric}
+
+
+def _with_mean(tokens: Tensor, mask: Tensor) -> Encoded:
+    return Encoded(nn.functional.normalize(masked_mean(tokens, mask), dim=-1), tokens, mask)
 
 
 def _projection(width: int, D: int, kind: str) -> nn.Module:

@@ -96,13 +96,14 @@ class FrozenTower:
 
 
 def encodes_audio_once(experiment: Experiment) -> bool:
-    """Whether the audio tower is frozen and hears the same in every epoch."""
-    return experiment.model.audio.adapt.is_frozen and not experiment.model.augment.is_active
+    """Whether the audio tower is frozen, hears the same in every epoch, and no more than its pooled vectors are asked for."""
+    model = experiment.model
+    return model.audio.adapt.is_frozen and not model.augment.is_active and model.interaction == "global"
 
 
 def encodes_text_once(experiment: Experiment) -> bool:
-    """Whether the text tower is frozen; it has no input that changes, and a frozen tower drops nothing out."""
-    return experiment.model.text.adapt.is_frozen
+    """Whether the text tower is frozen, which drops nothing out then, and no more than its pooled vectors are asked for."""
+    return experiment.model.text.adapt.is_frozen and experiment.model.interaction == "global"
 
 
 def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:

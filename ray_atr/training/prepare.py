@@ -31,6 +31,7 @@ from ray_atr.training.encode_once import (
     ensure_audio_vectors,
     ensure_text_vectors,
 )
+from ray_atr.training.local import check_interaction
 
 Say = Callable[[str], None]
 
@@ -137,6 +138,7 @@ def check_inputs(experiment: Experiment) -> None:
     if experiment.train.distance_to is not None:
         check_other_run(experiment.train.distance_to)
     check_base(experiment.objective.knowledge, data.train_split)
+    check_interaction(experiment)
     check_batch_size(splits[data.train_split], experiment.train.batch_size, experiment.scaling.workers)
 
 

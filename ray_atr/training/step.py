@@ -27,6 +27,7 @@ from ray_atr.objectives.diagnostics import data_distribution_error
 from ray_atr.objectives.terms import weighted_sum
 from ray_atr.training.chunks import check_chunks, embed_in_chunks
 from ray_atr.training.group import WorkerGroup
+from ray_atr.training.local import TokenShare
 from ray_atr.training.texts import TextBatcher
 
 
@@ -86,8 +87,12 @@ def training_step(
     groups = group.gather(torch.from_numpy(batch.captions.groups).to(group.device))
     needed = objective.scheme.needed(there, draw)
 
-    def score(audio: Tensor, text: Tensor, mask: Tensor, retrieved: Any = None) -> tuple[Terms, Embeddings]:
-        embeddings = Embeddings(audio=audio, text=text, mask=mask, positives=groups[:, None] == groups[None, :])
+    def score(
+        audio: Tensor, text: Tensor, mask: Tensor, retrieved: Any = None, similarity: Tensor | None = None
+    ) -> tuple[Terms, Embeddings]:
+        embeddings = Embeddings(
+            audio=audio, text=text, mask=mask, positives=groups[:, None] == groups[None, :], similarity=similarity
+        )
         terms = objective(
             embeddings, metric=retriever.metric, temperature=retriever.temperature, draw=draw, retrieved=retrieved
         )
@@ -98,13 +103,17 @@ def training_step(
         with torch.autocast(group.device.type, torch.bfloat16, enabled=autocast):
             return share.embed_text(texts, columns)
 
+    tokens: TokenShare | None = None
     with torch.autocast(group.device.type, torch.bfloat16, enabled=autocast):
-        audio = share.embed_audio(retriever)
+        if retriever.settings.interaction == "local":
+            tokens = share.embed_tokens(retriever, texts)
+        audio = share.embed_audio(retriever) if tokens is None else tokens.audio.pooled
     if language_chunk:
         parts = objective.scheme.language_shares(needed, draw, language_chunk)
         terms, embeddings = _by_language(parts, group.gather(audio.float()), needed, embed_text, score, group)
     else:
-        text = embed_text()
+        text = embed_text() if tokens is None else tokens.text.pooled
+        similarity = None if tokens is None else tokens.similarity(group)
         retrieved = None
         if recall is not None:
             local = LocalBatch(
@@ -116,7 +125,9 @@ def training_step(
                 embed_with=lambda module: share.embed_with(module, texts),
             )
             retrieved = recall.retrieve(local, group.gather)
-        terms, embeddings = score(group.gather(audio.float()), group.gather(text.float()), needed, retrieved)
+        terms, embeddings = score(
+            group.gather(audio.float()), group.gather(text.float()), needed, retrieved, similarity
+        )
         terms.loss.backward()  # type: ignore[no-untyped-call]
     group.average_gradients(retriever.parameters())
     scalars = {"loss": terms.loss.item(), **{name: float(value) for name, value in terms.scalars.items()}}
@@ -170,6 +181,11 @@ class _Share:
         """[b, K, D], zeros where no text is needed; of the languages with True in columns [K] only, where it is given."""
         needed = self.needed if columns is None else self.needed & columns
         return texts.embed_grid(self.batch.captions.texts, needed.numpy(), self.languages, chunk=self.chunk)
+
+    def embed_tokens(self, retriever: Retriever, texts: TextBatcher) -> TokenShare:
+        """The share's frames and tokens, for local interaction."""
+        clips = self.batch.features.to(self.device), self.batch.frames.to(self.device)
+        return TokenShare.embed(retriever, texts, clips, self.batch.captions.texts, self.needed.numpy(), self.languages)
 
     @torch.no_grad()
     def embed_with(self, module: nn.Module, texts: TextBatcher) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ray_atr.models.retriever import Retriever
-from ray_atr.models.tower import pad_tokens
+from ray_atr.models.tower import Encoded, pad_tokens
 from ray_atr.training.chunks import embed_again
 
 Caption = tuple[str, str]
@@ -62,6 +62,15 @@ class TextBatcher:
         grid = embedded.new_zeros(*needed.shape, embedded.shape[1])
         index = torch.from_numpy(where).to(embedded.device)
         return grid.index_put((index[:, 0], index[:, 1]), embedded)
+
+    def embed_tokens(self, captions: Sequence[Caption]) -> Encoded:
+        """The captions' tokens `[n, L, D]`, their mask `[n, L]` and mean `[n, D]`, for local interaction."""
+        distinct = list(dict.fromkeys(captions))
+        padded, mask = pad_tokens(self._tokenise(distinct), self.retriever.text_tower.pad_token_id)
+        encoded = self.retriever.text_tokens(padded.to(self.retriever.device), mask.to(self.retriever.device))
+        position = {caption: place for place, caption in enumerate(distinct)}
+        rows = torch.tensor([position[caption] for caption in captions], device=self.retriever.device)
+        return Encoded(*(values[rows] for values in encoded))
 
     def _tokenise(self, captions: Sequence[Caption]) -> list[list[int]]:
         new = [caption for caption in captions if caption not in self.tokens]

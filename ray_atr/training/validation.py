@@ -14,9 +14,11 @@ from ray_atr.data.plan import Plan, evaluation_plan
 from ray_atr.data.stream import stream
 from ray_atr.evaluation import align_captions, evaluate_languages
 from ray_atr.evaluation.captions import AlignedCaptions
+from ray_atr.evaluation.languages import embedding_metrics, language_metrics
 from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.group import WorkerGroup
+from ray_atr.training.local import retrieve_locally
 from ray_atr.training.texts import TextBatcher
 
 
@@ -86,5 +88,11 @@ def evaluate_split(
     retriever.eval()
     audio = embed_clips(retriever, features, settings.batch_size, group)
     text = {language: embed_captions(texts, captions, language, audio.shape[1], group) for language in spoken}
-    retriever.train(was_training)
-    return evaluate_languages(audio, text, captions.relevance, present=captions.present)
+    try:
+        if experiment.model.interaction == "local":
+            retrievals = retrieve_locally(retriever, texts, features, captions, settings.batch_size, group)
+            metrics = embedding_metrics(audio, text, captions.relevance, present=captions.present)
+            return language_metrics(retrievals) | metrics
+        return evaluate_languages(audio, text, captions.relevance, present=captions.present)
+    finally:
+        retriever.train(was_training)
