@@ -48,10 +48,9 @@ def adapt(tower: nn.Module, settings: Adaptation, *, compiles: bool = True) -> N
         tower.requires_grad_(False)
     elif settings.frozen_layers:
         levels = parameter_levels(tower)
-        if settings.frozen_layers > len(levels):
-            raise refuse(
-                "frozen_layers", settings.frozen_layers, f"at most {len(levels)}, the levels of {type(tower).__name__}"
-            )
+        if settings.frozen_layers >= len(levels):
+            allowed = f"at most {len(levels) - 1} of {type(tower).__name__}'s {len(levels)} levels; is_frozen freezes all"
+            raise refuse("frozen_layers", settings.frozen_layers, allowed)
         for level in levels[: settings.frozen_layers]:
             for parameter in level:
                 parameter.requires_grad_(False)

@@ -24,6 +24,8 @@ from ray_atr.settings import refuse
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 """Names under which a folder or a hub repository holds its weights, the preferred one first."""
 
+FILE_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+
 WHERE = "model.audio.checkpoint"
 
 logger = logging.getLogger(__name__)
@@ -91,9 +93,7 @@ def locate(checkpoint: str, path: str = WHERE) -> Path:
             if (local / name).is_file():
                 return local / name
         raise refuse(path, checkpoint, "a folder that holds " + " or ".join(WEIGHT_FILES))
-    is_hub_id = checkpoint.count("/") == 1 and not checkpoint.startswith((".", "/", "~")) and not local.suffix
-    if not is_hub_id:
-        raise refuse(path, checkpoint, "a file or folder that exists, or a hub id owner/name")
+    require_checkpoint(checkpoint, path)
     for name in WEIGHT_FILES:
         try:
             return Path(hf_hub_download(checkpoint, name))
@@ -106,6 +106,15 @@ def locate(checkpoint: str, path: str = WHERE) -> Path:
                 path, checkpoint, f"a file, a folder, or a hub id that exists ({_first_line(error)})"
             ) from None
     raise refuse(path, checkpoint, "a hub repository that holds " + " or ".join(WEIGHT_FILES))
+
+
+def require_checkpoint(checkpoint: str, path: str) -> None:
+    """Raises ValueError for a checkpoint that is neither a file or folder that exists nor written like a hub id."""
+    local = Path(checkpoint).expanduser()
+    is_path = checkpoint.startswith((".", "/", "~")) or local.suffix in FILE_ENDINGS
+    is_hub_id = checkpoint.count("/") == 1 and not is_path
+    if not is_hub_id and not local.exists():
+        raise refuse(path, checkpoint, "a file or folder that exists, or a hub id owner/name")
 
 
 def identity_of_checkpoint(checkpoint: str) -> list[tuple[str, int, int]] | None:

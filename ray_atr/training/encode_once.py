@@ -106,6 +106,21 @@ def encodes_text_once(experiment: Experiment) -> bool:
     return experiment.model.text.adapt.is_frozen and experiment.model.interaction == "global"
 
 
+def why_encoded_anew(experiment: Experiment) -> list[str]:
+    """A line for each frozen tower whose vectors cannot serve, and why."""
+    model = experiment.model
+    reasons = []
+    for kind, is_frozen in (("audio", model.audio.adapt.is_frozen), ("text", model.text.adapt.is_frozen)):
+        because = ""
+        if model.interaction == "local":
+            because = "model.interaction=local compares its tokens"
+        elif kind == "audio" and model.augment.is_active:
+            because = "model.augment changes its input in every epoch"
+        if is_frozen and because:
+            reasons.append(f"the frozen {kind} tower encodes every batch anew: {because}")
+    return reasons
+
+
 def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
     """A feature folder of the data set that holds one vector a clip, encoded now where it is absent."""
     manifest, front_end = read_manifest(data), tower.experiment.model.audio.front_end

@@ -17,6 +17,7 @@ from ray_atr.data.shards import Manifest, open_folder, read_captions, read_manif
 from ray_atr.data.soundscapes import SPLITS, ensure_soundscapes
 from ray_atr.experiment import Experiment
 from ray_atr.models.encoded import EncodedAudio, EncodedText
+from ray_atr.models.loading import require_checkpoint
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.text.tokenizer import train_tokenizer
 from ray_atr.override import flatten
@@ -30,6 +31,7 @@ from ray_atr.training.encode_once import (
     encodes_text_once,
     ensure_audio_vectors,
     ensure_text_vectors,
+    why_encoded_anew,
 )
 from ray_atr.training.local import check_interaction
 
@@ -82,6 +84,8 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
     folder = data_folder(experiment, home, say=say)
     manifest = read_manifest(folder)
     tokenizer = _tokenizer(experiment, manifest, home)
+    for reason in why_encoded_anew(experiment):
+        say(reason)
     tower = FrozenTower("text", flatten(experiment), tokenizer, home, use_ray, say)
     return Prepared(
         data=folder,
@@ -100,8 +104,6 @@ def feature_folder(
     """The features of a data set that the experiment's training reads: log-mel frames, or a frozen audio tower's vectors."""
     if encodes_audio_once(experiment):
         return ensure_audio_vectors(FrozenTower("audio", flatten(experiment), tokenizer, home, use_ray, say), data)
-    if experiment.model.audio.adapt.is_frozen:
-        say("the frozen audio tower encodes every batch anew: model.augment changes its input in every epoch")
     return ensure_features(
         data,
         experiment.model.audio.front_end,
@@ -112,7 +114,7 @@ def feature_folder(
 
 
 def check_inputs(experiment: Experiment) -> None:
-    """ValueError, naming the setting, where the data set is missing, lacks a language or split, or cannot fill a batch.
+    """ValueError, naming the setting, where data set, checkpoint, language or split is missing, or a batch cannot be filled.
 
     Reads the manifest only, so that a mistake is found before anything is written or started.
     """
@@ -140,6 +142,10 @@ def check_inputs(experiment: Experiment) -> None:
     check_base(experiment.objective.knowledge, data.train_split)
     check_interaction(experiment)
     check_batch_size(splits[data.train_split], experiment.train.batch_size, experiment.scaling.workers)
+    for kind, tower in (("audio", experiment.model.audio), ("text", experiment.model.text)):
+        checkpoint = getattr(tower, "checkpoint", None)
+        if checkpoint is not None:
+            require_checkpoint(checkpoint, f"model.{kind}.checkpoint")
 
 
 def data_folder(experiment: Experiment, home: Path, *, say: Say = print) -> str:

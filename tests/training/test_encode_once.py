@@ -7,11 +7,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from models import tiny_checkpoints
 from tiny import make_data, tiny, tone
 
+from ray_atr.data import caption_vectors
 from ray_atr.data.cache import ensure_features
 from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.data.features import MANIFEST_FILE, open_features
@@ -19,6 +21,8 @@ from ray_atr.experiment import Experiment
 from ray_atr.models.audio import Ced
 from ray_atr.models.encoded import EncodedText
 from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.models.tower import pad_tokens
+from ray_atr.override import override
 from ray_atr.training import encode_once
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.loop import BEST, LAST, train
@@ -122,36 +126,154 @@ def test_a_killed_run_on_vectors_goes_on_to_the_same_weights(home: Path, tmp_pat
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
-def with_checkpoints(home: Path, folder: Path) -> Experiment:
-    """Frozen CED and SONAR from files."""
-    torch.manual_seed(0)
-    torch.save(Ced(size="tiny", num_blocks=1).build().state_dict(), folder / "ced.pt")
-    tiny_checkpoints.sonar(folder / "sonar")
-    return tiny(
-        home / "tones",
-        model__audio="ced",
-        model__audio__size="tiny",
-        model__audio__num_blocks=1,
-        model__audio__checkpoint=str(folder / "ced.pt"),
-        model__text="sonar",
-        model__text__checkpoint=str(folder / "sonar"),
-        **FROZEN,
-    )
-
-
 def test_the_second_use_decodes_and_encodes_nothing(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = tiny(home / "tones", **FROZEN)
     first = prepared_for(experiment, home)
-    for module, name in ((encode_once, "build_retriever"), (encode_once, "ensure_features")):
-        monkeypatch.setattr(module, name, refuse_to_work)
+    monkeypatch.setattr(encode_once, "build_retriever", refuse_to_work)
     monkeypatch.setattr("ray_atr.data.cache.clip_features", refuse_to_work)
     said: list[str] = []
     assert prepared_for(experiment, home, said) == first
     assert said == []
-    # Objective, rates and the seed of the order change nothing that a checkpoint's tower computes; a random tower's seed does.
-    other = dataclasses.replace(experiment, train=dataclasses.replace(experiment.train, learning_rate=0.1))
-    assert prepared_for(other, home) == first
+    assert prepared_for(override(experiment, {"train.learning_rate": 0.1, "objective": "m_ltm"}), home) == first
+    # The weights of a tower without a checkpoint are drawn from the seed.
     with pytest.raises(AssertionError, match="again"):
-        prepared_for(dataclasses.replace(experiment, seed=1), home)
+        prepared_for(override(experiment, {"seed": 1}), home)
+
+
+@pytest.fixture
+def published(home: Path, tmp_path: Path) -> Experiment:
+    """Frozen CED and SONAR from files of their own."""
+    torch.manual_seed(0)
+    torch.save(Ced(size="tiny", num_blocks=1).build().state_dict(), tmp_path / "ced.pt")
+    tiny_checkpoints.sonar(tmp_path / "sonar")
+    return override(
+        Experiment(),
+        {
+            "data.source": str(home / "tones"),
+            "data.languages": "eng,fra",
+            "model.audio": "ced",
+            "model.audio.size": "tiny",
+            "model.audio.num_blocks": 1,
+            "model.audio.checkpoint": str(tmp_path / "ced.pt"),
+            "model.text": "sonar",
+            "model.text.checkpoint": str(tmp_path / "sonar"),
+            **{path.replace("__", "."): value for path, value in FROZEN.items()},
+            "train.batch_size": 8,
+            "train.epochs": 1,
+        },
+    )
+
+
+def test_vectors_belong_to_the_weights_not_to_the_name_of_their_file(published: Experiment, home: Path) -> None:
+    first = prepared_for(published, home)
+    checkpoint = Path(str(published.model.audio.checkpoint))
+    # The same weights elsewhere, and another seed: the same vectors.
+    moved = checkpoint.rename(checkpoint.with_name("moved.pt"))
+    assert prepared_for(override(published, {"model.audio.checkpoint": str(moved), "seed": 3}), home) == first
+    # Other weights under the first name: others.
+    torch.manual_seed(1)
+    torch.save(Ced(size="tiny", num_blocks=1).build().state_dict(), checkpoint)
+    second = prepared_for(published, home)
+    assert second.features != first.features
+    assert second.captions == first.captions
+    # What the tower does beside its weights counts too.
+    pooled = prepared_for(override(published, {"model.text.pooling": "cls"}), home)
+    assert pooled.captions != first.captions
+
+
+def test_vectors_are_what_the_towers_compute(published: Experiment, home: Path) -> None:
+    prepared = prepared_for(published, home)
+    retriever = build_retriever(published.model, seed=0).eval()
+    frames = open_features(not_encoded(prepared, published).features, "val")
+    vectors = open_features(prepared.features, "val")
+    assert vectors.clip_ids == frames.clip_ids
+    assert vectors.captions_in("fra") == frames.captions_in("fra")
+    array, lengths = vectors.features(np.array([5, 0, 3]))
+    assert array.shape == (3, 1, 192)
+    assert lengths.tolist() == [1, 1, 1]
+    inputs, lengths = frames.features(np.array([5, 0, 3]))
+    with torch.no_grad():
+        expected = retriever.audio_tower(torch.from_numpy(inputs.astype(np.float32)), torch.from_numpy(lengths)).pooled
+    torch.testing.assert_close(torch.from_numpy(array[:, 0]), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_caption_that_is_not_among_the_vectors_is_encoded_once(published: Experiment, home: Path) -> None:
+    prepared = prepared_for(published, home)
+    tower = build_retriever(published.model, seed=0).eval().text_tower
+    assert prepared.captions is not None
+    encoded = EncodedText(tower, open_caption_vectors(prepared.captions))
+    texts, languages = ["a low tone, number 0", "unheard of", "a low tone, number 0"], ["eng", "eng", "fra"]
+    known = len(encoded.vectors)
+    assert [ids[0] >= known for ids in encoded.tokenise(texts, languages)] == [False, True, True]
+    assert encoded.tokenise(texts[1:2], ["eng"]) == [[known]]
+    tokens = pad_tokens(encoded.tokenise(texts, languages), encoded.pad_token_id)
+    with torch.no_grad():
+        expected = tower(*pad_tokens(tower.tokenise(texts, languages), tower.pad_token_id)).pooled
+    torch.testing.assert_close(encoded(*tokens).pooled, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_interrupted_work_is_taken_up_part_by_part(
+    published: Experiment, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (encode_once, caption_vectors):
+        monkeypatch.setattr(module, "PART", 16)
+    published = override(published, {"data.languages": "eng"})
+    prepared = prepared_for(published, home)
+    assert prepared.captions is not None
+    files = {folder: {f.name: f.read_bytes() for f in folder.glob("*.[an][rp]*")} for folder in folders(prepared)}
+    for folder in folders(prepared):
+        (folder / MANIFEST_FILE).unlink()
+    (prepared.features / "val-00001.arrow").unlink()
+    (prepared.captions / "part-00000.npy").unlink()
+    said: list[str] = []
+    assert prepared_for(published, home, said) == prepared
+    assert said == [
+        "frozen audio tower: 40 of 40 clips encoded",
+        "frozen text tower: 24 of 24 captions encoded",
+    ]
+    for folder, contents in files.items():
+        assert {f.name: f.read_bytes() for f in folder.glob("*.[an][rp]*")} == contents
+
+
+def folders(prepared: Prepared) -> list[Path]:
+    assert prepared.captions is not None
+    return [prepared.features, prepared.captions]
+
+
+def test_a_frozen_tower_whose_vectors_cannot_serve_encodes_every_batch_and_says_so(home: Path) -> None:
+    said: list[str] = []
+    prepared = prepared_for(tiny(home / "tones", **FROZEN, model__augment__time_bands=1), home, said)
+    assert list(prepared.frozen_weights) == ["text"]
+    assert said[0] == (
+        "the frozen audio tower encodes every batch anew: model.augment changes its input in every epoch"
+    )
+    said.clear()
+    prepared = prepared_for(tiny(home / "tones", **FROZEN, model__interaction="local"), home, said)
+    assert prepared.frozen_weights == {}
+    assert [message.partition(":")[0] for message in said] == [
+        "the frozen audio tower encodes every batch anew",
+        "the frozen text tower encodes every batch anew",
+    ]
+
+
+def test_dropout_of_a_frozen_tower_is_off_so_its_vectors_serve(home: Path, tmp_path: Path) -> None:
+    experiment = tiny(home / "tones", **FROZEN, model__text__dropout=0.5, train__epochs=1)
+    prepared = prepared_for(experiment, home)
+    expected = run(experiment, not_encoded(prepared, experiment), tmp_path / "expected")
+    assert run(experiment, prepared, tmp_path / "found")[0]["train/loss"] == pytest.approx(
+        expected[0]["train/loss"], rel=1e-5
+    )
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_encoders_on_ray_write_the_same_vectors(published: Experiment, home: Path, tmp_path: Path) -> None:
+    here = prepared_for(published, home)
+    (tmp_path / "tones").symlink_to(home / "tones")
+    there = prepare(published, tmp_path, say=lambda message: None)
+    for mine, theirs in zip(folders(here), folders(there), strict=True):
+        assert mine.name == theirs.name
+        for file in mine.glob("*.[an][rp]*"):
+            assert file.read_bytes() == (theirs / file.name).read_bytes(), file.name
