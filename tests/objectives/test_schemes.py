@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ray_atr.objectives import SCHEMES, Embeddings, Objective, preset
+from ray_atr.objectives import SCHEMES, Embeddings, Objective, Scheme, preset
 from ray_atr.objectives.pairs import Comparison, Contrastive
 from ray_atr.objectives.schemes import CoAnchor, English, OneToK, Random, RandomMixture
 
@@ -149,24 +149,34 @@ def test_random_mixture_weighs_languages_by_their_pairs() -> None:
     assert loss.item() == pytest.approx(total / weight)
 
 
+@pytest.mark.parametrize("scheme", [OneToK(), RandomMixture()], ids=lambda scheme: scheme.name)
 @pytest.mark.parametrize("chunk", [1, 2, 3, 0])
-def test_language_by_language_gives_the_gradient_of_all_at_once(chunk: int) -> None:
+def test_language_by_language_gives_the_gradient_of_all_at_once(chunk: int, scheme: Scheme) -> None:
     mask = full()
     mask[[0, 2, 5], 1] = False
     generator = torch.Generator().manual_seed(0)
     audio = torch.randn(B, D, generator=generator, dtype=torch.float64, requires_grad=True)
     text = torch.randn(B, K, D, generator=generator, dtype=torch.float64, requires_grad=True)
-    objective = preset("kcl")
-    whole = objective(Embeddings(audio=audio, text=text, mask=mask)).loss
-    expected = torch.autograd.grad(whole, (audio, text))
-    value = 0.0
-    for languages, share in objective.scheme.language_shares(mask, None, chunk):
-        part = Embeddings(audio=audio, text=text[:, languages], mask=mask[:, languages])
-        loss = share * objective(part).loss
-        loss.backward()
-        value += loss.item()
-    assert value == pytest.approx(whole.item())
+    objective, draw = Objective(scheme=scheme), scheme.draw(0, 0, IDS, mask)
+    terms = objective(Embeddings(audio=audio, text=text, mask=mask), draw=draw)
+    expected = torch.autograd.grad(terms.loss, (audio, text))
+    value, by_language = 0.0, {}
+    for languages, share in scheme.language_shares(mask, draw, chunk):
+        of_part = mask & torch.isin(torch.arange(K), torch.tensor(languages))
+        part = objective(Embeddings(audio=audio, text=text, mask=of_part), draw=draw)
+        (share * part.loss).backward()
+        value += share * part.loss.item()
+        by_language.update({name: scalar for name, scalar in part.scalars.items() if name.startswith("loss_audio_")})
+        assert chunk == 0 or len(languages) <= chunk
+    assert value == pytest.approx(terms.loss.item())
+    assert by_language.items() <= terms.scalars.items()
     torch.testing.assert_close((audio.grad, text.grad), expected)
+
+
+@pytest.mark.parametrize("name", [name for name, scheme in SCHEMES.items() if not scheme.splits_by_language])
+def test_schemes_that_compare_languages_in_one_matrix_are_one_part(name: str) -> None:
+    scheme = SCHEMES[name]()
+    assert scheme.language_shares(full(), scheme.draw(0, 0, IDS, full()), 1) == [(list(range(K)), 1.0)]
 
 
 def test_a_given_similarity_is_taken_for_the_right_language_and_rows() -> None:
