@@ -74,7 +74,9 @@ def test_freezing_levels_trains_the_rest() -> None:
     assert all(name.startswith(("blocks.1", "blocks.2", "norm")) for name in trained)
     assert len(trained) == 26
     for too_many in (5, 9):
-        with pytest.raises(ValueError, match=f"frozen_layers: got {too_many}; allowed at most 4 of CedTower's 5 levels"):
+        with pytest.raises(
+            ValueError, match=f"frozen_layers: got {too_many}; allowed at most 4 of CedTower's 5 levels"
+        ):
             ced(frozen_layers=too_many)
 
 

@@ -17,12 +17,13 @@ import tiny_checkpoints as tiny
 import torch
 
 from ray_atr.models.adaptation import Adaptation
-from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, SmallCnn
+from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, SmallCnn, TransformersAudio
 from ray_atr.models.retriever import MetricSettings, ModelSettings, Retriever, build_retriever
-from ray_atr.models.text import Bert, SmallTransformer, Sonar, XlmRoberta
+from ray_atr.models.text import Bert, Labse, SmallTransformer, Sonar, TransformersText, XlmRoberta
 from ray_atr.models.text.tokenizer import train_tokenizer
 
 ROOT = Path(__file__).parents[2]
+CHECKPOINTS = ("sonar", "bert", "xlm_roberta", "clap", "ast", "wav2vec2")
 WAVEFORMS = [
     np.random.RandomState(seed).uniform(-0.5, 0.5, 9_000 + 2_000 * seed).astype(np.float32) for seed in range(3)
 ]
@@ -33,13 +34,17 @@ import numpy as np
 import torch
 from ray_atr.models.retriever import Retriever
 torch.set_num_threads(1)
-folder, out = sys.argv[1:]
+out, *folders = sys.argv[1:]
 given = np.load(out + ".in.npz", allow_pickle=False)
-retriever = Retriever.from_pretrained(folder)
-audio = retriever.encode_audio([given[name] for name in ("a", "b", "c")], 16000)
-text = retriever.encode_text(list(given["texts"]), list(given["languages"]))
-np.savez(out, audio=audio.numpy(), text=text.numpy())
+encoded = {}
+for number, folder in enumerate(folders):
+    retriever = Retriever.from_pretrained(folder)
+    encoded[f"audio {number}"] = retriever.encode_audio([given[name] for name in ("a", "b", "c")], 16000).numpy()
+    encoded[f"text {number}"] = retriever.encode_text(list(given["texts"]), list(given["languages"])).numpy()
+np.savez(out, **encoded)
 """
+
+PAIRS = ("scratch", "ced_sonar", "resnet38_bert", "htsat_xlm_roberta", "ast_labse", "wav2vec2_transformers")
 
 
 def scratch(**model: Any) -> Retriever:
@@ -52,7 +57,7 @@ def scratch(**model: Any) -> Retriever:
 def pair(name: str, home: Path) -> Retriever:
     lora = Adaptation(lora_rank=2)
     frozen = Adaptation(is_frozen=True)
-    folders = {kind: str(home / kind) for kind in ("sonar", "bert", "xlm_roberta", "clap", "ast")}
+    folders = {kind: str(home / kind) for kind in CHECKPOINTS}
     models = {
         "ced_sonar": lambda: ModelSettings(
             audio=Ced(size="tiny", num_blocks=1, chunk_frames=64, adapt=lora),
@@ -67,10 +72,14 @@ def pair(name: str, home: Path) -> Retriever:
             audio=Htsat(checkpoint=str(tiny.clap(Path(folders["clap"])))),
             text=XlmRoberta(checkpoint=str(tiny.xlm_roberta(Path(folders["xlm_roberta"])))),
         ),
-        "ast_bert": lambda: ModelSettings(
+        "ast_labse": lambda: ModelSettings(
             audio=Ast(checkpoint=str(tiny.ast(Path(folders["ast"])))),
-            text=Bert(checkpoint=str(tiny.bert(Path(folders["bert"])))),
+            text=Labse(checkpoint=str(tiny.bert(Path(folders["bert"])))),
             learn_temperature=True,
+        ),
+        "wav2vec2_transformers": lambda: ModelSettings(
+            audio=TransformersAudio(checkpoint=str(tiny.wav2vec2(Path(folders["wav2vec2"])))),
+            text=TransformersText(checkpoint=str(tiny.xlm_roberta(Path(folders["xlm_roberta"])))),
         ),
     }
     if name == "scratch":
@@ -86,12 +95,12 @@ def disturb(retriever: Retriever) -> None:
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.01)
 
 
-@pytest.mark.parametrize("name", ["scratch", "ced_sonar", "resnet38_bert", "htsat_xlm_roberta", "ast_bert"])
+@pytest.mark.parametrize("name", PAIRS)
 def test_a_saved_retriever_encodes_the_same_bit_for_bit(name: str, tmp_path: Path) -> None:
     retriever = pair(name, tmp_path)
     disturb(retriever)
     retriever.save_pretrained(tmp_path / "saved")
-    for checkpoint in ("sonar", "bert", "xlm_roberta", "clap", "ast"):
+    for checkpoint in CHECKPOINTS:
         if (tmp_path / checkpoint).exists():
             # What is saved stands alone.
             (tmp_path / checkpoint).rename(tmp_path / f"{checkpoint}.gone")
@@ -106,24 +115,28 @@ def test_a_saved_retriever_encodes_the_same_bit_for_bit(name: str, tmp_path: Pat
     torch.testing.assert_close(expected.norm(dim=1), torch.ones(len(expected)))
 
 
-def test_a_fresh_process_encodes_the_same_bit_for_bit(tmp_path: Path) -> None:
-    retriever = scratch()
-    disturb(retriever)
-    retriever.save_pretrained(tmp_path / "saved")
+def test_every_pair_of_towers_encodes_the_same_bit_for_bit_in_a_fresh_process(tmp_path: Path) -> None:
+    retrievers, saved = [], []
+    for name in PAIRS:
+        (tmp_path / name).mkdir()
+        retrievers.append(pair(name, tmp_path / name))
+        disturb(retrievers[-1])
+        saved.append(str(tmp_path / name / "saved"))
+        retrievers[-1].save_pretrained(saved[-1])
     out = str(tmp_path / "out.npz")
     np.savez(out + ".in.npz", **dict(zip("abc", WAVEFORMS, strict=True)), texts=tiny.TEXTS, languages=tiny.LANGUAGES)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", ENCODE, str(tmp_path / "saved"), out]
-    subprocess.run(command, check=True, cwd=ROOT, env=environment)
+    subprocess.run([sys.executable, "-c", ENCODE, out, *saved], check=True, cwd=ROOT, env=environment)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        audio, text = retriever.encode_audio(WAVEFORMS, 16_000), retriever.encode_text(tiny.TEXTS, tiny.LANGUAGES)
+        here = [(r.encode_audio(WAVEFORMS, 16_000), r.encode_text(tiny.TEXTS, tiny.LANGUAGES)) for r in retrievers]
     finally:
         torch.set_num_threads(threads)
     with np.load(out) as given:
-        np.testing.assert_array_equal(given["audio"], audio.numpy())
-        np.testing.assert_array_equal(given["text"], text.numpy())
+        for number, (audio, text) in enumerate(here):
+            np.testing.assert_array_equal(given[f"audio {number}"], audio.numpy(), err_msg=PAIRS[number])
+            np.testing.assert_array_equal(given[f"text {number}"], text.numpy(), err_msg=PAIRS[number])
 
 
 def test_paths_bytes_and_arrays_are_the_same_clip(tmp_path: Path) -> None:
@@ -134,15 +147,23 @@ def test_paths_bytes_and_arrays_are_the_same_clip(tmp_path: Path) -> None:
     torch.testing.assert_close(embedded, embedded[:1].expand(4, -1), atol=1e-6, rtol=0)
 
 
-def test_an_embedding_is_the_same_alone_and_in_any_company() -> None:
-    retriever = scratch().train()
-    loud = [*WAVEFORMS, WAVEFORMS[2] * 100, np.zeros(300, np.float32)]
-    together = retriever.encode_audio(loud, 16_000)
-    alone = torch.cat([retriever.encode_audio([clip], 16_000) for clip in loud])
+@pytest.mark.parametrize("name", PAIRS)
+def test_an_embedding_is_the_same_alone_and_in_any_company(name: str, tmp_path: Path) -> None:
+    retriever = pair(name, tmp_path).train()
+    # Longer, louder and silent neighbours, in two orders; for text, all languages mixed.
+    clips = [*WAVEFORMS, np.tile(WAVEFORMS[2] * 100, 4), np.zeros(300, np.float32)]
+    alone = torch.cat([retriever.encode_audio([clip], 16_000) for clip in clips])
+    together = retriever.encode_audio(clips, 16_000)
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
-    texts = retriever.encode_text(tiny.TEXTS, tiny.LANGUAGES, batch_size=4)
-    one_by_one = torch.cat([retriever.encode_text([text]) for text in tiny.TEXTS])
-    torch.testing.assert_close(texts, one_by_one, atol=1e-5, rtol=0)
+    order = [3, 0, 4, 2, 1]
+    turned = retriever.encode_audio([clips[place] for place in order], 16_000)
+    torch.testing.assert_close(turned, alone[order], atol=1e-5, rtol=0)
+    texts = list(zip(tiny.TEXTS, tiny.LANGUAGES, strict=True))
+    one_by_one = torch.cat([retriever.encode_text([text], language) for text, language in texts])
+    order = list(range(len(texts)))[::-2] + list(range(len(texts)))[-2::-2]
+    for batch_size in (4, 128):
+        found = retriever.encode_text(*zip(*(texts[place] for place in order), strict=True), batch_size=batch_size)
+        torch.testing.assert_close(found, one_by_one[order], atol=1e-5, rtol=0)
     assert retriever.training
 
 
