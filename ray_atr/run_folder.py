@@ -19,7 +19,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,10 +63,15 @@ SHORT_CHOICES = {
 """What a scheme or pair loss is called after the system that made it known, where its own name is long."""
 
 
+def joined(choices: Iterable[str]) -> str:
+    """What a scheme, a pair loss and a knowledge are called together: `kcl+pot`."""
+    return "+".join(SHORT_CHOICES.get(choice, choice) for choice in choices)
+
+
 def trial_name(overrides: Mapping[str, Any]) -> str:
     """What a person calls the trial: `m_ltm noise=0.4 seed=1`, `kcl+pot mass=0.7 noise=0.4 seed=1`."""
     chosen = [str(overrides[path]) for path in CHOICES if path in overrides]
-    words = ["+".join(SHORT_CHOICES.get(choice, choice) for choice in chosen)] if chosen else []
+    words = [joined(chosen)] if chosen else []
     for path in sorted(overrides, key=lambda path: path == "seed"):
         if path in CHOICES:
             continue

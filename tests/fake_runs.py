@@ -32,7 +32,8 @@ def accuracy(overrides: Mapping[str, Any], epoch: int, of_epochs: int = 3) -> fl
     """Recall at 1 in [0, 1] that the fake trial reaches for English, text to audio."""
     strength = STRENGTH.get(str(overrides.get("objective", "contrastive")), 0.2)
     fall = 0.35 if "ltm" in str(overrides.get("objective")) else 0.5
-    mass = float(overrides.get("objective.pair.transport_mass", 0.8))
+    chosen = overrides.get("objective.pair.transport_mass", 0.8)
+    mass = 0.75 if chosen == "auto" else float(chosen)
     wobble = 0.01 * ((7 * int(overrides.get("seed", 0)) + 3) % 5 - 2)
     noise = float(overrides.get("data.noise.ratio", 0.0))
     return strength * (1 - fall * noise) * (1 - (mass - 0.8) ** 2) * (epoch / of_epochs) ** 0.5 + wobble
@@ -53,6 +54,18 @@ def metrics(overrides: Mapping[str, Any], epoch: int, languages: Sequence[str] =
             if direction == "text_to_audio":
                 result[f"{direction}/{code}/mean_rank_variance"] = 12 - 20 * value
     return result
+
+
+def shares(overrides: Mapping[str, Any]) -> dict[str, float]:
+    """What a trial that chooses its transport mass says of the clean share."""
+    if overrides.get("objective.pair.transport_mass") != "auto":
+        return {}
+    clean = 1 - float(overrides.get("data.noise.ratio", 0.0))
+    return {
+        "train/clean_share": clean,
+        "train/estimated_clean_share": clean + 0.04,
+        "train/transport_mass": clean + 0.04,
+    }
 
 
 def write_run(
@@ -116,6 +129,7 @@ def write_trial(
         {
             "epoch": epoch, "step": 10 * epoch, "time": 1_700_000_000.0 + 20 * epoch, "train/loss": 3.0 / epoch,
             "seconds/train": 20.0 * epoch * cost**0.3, "memory/peak_allocated_bytes": cost * 2.0**30, **metrics(overrides, epoch),
+            **shares(overrides),
         }
         for epoch in range(1, epochs + 1)
     ]  # fmt: skip

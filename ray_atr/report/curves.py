@@ -36,7 +36,11 @@ CURVES = (
     Curve("objective.pair.epsilon", "entropic regularisation ε", "epsilon", is_log=True),
     Curve("objective.knowledge.neighbours", "retrieved neighbours K", "neighbours", is_log=True),
     Curve("objective.knowledge.injection_ratio", "injection ratio λ", "injection_ratio"),
-    Curve("objective.knowledge.refresh_epochs", "epochs between refreshes of the knowledge base", "refresh"),
+    Curve("objective.knowledge.lambda_fine", "weight λ of the single clips' reliability", "lambda_fine"),
+    Curve("objective.knowledge.lambda_coarse", "weight λ of the prototypes' reliability", "lambda_coarse"),
+    Curve("objective.knowledge.prototypes", "prototypes of the knowledge base P", "prototypes", is_log=True),
+    Curve("objective.knowledge.refresh_every_epochs", "epochs between refreshes of the knowledge base", "refresh"),
+    Curve("objective.knowledge.refresh_lag", "steps from publishing a knowledge base to searching it", "refresh_lag"),
     Curve("train.learning_rate", "peak learning rate", "learning_rate", is_log=True),
     Curve("train.batch_size", "batch size", "batch_size", is_log=True),
 )
@@ -47,8 +51,7 @@ def curves_of(runs: Runs) -> list[Curve]:
     known = {curve.path: curve for curve in CURVES}
     found = []
     for path in runs.varied:
-        values = runs.finished[path].dropna().unique()
-        if len(values) >= 2 and all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        if runs.finished[path][_are_numbers(runs.finished[path])].nunique() >= 2:
             found.append(known.get(path, Curve(path, path, short_name(path))))
     return sorted(found, key=lambda curve: list(known).index(curve.path) if curve.path in known else len(known))
 
@@ -57,7 +60,8 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
     """A figure of R@1 against the curve's setting, saved as PNG.
 
     Columns are the directions; rows are English and the mean of languages (one row where only one language was measured).
-    Error bars are standard deviations over seeds. A setting sampled at many values is drawn as points.
+    Error bars are standard deviations over seeds. A setting sampled at many values is drawn as points; a point that has no
+    number for the setting (another objective, `auto`) as a dashed level.
     """
     import matplotlib
 
@@ -66,12 +70,15 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
 
     languages = ["eng", "mean"] if len(runs.languages) > 1 else runs.languages or ["mean"]
     points = aggregate(runs, [f"{direction}/{code}/recall_at_1" for direction in DIRECTIONS for code in languages])
-    lines = _lines(points, runs.varied, curve.path)
-    look = looks(list(lines))
+    is_on_axis = _are_numbers(points[curve.path])
+    lines = _lines(points[is_on_axis].astype({curve.path: float}), runs.varied, curve.path)
+    levels = _levels(points[~is_on_axis], runs.varied, curve.path)
+    look = looks([*lines, *(name for name, (line, _) in levels.items() if line not in lines)])
+    look |= {name: look[line] for name, (line, _) in levels.items() if line in lines}
     with plt.rc_context(RC):
         size = 9 if len(lines) <= 6 else 7.5
         # Inches: a panel, what stands left of it, and room at its right for the longest name.
-        left, panel, names = 0.75, 3.5, 0.3 + 0.0088 * size * max(map(len, lines))
+        left, panel, names = 0.75, 3.5, 0.3 + 0.0088 * size * max(map(len, [*lines, *levels]))
         width, height = 2 * (left + panel + names), 0.95 + 2.9 * len(languages)
         figure, grid = plt.subplots(
             len(languages), len(DIRECTIONS), figsize=(width, height), squeeze=False, sharex=True, sharey="row"
@@ -86,6 +93,7 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
                 of_whom = {"eng": "English", "mean": f"mean of {len(runs.languages)} languages"}.get(code, code)
                 axes.set_title(f"{title}, {of_whom}")
                 _draw_lines(axes, lines, look, curve, f"{direction}/{code}/recall_at_1")
+                _draw_levels(axes, levels, look, f"{direction}/{code}/recall_at_1")
                 if column == 0:
                     axes.set_ylabel("R@1 (%)")
                 else:
@@ -96,7 +104,10 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
         figure.canvas.draw()
         for row, code in enumerate(languages):
             for column, direction in enumerate(DIRECTIONS):
-                ends = _ends(lines, look, curve.path, f"{direction}/{code}/recall_at_1")
+                metric = f"{direction}/{code}/recall_at_1"
+                right = max(float(frame[curve.path].max()) for frame in lines.values())
+                at_right = {name: frame.assign(**{curve.path: right}) for name, (_, frame) in levels.items()}
+                ends = _ends({**lines, **at_right}, look, curve.path, metric)
                 label_ends(grid[row][column], ends, size=size)
         if points[NUM_SEEDS].max() > 1:
             figure.text(
@@ -120,6 +131,21 @@ def _lines(points: pd.DataFrame, varied: Sequence[str], x: str) -> dict[str, pd.
     for _, frame in points.groupby(others, dropna=False, sort=False):
         lines[_line_name(frame.iloc[0], others, names_objective)] = frame.sort_values(x)
     return lines
+
+
+def _levels(points: pd.DataFrame, varied: Sequence[str], x: str) -> dict[str, tuple[str, pd.DataFrame]]:
+    """Name -> the name of the line with the same other settings, and the one point that the line is compared with."""
+    others = [path for path in varied if path not in (x, OBJECTIVE) and points[path].nunique(dropna=False) > 1]
+    levels = {}
+    for position, row in points.iterrows():
+        first = str(row[OBJECTIVE]) if pd.isna(row[x]) else f"{short_name(x)}={row[x]}"
+        line = " ".join(f"{short_name(path)}={cells.value(row[path])}" for path in others if not pd.isna(row[path]))
+        levels[f"{first} {line}".strip()] = (line, points.loc[[position]])
+    return dict(list(levels.items())[:MOST_LINES])
+
+
+def _are_numbers(values: pd.Series) -> pd.Series:
+    return values.map(lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value == value)
 
 
 def _line_name(row: pd.Series, others: Sequence[str], names_objective: bool) -> str:
@@ -149,6 +175,12 @@ def _draw_lines(axes: Any, lines: dict[str, pd.DataFrame], look: dict[str, Any],
     if 0 < len(values) <= 8:
         axes.set_xticks(values, [f"{value:.0%}" if curve.path == NOISE else cells.value(value) for value in values])
         axes.minorticks_off()
+
+
+def _draw_levels(axes: Any, levels: dict[str, tuple[str, pd.DataFrame]], look: dict[str, Any], metric: str) -> None:
+    for name, (_, frame) in levels.items():
+        if metric in frame:
+            axes.axhline(100 * float(frame[metric].iloc[0]), color=look[name]["color"], linestyle="--", linewidth=1.1)
 
 
 def _ends(

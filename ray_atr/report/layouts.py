@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from ray_atr.report import cells
+from ray_atr.report.ablation import ablation_table, is_ablation
 from ray_atr.report.aggregate import aggregate
 from ray_atr.report.papers import KNOWLEDGE_TABLE, LANGUAGE_TABLE, NOISE_TABLE, PaperTable, Printed
-from ray_atr.report.read import NOISE, OBJECTIVE, Runs
+from ray_atr.report.read import ESTIMATED_SHARE, NOISE, OBJECTIVE, TRUE_SHARE, Runs
 from ray_atr.report.tables import DIRECTIONS, Cell, Column, Table, point_table
 
 MASS = "objective.pair.transport_mass"
@@ -39,7 +40,11 @@ def paper_layouts(runs: Runs) -> list[Table]:
     if runs.finished.empty:
         return []
     points = _with_ratios(aggregate(runs), runs)
-    return [_fill(layout, runs, points) for layout in LAYOUTS if layout.applies(runs)]
+    tables = [_fill(layout, runs, points) for layout in LAYOUTS if layout.applies(runs)]
+    if is_ablation(runs):
+        title = "ASK without each of its parts, English (layout of Fu et al. 2025, Table 2)"
+        tables.append(ablation_table(runs, recalls("eng"), title))
+    return tables
 
 
 def recalls(language: str) -> list[Column]:
@@ -104,6 +109,12 @@ def _a2t(row: Printed) -> float | None:
     return row.audio_to_text
 
 
+def _over_baseline(row: Printed, cost: str) -> float | None:
+    """A printed cost as a ratio to the printed one of the baseline."""
+    (baseline,) = (other for other in LANGUAGE_TABLE.rows if other.objective == BASELINE)
+    return round(getattr(row, cost) / getattr(baseline, cost), 2)
+
+
 R1_OF_BOTH = (("text_to_audio/eng/recall_at_1", _t2a), ("audio_to_text/eng/recall_at_1", _a2t))
 
 LAYOUTS = (
@@ -116,13 +127,22 @@ LAYOUTS = (
     ),
     Layout(
         "Retrieval, English (layout of Luong et al. 2024, Table 2)",
-        lambda runs: NOISE not in runs.varied and MASS not in runs.varied,
+        lambda runs: NOISE not in runs.varied and MASS not in runs.varied and not is_ablation(runs),
         lambda runs: recalls("eng"),
     ),
     Layout(
         "Transport mass, English (layout of Luong et al. 2024, Table 6)",
         _varies(MASS),
         lambda runs: recalls("eng"),
+    ),
+    Layout(
+        "Transport mass by itself: the share of clean pairs, and what the loss took it for",
+        lambda runs: ESTIMATED_SHARE in runs.finished and runs.finished[ESTIMATED_SHARE].notna().any(),
+        lambda runs: [
+            Column(TRUE_SHARE, "true", "clean share", is_higher_better=None),
+            Column(ESTIMATED_SHARE, "estimated", "clean share", is_higher_better=None),
+            Column("train/transport_mass", "mass", "transported", is_higher_better=None),
+        ],
     ),
     Layout(
         "Languages, text→audio (layout of Yin et al. 2025, Table 1)",
@@ -154,11 +174,13 @@ LAYOUTS = (
             ("text_to_audio/mean/recall_at_1", _t2a),
             (MEMORY, lambda row: row.memory_mb),
             (SECONDS, lambda row: row.seconds_per_epoch),
+            (f"{MEMORY} ratio", lambda row: _over_baseline(row, "memory_mb")),
+            (f"{SECONDS} ratio", lambda row: _over_baseline(row, "seconds_per_epoch")),
         ),
     ),
     Layout(
-        "External knowledge, English (layout of Fu et al. 2025, Table 2)",
-        _has(*KNOWLEDGE_OBJECTIVES),
+        "External knowledge, English (against Fu et al. 2025)",
+        lambda runs: _has(*KNOWLEDGE_OBJECTIVES)(runs) and not is_ablation(runs),
         lambda runs: recalls("eng"),
         KNOWLEDGE_TABLE,
         R1_OF_BOTH,
@@ -168,6 +190,7 @@ LAYOUTS = (
 
 def _fill(layout: Layout, runs: Runs, points: pd.DataFrame) -> Table:
     columns = [column for column in layout.columns(runs) if column.metric in points]
+    points = points.dropna(subset=[column.metric for column in columns], how="all")
     table = point_table(runs, layout.title, columns, points=points)
     if layout.paper is None:
         return table
@@ -181,8 +204,12 @@ def _fill(layout: Layout, runs: Runs, points: pd.DataFrame) -> Table:
     return replace(
         table,
         references=rows,
-        reference_note=f"printed in {layout.paper.paper}, {layout.paper.table}; {layout.paper.setting}.",
+        reference_note=f"printed in {_place(layout.paper)}; {layout.paper.setting}.",
     )
+
+
+def _place(paper: PaperTable) -> str:
+    return ", ".join(filter(None, (paper.paper, paper.table)))
 
 
 def _printed_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -74,8 +75,10 @@ def _summary(runs: Runs) -> str:
     if runs.trials[SEED].nunique() > 1:
         dimensions.append(SEED)
     if dimensions:
-        sizes = " × ".join(f"{runs.trials[path].nunique(dropna=False)} {_plural(path)}" for path in dimensions)
-        words.append(sizes)
+        sizes = [runs.trials[path].nunique(dropna=False) for path in dimensions]
+        # Where not every combination was run, a product would promise it.
+        joint = " × " if math.prod(sizes) == len(runs.trials) else ", "
+        words.append(joint.join(f"{size} {_plural(path)}" for size, path in zip(sizes, dimensions, strict=True)))
     return "; ".join(words)
 
 

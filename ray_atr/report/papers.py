@@ -24,7 +24,7 @@ class Printed:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One printed table: where it stands and on what it was measured."""
+    """Printed results: where they stand (`table` is empty where only the paper is known) and on what they were measured."""
 
     name: str
     paper: str
@@ -69,7 +69,7 @@ LANGUAGE_TABLE = PaperTable(
 KNOWLEDGE_TABLE = PaperTable(
     name="knowledge",
     paper=ASK,
-    table="Table 2",
+    table="",
     setting="AudioCaps, ResNet38 + BERT",
     rows=(
         Printed("contrastive", None, 36.3),

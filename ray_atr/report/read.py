@@ -8,13 +8,16 @@ from typing import Any
 
 import pandas as pd
 
-from ray_atr.run_folder import FINISHED, SHORT_NAMES, RunFolder, TrialFolder, read_json
+from ray_atr.run_folder import CHOICES, FINISHED, SHORT_NAMES, RunFolder, TrialFolder, joined, read_json
 from ray_atr.storage import Location
 
 NOISE = "data.noise.ratio"
 SEED = "seed"
 OBJECTIVE = "objective"
 PEAK = "memory/peak_allocated_bytes"
+TRUE_SHARE, ESTIMATED_SHARE = "train/clean_share", "train/estimated_clean_share"
+LAST_OF_TRAINING = (TRUE_SHARE, ESTIMATED_SHARE, "train/transport_mass")
+"""What a row has from the last epoch's training, as means over its steps."""
 TEST, VALIDATION, SO_FAR = "test", "validation", "validation so far"
 
 
@@ -82,7 +85,8 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
     if not rows:
         raise ValueError(f"{', '.join(str(run.path) for run in runs)}: no trials yet")
     trials = pd.DataFrame(rows)
-    names = [path for path in varied if path not in (SEED, OBJECTIVE) and trials[path].nunique(dropna=False) > 1]
+    # The objective's name says its scheme, pair loss and knowledge.
+    names = [path for path in varied if path not in (SEED, *CHOICES) and trials[path].nunique(dropna=False) > 1]
     if NOISE not in names and trials[NOISE].nunique() > 1:
         names.append(NOISE)
     return Runs(
@@ -148,24 +152,27 @@ def _row(
     row |= dict(_metrics(metrics))
     row |= _cost(epochs)
     row |= {
-        name: value for epoch in epochs for name, value in epoch.items() if name.startswith(("memory/", "knowledge/"))
+        name: value
+        for epoch in epochs
+        for name, value in epoch.items()
+        if name.startswith(("memory/", "knowledge/")) or name in LAST_OF_TRAINING
     }
     return row, epochs
 
 
 def objective_label(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
-    """The name of a trial's objective: the preset it chose, or the one that its choices add up to, or the choices."""
-    chosen = overrides.get(OBJECTIVE)
-    if isinstance(chosen, str):
-        return chosen
+    """The name of a trial's objective: the preset it chose, or the one that its choices add up to, or the choices: `kcl+pot`."""
     from ray_atr.objectives import PRESETS
 
+    chosen = str(overrides.get(OBJECTIVE))
     parts = {part: settings.get(f"objective.{part}") for part in ("scheme", "pair", "knowledge")}
-    for name, preset in PRESETS.items():
-        if all(getattr(preset, part).name == choice for part, choice in parts.items()):
-            return str(name)
-    words = [str(choice) for choice in parts.values() if choice not in (None, "none")]
-    return " + ".join(words) or "unnamed"
+    if chosen in PRESETS:
+        changed = {part: overrides.get(f"objective.{part}") for part in parts}
+        parts = {part: changed[part] or getattr(PRESETS[chosen], part).name for part in parts}
+    for name in (chosen, *PRESETS):
+        if name in PRESETS and all(getattr(PRESETS[name], part).name == choice for part, choice in parts.items()):
+            return name
+    return joined(str(choice) for choice in parts.values() if choice not in (None, "none")) or chosen
 
 
 def _metrics(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -19,13 +19,13 @@ Kind = Literal["percent", "number"]
 
 @dataclass(frozen=True)
 class Column:
-    """One column of numbers: the metric, what heads it, how it is written, and which end is better."""
+    """One column of numbers: the metric, what heads it, how it is written, and which end is better (None: neither)."""
 
     metric: str
     title: str
     group: str = ""
     kind: Kind = "percent"
-    is_higher_better: bool = True
+    is_higher_better: bool | None = True
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,13 @@ def recall_columns(language: str) -> list[Column]:
 
 def recall_table(runs: Runs, language: str) -> Table:
     """R@1, R@10, mAP10 in both directions, a row a point of the sweep, a block a noise ratio."""
-    what = "English" if language == "eng" else "mean of languages" if language == "mean" else language
-    return point_table(runs, f"Recall by {_listed(runs.varied)}, {what}", recall_columns(language))
+    differing = [path for path in runs.varied if runs.finished[path].nunique(dropna=False) > 1] or [OBJECTIVE]
+    return point_table(runs, f"Recall by {_listed(differing)}, {of_whom(language)}", recall_columns(language))
+
+
+def of_whom(language: str) -> str:
+    """What a title calls a language, or the mean over all."""
+    return {"eng": "English", "mean": "mean of languages"}.get(language, language)
 
 
 def _listed(paths: Sequence[str]) -> str:
@@ -148,10 +153,11 @@ def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd
     spread = "mean ± standard deviation over seeds; " if len(seeds) and seeds.max() > 1 else ""
     unit = "Percent, " if all(column.kind == "percent" for column in columns) else ""
     when = {TEST: "test split at the epoch chosen on validation", VALIDATION: "validation split after the last epoch"}
+    ranked = "best of each block marked" if any(column.is_higher_better is not None for column in columns) else ""
     on = " and ".join(when.get(split, split) for split in runs.measured_on) or "nothing yet"
     return Table(
         title=title,
-        note=f"{unit}{on}; {spread}best of each block marked.",
+        note=f"{unit}{on}; {spread}{ranked}".rstrip("; ") + ".",
         groups=[*(("", 1) for _ in lead), *_groups(columns), ("", 1)],
         columns=[*(short_name(path) for path in lead), *(column.title for column in columns), "seeds"],
         blocks=blocks,
@@ -188,6 +194,6 @@ def _number(row: Mapping[str, float], column: Column, best: float | None) -> Cel
 
 def _best(values: pd.Series, column: Column) -> float | None:
     present = values.dropna()
-    if present.empty:
+    if present.empty or column.is_higher_better is None:
         return None
     return float(present.max() if column.is_higher_better else present.min())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ray_atr.report.ablation import ablation_table, is_ablation
 from ray_atr.report.aggregate import aggregate
 from ray_atr.report.bars import draw_languages
 from ray_atr.report.curves import curves_of, draw_curve
@@ -12,7 +13,7 @@ from ray_atr.report.layouts import paper_layouts
 from ray_atr.report.page import Figure, render
 from ray_atr.report.pareto import draw_pareto
 from ray_atr.report.read import NOISE, Runs, read_runs
-from ray_atr.report.tables import Table, recall_table
+from ray_atr.report.tables import Table, of_whom, recall_columns, recall_table
 from ray_atr.storage import Location, locate, sent
 
 
@@ -65,6 +66,11 @@ def main_tables(runs: Runs) -> list[Table]:
     if runs.finished.empty:
         return []
     languages = ["eng", "mean"] if len(runs.languages) > 1 else runs.languages or ["mean"]
+    if is_ablation(runs):
+        return [
+            ablation_table(runs, recall_columns(language), f"Recall by ASK's parts, {of_whom(language)}")
+            for language in languages
+        ]
     return [recall_table(runs, language) for language in languages]
 
 
