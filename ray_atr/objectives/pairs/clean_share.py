@@ -1,31 +1,56 @@
-"""How many of a batch's pairs are true, judged from the similarities alone: the `auto` transport mass.
+"""How many of a batch's pairs are true, judged from the similarities alone, and how much mass to transport by it.
 
 A wrong caption is, to its clip, like any other caption: the rank of the own similarity among the negatives is then uniform.
 A true caption ranks high. So the share of wrong pairs is read off the low half of the ranks, which true pairs hardly reach,
 as the share of true null hypotheses is read off large p-values (Storey 2002, "A direct approach to false discovery
-rates", with lambda = 1/2). No threshold is tuned and nothing but the batch is looked at.
+rates", with lambda = 1/2). Nothing but the batch is looked at.
+
+A model that has learnt little ranks true pairs low too, and the estimate is then too small: near 0 for an untrained one,
+which with so little mass would hardly learn. How far to trust it shows in where the true pairs rank: in the first
+twentieth, if the model tells pairs apart, or all over the upper half. With e the estimate and f the share of the true pairs
+(as estimated) that rank in the first twentieth, the transported mass is 1 - f (1 - e): all of it where nothing can be told.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
+FIRST = 0.05
+LEAST_SHARE = 0.1
+
+
+class Judged(NamedTuple):
+    """The estimated share of true pairs, and the share of these that the model ranks in the first twentieth; in [0, 1]."""
+
+    clean_share: float
+    found_share: float
+
+    @property
+    def mass(self) -> float:
+        """1 - f (1 - e): the mass to transport."""
+        return 1 - self.found_share * (1 - self.clean_share)
+
 
 @torch.no_grad()
-def clean_share(similarity: Tensor, positives: Tensor) -> float:
-    """Estimated share of true pairs in [0, 1] from a similarity [N, N] and the mask of what are no negatives [N, N].
+def judge_pairs(similarity: Tensor, positives: Tensor) -> Judged:
+    """What a similarity [N, N] says of its diagonal's pairs; positives [N, N] bool are no negatives of each other.
 
-    The mean of the estimates over rows and over columns. An untrained model's ranks are uniform: its estimate is near 0.
+    Ranks of rows and columns are taken together.
     """
-    wrong = (_wrong_share(similarity, positives) + _wrong_share(similarity.T, positives.T)) / 2
-    return float((1 - wrong).clamp(0, 1))
+    p_values = torch.cat([_p_values(similarity, positives), _p_values(similarity.T, positives.T)])
+    wrong = 2 * (p_values > 0.5).double().mean().clamp(max=0.5)
+    clean = 1 - wrong
+    found = ((p_values <= FIRST).double().mean() - FIRST * wrong) / clean.clamp(min=LEAST_SHARE)
+    return Judged(float(clean), float(found.clamp(0, 1)))
 
 
-def _wrong_share(similarity: Tensor, positives: Tensor) -> Tensor:
+def _p_values(similarity: Tensor, positives: Tensor) -> Tensor:
+    """[N]: the place of each row's own similarity among its negatives, 0 the highest, 1 the lowest; ties count half."""
     own = similarity.diagonal()[:, None]
     above = ((similarity > own) & ~positives).sum(dim=1)
     level = ((similarity == own) & ~positives).sum(dim=1)
     negatives = (~positives).sum(dim=1).clamp(min=1)
-    p_values = (above + 0.5 * level + 0.5) / (negatives + 1)
-    return 2 * (p_values > 0.5).to(similarity.dtype).mean()
+    return (above + 0.5 * level + 0.5) / (negatives + 1)

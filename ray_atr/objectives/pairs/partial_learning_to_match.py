@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from ray_atr.objectives.pairs.base import Comparison
-from ray_atr.objectives.pairs.clean_share import clean_share
+from ray_atr.objectives.pairs.clean_share import judge_pairs
 from ray_atr.objectives.pairs.learning_to_match import LearningToMatch
 from ray_atr.settings import refuse, setting
 
@@ -25,7 +25,8 @@ class PartialLearningToMatch(LearningToMatch):
 
     transport_mass: float | Literal["auto"] = setting(
         0.95,
-        "share of the mass that is transported; auto: the share of true pairs, estimated from each batch",
+        "share of the mass that is transported; auto: the share of true pairs as each batch's ranks show it, and nearer to 1 the "
+        "less the model tells pairs apart yet",
         above=0,
         at_most=1,
     )
@@ -37,8 +38,9 @@ class PartialLearningToMatch(LearningToMatch):
             raise refuse("transport_mass", self.transport_mass, "(0, 1] or auto")
 
     def mass(self, cost: Tensor, comparison: Comparison) -> tuple[float, dict[str, Tensor]]:
-        """The set share; or the batch's estimated share of true pairs, no less than `smallest_mass`."""
+        """The set share; or what the batch's ranks say (clean_share.py), no less than `smallest_mass`."""
         if not isinstance(self.transport_mass, str):
             return float(self.transport_mass), {}
-        estimate = clean_share(-cost, comparison.positive_mask())
-        return max(self.smallest_mass, estimate), {"estimated_clean_share": cost.new_tensor(estimate)}
+        judged = judge_pairs(-cost, comparison.positive_mask())
+        about = {"estimated_clean_share": judged.clean_share, "found_share": judged.found_share}
+        return max(self.smallest_mass, judged.mass), {name: cost.new_tensor(value) for name, value in about.items()}
