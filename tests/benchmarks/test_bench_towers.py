@@ -1,0 +1,48 @@
+"""The benchmark of the towers runs from end to end on any machine, on the training step itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "bench_towers_gpu.py"
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    spec = importlib.util.spec_from_file_location(SCRIPT.stem, SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Its dataclasses look their module up by name.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_form_is_timed_at_a_tiny_size(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.main(["--size", "tiny", "--batch", "2", "--languages", "2", "--repeats", "1"])
+    shown = capsys.readouterr().out
+    assert "gradients of the forms of kcl agree" in shown
+    assert all(form in shown for form in bench.FORMS)
+
+
+def test_the_published_sizes_are_refused_without_a_gpu(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit):
+        bench.main([])
+    assert "--size base needs a CUDA device" in capsys.readouterr().err
+
+
+def test_goals_are_told_where_memory_is_measured(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    costs = {form: bench.Cost(1.0, 2.0, 2.0) for form in bench.FORMS}
+    bench.show({**costs, "kcl by language": bench.Cost(0.6, 2.6, 3.0)})
+    shown = capsys.readouterr().out
+    assert "kcl by language: memory 1.30 of ml_clap's (goal 1.15: missed), time 0.60 of the padded form's" in shown
+    assert "(goal 0.65: met)" in shown
