@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ray_atr.evaluation.bootstrap import Difference, Interval, Spread
+from ray_atr.evaluation.languages import MEAN
 
 TITLES = {
     "text_to_audio": "Text to audio",
@@ -45,7 +46,7 @@ MEASURES = {
     "map_at_10": Measure("mAP10 %", True, 1),
     "median_rank": Measure("median rank", False, 1),
     "tied_queries": Measure("tied queries", False, 0),
-    "mean_rank_variance": Measure("MRV"),
+    "mean_rank_variance": Measure("MRV", False, 1),
     "modality_gap": Measure("modality gap", False, 3),
     "language_gap": Measure("gap", False, 3),
     "language_distance": Measure("dis", False, 3),
@@ -90,22 +91,51 @@ def metric_tables(
 
 
 def comparison_tables(comparison: Mapping[str, Difference], first: str, second: str) -> list[Table]:
-    """Second against first: values, difference with its interval, p-value, and whether the interval leaves out zero."""
-    groups: dict[str, list[tuple[str, list[str]]]] = {}
+    """Second against first: both values and their difference for the means over languages, then differences by language.
+
+    A difference has its interval in brackets, and a star where that leaves out zero.
+    """
+    tables = [_summary(comparison, first, second)]
+    by_language: dict[str, dict[str, dict[str, str]]] = {}
     for key, difference in comparison.items():
         group, language, name = _split(key)
-        show = measure(name)
-        cells = [
-            show.heading,
-            show.show(difference.first),
-            show.show(difference.second),
-            f"{show.show(difference.value, True)} [{show.show(difference.low, True)}, {show.show(difference.high, True)}]",
-            f"{difference.p_value:.3f}",
-            "yes" if difference.is_distinguishable else "no",
-        ]
-        groups.setdefault(group, []).append((language, cells))
-    columns = ["metric", first, second, "difference", "p", "more than noise"]
-    return [Table(TITLES.get(group, group), NOTES.get(group, ""), columns, rows) for group, rows in groups.items()]
+        by_language.setdefault(group, {}).setdefault(language, {})[name] = _difference(difference, measure(name))
+    return tables + [
+        _table(group, rows, f"Difference, {_lower(TITLES.get(group, group))}") for group, rows in by_language.items()
+    ]
+
+
+def _summary(comparison: Mapping[str, Difference], first: str, second: str) -> Table:
+    """Rows are metrics: of their mean over languages, or of the one language there is."""
+    languages = list(dict.fromkeys(_split(key)[1] for key in comparison))
+    shown = MEAN if MEAN in languages else languages[0]
+    rows = []
+    for key, difference in sorted(comparison.items(), key=lambda item: _order(_split(item[0]))):
+        group, language, name = _split(key)
+        if language == shown:
+            show = measure(name)
+            values = [show.show(difference.first), show.show(difference.second), _difference(difference, show)]
+            rows.append((f"{TITLES.get(group, group)}, {show.heading}", [*values, f"{difference.p_value:.3f}"]))
+    note = "Mean of the languages. " if shown == MEAN and len(languages) > 1 else ""
+    return Table("Difference", f"{note}A star: the interval leaves out zero.", [first, second, "difference", "p"], rows)
+
+
+def _difference(difference: Difference, show: Measure) -> str:
+    star = " *" if difference.is_distinguishable else ""
+    ends = f"{show.show(difference.low, True)}, {show.show(difference.high, True)}"
+    return f"{show.show(difference.value, True)}{star} [{ends}]"
+
+
+def _order(key: tuple[str, str, str]) -> tuple[int, int]:
+    group, _, name = key
+    return (
+        list(TITLES).index(group) if group in TITLES else len(TITLES),
+        list(MEASURES).index(name) if name in MEASURES else len(MEASURES),
+    )
+
+
+def _lower(title: str) -> str:
+    return title[0].lower() + title[1:]
 
 
 def measure(name: str) -> Measure:
@@ -119,13 +149,13 @@ def _split(key: str) -> tuple[str, str, str]:
     return first, "/".join(middle), last
 
 
-def _table(group: str, rows: dict[str, dict[str, str]]) -> Table:
+def _table(group: str, rows: dict[str, dict[str, str]], title: str = "") -> Table:
     names = list(dict.fromkeys(name for cells in rows.values() for name in cells))
     known = [name for name in MEASURES if name in names]
     names = known + [name for name in names if name not in MEASURES]
-    ordered = sorted(rows, key=lambda language: language == "mean")
+    ordered = sorted(rows, key=lambda language: language == MEAN)
     return Table(
-        TITLES.get(group, group),
+        title or TITLES.get(group, group),
         NOTES.get(group, ""),
         [measure(name).heading for name in names],
         [(language, [rows[language].get(name, "–") for name in names]) for language in ordered],

@@ -1,0 +1,311 @@
+"""From saved retrievers to a folder of results: numbers, comparison, files, and the mistakes a user can make."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny import make_data, tiny, tone
+
+from ray_atr.data.cache import ensure_features, find_features
+from ray_atr.data.schema import Clip
+from ray_atr.data.shards import read_manifest, write_clips
+from ray_atr.evaluating import EvaluationOptions, evaluate
+from ray_atr.evaluating.checkpoints import find_checkpoint, plan_metric
+from ray_atr.evaluating.encoding import Encoding, Source, encode
+from ray_atr.evaluating.questions import playable, pose_questions
+from ray_atr.evaluation import evaluate_languages
+from ray_atr.evaluation.plan_ranking import _distances
+from ray_atr.models.retriever import MetricSettings, Retriever, build_retriever
+from ray_atr.models.text.tokenizer import train_tokenizer
+from ray_atr.run_folder import RunFolder
+
+HERE = Encoding(ray="never", batch_size=3)
+CLASSES = ("dog", "cat", "rain", "siren")
+quiet = {"encoding": HERE, "say": lambda message: None}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A data set of tones, one of ESC-50's classes, and runs: two seeds, another learning rate, a sweep of two trials."""
+    root = tmp_path_factory.mktemp("world")
+    data = make_data(root / "tones")
+    clips = [
+        Clip(
+            clip_id=f"{split}-{index}",
+            audio=tone(index % 4, index),
+            sample_rate=16_000,
+            seconds=0.6,
+            captions={"eng": [f"This is a sound of a {CLASSES[index % 4]}."]},
+            labels=(CLASSES[index % 4],),
+            split=split,
+            source="tones",
+        )
+        for split in ("train", "test")
+        for index in range(12)
+    ]
+    write_clips(root / "classes", clips, name="classes", licence="none")
+    experiment = tiny(data)
+    tokenizer = train_tokenizer(["a low tone, number 1", "un son grave, numéro 2"], 200)
+    for name, points, seed in (
+        ("seed0", [{"seed": 0}], 0),
+        ("seed1", [{"seed": 1}], 1),
+        ("rate", [{"train.learning_rate": 0.5}], 2),
+        ("sweep", [{"seed": 0}, {"seed": 1}], 3),
+        ("unfinished", [{"seed": 0}], None),
+    ):
+        run = RunFolder.create(root / "runs" / name, experiment, {"name": name})
+        for point in points:
+            trial = run.add_trial(point)
+            if seed is not None:
+                model = build_retriever(experiment.model, tokenizer=tokenizer, seed=seed)
+                model.save_pretrained(Path(str(trial.folder)) / "best")
+    loose = next((root / "runs" / "seed0" / "trials").iterdir()) / "best"
+    Retriever.from_pretrained(loose).save_pretrained(root / "loose")
+    return {"root": root, "data": data, "classes": root / "classes", "runs": root / "runs", "loose": root / "loose"}
+
+
+@pytest.fixture(autouse=True)
+def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def options(**changes: Any) -> EvaluationOptions:
+    return dataclasses.replace(EvaluationOptions(draws=20, mlflow=False), **changes)
+
+
+def test_results_are_those_of_the_retriever_and_lie_in_one_folder(world: dict[str, Path], tmp_path: Path) -> None:
+    got = evaluate([world["runs"] / "seed0"], options(), out=tmp_path / "out", **quiet)
+    assert sorted(path.name for path in tmp_path.glob("out/*")) == [
+        "evaluation.html",
+        "evaluation.json",
+        "evaluation.md",
+        "scores-0.npz",
+    ]
+    assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == ["out"]
+    content = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    retriever = Retriever.from_pretrained(world["loose"])
+    rows = [clip for clip in _clips(world["data"]) if clip["split"] == "test"]
+    audio = retriever.encode_audio([clip["audio"] for clip in rows])
+    text = {code: retriever.encode_text([clip["captions"][code][0] for clip in rows], code) for code in ("eng", "fra")}
+    for ranking in ("similarity", "plan"):
+        expected = evaluate_languages(audio, text, range(len(rows)), ranking=ranking)
+        found = {name: content["metrics"][name] for name in expected}
+        assert found == pytest.approx(expected, abs=2e-3), (
+            ranking
+        )  # the cache's and this test's features differ by rounding
+    # The labels are in none of the tables of names, so that only English asks for them.
+    assert "zero_shot/eng/accuracy" in content["metrics"]
+    assert "zero_shot/fra/accuracy" not in content["metrics"]
+    assert any("no names in fra" in note for note in content["notes"])
+    html = (tmp_path / "out" / "evaluation.html").read_text()
+    assert html.count("<img") == 3
+    assert html.count("<audio") == 8 * 5
+    assert "tones, the same data set" in content["facts"]["trained on"]
+    assert got.mlflow_run is None
+
+
+def test_seeds_and_baseline(world: dict[str, Path], tmp_path: Path) -> None:
+    runs = world["runs"]
+    both = [runs / "seed0", runs / "seed1"]
+    got = evaluate(both, options(), baseline=[runs / "rate"], out=tmp_path / "both", **quiet).page
+    name = "text_to_audio/mean/map_at_10"
+    alone = [evaluate([run], options(), out=tmp_path / run.name, **quiet).page for run in (*both, runs / "rate")]
+    values = [page.metrics[name] for page in alone]
+    assert got.metrics[name] == pytest.approx(np.mean(values[:2]))
+    assert got.spreads[name].deviation == pytest.approx(np.std(values[:2], ddof=1))
+    assert got.comparison[name].value == pytest.approx(np.mean(values[:2]) - values[2])
+    # An earlier evaluation serves as baseline as well as its checkpoint, several seeds of it too.
+    stored = evaluate(both, options(), baseline=[tmp_path / "rate"], out=tmp_path / "stored", **quiet).page
+    assert stored.comparison == got.comparison
+    itself = evaluate(both, options(), baseline=[tmp_path / "both"], out=tmp_path / "itself", **quiet).page
+    assert all(d.value == 0 for d in itself.comparison.values())
+    with pytest.raises(ValueError, match=r"baseline: .*split train of tones"):
+        evaluate(both, options(split="train"), baseline=[tmp_path / "rate"], **quiet)
+
+
+def test_another_data_set_and_classes(world: dict[str, Path], tmp_path: Path) -> None:
+    got = evaluate([world["loose"]], options(data=str(world["classes"])), out=tmp_path / "a", **quiet).page
+    assert got.metrics["audio_to_text/eng/recall_at_1"] == got.metrics["zero_shot/eng/accuracy"]
+    assert got.facts["queries"].startswith("4 class captions")
+    assert "not known" in got.facts["trained on"]
+    crossed = evaluate([world["runs"] / "seed0"], options(data=str(world["classes"])), out=tmp_path / "b", **quiet).page
+    assert "trained on tones, evaluated on classes" in crossed.title
+    assert any("Another data set than the training's" in note for note in crossed.notes)
+    by_clip = options(data=str(world["classes"]), relevance="clip")
+    assert (
+        evaluate([world["loose"]], by_clip, out=tmp_path / "c", **quiet).page.facts["queries"].startswith("12 captions")
+    )
+
+
+def test_features_are_the_same_from_cache_and_audio_at_any_batch_size(world: dict[str, Path], tmp_path: Path) -> None:
+    manifest = read_manifest(world["data"])
+    source = Source(str(world["loose"]), str(world["data"]), "test", str(tmp_path / "features"), batch_size=64)
+    asked = [("eng", "a low tone"), ("fra", "un son grave"), ("eng", "a high tone")]
+    done: list[tuple[int, int]] = []
+    audio, texts = encode(source, asked, HERE, lambda *now: done.append(now))
+    assert done[-1] == (11, 11)
+    front_end = Retriever.from_pretrained(world["loose"]).audio_tower.front_end
+    assert find_features(manifest, front_end, tmp_path / "features") is None
+    ensure_features(world["data"], front_end, tmp_path / "features", use_ray=False)
+    assert find_features(manifest, front_end, tmp_path / "features") is not None
+    again, _ = encode(dataclasses.replace(source, batch_size=3), asked, HERE)
+    np.testing.assert_allclose(again, audio, atol=1e-6)
+    alone = Retriever.from_pretrained(world["loose"]).encode_text(["un son grave"], "fra").numpy()
+    np.testing.assert_allclose(texts[1:2], alone, atol=1e-6)
+
+
+@pytest.mark.ray
+def test_ray_actors_encode_what_this_process_encodes(
+    world: dict[str, Path], tmp_path: Path, ray_session: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray_atr.evaluating.encoding.TEXTS_IN_A_JOB", 5)
+    source = Source(str(world["loose"]), str(world["data"]), "train", str(tmp_path / "features"), batch_size=8)
+    asked = [("eng", f"a low tone, number {index}") for index in range(12)]
+    expected = encode(source, asked, HERE)
+    got = encode(source, asked, Encoding(encoders=1, cpus_per_encoder=0.5))
+    for mine, theirs in zip(expected, got, strict=True):
+        np.testing.assert_allclose(theirs, mine, atol=1e-6)
+
+
+def test_a_baseline_and_its_metrics_reach_mlflow(world: dict[str, Path], tmp_path: Path) -> None:
+    runs = world["runs"]
+    got = evaluate([runs / "seed0"], options(mlflow=True), baseline=[runs / "rate"], **quiet)
+    assert got.folder.parent == tmp_path / "home" / "runs"
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{got.folder.parent / 'mlflow.db'}")
+    assert got.mlflow_run is not None
+    run = client.get_run(got.mlflow_run)
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["text_to_audio/fra/map_at_10"] == got.page.metrics["text_to_audio/fra/map_at_10"]
+    assert "difference/text_to_audio/mean/map_at_10" in run.data.metrics
+    assert run.data.params["split"] == "test"
+    assert {file.path for file in client.list_artifacts(got.mlflow_run, "evaluation")} >= {"evaluation/evaluation.html"}
+
+
+def test_mlflow_away_loses_nothing(world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    said: list[str] = []
+    got = evaluate([world["runs"] / "seed0"], options(mlflow=True), encoding=HERE, say=said.append)
+    assert got.mlflow_run is None
+    assert (got.folder / "evaluation.html").is_file()
+    assert any("MLflow at http://127.0.0.1:9" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "changes", "says"),
+    [
+        ("runs/nowhere", {}, "checkpoint: got .*nowhere.*; allowed an existing folder"),
+        ("tones", {}, "checkpoint: .*a folder with a retriever.json"),
+        ("runs/sweep", {}, "one of its 2 trials: trials/seed=0-"),
+        ("runs/unfinished", {}, "a trial with a saved retriever; best/ is not there yet"),
+        ("loose", {}, "data: got ''; allowed a data set's folder"),
+        (
+            "runs/seed0",
+            {"split": "tset"},
+            r"split: got 'tset'; allowed splits of tones: train, val, test \(did you mean test",
+        ),
+        ("runs/seed0", {"languages": ("eng", "jpn")}, "languages: got 'jpn'; allowed languages of tones.*: eng, fra"),
+        ("runs/seed0", {"languages": ("eng", "en")}, "did you mean eng"),
+        ("runs/seed0", {"data": "nowhere"}, "nowhere: no data set"),
+        ("runs/seed0", {"out": "tones"}, "out: .*a new or empty folder"),
+        ("runs/seed0", {"baseline": "runs/sweep"}, "one of its 2 trials"),
+        ("runs/seed0", {"relevance": "label", "data": "unlabelled"}, "clip, for clips without labels"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_written(
+    world: dict[str, Path], tmp_path: Path, checkpoint: str, changes: dict[str, Any], says: str
+) -> None:
+    if changes.get("data") == "unlabelled":
+        rows = [
+            Clip(
+                clip_id=str(index), audio=tone(1, index), sample_rate=16_000, seconds=0.6, captions={"eng": ["a"]},
+                labels=(), split="test", source="x",
+            )
+            for index in range(3)
+        ]  # fmt: skip
+        write_clips(tmp_path / "unlabelled", rows, name="unlabelled", licence="none")
+        changes = {**changes, "data": str(tmp_path / "unlabelled")}
+    out = world["root"] / changes["out"] if "out" in changes else tmp_path / "out"
+    baseline = [world["root"] / changes["baseline"]] if "baseline" in changes else []
+    settings = {name: value for name, value in changes.items() if name not in ("out", "baseline")}
+    with pytest.raises(ValueError, match=says):
+        evaluate([world["root"] / checkpoint], options(**settings), baseline=baseline, out=out, **quiet)
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "home" / "runs").exists()
+
+
+def test_only_seeds_are_averaged(world: dict[str, Path]) -> None:
+    runs = world["runs"]
+    with pytest.raises(ValueError, match=r"checkpoint: got 'checkpoints that differ in train\.learning_rate'"):
+        evaluate([runs / "seed0", runs / "rate"], options(), **quiet)
+    with pytest.raises(ValueError, match="each checkpoint once"):
+        evaluate([runs / "seed0", runs / "seed0"], options(), **quiet)
+    trials = sorted((runs / "sweep" / "trials").iterdir())
+    assert [find_checkpoint(trial).name for trial in trials] == ["sweep: seed=0", "sweep: seed=1"]
+
+
+def test_a_split_in_which_a_language_is_missing_or_partial(tmp_path: Path) -> None:
+    rows = [
+        Clip(
+            clip_id=f"{split}{index}", audio=tone(1, index), sample_rate=16_000, seconds=0.6,
+            captions={"eng": ["a", "b"], **({"jpn": ["あ"]} if split == "test" and index else {})}, labels=(), split=split,
+            source="x",
+        )
+        for split in ("train", "test")
+        for index in range(3)
+    ]  # fmt: skip
+    manifest = write_clips(tmp_path / "data", rows, name="partial", licence="none")
+    got = pose_questions(manifest, "test")
+    assert got.languages == ["eng", "jpn"]
+    assert got.captions.present["jpn"].tolist() == [False, False, True, False, True, False]
+    assert pose_questions(manifest, "train").languages == ["eng"]
+    with pytest.raises(ValueError, match=r"languages: got 'jpn'; allowed languages of partial, split train: eng"):
+        pose_questions(manifest, "train", ["jpn"])
+    assert got.listen(2) == rows[5].audio
+
+
+def test_long_and_unplayable_audio_becomes_a_small_ogg() -> None:
+    wave = tone(1, 0, seconds=40.0)
+    assert playable(wave).startswith(b"OggS")
+    assert len(playable(wave)) < len(wave) / 4
+    short = tone(1, 0)
+    assert playable(short) == short
+
+
+@pytest.mark.parametrize("kind", ["euclidean", "diagonal", "mahalanobis", "factored"])
+def test_plans_are_ranked_with_the_learnt_metric(world: dict[str, Path], kind: str) -> None:
+    model = Retriever.from_pretrained(world["loose"])
+    torch.manual_seed(0)
+    learnt = Retriever(model.audio_tower, model.text_tower, model.settings, metric=MetricSettings(kind=kind, rank=3))
+    if learnt.metric is not None:
+        learnt.metric.data = torch.rand_like(learnt.metric)
+        if kind == "mahalanobis":
+            learnt.metric.data = learnt.metric.data @ learnt.metric.data.T
+    rng = np.random.default_rng(0)
+    text, audio = (torch.from_numpy(rng.normal(size=(n, 16))) for n in (4, 5))
+    metric = plan_metric(learnt)
+    got = _distances(text, audio, None if metric is None else metric.double())
+    difference = text[:, None] - audio[None]
+    raw = learnt.metric.double() if learnt.metric is not None else None
+    expected = {
+        "euclidean": lambda: difference.square().sum(-1),
+        "diagonal": lambda: (difference.square() * raw).sum(-1),
+        "mahalanobis": lambda: torch.einsum("mnd,de,mne->mn", difference, raw, difference),
+        "factored": lambda: (difference @ raw).square().sum(-1),
+    }[kind]()
+    torch.testing.assert_close(got, expected.sqrt().detach(), rtol=1e-6, atol=1e-6)
+
+
+def _clips(data: Path) -> list[dict[str, Any]]:
+    from ray_atr.data.shards import iterate_rows
+
+    manifest = read_manifest(data)
+    return [row for split in manifest.splits for row in iterate_rows(manifest, split)]
