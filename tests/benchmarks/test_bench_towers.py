@@ -16,7 +16,8 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "bench_towers_gpu.py"
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
     spec = importlib.util.spec_from_file_location(SCRIPT.stem, SCRIPT)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # Its dataclasses look their module up by name.
     sys.modules[spec.name] = module

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -137,6 +138,21 @@ def test_every_pair_of_towers_encodes_the_same_bit_for_bit_in_a_fresh_process(tm
         for number, (audio, text) in enumerate(here):
             np.testing.assert_array_equal(given[f"audio {number}"], audio.numpy(), err_msg=PAIRS[number])
             np.testing.assert_array_equal(given[f"text {number}"], text.numpy(), err_msg=PAIRS[number])
+
+
+def test_the_readmes_lines_run_as_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (lines,) = [block for block in blocks if "from_pretrained" in block]
+    assert len(lines.splitlines()) <= 10
+    (folder,) = re.findall(r'from_pretrained\("(.*?)"\)', lines)
+    monkeypatch.chdir(tmp_path)
+    scratch().save_pretrained(folder)
+    for name, waveform in zip(("rain.wav", "dog.flac"), WAVEFORMS, strict=False):
+        soundfile.write(name, waveform, 16_000)
+    exec(lines, {})  # the file is this repository's own
+    assert capsys.readouterr().out.startswith("tensor([[")
 
 
 def test_paths_bytes_and_arrays_are_the_same_clip(tmp_path: Path) -> None:
