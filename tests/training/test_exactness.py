@@ -33,6 +33,7 @@ from ray_atr.training.step import StepInput, StepResult, as_draw, training_step
 from ray_atr.training.texts import TextBatcher
 
 ASK = {"objective__knowledge__prototypes": 4, "objective__knowledge__neighbours": 2}
+WRITE_THROUGH = {**ASK, "objective__knowledge__refresh": "write_through", "objective__knowledge__refresh_lag": 1}
 # Every preset, and steps that hold only a part of the batch's activations.
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"objective": name} for name in PRESETS},
@@ -157,7 +158,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("objective", "settings", "kill_after_steps"),
-    [("cacl", {}, 2), ("cacl", {}, 7), ("ask", ASK, 5)],
+    [("cacl", {}, 2), ("cacl", {}, 7), ("ask", ASK, 5), ("ask", WRITE_THROUGH, 7)],
 )
 def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
     home: Path,
