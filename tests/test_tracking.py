@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 import pytest
 from fake_runs import LANGUAGES, metrics, write_run, write_trial
 
+from ray_atr.run_folder import RunFolder
 from ray_atr.tracking import Store, Tracker, fetch_experiment, mlflow_command, store_of, upload
 
 SPACE = {"objective": ["contrastive", "m_ltm"], "data.noise.ratio": [0.0, 0.4]}
@@ -222,3 +223,49 @@ def test_the_comparison_page_names_every_trial(tmp_path, store):
     assert page == "http://127.0.0.1:5000/#/compare-runs"
     assert set(json.loads(values["runs"][0])) == {child.info.run_id for child in children.values()}
     assert Tracker(tracker.run_folder, store=Store(uri=AWAY, artifacts=None)).comparison_url() is None
+
+
+def test_the_parent_leads_to_its_trials_alone_best_first(tmp_path, store):
+    tracker = Tracker(write_run(tmp_path / "run", SPACE), store=store, sample_seconds=None)
+    other = Tracker(write_run(tmp_path / "other", {"objective": ["kcl"]}), store=store, sample_seconds=None)
+    for one in (other, tracker):
+        track(one)
+        one.finish_sweep()
+    client, parent, children = runs(store, tracker)
+    page, _, query = tracker.charts_url().partition("?")
+    wanted = {name: values[0] for name, values in parse_qs(query).items()}
+    experiment_id = parent.info.experiment_id
+    assert page == f"http://127.0.0.1:5000/#/experiments/{experiment_id}/runs"
+    order = f"{wanted['orderByKey']} {'ASC' if wanted['orderByAsc'] == 'true' else 'DESC'}"
+    shown = client.search_runs([experiment_id], wanted["searchFilter"], order_by=[order])
+    assert {run.info.run_id for run in shown} == {child.info.run_id for child in children.values()}
+    assert shown[0].info.run_name == "m_ltm noise=0"
+    note = parent.data.tags["mlflow.note.content"]
+    assert f"({page.partition('/#')[2].join(['#', '?' + query])})" in note
+    assert all(child.info.run_id in note for child in children.values())
+
+
+def test_the_metric_that_chooses_is_sent_first(tmp_path, store):
+    run = write_run(tmp_path / "run", {"objective": ["kcl"]})
+    settings = json.loads((run / "experiment.json").read_text())
+    settings["evaluation.select_by"] = "text_to_audio/eng/recall_at_1"
+    (run / "experiment.json").write_text(json.dumps(settings))
+    tracker = Tracker(run, store=store, sample_seconds=None)
+    track(tracker)
+    _, _, children = runs(store, tracker)
+    assert next(iter(children["kcl"].data.metrics)) == "text_to_audio/eng/recall_at_1"
+
+
+def test_a_trial_that_was_stopped_early_comes_back_as_stopped(tmp_path, store):
+    run = write_run(tmp_path / "run", {"objective": ["kcl", "m_ltm"]}, running=[0])
+    (described,) = (run / "trials").glob("kcl-*/trial.json")
+    described.write_text(described.read_text().replace('"running"', '"stopped"'))
+    tracker = Tracker(run, experiment_name="stopped", store=store, sample_seconds=None)
+    track(tracker)
+    assert tracker.finish_sweep()
+    _, parent, children = runs(store, tracker)
+    assert parent.info.status == "FINISHED"
+    assert (children["kcl"].info.status, children["kcl"].data.tags["stopped_early"]) == ("KILLED", "after epoch 1")
+    (back,) = fetch_experiment("stopped", store, tmp_path / "back")
+    statuses = {trial.describe()["status"] for trial in RunFolder.open(back).trials()}
+    assert statuses == {"finished", "stopped"}

@@ -8,7 +8,7 @@ from ray_atr.report.write import summary_table, write_report
 from ray_atr.run_folder import read_json
 from ray_atr.runtime import home
 from ray_atr.storage import Location, locate
-from ray_atr.tracking import fetch_experiment, mlflow_command, store_of, upload
+from ray_atr.tracking import Tracker, fetch_experiment, mlflow_command, store_of, upload
 
 
 def report_script(
@@ -62,8 +62,11 @@ def _write(folders: Sequence[Location], out: str | Location | None) -> None:
 def _upload(folders: Sequence[Location]) -> None:
     for folder in folders:
         settings = read_json(folder / "experiment.json")
-        run_id = upload(folder, experiment_name=str(settings.get("tracking.experiment_name", "ray_atr")))
+        name = str(settings.get("tracking.experiment_name", "ray_atr"))
+        run_id = upload(folder, experiment_name=name)
         print(f"MLflow run {run_id} holds everything of {folder}; compare with\n  {mlflow_command(folder)}")
+        tracker = Tracker(folder, experiment_name=name, sample_seconds=None, is_patient=True)
+        print(f"curves, best trial first:\n  {tracker.charts_url()}\ntrials side by side:\n  {tracker.comparison_url()}")
 
 
 def _register(folders: Sequence[Location], name: str) -> None:

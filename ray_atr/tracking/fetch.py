@@ -11,8 +11,8 @@ from ray_atr.override import flatten, override
 from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, trial_name, write_json
 from ray_atr.settings import nearest
 from ray_atr.storage import Location, is_there, make_folder, write_text
+from ray_atr.tracking.names import OVERRIDES_TAG, STOPPED_TAG, SWEEP_TAG, TRIAL_TAG
 from ray_atr.tracking.store import Store
-from ray_atr.tracking.tracker import OVERRIDES_TAG, STOPPED_TAG, SWEEP_TAG, TRIAL_TAG
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

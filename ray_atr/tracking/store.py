@@ -21,8 +21,8 @@ ARTIFACTS = "mlartifacts"
 PORT = 5000
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 
-# By default MLflow reports its use to its makers.
-TELEMETRY_OFF = {"MLFLOW_DISABLE_TELEMETRY": "true"}
+# By default MLflow reports its use to its makers, and prints two lines for each run that ends.
+QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}
 # A sweep must not stand still for a server that is away: by default MLflow's client tries for many minutes.
 BRIEF = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -49,7 +49,7 @@ class Store:
 
         What the environment says of MLflow's patience with a server stands; else it is brief unless `is_patient`.
         """
-        for name, value in {**TELEMETRY_OFF, **(PATIENT if is_patient else BRIEF)}.items():
+        for name, value in {**QUIET, **(PATIENT if is_patient else BRIEF)}.items():
             os.environ.setdefault(name, value)
         from mlflow import MlflowClient
 

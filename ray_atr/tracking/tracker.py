@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlencode
 
 from ray_atr.override import flatten, override
 from ray_atr.run_folder import (
@@ -29,6 +28,8 @@ from ray_atr.run_folder import (
     write_json,
 )
 from ray_atr.storage import Location, fetched, folders_in, is_there, locate
+from ray_atr.tracking import links
+from ray_atr.tracking.names import EPOCHS_TAG, OVERRIDES_TAG, STOPPED_TAG, SWEEP_TAG, TRIAL_TAG
 from ray_atr.tracking.store import PORT, Store, store_of
 from ray_atr.tracking.system import watch_system
 
@@ -41,21 +42,13 @@ Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
-SWEEP_TAG = "ray_atr.sweep"
-TRIAL_TAG = "ray_atr.trial"
-OVERRIDES_TAG = "ray_atr.overrides"
-EPOCHS_TAG = "ray_atr.epochs_sent"
-"""Number of an epoch up to which a trial's metrics are in MLflow; sent together with them."""
-STOPPED_TAG = "stopped_early"
-"""Tells a trial that was ended for its results so far from one that was killed: MLflow has one status for both."""
-
 STATUS = {PENDING: "SCHEDULED", RUNNING: "RUNNING", FINISHED: "FINISHED", STOPPED: "KILLED", FAILED: "FAILED"}
 NOT_METRICS = ("epoch", "step", "time")
 """What an epoch's row holds that MLflow has its own place for, or that would head its list of metrics for nothing."""
 MAX_PARAM, MAX_TAG = 6000, 5000
 MAX_PARAMS, MAX_TAGS, MAX_METRICS = 100, 100, 1000
 """What MLflow takes in one value and in one call."""
-MAX_COMPARED = 100
+MAX_COMPARED, MAX_IN_NOTE = 100, 60
 RETRY_SECONDS = 30.0
 SAMPLE_SECONDS = 10.0
 
@@ -128,7 +121,15 @@ class Tracker:
 
     def comparison_url(self) -> str | None:
         """The page of MLflow that compares the trials (the first hundred), or None while MLflow is away."""
-        return self._attempt(lambda connection: connection.comparison_url(self.store), is_urgent=True)
+        return self._page(lambda connection: connection.comparison(MAX_COMPARED))
+
+    def charts_url(self) -> str | None:
+        """The page of MLflow with the trials, best first, and their curves, or None while MLflow is away."""
+        return self._page(lambda connection: connection.charts())
+
+    def _page(self, page: Callable[[_Connection], str]) -> str | None:
+        where = self.store.uri.rstrip("/") if self.store.is_server else f"http://127.0.0.1:{PORT}"
+        return self._attempt(lambda connection: f"{where}/{page(connection)}", is_urgent=True)
 
     def _attempt(self, action: Callable[[_Connection], Result], *, is_urgent: bool = False) -> Result | None:
         if time.monotonic() < self._retry_at and not is_urgent:
@@ -187,7 +188,9 @@ class _Connection:
         }
         if None not in self.runs:
             self.runs[None] = self._create(None, self._sweep_name(), self._sweep_tags())
-        self._add_params(None, read_json(self.run.path / "experiment.json"))
+        settings = read_json(self.run.path / "experiment.json")
+        self.select_by = str(settings.get("evaluation.select_by", "text_to_audio/mean/recall_at_1"))
+        self._add_params(None, settings)
 
     @property
     def parent(self) -> Run:
@@ -222,15 +225,18 @@ class _Connection:
                 self.client.log_artifacts(parent, str(report), "report")
         for name in ("experiment.json", "sweep.json"):
             self.client.log_text(parent, (self.run.path / name).read_text(encoding="utf-8"), name)
+        # The trials have their runs only now.
+        self._log(None, tags={"mlflow.note.content": self._note()})
         self._set_status(None, "FINISHED" if is_complete else "KILLED")
         return True
 
-    def comparison_url(self, store: Store) -> str:
-        trials = [run.info.run_id for trial, run in self.runs.items() if trial is not None][:MAX_COMPARED]
-        # `workflowType`: else the page shows itself in its mode for language-model applications.
-        query = {"runs": json.dumps(trials), "experiments": json.dumps([self.experiment_id])}
-        where = store.uri.rstrip("/") if store.is_server else f"http://127.0.0.1:{PORT}"
-        return f"{where}/#/compare-runs?{urlencode({**query, 'workflowType': 'machine_learning'}, quote_via=quote)}"
+    def comparison(self, most: int) -> str:
+        trials = [run for trial, run in self.runs.items() if trial is not None]
+        trials.sort(key=lambda run: str(run.info.run_name))
+        return links.comparison(self.experiment_id, [run.info.run_id for run in trials[:most]])
+
+    def charts(self) -> str:
+        return links.charts(self.experiment_id, self.sweep_id, f"best/{self.select_by}")
 
     def _find(self) -> Iterator[Run]:
         token = None
@@ -259,11 +265,15 @@ class _Connection:
         return str(self.info.get("name") or self.run.path.name)
 
     def _sweep_tags(self) -> dict[str, str]:
-        space = "\n".join(f"- `{path}`: {spec}" for path, spec in (self.info.get("space") or {}).items())
-        note = f"`{self.info.get('command', '')}`\n\n{space}\n\nRun folder: `{self.run.path}`"
         data = self.info.get("data") or {}
         tags = {f"data.{key}": str(value) for key, value in data.items()}
-        return {"mlflow.note.content": note, "run_folder": str(self.run.path), **tags, **self._source_tags()}
+        return {"run_folder": str(self.run.path), **tags, **self._source_tags()}
+
+    def _note(self) -> str:
+        """What the parent run's page says: two pages that show the trials together, how they were made, where they lie."""
+        pages = f"[Curves, best trial first]({self.charts()}) · [Trials side by side]({self.comparison(MAX_IN_NOTE)})"
+        space = "\n".join(f"- `{path}`: {spec}" for path, spec in (self.info.get("space") or {}).items())
+        return f"{pages}\n\n`{self.info.get('command', '')}`\n\n{space}\n\nRun folder: `{self.run.path}`"
 
     def _source_tags(self) -> dict[str, str]:
         code = {key: str(value) for key, value in (self.info.get("code") or {}).items()}
@@ -303,8 +313,18 @@ class _Connection:
         rows = [row for row in trial.epochs() if row["epoch"] > sent]
         for row in rows:
             epoch = int(row["epoch"])
-            self._log(trial.trial_id, row, epoch=epoch, tags={EPOCHS_TAG: str(epoch)}, time_seconds=row.get("time"))
+            self._log(
+                trial.trial_id,
+                self._main_first(row),
+                epoch=epoch,
+                tags={EPOCHS_TAG: str(epoch)},
+                time_seconds=row.get("time"),
+            )
             self.sent[trial.trial_id] = epoch
+
+    def _main_first(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The metric that chooses leads: MLflow's comparison opens on the first that a run was sent."""
+        return {**({self.select_by: row[self.select_by]} if self.select_by in row else {}), **row}
 
     def _send_result(self, trial: TrialFolder) -> None:
         if not trial.is_finished or trial.trial_id in self.is_final:
