@@ -74,51 +74,62 @@ class FrozenTower:
         """The folder of all caches of vectors."""
         return self.home / "data" / "vectors"
 
+    @property
+    def checkpoint(self) -> str | None:
+        """Where all of the tower's weights come from; None where some are drawn from the seed."""
+        checkpoint = getattr(self.settings, "checkpoint", None)
+        return None if getattr(self.settings, "allow_mismatch", ()) else checkpoint
+
     def build(self) -> Any:
         """The tower as training builds it, in evaluation mode, on the device that one of its workers has."""
         experiment = self.experiment
-        tokenizer = None if self.tokenizer is None else Tokenizer.from_file(str(self.tokenizer))
-        # The whole retriever: a tower without a checkpoint then has the random weights that it has in training.
-        retriever = build_retriever(experiment.model, tokenizer=tokenizer, seed=experiment.seed)
-        tower = retriever.audio_tower if self.kind == "audio" else retriever.text_tower
+        if self.checkpoint is not None:
+            tower: Any = self.settings.build()
+        else:
+            tokenizer = None if self.tokenizer is None else Tokenizer.from_file(str(self.tokenizer))
+            # Its random weights are those that it has within the whole retriever.
+            retriever = build_retriever(experiment.model, tokenizer=tokenizer, seed=experiment.seed)
+            tower = retriever.audio_tower if self.kind == "audio" else retriever.text_tower
         is_cuda = bool(experiment.scaling.gpus_per_worker) and torch.cuda.is_available()
         return tower.eval().to("cuda" if is_cuda else "cpu")
 
     def identity(self) -> Any:
         """What tells the tower's weights from others without reading them; None where only reading them tells."""
-        checkpoint = getattr(self.settings, "checkpoint", None)
-        if checkpoint is not None:
-            return identity_of_checkpoint(checkpoint)
+        if self.checkpoint is not None:
+            return identity_of_checkpoint(self.checkpoint)
         model = {
             path: value for path, value in self.flat.items() if path.startswith("model.") and ".adapt." not in path
         }
-        return {"seed": self.flat["seed"], "model": model, "tokenizer": self.tokenizer and self.tokenizer.name}
+        files = [
+            identity_of_checkpoint(value)
+            for path, value in model.items()
+            if path.endswith(".checkpoint") and value is not None
+        ]
+        if None in files:
+            return None
+        return {
+            "seed": self.flat["seed"],
+            "model": model,
+            "files": files,
+            "tokenizer": self.tokenizer and self.tokenizer.name,
+        }
 
 
-def encodes_audio_once(experiment: Experiment) -> bool:
-    """Whether the audio tower is frozen, hears the same in every epoch, and no more than its pooled vectors are asked for."""
+def why_encoded_anew(experiment: Experiment) -> dict[str, str]:
+    """The frozen towers (audio, text) whose pooled vectors cannot serve, and why. Dropout is no reason: frozen towers have none."""
     model = experiment.model
-    return model.audio.adapt.is_frozen and not model.augment.is_active and model.interaction == "global"
+    frozen = [kind for kind, tower in (("audio", model.audio), ("text", model.text)) if tower.adapt.is_frozen]
+    if model.interaction == "local":
+        return dict.fromkeys(frozen, "model.interaction=local compares its tokens")
+    if model.augment.is_active and "audio" in frozen:
+        return {"audio": "model.augment changes its input in every epoch"}
+    return {}
 
 
-def encodes_text_once(experiment: Experiment) -> bool:
-    """Whether the text tower is frozen, which drops nothing out then, and no more than its pooled vectors are asked for."""
-    return experiment.model.text.adapt.is_frozen and experiment.model.interaction == "global"
-
-
-def why_encoded_anew(experiment: Experiment) -> list[str]:
-    """A line for each frozen tower whose vectors cannot serve, and why."""
-    model = experiment.model
-    reasons = []
-    for kind, is_frozen in (("audio", model.audio.adapt.is_frozen), ("text", model.text.adapt.is_frozen)):
-        because = ""
-        if model.interaction == "local":
-            because = "model.interaction=local compares its tokens"
-        elif kind == "audio" and model.augment.is_active:
-            because = "model.augment changes its input in every epoch"
-        if is_frozen and because:
-            reasons.append(f"the frozen {kind} tower encodes every batch anew: {because}")
-    return reasons
+def encodes_once(experiment: Experiment, kind: str) -> bool:
+    """Whether a tower (audio or text) is frozen and its pooled vectors serve every epoch."""
+    tower = experiment.model.audio if kind == "audio" else experiment.model.text
+    return tower.adapt.is_frozen and kind not in why_encoded_anew(experiment)
 
 
 def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:

@@ -27,8 +27,7 @@ from ray_atr.training.diagnostics import check_other_run
 from ray_atr.training.encode_once import (
     TOWER_FILE,
     FrozenTower,
-    encodes_audio_once,
-    encodes_text_once,
+    encodes_once,
     ensure_audio_vectors,
     ensure_text_vectors,
     why_encoded_anew,
@@ -84,8 +83,8 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
     folder = data_folder(experiment, home, say=say)
     manifest = read_manifest(folder)
     tokenizer = _tokenizer(experiment, manifest, home)
-    for reason in why_encoded_anew(experiment):
-        say(reason)
+    for kind, reason in why_encoded_anew(experiment).items():
+        say(f"the frozen {kind} tower encodes every batch anew: {reason}")
     tower = FrozenTower("text", flatten(experiment), tokenizer, home, use_ray, say)
     return Prepared(
         data=folder,
@@ -93,8 +92,8 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
         features=feature_folder(experiment, folder, tokenizer, home, use_ray=use_ray, say=say),
         tokenizer=tokenizer,
         home=home,
-        is_audio_encoded=encodes_audio_once(experiment),
-        captions=ensure_text_vectors(tower, folder) if encodes_text_once(experiment) else None,
+        is_audio_encoded=encodes_once(experiment, "audio"),
+        captions=ensure_text_vectors(tower, folder) if encodes_once(experiment, "text") else None,
     )
 
 
@@ -102,7 +101,7 @@ def feature_folder(
     experiment: Experiment, data: str, tokenizer: Path | None, home: Path, *, use_ray: bool, say: Say = _silent
 ) -> Path:
     """The features of a data set that the experiment's training reads: log-mel frames, or a frozen audio tower's vectors."""
-    if encodes_audio_once(experiment):
+    if encodes_once(experiment, "audio"):
         return ensure_audio_vectors(FrozenTower("audio", flatten(experiment), tokenizer, home, use_ray, say), data)
     return ensure_features(
         data,
