@@ -116,7 +116,7 @@ class FrozenTower:
 
 
 def why_encoded_anew(experiment: Experiment) -> dict[str, str]:
-    """The frozen towers (audio, text) whose pooled vectors cannot serve, and why. Dropout is no reason: frozen towers have none."""
+    """The frozen towers (audio, text) whose pooled vectors cannot serve, and why; dropout is no reason, they have none."""
     model = experiment.model
     frozen = [kind for kind, tower in (("audio", model.audio), ("text", model.text)) if tower.adapt.is_frozen]
     if model.interaction == "local":
