@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
 
 NAMESPACE = "ray_atr"
+CONNECT_SECONDS = 10
 
 
 def is_inside_a_cluster() -> bool:
@@ -38,7 +40,7 @@ def start_ray(num_cpus: int | None = None) -> None:
     """Join the cluster this process belongs to, or start a Ray of its own on the loopback address.
 
     A process that is not told of a cluster never joins one that happens to run on the machine. Does nothing where Ray
-    is already initialised.
+    is already initialised. ConnectionError where the cluster does not answer.
     """
     import ray
 
@@ -46,6 +48,7 @@ def start_ray(num_cpus: int | None = None) -> None:
         return
     options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
     if is_inside_a_cluster():
+        require_answer(os.environ.get("RAY_ADDRESS", ""))
         ray.init(**options)
     else:
         ray.init(
@@ -55,6 +58,18 @@ def start_ray(num_cpus: int | None = None) -> None:
             **options,
         )
     quiet_ray_data()
+
+
+def require_answer(address: str) -> None:
+    """ConnectionError where nothing listens at a `host:port` or `ray://host:port`. Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConnectionError(f"RAY_ADDRESS: no Ray answers at {address} ({reason}); start one, or unset it") from None
 
 
 def quiet_ray_data() -> None:
