@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.metadata
+import os
 import re
 import shutil
 import subprocess
@@ -60,6 +61,9 @@ def test_nodes_are_private_pinned_and_share_storage(name):
     lines = commands(config)
     assert any("uv sync --frozen" in line for line in lines)
     assert any("mount -t nfs" in line for line in lines)
+    # The extra that reads and writes the cloud's own buckets.
+    extra = {"aws.yaml": "--extra s3", "gcp.yaml": "--extra gcs"}.get(name)
+    assert extra is None or any(extra in line for line in lines if "uv sync" in line)
     starts = [line for line in lines if "ray start" in line]
     assert len(starts) == 2
     for line in starts:
@@ -226,6 +230,40 @@ def kuberay_schema(kind: str) -> dict[str, Any]:
             "spec": {"RayCluster": CLUSTER_SPEC, "RayJob": JOB_SPEC}[kind],
         },
     }
+
+
+@pytest.mark.parametrize("name", KUBERAY)
+def test_kuberay_accepts(name):
+    """Against KubeRay's own schema, which no Python package holds: it comes with the operator's chart."""
+    crds = os.environ.get("KUBERAY_CRDS")
+    if crds is None:
+        pytest.skip("needs KUBERAY_CRDS: the folder crds/ of `helm pull kuberay/kuberay-operator --untar`")
+    content = load(name)
+    definition = yaml.safe_load((Path(crds) / f"ray.io_{content['kind'].lower()}s.yaml").read_text())
+    (version,) = (version for version in definition["spec"]["versions"] if version["name"] == "v1")
+    jsonschema.validate(content, without_unknown_fields(version["schema"]["openAPIV3Schema"]))
+
+
+def without_unknown_fields(schema: Any) -> Any:
+    """The schema with every unknown field refused: Kubernetes drops them in silence."""
+    if isinstance(schema, list):
+        return [without_unknown_fields(entry) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    strict = {key: without_unknown_fields(value) for key, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        strict.setdefault("additionalProperties", False)
+    return strict
+
+
+def test_unknown_fields_are_refused_at_every_depth():
+    metadata = {"type": "object"}
+    inner = {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}}}}
+    schema = without_unknown_fields({"type": "object", "properties": {"metadata": metadata, "ports": inner}})
+    jsonschema.validate({"metadata": {"name": "x"}, "ports": [{"name": "y"}]}, schema)
+    for wrong in ({"port": []}, {"ports": [{"nam": "y"}]}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)
 
 
 def cluster_spec(content: dict[str, Any]) -> dict[str, Any]:
