@@ -23,6 +23,7 @@ MOST_HALVINGS = 12
 LONGEST_STEP = 10.0
 NEARLY_BOUND = 0.05
 MOST_CONJUGATE = 8
+ROWS_AT_A_TIME = 256
 FINE_ENOUGH = 1e-2
 
 
@@ -33,7 +34,7 @@ def ascend(scores: Tensor, column: Tensor, tolerance: float, most: int) -> tuple
     scores' type, for as long as few iterations suffice with it. Steps are then far cheaper than a factorisation each.
     Stops at the tolerance, after `most` steps, or where rounding keeps phi from rising; the error says which.
     """
-    dtype, scores, column = scores.dtype, scores.double(), column.double()
+    dtype, column = scores.dtype, column.double()
     N, M = scores.shape
     plan, normalisers = row_normalised(scores, column)
     value = float(column.mean() - normalisers.mean())
@@ -47,25 +48,38 @@ def ascend(scores: Tensor, column: Tensor, tolerance: float, most: int) -> tuple
         direction = None if factor is None else _solve_hessian(plan, sums, gradient, factor)
         if direction is None:
             factor, direction = _factor_and_solve(plan, sums, gradient, dtype)
-        slope = float(direction @ gradient)
-        scale = 1.0
-        for _ in range(MOST_HALVINGS):
-            candidate = column + scale * direction
-            plan, normalisers = row_normalised(scores, candidate)
-            candidate_value = float(candidate.mean() - normalisers.mean())
-            if candidate_value >= value + SUFFICIENT_RISE * scale * slope - 1e-12:
-                break
-            scale /= 2
-        else:
+        # Let go before the next one is made: two plans at a time would be most of the memory.
+        plan = plan.new_empty(0)
+        climbed = _climb(scores, column, direction, value, float(direction @ gradient))
+        if climbed is None:
             _, normalisers = row_normalised(scores, column)
             break
-        column, value = candidate, candidate_value
+        column, value, plan, normalisers = climbed
     return (-math.log(N) - normalisers).to(dtype), column.to(dtype), residual, step
 
 
+def _climb(
+    scores: Tensor, column: Tensor, direction: Tensor, value: float, slope: float
+) -> tuple[Tensor, float, Tensor, Tensor] | None:
+    """(potentials, phi, plan, log-sum-exps) after the longest of the halved steps that raises phi; None where none does."""
+    scale = 1.0
+    for _ in range(MOST_HALVINGS):
+        candidate = column + scale * direction
+        plan, normalisers = row_normalised(scores, candidate)
+        reached = float(candidate.mean() - normalisers.mean())
+        if reached >= value + SUFFICIENT_RISE * scale * slope - 1e-12:
+            return candidate, reached, plan, normalisers
+        scale /= 2
+    return None
+
+
 def row_normalised(scores: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
-    """(the plan whose row sums are exactly 1/N under the column potentials, log-sum-exps of the rows): one pass of exp."""
-    plan = scores + column
+    """(the plan whose row sums are exactly 1/N under the column potentials, log-sum-exps of the rows): one pass of exp.
+
+    Both in the potentials' number type.
+    """
+    # A sum of two number types would make a copy of the scores on its way.
+    plan = scores.to(column.dtype, copy=True).add_(column)
     largest = plan.amax(dim=1)
     plan.sub_(largest[:, None]).exp_()
     sums = plan.sum(dim=1)
@@ -76,7 +90,9 @@ def row_normalised(scores: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
 def _factor_and_solve(plan: Tensor, sums: Tensor, gradient: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """(the Hessian's Cholesky factor, the ascent direction [M]): in `dtype` where that serves, else in float64."""
     for precision, ridge in ((dtype, torch.finfo(dtype).eps), (torch.float64, 1e-12), (torch.float64, 1e-6)):
-        factor, failed = torch.linalg.cholesky_ex(_hessian(plan.to(precision), sums, ridge))
+        factor = _hessian(plan, sums, precision, ridge)
+        failed = torch.empty(0, dtype=torch.int32, device=plan.device)
+        torch.linalg.cholesky_ex(factor, out=(factor, failed))
         if int(failed) == 0:
             direction = _solve_hessian(plan, sums, gradient, factor)
             if direction is not None:
@@ -85,15 +101,17 @@ def _factor_and_solve(plan: Tensor, sums: Tensor, gradient: Tensor, dtype: torch
     return factor, torch.cholesky_solve(gradient[:, None], factor).squeeze(1)
 
 
-def _hessian(plan: Tensor, sums: Tensor, ridge: float) -> Tensor:
+def _hessian(plan: Tensor, sums: Tensor, dtype: torch.dtype, ridge: float) -> Tensor:
     """diag(q) - N pi^T pi + 1/M^2, [M, M]; nearly singular where the plan is nearly a permutation.
 
     Adding a constant to all potentials changes nothing: the constant direction is pinned, and the ridge keeps rounding from
     making the rest indefinite.
     """
     N, M = plan.shape
-    hessian = plan.T @ plan
-    hessian.mul_(-N)
+    hessian = plan.new_zeros(M, M, dtype=dtype)
+    for block in plan.split(ROWS_AT_A_TIME):
+        rounded = block.to(dtype)
+        hessian.addmm_(rounded.T, rounded, alpha=-N)
     hessian.diagonal().add_(sums)
     hessian.add_(1 / M**2)
     hessian.diagonal().add_(ridge / M)
