@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, TransformersAudio
-from ray_atr.models.loading import load_weights, locate, read_checkpoint
+from ray_atr.models.loading import identity_of_checkpoint, load_weights, locate, read_checkpoint
 from ray_atr.models.text import Bert, Labse, Sonar, TransformersText, XlmRoberta
 from ray_atr.models.tower import tower_fingerprint
 
@@ -186,6 +187,35 @@ def test_a_checkpoint_that_is_nowhere_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ValueError, match="in the cache or within reach"):
         Ced(checkpoint="owner/absent").build()
+
+
+def in_hub_cache(cache: Path, name: str, make: Callable[[Path], Any]) -> None:
+    """What `make` writes into a folder, laid out as the hub's cache keeps a repository of that name."""
+    repository = cache / f"models--{name.replace('/', '--')}"
+    (repository / "blobs").mkdir(parents=True)
+    snapshot = repository / "snapshots" / "0123abcd"
+    snapshot.mkdir(parents=True)
+    make(repository / "blobs")
+    for number, blob in enumerate(sorted((repository / "blobs").iterdir())):
+        (snapshot / blob.name).symlink_to(blob.rename(blob.with_name(f"blob{number}")))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0123abcd")
+
+
+def test_hub_ids_are_read_from_the_cache_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_hub_cache(tmp_path, "owner/ced", lambda folder: save_file(published_ced(), folder / "model.safetensors"))
+    in_hub_cache(tmp_path, "owner/bert", tiny.bert)
+    for name, value in (("HF_HUB_CACHE", str(tmp_path)), ("HF_HUB_OFFLINE", True)):
+        monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path))
+    tower = Ced(checkpoint="owner/ced", **TINY_CED).build()
+    assert torch.equal(tower.norm.weight, published_ced()["norm.weight"])
+    assert Bert(checkpoint="owner/bert").build().width == 32
+    # Its identity is that of the blob, whatever the link to it is called.
+    identity = identity_of_checkpoint("owner/ced")
+    assert identity is not None
+    assert [Path(file).name for file, _, _ in identity] == ["blob0"]
+    assert identity_of_checkpoint("owner/absent") is None
 
 
 TEXT = {"sonar": (Sonar, tiny.sonar), "bert": (Bert, tiny.bert), "xlm_roberta": (XlmRoberta, tiny.xlm_roberta)}

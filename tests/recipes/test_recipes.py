@@ -126,6 +126,15 @@ def test_transport_recipes_follow_the_paper_where_its_code_differs() -> None:
         assert (pair.metric, pair.epsilon) == ("mahalanobis", 0.05)
 
 
+def test_a_checkpoint_that_is_missing_is_refused_before_anything_starts(home: Path) -> None:
+    experiment = small(RECIPES["audiocaps_resnet38_bert_contrastive"], home)
+    published = RECIPES["audiocaps_resnet38_bert_contrastive"]().model.audio.checkpoint
+    with pytest.raises(ValueError, match=r"model\.audio\.checkpoint: got 'checkpoints/ResNet38_mAP=0\.434\.pth'"):
+        check_inputs(override(experiment, {"model.audio.checkpoint": published}))
+    with pytest.raises(ValueError, match=r"model\.text\.checkpoint: got '/nowhere/bert'"):
+        check_inputs(override(experiment, {"model.text.checkpoint": "/nowhere/bert"}))
+
+
 def test_a_wrong_recipe_names_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean audiocaps_ced_sonar_kcl"):
         choose_recipe("audiocaps_ced_sonar_kc")
