@@ -48,13 +48,14 @@ def ascend(scores: Tensor, column: Tensor, tolerance: float, most: int) -> tuple
         direction = None if factor is None else _solve_hessian(plan, sums, gradient, factor)
         if direction is None:
             factor, direction = _factor_and_solve(plan, sums, gradient, dtype)
-        # Let go before the next one is made: two plans at a time would be most of the memory.
+        # Two plans at a time would be most of the memory: the old one goes before the next is made.
         plan = plan.new_empty(0)
         climbed = _climb(scores, column, direction, value, float(direction @ gradient))
         if climbed is None:
             _, normalisers = row_normalised(scores, column)
             break
         column, value, plan, normalisers = climbed
+        del climbed
     return (-math.log(N) - normalisers).to(dtype), column.to(dtype), residual, step
 
 
