@@ -55,7 +55,16 @@ class Checkpoint:
         data = self.experiment.data
         where = f"{manifest.name}, the same data set" if self.is_trained_on(manifest) else data.source
         noise = f", noise {data.noise.ratio:g}" if data.noise.ratio else ""
-        return f"{where}, split {data.train_split}, {' '.join(data.languages)}{noise}"
+        return f"{where}, split {data.train_split}{noise}"
+
+    @property
+    def objective(self) -> str:
+        """Scheme, pair loss and knowledge by their names; nothing where they are not known."""
+        if self.experiment is None:
+            return ""
+        chosen = flatten(self.experiment)
+        parts = [str(chosen[f"objective.{part}"]) for part in ("scheme", "pair", "knowledge")]
+        return " x ".join(part for part in parts if part != "none")
 
     def is_trained_on(self, manifest: Manifest) -> bool:
         """Whether the data set is the one it was trained on."""

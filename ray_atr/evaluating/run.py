@@ -225,6 +225,8 @@ def _facts(
     facts: dict[str, Any] = {"checkpoint": ", ".join(str(checkpoint.folder) for checkpoint in checkpoints)}
     if baseline:
         facts["baseline"] = ", ".join(baseline)
+    if checkpoints[0].objective:
+        facts["objective"] = checkpoints[0].objective
     facts["trained on"] = checkpoints[0].trained_on(manifest)
     facts["evaluated on"] = f"{manifest.name} at {manifest.folder}"
     facts["split"] = questions.split

@@ -35,3 +35,8 @@ def test_normalise_composes_and_trims() -> None:
     decomposed = unicodedata.normalize("NFD", " un  grillón\n canta ")
     assert normalise(decomposed) == "un grillón canta"
     assert normalise("パ\u3000ン") == "パ ン"
+
+
+def test_normalise_leaves_case_and_width_as_they_are() -> None:
+    for text in ("İstanbul ıssız", "Straße GROSS", "ＡＢＣ ｶﾅ", "ﬁn"):
+        assert normalise(text) == text

@@ -17,6 +17,10 @@ from ray_atr.data.sources import Absent, Entry
 from ray_atr.data.sources.audiocaps import AudioCaps, youtube_id
 from ray_atr.data.sources.clotho import Clotho
 from ray_atr.data.sources.wavcaps import WavCaps, read_data
+from ray_atr.evaluating.questions import pose_questions
+from ray_atr.experiment import Experiment
+from ray_atr.override import override
+from ray_atr.training.prepare import check_inputs
 
 ID = "r1nicOVtvkQ"
 
@@ -306,3 +310,16 @@ def test_absent_clips_do_not_count_as_unreadable(tmp_path: Path) -> None:
     write_tone(tmp_path / "other.wav")
     with pytest.raises(ValueError, match="20 clips are named, the audio of none is there"):
         prepare(AudioCaps(source=str(tmp_path)), tmp_path / "out")
+
+
+def test_a_split_of_which_no_audio_is_there_is_left_out_and_named(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        write_csv(tmp_path / f"{split}.csv", ["file_name", "caption"], [f"Y{split:_>11}.wav", "x"])
+    write_tone(tmp_path / f"Y{'train':_>11}.wav")
+    manifest = prepare(AudioCaps(source=str(tmp_path)), tmp_path / "out")
+    assert manifest.splits == ("train",)
+    assert manifest.notes == ("val: audio of 1 clips is absent",)
+    with pytest.raises(ValueError, match=r"split: got 'val'; allowed splits of audiocaps: train"):
+        pose_questions(manifest, "val")
+    with pytest.raises(ValueError, match=r"data\.validation_split: got 'val'; .* has train"):
+        check_inputs(override(Experiment(), {"data.source": str(tmp_path / "out"), "data.languages": "eng"}))

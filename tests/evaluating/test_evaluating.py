@@ -107,7 +107,8 @@ def test_results_are_those_of_the_retriever_and_lie_in_one_folder(world: dict[st
     html = (tmp_path / "out" / "evaluation.html").read_text()
     assert html.count("<img") == 3
     assert html.count("<audio") == 8 * 5
-    assert "tones, the same data set" in content["facts"]["trained on"]
+    assert content["facts"]["trained on"] == "tones, the same data set, split train"
+    assert content["facts"]["objective"] == "english x contrastive"
     assert got.mlflow_run is None
 
 
