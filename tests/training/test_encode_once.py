@@ -102,6 +102,9 @@ def test_the_best_retriever_is_whole_and_encodes_audio_and_text(home: Path, tmp_
     clips, texts = [tone(1, 5), tone(3, 6, seconds=1.1)], ["a low tone", "something never read"]
     torch.testing.assert_close(found.encode_audio(clips), expected.encode_audio(clips), atol=1e-5, rtol=0)
     torch.testing.assert_close(found.encode_text(texts), expected.encode_text(texts), atol=1e-5, rtol=0)
+    # Of one epoch, it holds what that epoch trained.
+    trained, held = load_checkpoint(tmp_path / "found" / LAST)["model"], found.state_dict()
+    assert all(torch.equal(held[name], value) for name, value in trained.items())
     # Its frozen towers are the cache's own files, not copies of them.
     for kind, file in prepared.frozen_weights.items():
         assert (tmp_path / "found" / BEST / kind / "frozen.safetensors").samefile(file)
