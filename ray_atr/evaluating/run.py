@@ -18,6 +18,7 @@ from ray_atr.evaluating.checkpoints import Checkpoint, check_seeds, find_checkpo
 from ray_atr.evaluating.encoding import Encoding, Source, encode
 from ray_atr.evaluating.questions import Questions, pose_questions
 from ray_atr.evaluating.track import track_evaluation
+from ray_atr.evaluation.captions import RELEVANCE
 from ray_atr.evaluation.compose import Embedded, Scored, ZeroShot, compose_page, score_model
 from ray_atr.evaluation.page import Page, write_page
 from ray_atr.evaluation.samples import Samples
@@ -47,7 +48,7 @@ class EvaluationOptions(Settings):
     relevance: str = setting(
         "auto",
         "clip: a caption's own clip is relevant; label: every clip of its class; auto: label where each class has one caption",
-        choices=("auto", "clip", "label"),
+        choices=RELEVANCE,
     )
     max_captions: int = setting(0, "captions a clip and language that are asked for; 0: all of them", at_least=0)
     draws: int = setting(1000, "bootstrap draws of the clips", at_least=1)

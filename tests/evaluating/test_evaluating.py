@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from ray_atr.models.retriever import MetricSettings, Retriever, build_retriever
 from ray_atr.models.text.tokenizer import train_tokenizer
 from ray_atr.run_folder import RunFolder
 
+SCRIPT = Path(__file__).resolve().parents[2] / "pipelines" / "evaluate.py"
 HERE = Encoding(ray="never", batch_size=3)
 CLASSES = ("dog", "cat", "rain", "siren")
 quiet = {"encoding": HERE, "say": lambda message: None}
@@ -112,6 +115,13 @@ def test_results_are_those_of_the_retriever_and_lie_in_one_folder(world: dict[st
     assert got.mlflow_run is None
 
 
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without pictures, which take most of the time."""
+    monkeypatch.setattr("ray_atr.evaluation.compose._pictures", lambda *arguments: {})
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_seeds_and_baseline(world: dict[str, Path], tmp_path: Path) -> None:
     runs = world["runs"]
     both = [runs / "seed0", runs / "seed1"]
@@ -131,6 +141,7 @@ def test_seeds_and_baseline(world: dict[str, Path], tmp_path: Path) -> None:
         evaluate(both, options(split="train"), baseline=[tmp_path / "rate"], **quiet)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_another_data_set_and_classes(world: dict[str, Path], tmp_path: Path) -> None:
     got = evaluate([world["loose"]], options(data=str(world["classes"])), out=tmp_path / "a", **quiet).page
     assert got.metrics["audio_to_text/eng/recall_at_1"] == got.metrics["zero_shot/eng/accuracy"]
@@ -175,6 +186,7 @@ def test_ray_actors_encode_what_this_process_encodes(
         np.testing.assert_allclose(theirs, mine, atol=1e-6)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_baseline_and_its_metrics_reach_mlflow(world: dict[str, Path], tmp_path: Path) -> None:
     runs = world["runs"]
     got = evaluate([runs / "seed0"], options(mlflow=True), baseline=[runs / "rate"], **quiet)
@@ -191,6 +203,7 @@ def test_a_baseline_and_its_metrics_reach_mlflow(world: dict[str, Path], tmp_pat
     assert {file.path for file in client.list_artifacts(got.mlflow_run, "evaluation")} >= {"evaluation/evaluation.html"}
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_mlflow_away_loses_nothing(world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     said: list[str] = []
@@ -241,6 +254,42 @@ def test_mistakes_are_named_before_anything_is_written(
         evaluate([world["root"] / checkpoint], options(**settings), baseline=baseline, out=out, **quiet)
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "home" / "runs").exists()
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_the_script_says_what_it_found_and_what_was_wrong(
+    world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> object:
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments, "--ray", "never", "--no-mlflow", "--draws", "5"])
+        try:
+            runpy.run_path(str(SCRIPT), run_name="__main__")
+        except SystemExit as end:
+            return end.code
+        return 0
+
+    seed0, rate, out = str(world["runs"] / "seed0"), str(world["runs"] / "rate"), str(tmp_path / "out")
+    assert run("--checkpoint", seed0, "--split", "tset") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: split: got 'tset'; allowed splits of tones: train, val, test")
+    assert error.count("\n") == 1
+    assert run("--checkpoint", seed0, "--baseline", rate, "--out", out) == 0
+    said = capsys.readouterr().out
+    for line in (
+        "Text to audio, ranked by plan",
+        "against rate: ",
+        "A star: the interval leaves out zero",
+        f"results: {out}",
+    ):
+        assert line in said
+    # A run that was interrupted leaves no folder that looks like a result.
+    monkeypatch.setattr("ray_atr.evaluating.run.write_page", _interrupt)
+    assert run("--checkpoint", seed0, "--out", str(tmp_path / "cut")) == 130
+    assert not [path for path in tmp_path.iterdir() if "cut" in path.name]
+
+
+def _interrupt(*arguments: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_only_seeds_are_averaged(world: dict[str, Path]) -> None:
