@@ -21,7 +21,7 @@ from ray_atr.objectives.knowledge.based import Based
 from ray_atr.override import flatten, override
 from ray_atr.training.base_source import read_caption_file
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.prepare import Prepared, feature_folder
+from ray_atr.training.prepare import Prepared
 from ray_atr.training.texts import TextBatcher
 from ray_atr.training.validation import embed_clips
 
@@ -133,7 +133,7 @@ def _open_source(experiment: Experiment, prepared: Prepared) -> Source:
         features = open_features(prepared.features, experiment.data.train_split)
         captions = _worn(experiment, features, languages)
     else:
-        folder = feature_folder(experiment, knowledge.source, prepared.tokenizer, prepared.home, use_ray=False)
+        folder = prepared.features_of(experiment, knowledge.source)
         features = open_features(folder, experiment.data.train_split)
         captions = [[(own or [""])[0] for own in features.captions_in(language)] for language in languages]
     if knowledge.captions is not None:

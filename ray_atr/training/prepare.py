@@ -55,6 +55,11 @@ class Prepared:
     captions: Path | None = None
     """vectors of the captions from a frozen text tower"""
 
+    def features_of(self, experiment: Experiment, data: str) -> Path:
+        """The features of another data set, of the kind that these are."""
+        inputs = Inputs(experiment, self.tokenizer, self.home, use_ray=False, say=_silent)
+        return inputs.features(data, is_encoded=self.is_audio_encoded)
+
     @property
     def frozen_weights(self) -> dict[str, Path]:
         """Files that hold the weights of the towers whose vectors are read."""
@@ -85,31 +90,44 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
     tokenizer = _tokenizer(experiment, manifest, home)
     for kind, reason in why_encoded_anew(experiment).items():
         say(f"the frozen {kind} tower encodes every batch anew: {reason}")
-    tower = FrozenTower("text", flatten(experiment), tokenizer, home, use_ray, say)
+    inputs = Inputs(experiment, tokenizer, home, use_ray, say)
+    is_audio_encoded = encodes_once(experiment, "audio")
     return Prepared(
         data=folder,
         data_hash=manifest.hash,
-        features=feature_folder(experiment, folder, tokenizer, home, use_ray=use_ray, say=say),
+        features=inputs.features(folder, is_encoded=is_audio_encoded),
         tokenizer=tokenizer,
         home=home,
-        is_audio_encoded=encodes_once(experiment, "audio"),
-        captions=ensure_text_vectors(tower, folder) if encodes_once(experiment, "text") else None,
+        is_audio_encoded=is_audio_encoded,
+        captions=ensure_text_vectors(inputs.frozen("text"), folder) if encodes_once(experiment, "text") else None,
     )
 
 
-def feature_folder(
-    experiment: Experiment, data: str, tokenizer: Path | None, home: Path, *, use_ray: bool, say: Say = _silent
-) -> Path:
-    """The features of a data set that the experiment's training reads: log-mel frames, or a frozen audio tower's vectors."""
-    if encodes_once(experiment, "audio"):
-        return ensure_audio_vectors(FrozenTower("audio", flatten(experiment), tokenizer, home, use_ray, say), data)
-    return ensure_features(
-        data,
-        experiment.model.audio.front_end,
-        home / "data" / "features",
-        use_ray=use_ray,
-        progress=lambda done, total: say(f"log-mel features {done:,} of {total:,} clips"),
-    )
+@dataclass(frozen=True)
+class Inputs:
+    """How the features of a data set are made for an experiment."""
+
+    experiment: Experiment
+    tokenizer: Path | None
+    home: Path
+    use_ray: bool
+    say: Say
+
+    def features(self, data: str, *, is_encoded: bool) -> Path:
+        """The data set's features, made now where they are absent: log-mel frames, or the frozen audio tower's vectors."""
+        if is_encoded:
+            return ensure_audio_vectors(self.frozen("audio"), data)
+        return ensure_features(
+            data,
+            self.experiment.model.audio.front_end,
+            self.home / "data" / "features",
+            use_ray=self.use_ray,
+            progress=lambda done, total: self.say(f"log-mel features {done:,} of {total:,} clips"),
+        )
+
+    def frozen(self, kind: str) -> FrozenTower:
+        """The audio or text tower, to encode with."""
+        return FrozenTower(kind, flatten(self.experiment), self.tokenizer, self.home, self.use_ray, self.say)
 
 
 def check_inputs(experiment: Experiment) -> None:

@@ -93,6 +93,19 @@ def test_training_on_vectors_is_training_on_audio_and_text(
         torch.testing.assert_close(value, weights["expected"][name], atol=1e-5, rtol=1e-5, msg=name)
 
 
+def test_a_knowledge_base_of_other_clips_is_encoded_once_too(home: Path, tmp_path: Path) -> None:
+    other = make_data(tmp_path / "other", num_train=12, num_val=4, num_test=4)
+    changes = {**FROZEN, **ASK, "objective__knowledge__source": str(other), "train__epochs": 1}
+    experiment = tiny(home / "tones", objective="ask", **changes)
+    prepared = prepared_for(experiment, home)
+    expected = run(experiment, not_encoded(prepared, experiment), tmp_path / "expected")
+    found = run(experiment, prepared, tmp_path / "found")
+    assert found[0]["train/loss"] == pytest.approx(expected[0]["train/loss"], rel=1e-5)
+    wholes = [folder for folder in (home / "data" / "vectors").glob("*-audio-*") if (folder / MANIFEST_FILE).is_file()]
+    assert len(open_features(prepared.features, "train")) == 24
+    assert 12 in [len(open_features(folder, "train")) for folder in wholes]
+
+
 def test_the_best_retriever_is_whole_and_encodes_audio_and_text(home: Path, tmp_path: Path) -> None:
     experiment = tiny(home / "tones", objective="contrastive", **FROZEN, train__epochs=1)
     prepared = prepared_for(experiment, home)
