@@ -11,7 +11,7 @@ from ray_atr.override import flatten, override
 from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, trial_name, write_json
 from ray_atr.settings import nearest
 from ray_atr.storage import Location, is_there, make_folder, write_text
-from ray_atr.tracking.names import OVERRIDES_TAG, STOPPED_TAG, SWEEP_TAG, TRIAL_TAG
+from ray_atr.tracking.names import COMMAND_TAG, OVERRIDES_TAG, STOPPED_TAG, SWEEP_TAG, TRIAL_TAG
 from ray_atr.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _sweep_info(parent: Run, trials: list[Run]) -> dict[str, Any]:
             "git_commit": tags.get("git_commit", "unknown"),
             **{tag.removeprefix("version."): value for tag, value in tags.items() if tag.startswith("version.")},
         },
-        "command": tags.get("mlflow.source.name", ""),
+        "command": tags.get(COMMAND_TAG, ""),
     }
 
 

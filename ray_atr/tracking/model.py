@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +125,9 @@ def register_model(
         raise ConnectionError(f"MLflow at {store.uri}: cannot be reached")
     mlflow.set_tracking_uri(store.uri)
     # They tell of each file they copy, and warn of pickles and missing examples, which mean nothing to who registers.
-    for logger in ("mlflow.utils.uv_utils", "mlflow.utils.environment", "mlflow.pyfunc"):
+    for logger in ("mlflow.utils.uv_utils", "mlflow.utils.environment", "mlflow.pyfunc", "mlflow.store.model_registry"):
         logging.getLogger(logger).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", "(?s).*input example was not provided")
     from ray_atr.models.retriever import Retriever
 
     with fetched(trial.folder / BEST) as weights, mlflow.start_run(run_id=run_id):

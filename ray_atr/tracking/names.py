@@ -4,6 +4,7 @@ from __future__ import annotations
 
 SWEEP_TAG = "ray_atr.sweep"
 TRIAL_TAG = "ray_atr.trial"
+COMMAND_TAG = "command"
 OVERRIDES_TAG = "ray_atr.overrides"
 EPOCHS_TAG = "ray_atr.epochs_sent"
 """Number of an epoch up to which a trial's metrics are in MLflow; sent together with them."""

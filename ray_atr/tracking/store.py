@@ -21,8 +21,12 @@ ARTIFACTS = "mlartifacts"
 PORT = 5000
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 
-# By default MLflow reports its use to its makers, and prints two lines for each run that ends.
-QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}
+# By default MLflow reports its use to its makers, prints two lines for each run that ends, and a bar for each file.
+QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
 # A sweep must not stand still for a server that is away: by default MLflow's client tries for many minutes.
 BRIEF = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",

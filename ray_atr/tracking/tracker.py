@@ -6,10 +6,11 @@ the copy lacks, so that logging an epoch, going on after a restore, and uploadin
 
 from __future__ import annotations
 
+import getpass
 import json
 import logging
 import math
-import os
+import shlex
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +30,7 @@ from ray_atr.run_folder import (
 )
 from ray_atr.storage import Location, fetched, folders_in, is_there, locate
 from ray_atr.tracking import links
-from ray_atr.tracking.names import EPOCHS_TAG, OVERRIDES_TAG, STOPPED_TAG, SWEEP_TAG, TRIAL_TAG
+from ray_atr.tracking.names import COMMAND_TAG, EPOCHS_TAG, OVERRIDES_TAG, STOPPED_TAG, SWEEP_TAG, TRIAL_TAG
 from ray_atr.tracking.store import PORT, Store, store_of
 from ray_atr.tracking.system import watch_system
 
@@ -267,7 +268,8 @@ class _Connection:
     def _sweep_tags(self) -> dict[str, str]:
         data = self.info.get("data") or {}
         tags = {f"data.{key}": str(value) for key, value in data.items()}
-        return {"run_folder": str(self.run.path), **tags, **self._source_tags()}
+        command = str(self.info.get("command", ""))
+        return {COMMAND_TAG: command, "run_folder": str(self.run.path), **tags, **self._source_tags()}
 
     def _note(self) -> str:
         """What the parent run's page says: two pages that show the trials together, how they were made, where they lie."""
@@ -279,10 +281,10 @@ class _Connection:
         code = {key: str(value) for key, value in (self.info.get("code") or {}).items()}
         commit = code.pop("git_commit", None) or code.pop("git", "unknown")
         return {
-            "mlflow.source.name": str(self.info.get("command", "")),
+            "mlflow.source.name": _script(str(self.info.get("command", ""))),
             "mlflow.source.type": "LOCAL",
             "mlflow.source.git.commit": commit,
-            "mlflow.user": os.environ.get("USER", "unknown"),
+            "mlflow.user": getpass.getuser(),
             "git_commit": commit,
             **{f"version.{package}": version for package, version in code.items()},
         }
@@ -366,6 +368,11 @@ class _Connection:
             self.client.log_batch(run_id, metrics=all_metrics[:room], params=all_params[:MAX_PARAMS])
             all_metrics, all_params = all_metrics[room:], all_params[MAX_PARAMS:]
         self.client.log_batch(run_id, metrics=all_metrics, params=all_params, tags=all_tags)
+
+
+def _script(command: str) -> str:
+    """The script that a command runs: MLflow shows what follows a source's last slash."""
+    return next((word for word in shlex.split(command) if word.endswith(".py")), command)
 
 
 def _last_time(trial: TrialFolder) -> float | None:
