@@ -30,7 +30,7 @@ class DataSettings(Settings):
     """Which clips, which captions, which noise."""
 
     source: str = setting(
-        "soundscapes", "`soundscapes`, or the folder of a prepared data set (one with a manifest.json)"
+        "soundscapes", "`soundscapes`, or folder or URL of a prepared data set (one with a manifest.json)"
     )
     soundscapes: SoundscapesSettings = setting(default_factory=SoundscapesSettings, help="the synthetic default set")
     languages: tuple[str, ...] = setting(
