@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tiny import make_data, tiny
 
+from ray_atr.training import loop
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.loop import LAST, train
 from ray_atr.training.prepare import check_inputs, prepare
@@ -63,6 +64,15 @@ def test_distance_from_another_runs_weights(data: Path, tmp_path: Path) -> None:
     first, second = (load_checkpoint(tmp_path / run / LAST)["model"] for run in ("first", "other"))
     square = sum(float((first[name].double() - second[name].double()).square().sum()) for name in first)
     assert other[1]["train/weight_distance"] == pytest.approx(square**0.5)
+
+
+def test_measuring_changes_nothing_of_the_training(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"objective": "ml_clap", "model__text__dropout": 0.3}
+    epochs_of(data, tmp_path / "measured", **settings)
+    monkeypatch.setattr(loop, "direction_error", lambda *arguments: 0.0)
+    epochs_of(data, tmp_path / "not", **settings)
+    measured, plain = (load_checkpoint(tmp_path / run / LAST)["model"] for run in ("measured", "not"))
+    assert all(measured[name].equal(plain[name]) for name in plain)
 
 
 def test_a_run_to_compare_with_must_be_there_and_of_the_same_model(data: Path, tmp_path: Path) -> None:
