@@ -10,12 +10,15 @@ from scipy.stats import norm
 
 from ray_atr.evaluation import evaluate_languages, retrieve_languages
 from ray_atr.evaluation.bootstrap import (
+    _unit_groups,
+    _weights,
     across_seeds,
     bootstrap_languages,
     bootstrap_runs,
     compare_languages,
     compare_runs,
 )
+from ray_atr.evaluation.relevance import relevance_by_label
 from ray_atr.evaluation.retrieval import Retrieval
 from ray_atr.evaluation.samples import _means, _weighted_median, retrieval_samples, zero_shot_samples
 from ray_atr.evaluation.zero_shot import classify_languages
@@ -143,3 +146,16 @@ def test_the_mean_of_seeds_is_compared_as_a_mean() -> None:
     means = [np.mean([bootstrap_runs([one], draws=2)[name].value for one in runs]) for runs in (worse, models)]
     assert [got.first, got.second] == pytest.approx(means)
     assert got.is_distinguishable
+
+
+def test_clips_and_class_texts_are_drawn_each_as_many_as_there_are() -> None:
+    rng = np.random.default_rng(9)
+    label = np.arange(40) % 4
+    relevance = relevance_by_label(list("abcd"), ["abcd"[i] for i in label])
+    retrievals = retrieve_languages(rng.normal(size=(40, 8)), {"eng": rng.normal(size=(4, 8))}, relevance)
+    samples = retrieval_samples(retrievals)
+    weight = next(_weights(_unit_groups(samples), 100, 0))
+    for direction, number in (("text_to_audio", 4), ("audio_to_text", 40)):
+        drawn = weight[:, samples[f"{direction}/eng"].unit]
+        assert (drawn.sum(1) == number).all()
+        assert drawn.std() > 0.5
