@@ -143,11 +143,11 @@ class ClipFeatures:
         for batch in read_shard(self.manifest, self.shards[shard], ["clip_id", "audio"], self.batch_size):
             ids = batch.column("clip_id").to_pylist()
             clips = [
-                # Rounded as the cache rounds, so that it makes no difference whether there is one.
-                clip_features(audio.as_buffer(), self.front_end, clip_id).astype(FEATURE_DTYPE)
+                clip_features(audio.as_buffer(), self.front_end, clip_id)
                 for clip_id, audio in zip(ids, batch.column("audio"), strict=True)
             ]
             frames = np.array([len(clip) for clip in clips])
+            # Rounded as the cache rounds, so that it makes no difference whether there is one.
             padded = np.zeros((len(clips), int(frames.max()), clips[0].shape[1]), FEATURE_DTYPE)
             for row, clip in zip(padded, clips, strict=True):
                 row[: len(clip)] = clip
