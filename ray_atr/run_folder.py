@@ -135,8 +135,8 @@ class TrialFolder:
             {
                 "best_epoch": final["best_epoch"],
                 "clean_share": final.get("train/clean_share"),
-                "val": _evaluation_metrics(best),
-                "last": _evaluation_metrics(rows[-1] if rows else {}),
+                "val": evaluation_metrics(best),
+                "last": evaluation_metrics(rows[-1] if rows else {}),
                 "test": {name[len("test/") :]: value for name, value in final.items() if name.startswith("test/")},
                 "train_seconds": rows[-1].get("seconds/train") if rows else None,
             },
@@ -144,7 +144,8 @@ class TrialFolder:
         self.update(status=FINISHED, error=None, train_seconds=rows[-1].get("seconds/train") if rows else None)
 
 
-def _evaluation_metrics(row: Mapping[str, Any]) -> dict[str, Any]:
+def evaluation_metrics(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a validation measured, of all that an epoch recorded."""
     others = ("train/", "seconds/", "memory/", "knowledge/")
     return {name: value for name, value in row.items() if "/" in name and not name.startswith(others)}
 

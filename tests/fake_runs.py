@@ -129,6 +129,7 @@ def write_trial(
         {
             "epoch": epoch, "step": 10 * epoch, "time": 1_700_000_000.0 + 20 * epoch, "train/loss": 3.0 / epoch,
             "seconds/train": 20.0 * epoch * cost**0.3, "memory/peak_allocated_bytes": cost * 2.0**30, **metrics(overrides, epoch),
+            "best_epoch": epoch,
             **shares(overrides),
         }
         for epoch in range(1, epochs + 1)
@@ -138,7 +139,14 @@ def write_trial(
         test = {name: value - 0.01 for name, value in metrics(overrides, epochs).items()} if has_test else {}
         write(
             trial / "result.json",
-            {"best_epoch": epochs, "val": metrics(overrides, epochs), "test": test, "train_seconds": 20.0 * epochs},
+            {
+                "best_epoch": epochs,
+                "clean_share": rows[-1].get("train/clean_share"),
+                "val": metrics(overrides, epochs),
+                "last": metrics(overrides, epochs),
+                "test": test,
+                "train_seconds": rows[-1]["seconds/train"],
+            },
         )
     return trial_id
 

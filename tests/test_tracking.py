@@ -104,6 +104,8 @@ def test_a_restarted_controller_goes_on_in_the_same_runs(tmp_path, store):
         steps = [point.step for point in client.get_metric_history(child.info.run_id, "train/loss")]
         assert steps == [1, 2, 3]
         assert child.info.status == "FINISHED"
+        assert child.data.metrics["best_epoch"] == 3
+        assert "test/text_to_audio/mean/recall_at_1" in child.data.metrics
 
 
 def test_stopped_sweeps_are_marked_killed(tmp_path, store):
@@ -182,7 +184,8 @@ def test_what_was_tracked_comes_back_as_a_run_folder(tmp_path, store):
     for trial in (folder / "trials").iterdir():
         other = fetched / "trials" / trial.name
         before, after = (read_trial(path) for path in (trial, other))
-        rows = [{name: value for name, value in row.items() if name != "step"} for row in before["epochs"]]
+        elsewhere = ("step", "best_epoch")
+        rows = [{name: value for name, value in row.items() if name not in elsewhere} for row in before["epochs"]]
         assert after["epochs"] == [pytest.approx(row) for row in rows]
         assert after["result"] == before["result"]
         for key in ("trial_id", "name", "overrides", "error"):

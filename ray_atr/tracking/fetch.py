@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ray_atr.experiment import Experiment
 from ray_atr.override import flatten, override
-from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, trial_name, write_json
+from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, evaluation_metrics, trial_name, write_json
 from ray_atr.settings import nearest
 from ray_atr.storage import Location, is_there, make_folder, write_text
 from ray_atr.tracking.names import COMMAND_TAG, OVERRIDES_TAG, STOPPED_TAG, SWEEP_TAG, TRIAL_TAG
@@ -107,7 +107,7 @@ def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
     write_text(trial / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in epochs))
     seconds = epochs[-1].get("seconds/train") if epochs else None
     if "best_epoch" in run.data.metrics:
-        write_json(trial / "result.json", _result(run.data.metrics, final, seconds))
+        write_json(trial / "result.json", _result(run.data.metrics, final, epochs))
     write_json(
         trial / "trial.json",
         {
@@ -122,13 +122,16 @@ def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
 
 
 def _result(
-    metrics: Mapping[str, float], final: Mapping[str, Mapping[str, float]], seconds: float | None
+    metrics: Mapping[str, float], final: Mapping[str, Mapping[str, float]], epochs: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
+    last = epochs[-1] if epochs else {}
     return {
         "best_epoch": int(metrics["best_epoch"]),
         "val": dict(final["best"]),
+        "last": evaluation_metrics(last),
         "test": dict(final["test"]),
-        "train_seconds": seconds,
+        "clean_share": last.get("train/clean_share"),
+        "train_seconds": last.get("seconds/train"),
     }
 
 

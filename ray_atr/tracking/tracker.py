@@ -325,8 +325,12 @@ class _Connection:
             self.sent[trial.trial_id] = epoch
 
     def _main_first(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The metric that chooses leads: MLflow's comparison opens on the first that a run was sent."""
-        return {**({self.select_by: row[self.select_by]} if self.select_by in row else {}), **row}
+        """The metric that chooses leads: MLflow's comparison opens on the first that a run was sent.
+
+        The best epoch so far is left out: as a metric, `best_epoch` says that a trial's result has been sent.
+        """
+        first = {self.select_by: row[self.select_by]} if self.select_by in row else {}
+        return {**first, **{name: value for name, value in row.items() if name != "best_epoch"}}
 
     def _send_result(self, trial: TrialFolder) -> None:
         if not trial.is_finished or trial.trial_id in self.is_final:
