@@ -6,7 +6,7 @@ kept are the embeddings. Features come from the cache where a run has left one, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from ray_atr.data.cache import find_features
 from ray_atr.data.features import FEATURE_DTYPE, open_features
 from ray_atr.data.shards import Shard, read_manifest, read_shard
 from ray_atr.models.retriever import Retriever
-from ray_atr.settings import Settings, setting
+from ray_atr.settings import Settings, refuse, setting
 
 TEXTS_IN_A_JOB = 512
 Job = dict[str, Any]
@@ -49,7 +49,8 @@ class Source:
     """Root of the feature caches."""
     batch_size: int
     device: str = "cpu"
-    threads: int = 1
+    threads: int = 0
+    """Threads that torch computes with; 0: as it is."""
 
 
 def encode(
@@ -96,7 +97,8 @@ class Encoder:
     """A retriever in memory that does one job after the other; a Ray Data actor, or used as it is."""
 
     def __init__(self, source: Source) -> None:
-        torch.set_num_threads(source.threads)
+        if source.threads:
+            torch.set_num_threads(source.threads)
         self.source = source
         self.retriever = Retriever.from_pretrained(source.retriever).to(source.device)
         self.clips = ClipFeatures(source, self.retriever.audio_tower.front_end)
@@ -161,18 +163,19 @@ def _run_here(jobs: Sequence[Job], source: Source, encoding: Encoding) -> Iterat
 
 
 def _run_with_ray(jobs: Sequence[Job], source: Source, encoding: Encoding) -> Iterator[tuple[str, int, np.ndarray]]:
-    from ray_atr.runtime import start_ray
+    from ray_atr.runtime import is_inside_a_cluster, start_ray
 
     start_ray()
     import ray
 
+    encoders = num_encoders(encoding, ray.cluster_resources(), grows=is_inside_a_cluster())
     rows = ray.data.from_items(list(jobs), override_num_blocks=len(jobs))
     # A large tower on a CPU may need minutes for one shard: that is work, not a hang.
     rows.context.execution_no_progress_timeout_s = -1
     encoded = rows.map(
         Encoder,  # type: ignore[arg-type]
         fn_constructor_kwargs={"source": source},
-        compute=ray.data.ActorPoolStrategy(size=min(len(jobs), _num_encoders(encoding))),
+        compute=ray.data.ActorPoolStrategy(size=min(len(jobs), encoders)),
         num_cpus=encoding.cpus_per_encoder,
         num_gpus=encoding.gpus_per_encoder or None,
     )
@@ -180,17 +183,19 @@ def _run_with_ray(jobs: Sequence[Job], source: Source, encoding: Encoding) -> It
         yield _unpacked(row)
 
 
-def _num_encoders(encoding: Encoding) -> int:
-    """As many actors as were asked for, or as the cluster has room for."""
-    import ray
+def num_encoders(encoding: Encoding, has: Mapping[str, float], *, grows: bool = False) -> int:
+    """Actors that were asked for, or that fit into the resources `has`; more than fit are refused unless the cluster grows.
 
-    if encoding.encoders:
-        return encoding.encoders
-    has = ray.cluster_resources()
-    fit = has.get("CPU", 1) / encoding.cpus_per_encoder
+    An actor that fits nowhere would be waited for without end.
+    """
+    fit = has.get("CPU", 0) / encoding.cpus_per_encoder
     if encoding.gpus_per_encoder:
         fit = min(fit, has.get("GPU", 0) / encoding.gpus_per_encoder)
-    return max(1, int(fit))
+    if not grows and fit < max(1, encoding.encoders):
+        asked = f"{encoding.cpus_per_encoder:g} CPUs and {encoding.gpus_per_encoder:g} GPUs each"
+        room = f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs"
+        raise refuse("encoders", f"{max(1, encoding.encoders)} of {asked}", f"what fits into {room}")
+    return encoding.encoders or max(1, int(fit))
 
 
 def _unpacked(row: Job) -> tuple[str, int, np.ndarray]:

@@ -160,7 +160,7 @@ def _embed(checkpoint: Checkpoint, questions: Questions, encoding: Encoding, pro
         features=str(home() / "data" / "features"),
         batch_size=encoding.batch_size,
         device="cuda" if on_gpu else "cpu",
-        threads=max(1, int(encoding.cpus_per_encoder)),
+        threads=0 if encoding.ray == "never" else max(1, int(encoding.cpus_per_encoder)),
     )
 
     def told(done: int, total: int) -> None:
@@ -172,8 +172,9 @@ def _embed(checkpoint: Checkpoint, questions: Questions, encoding: Encoding, pro
     start = 0
     for language in questions.languages:
         rows = np.flatnonzero(captions.present[language])
-        text[language] = np.zeros((len(captions), audio.shape[1]), np.float32)
-        text[language][rows] = texts[start : start + len(rows)]
+        own = texts[start : start + len(rows)]
+        # No copy where the language has every caption: these are the largest arrays there are.
+        text[language] = own if len(rows) == len(captions) else _scattered(own, rows, len(captions))
         start += len(rows)
     classes = {
         language: texts[start + len(questions.classes) * place :][: len(questions.classes)]
@@ -181,6 +182,13 @@ def _embed(checkpoint: Checkpoint, questions: Questions, encoding: Encoding, pro
     }
     zero_shot = ZeroShot(classes, questions.classes, questions.labels) if classes else None
     return Embedded(audio, text, plan_metric(Retriever.from_pretrained(checkpoint.folder)), zero_shot)
+
+
+def _scattered(values: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
+    """`values` [R, D] at the rows [R] of a matrix of zeros [size, D]."""
+    matrix = np.zeros((size, values.shape[1]), values.dtype)
+    matrix[rows] = values
+    return matrix
 
 
 def _device() -> str | None:

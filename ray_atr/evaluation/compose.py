@@ -72,7 +72,7 @@ def score_model(embedded: Embedded, captions: AlignedCaptions, *, device: torch.
     notes = []
     if len(clips) * len(captions) <= MAX_ENTRIES:
         by_plan = retrieve_languages(
-            clips, text, relevance, present=captions.present, ranking="plan", metric=embedded.metric
+            clips, text, relevance, present=captions.present, ranking="plan", metric=embedded.metric, device=device
         )
         metrics |= language_metrics(by_plan, "plan")
         samples |= retrieval_samples(by_plan, "plan")

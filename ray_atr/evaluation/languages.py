@@ -84,7 +84,9 @@ def retrieve_languages(
         own = as_relevance(relevant, len(captions), len(clips)).of_texts(rows)
         chosen = captions if len(rows) == len(captions) else captions[rows.to(captions.device)]
         if ranking == "plan":
-            result[language] = retrieve_by_plan(clips, chosen, own, metric=metric, text_number=rows.numpy())
+            result[language] = retrieve_by_plan(
+                clips.to(device or clips.device), chosen, own, metric=metric, text_number=rows.numpy()
+            )
         else:
             result[language] = retrieve(
                 clips, chosen, own, device=device, block_side=block_side, text_number=rows.numpy()

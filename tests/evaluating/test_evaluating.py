@@ -19,7 +19,7 @@ from ray_atr.data.schema import Clip
 from ray_atr.data.shards import read_manifest, write_clips
 from ray_atr.evaluating import EvaluationOptions, evaluate
 from ray_atr.evaluating.checkpoints import find_checkpoint, plan_metric
-from ray_atr.evaluating.encoding import Encoding, Source, encode
+from ray_atr.evaluating.encoding import Encoding, Source, encode, num_encoders
 from ray_atr.evaluating.questions import playable, pose_questions
 from ray_atr.evaluation import evaluate_languages
 from ray_atr.evaluation.plan_ranking import _distances
@@ -179,6 +179,20 @@ def test_features_are_the_same_from_cache_and_audio_at_any_batch_size(world: dic
     np.testing.assert_allclose(audio, of_files.numpy(), atol=1e-4)  # the cache's float16
     alone = Retriever.from_pretrained(world["loose"]).encode_text(["un son grave"], "fra").numpy()
     np.testing.assert_allclose(texts[1:2], alone, atol=1e-6)
+
+
+def test_encoders_that_fit_nowhere_are_refused_and_not_waited_for() -> None:
+    machine = {"CPU": 4.0, "GPU": 1.0}
+    assert num_encoders(Encoding(), machine) == 4
+    assert num_encoders(Encoding(cpus_per_encoder=1.5), machine) == 2
+    assert num_encoders(Encoding(gpus_per_encoder=0.5), machine) == 2
+    assert num_encoders(Encoding(encoders=3), machine) == 3
+    with pytest.raises(ValueError, match=r"encoders: got '1 of 1 CPUs and 2 GPUs each'; allowed what fits into 4 CPUs"):
+        num_encoders(Encoding(gpus_per_encoder=2), machine)
+    with pytest.raises(ValueError, match="encoders: got '5 of 1 CPUs"):
+        num_encoders(Encoding(encoders=5), machine)
+    assert num_encoders(Encoding(encoders=5), machine, grows=True) == 5
+    assert num_encoders(Encoding(gpus_per_encoder=1), {"CPU": 4.0}, grows=True) == 1
 
 
 @pytest.mark.ray
