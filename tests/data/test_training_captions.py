@@ -1,0 +1,93 @@
+"""The captions that clips wear in an epoch: one sentence in every language, noise included, positives by their words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tiny import tone
+
+from ray_atr.data.audio import FrontEnd
+from ray_atr.data.cache import ensure_features
+from ray_atr.data.captions import TrainingCaptions
+from ray_atr.data.features import FeatureSet, open_features
+from ray_atr.data.noise import Noise
+from ray_atr.data.schema import Clip
+from ray_atr.data.shards import write_clips
+
+ROWS = np.arange(8)
+LANGUAGES = ("eng", "fra")
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory: pytest.TempPathFactory) -> FeatureSet:
+    """Eight clips with three sentences each, of which French lacks the last; clips 0 and 1 say the same; clip 7 has no French."""
+    folder = tmp_path_factory.mktemp("home")
+    clips = []
+    for number in range(8):
+        name = max(number, 1)
+        english = tuple(f"Sentence {j} of {name}" for j in range(3))
+        french = tuple(f"Phrase {j} de {name}" for j in range(2))
+        clips.append(
+            Clip(
+                clip_id=f"clip-{number}",
+                audio=tone(0, number, seconds=0.1),
+                sample_rate=16_000,
+                seconds=0.1,
+                captions={"eng": english, **({"fra": french} if number < 7 else {})},
+                labels=("high" if number % 2 else "low",),
+                split="train",
+                source="sentences",
+            )
+        )
+    write_clips(folder / "sentences", clips, name="sentences", licence="none")
+    return open_features(ensure_features(folder / "sentences", FrontEnd(num_mels=16), folder, use_ray=False), "train")
+
+
+def test_a_sentence_is_the_same_one_in_every_language_and_masked_where_one_lacks_it(features: FeatureSet) -> None:
+    captions = TrainingCaptions(features, LANGUAGES, Noise(), seed=0)
+    drawn = set()
+    for epoch in range(12):
+        batch = captions.batch(ROWS, epoch)
+        for number, (texts, mask) in enumerate(zip(batch.texts, batch.mask, strict=True)):
+            sentence = int(texts[0].split()[1])
+            drawn.add(sentence)
+            has_french = sentence < 2 and number < 7
+            assert mask.tolist() == [True, has_french]
+            assert texts[1] == (f"Phrase {sentence} de {max(number, 1)}" if has_french else "")
+    assert drawn == {0, 1, 2}
+
+
+def test_what_a_clip_wears_depends_on_seed_epoch_and_clip_alone(features: FeatureSet) -> None:
+    noise = Noise(ratio=0.5)
+    first = TrainingCaptions(features, LANGUAGES, noise, seed=1)
+    whole = first.batch(ROWS, 3).texts
+    order = np.array([5, 2, 7])
+    assert TrainingCaptions(features, LANGUAGES, noise, seed=1).batch(order, 3).texts == [whole[row] for row in order]
+    assert TrainingCaptions(features, LANGUAGES, noise, seed=2).batch(ROWS, 3).texts != whole
+
+
+def test_noise_exchanges_captions_of_all_languages_together(features: FeatureSet) -> None:
+    captions = TrainingCaptions(features, LANGUAGES, Noise(ratio=0.5), seed=1)
+    worn = captions.batch(ROWS, 0)
+    owners = [int(texts[0].split()[-1]) for texts in worn.texts]
+    assert owners != [max(number, 1) for number in range(8)]
+    for texts, owner, mask in zip(worn.texts, owners, worn.mask, strict=True):
+        assert not mask[1] or texts[1].endswith(f" de {owner}")
+    clean = sum(own == number for number, own in enumerate(captions.owners[:, 0])) / 8
+    assert captions.clean_share == clean < 1
+
+
+def test_positives_are_clips_of_the_same_words_labels_or_the_clip_alone(features: FeatureSet) -> None:
+    def groups(positives: str) -> list[int]:
+        return TrainingCaptions(features, LANGUAGES, Noise(), 0, positives).batch(ROWS, 0).groups.tolist()
+
+    assert len(set(groups("identity"))) == 8
+    by_label = groups("labels")
+    assert [label == by_label[0] for label in by_label] == [True, False] * 4
+    captions = TrainingCaptions(features, ("eng",), Noise(), 0, "captions")
+    for epoch in range(6):
+        batch = captions.batch(ROWS, epoch)
+        said = [texts[0].casefold() for texts in batch.texts]
+        for i in range(8):
+            for j in range(8):
+                assert (batch.groups[i] == batch.groups[j]) == (said[i] == said[j])
