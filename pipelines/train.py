@@ -16,6 +16,7 @@ import tyro
 
 from ray_atr.cli import parse, run_script
 from ray_atr.recipes import RECIPES
+from ray_atr.sweep import FixedPoints, Plan
 from ray_atr.sweep_script import choose_recipe, run_sweep_script
 
 
@@ -31,7 +32,10 @@ class Options:
 def main() -> None:
     options, settings = parse(Options, tree=RECIPES["quickstart"]())
     recipe = choose_recipe(options.recipe)
-    run_sweep_script("train", recipe, settings, [{}], out=options.out, resume=options.resume, retry_failed=True)
+    plan = Plan(FixedPoints([{}]))
+    run_sweep_script(
+        "train", recipe, settings, lambda *_: plan, out=options.out, resume=options.resume, retry_failed=True
+    )
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -12,8 +13,13 @@ import pytest
 from tiny import make_data
 
 from ray_atr.cli import run_script
-from ray_atr.recipes import quickstart
-from ray_atr.run_folder import RunFolder
+from ray_atr.override import override
+from ray_atr.recipes import RECIPES
+from ray_atr.run_folder import RunFolder, write_json
+from ray_atr.runtime import code_version
+from ray_atr.space_script import SpaceOptions
+from ray_atr.sweep.describe import describe_plan
+from ray_atr.sweep_script import open_run
 
 PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
 
@@ -76,6 +82,114 @@ def test_a_mistake_gets_one_line_and_writes_nothing(
     assert list(home.iterdir()) == []
 
 
+MASS = "objective.pair.transport_mass=uniform(0.3,1)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--space: got None; allowed PATH=DIMENSION"),
+        (["--space", "data.noise.ratoi=grid(0,0.2)"], "did you mean ratio?"),
+        (["--space", "data.noise.ratio=grid()"], "at least one value"),
+        (["--space", "data.noise.ratio=uniform(0,0.5)"], "a range needs --search random or optuna"),
+        (["--space", MASS, "--search", "random", "--trials", "3"], "objective.pair.transport_mass: no such setting"),
+        (["--space", "data.noise.ratio=uniform(0,0.5)", "--search", "random"], "--trials: got None"),
+        (["--space", "data.noise.ratio=grid(0)", "--search", "optun"], "did you mean optuna?"),
+        (["--space", "data.noise.ratio=grid(0)", "--scheduler", "ahsa"], "did you mean asha?"),
+        (["--space", "data.noise.ratio=grid(0,0.2)", "--trials", "0"], "--trials: got 0; allowed at least 1"),
+        (["--space", "train.batch_size=grid(64,5000)"], "train.batch_size: got 5000; allowed at most 1200"),
+        (["--space", "train.batch_size=randint(8,5000)", "--search", "random", "--trials", "3"], "got 5000; allowed"),
+        (["--space", "data.noise.ratio=grid(0,0.2)", "--scheduler", "pbt"], "what can change in a running trial"),
+        (
+            ["--space", "train.learning_rate=grid(0.1,0.2)", "--scheduler", "hyperband", "--scaling.workers", "1"],
+            "scaling.workers: got 1; allowed 0 with --scheduler hyperband",
+        ),
+        (
+            ["--space", "data.noise.ratio=grid(0)", "--scheduler", "asha", "--minimize", "a", "--maximize", "b"],
+            "none with several goals",
+        ),
+        (["--space", "data.noise.ratio=grid(0)", "--warm-start", "nowhere"], "--search optuna only"),
+        (
+            ["--space", "data.noise.ratio=grid(0)", "--search", "optuna", "--trials", "1", "--warm-start", "nowhere"],
+            "nowhere: not a run folder",
+        ),
+    ],
+)
+def test_a_mistake_in_a_search_gets_one_line_and_writes_nothing(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    assert words in error_of("sweep", arguments, monkeypatch, capsys)
+    assert list(home.iterdir()) == []
+
+
+SEARCH = SpaceOptions(space=(MASS,), search="optuna", trials=5, seeds=(0,), maximize=("text_to_audio/eng/recall_at_1",))
+
+
+def searched(home: Path) -> RunFolder:
+    experiment = override(RECIPES["quickstart"](), {"objective": "m_ltm_pot"})
+    info = {"name": "sweep", **describe_plan(SEARCH.plan(experiment)), "code": code_version()}
+    return RunFolder.create(home / "run", experiment, info)
+
+
+def test_a_search_goes_on_as_it_began_and_takes_more_trials_and_seeds(home: Path) -> None:
+    run = searched(home)
+    again = SpaceOptions(trials=9, seeds=(1,)).plan(run.experiment, run)
+    assert again == replace(SEARCH.plan(run.experiment), num_points=9, seeds=(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--search", "random"], "--search: got 'random'; allowed optuna with --resume, as in the run folder"),
+        (["--space", "objective.pair.transport_mass=uniform(0.4,1)"], "the one of the run folder"),
+        (["--minimize", "seconds/train"], "as in the run folder"),
+        (["--scheduler", "asha"], "allowed none with --resume"),
+        (["--train.epochs", "9"], "train.epochs is 7 there and 9 here"),
+    ],
+)
+def test_another_search_is_refused_on_resume(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    run = searched(home)
+    assert words in error_of("sweep", ["--resume", str(run.path), *arguments], monkeypatch, capsys)
+
+
+def test_other_code_is_said_and_can_be_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = searched(home)
+    write_json(run.path / "sweep.json", {**run.info, "code": {**run.info["code"], "ray": "2.0.0"}})
+    open_run(str(run.path), "sweep")
+    assert "ray was 2.0.0, is" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"run by other code \(ray was 2\.0\.0"):
+        open_run(str(run.path), "sweep", same_code=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], [{"data.noise.ratio": 0.3, "seed": 0}]),
+        (["--objectives", "m_ltm", "--noise", "0.2"], [{"objective": "m_ltm", "data.noise.ratio": 0.2, "seed": 0}]),
+    ],
+)
+def test_resume_alone_goes_on_with_the_points_of_the_folder(
+    home: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: list[dict[str, object]]
+) -> None:
+    run = RunFolder.create(home / "run", RECIPES["quickstart"](), {"name": "sweep_noise"})
+    run.add_trial({"data.noise.ratio": 0.3, "seed": 0})
+    plans = []
+    monkeypatch.setattr("ray_atr.sweep_script.run_sweep_script", lambda *given, **_: plans.append(given[3]))
+    monkeypatch.setattr(sys, "argv", ["sweep_noise.py", "--resume", str(run.path), *arguments])
+    script("sweep_noise").main()
+    assert plans[0](run.experiment, run).search.points == expected
+
+
 def test_an_empty_data_folder_is_named(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,7 +226,7 @@ def test_the_run_folder_of_another_experiment_is_refused(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     info = {"name": "sweep_noise", "varied": [], "seeds": [0]}
-    run = RunFolder.create(home / "run", quickstart(), info)
+    run = RunFolder.create(home / "run", RECIPES["quickstart"](), info)
     before = sorted(path.name for path in run.path.rglob("*"))
     error = error_of("sweep_noise", ["--resume", str(run.path), "--train.epochs", "3"], monkeypatch, capsys)
     assert "the run of another experiment; train.epochs is 7 there and 3 here" in error

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ray_atr.experiment import Experiment
-from ray_atr.objectives.knowledge.based import Based
 from ray_atr.override import flatten, override
 from ray_atr.storage import Location, locate, make_folder, write_text
 
@@ -150,20 +149,3 @@ def worker_group(experiment: Experiment) -> Any:
     if dist.is_available() and dist.is_initialized():
         return WorkerGroup(rank=dist.get_rank(), size=dist.get_world_size(), device=device)
     return WorkerGroup(device=device)
-
-
-def cpus_of_a_trial(experiment: Experiment) -> float:
-    """CPUs that one trial keeps busy."""
-    scaling = experiment.scaling
-    return max(scaling.workers, 1) * scaling.cpus_per_worker + _encoders(experiment) * scaling.cpus_per_encoder
-
-
-def gpus_of_a_trial(experiment: Experiment) -> float:
-    """GPUs that one trial keeps busy."""
-    scaling = experiment.scaling
-    return max(scaling.workers, 1) * scaling.gpus_per_worker + _encoders(experiment) * scaling.gpus_per_encoder
-
-
-def _encoders(experiment: Experiment) -> int:
-    """Processes that encode a knowledge base's source beside the trial's workers."""
-    return max(experiment.scaling.encoders, 1) if isinstance(experiment.objective.knowledge, Based) else 0

@@ -1,0 +1,143 @@
+"""What Ray costs around a training loop, how busy a sweep keeps the cores, and what its driver holds on to.
+
+uv run python benchmarks/bench_sweep.py loop         one worker of Ray Train against the same loop without Ray, in turn
+uv run python benchmarks/bench_sweep.py efficiency   16 short trials: training seconds over wall seconds times cores
+uv run python benchmarks/bench_sweep.py memory       the driver's memory over 200 tiny trials
+
+Goals: at most 1.05 x after start-up; at least 0.8; flat.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import psutil
+import tyro
+
+from ray_atr.experiment import Experiment
+from ray_atr.override import override
+from ray_atr.recipes import RECIPES
+from ray_atr.run_folder import RunFolder, TrialFolder, read_json
+from ray_atr.runtime import start_ray
+from ray_atr.sweep import SweepListener, sweep
+from ray_atr.training.loop import train
+from ray_atr.training.prepare import Prepared, prepare
+
+
+@dataclass(frozen=True)
+class Options:
+    """Measure Ray around training."""
+
+    what: Annotated[Literal["loop", "efficiency", "memory"], tyro.conf.Positional]
+    home: Annotated[Path | None, tyro.conf.arg(help="folder for data and runs (default: a temporary one)")] = None
+    rounds: Annotated[int, tyro.conf.arg(help="of `loop`")] = 3
+    epochs: Annotated[int, tyro.conf.arg(help="of each trial of `loop` and `efficiency`")] = 8
+    trials: Annotated[int | None, tyro.conf.arg(help="of `efficiency` (16) and `memory` (200)")] = None
+    cores: int = 2
+
+
+def main() -> None:
+    options = tyro.cli(Options)
+    with tempfile.TemporaryDirectory() as aside:
+        home = options.home or Path(aside)
+        home.mkdir(parents=True, exist_ok=True)
+        {"loop": measure_loop, "efficiency": measure_efficiency, "memory": measure_memory}[options.what](options, home)
+
+
+def quickstart(epochs: int, **changes: Any) -> Experiment:
+    changed = {path.replace("__", "."): value for path, value in changes.items()}
+    return override(RECIPES["quickstart"](), {"train.epochs": epochs, "objective": "m_ltm_pot", **changed})
+
+
+def measure_loop(options: Options, home: Path) -> None:
+    """Seconds from the end of the first epoch to the end of the last, with one worker of Ray Train and without Ray."""
+    experiment = quickstart(options.epochs)
+    prepared = prepare(experiment, home, use_ray=False)
+    start_ray(num_cpus=options.cores)
+    took: dict[str, list[float]] = {"Ray, 1 worker": [], "without Ray": []}
+    for number in range(options.rounds):
+        took["without Ray"].append(
+            seconds_without_ray(experiment, prepared, home / f"plain-{number}-{time.time():.0f}")
+        )
+        took["Ray, 1 worker"].append(seconds_with_a_worker(experiment, home, f"ray-{number}-{time.time():.0f}"))
+        print("  ".join(f"{name} {seconds[-1]:.2f} s" for name, seconds in took.items()), flush=True)
+    ratios = [ray / plain for ray, plain in zip(took["Ray, 1 worker"], took["without Ray"], strict=True)]
+    print(
+        f"{options.epochs - 1} epochs; ratio of each round {', '.join(f'{ratio:.3f}' for ratio in ratios)}; "
+        f"median {statistics.median(ratios):.3f}"
+    )
+
+
+def seconds_without_ray(experiment: Experiment, prepared: Prepared, folder: Path) -> float:
+    import torch
+
+    torch.set_num_threads(1)
+    ends: list[float] = []
+    train(experiment, prepared, folder, lambda metrics: ends.append(time.time()), use_ray_data=False)
+    return ends[experiment.train.epochs - 1] - ends[0]
+
+
+def seconds_with_a_worker(experiment: Experiment, home: Path, name: str) -> float:
+    run = RunFolder.create(home / "runs" / name, override(experiment, {"scaling.workers": 1}), {"name": "bench"})
+    sweep(run, [{}], home, say=lambda message: None)
+    rows = next(iter(run.trials())).epochs()
+    return float(rows[-1]["time"] - rows[0]["time"])
+
+
+def measure_efficiency(options: Options, home: Path) -> None:
+    """Training seconds of all trials over the wall seconds of the sweep times the cores, Ray's start included."""
+    experiment = quickstart(options.epochs)
+    prepare(experiment, home, use_ray=False)
+    run = RunFolder.create(home / "runs" / f"efficiency-{time.time():.0f}", experiment, {"name": "bench"})
+    began = time.perf_counter()
+    points = [{"seed": seed} for seed in range(options.trials or 16)]
+    result = sweep(run, points, home)
+    wall = time.perf_counter() - began
+    results = [read_json(trial.folder / "result.json") for trial in run.trials()]
+    training = sum(one["train_seconds"] for one in results)
+    validation = sum(row["seconds/validation"] for trial in run.trials() for row in trial.epochs())
+    capacity = wall * options.cores
+    print(
+        f"{len(result.finished)} trials of {training / len(results):.1f} s, wall {wall:.1f} s: training "
+        f"{training / capacity:.3f}, with validation {(training + validation) / capacity:.3f} of {options.cores} cores"
+    )
+
+
+class Watch(SweepListener):
+    """The driver's resident memory after each trial, in MiB."""
+
+    def __init__(self) -> None:
+        self.megabytes: list[float] = []
+
+    def trial_finished(self, trial: TrialFolder) -> None:
+        self.megabytes.append(psutil.Process().memory_info().rss / 2**20)
+
+    def epoch_ended(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None: ...
+
+
+def measure_memory(options: Options, home: Path) -> None:
+    """The driver's memory after the 20th, 40th, ... of many tiny trials."""
+    experiment = quickstart(
+        1,
+        objective="contrastive",
+        data__soundscapes__num_train=64,
+        data__soundscapes__num_val=16,
+        data__soundscapes__num_test=16,
+        train__batch_size=32,
+        data__languages="eng",
+    )
+    run = RunFolder.create(home / "runs" / f"memory-{time.time():.0f}", experiment, {"name": "bench"})
+    watch = Watch()
+    sweep(run, [{"seed": seed} for seed in range(options.trials or 200)], home, listeners=[watch])
+    seen = watch.megabytes
+    print("driver, MiB after trial: " + ", ".join(f"{n} {seen[n - 1]:.0f}" for n in range(20, len(seen) + 1, 20)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""Search any space of settings: grid, random or Optuna, with early stopping or population-based training.
+
+    uv run python pipelines/sweep.py --objective m_ltm_pot --search optuna --trials 20 --scheduler asha \\
+        --space 'objective.pair.transport_mass=uniform(0.3,1)' 'data.noise.ratio=grid(0.2,0.4)'
+    uv run python pipelines/sweep.py --resume runs/sweep-... --trials 40 --seeds 0 1
+
+Settings of the experiment are given as --dotted.path VALUE; --help-settings lists them.
+"""
+
+from __future__ import annotations
+
+from ray_atr.cli import parse, run_script
+from ray_atr.recipes import RECIPES
+from ray_atr.space_script import SpaceOptions
+
+
+def main() -> None:
+    options, settings = parse(SpaceOptions, tree=RECIPES["quickstart"]())
+    options.run_space("sweep", settings)
+
+
+if __name__ == "__main__":
+    run_script(main)

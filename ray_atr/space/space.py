@@ -1,0 +1,224 @@
+"""Dimensions by dotted path, checked as a whole against the settings tree that they vary.
+
+Every path must be a setting, and every value that can come out one that `override` takes.
+
+Conditional spaces: where one dimension chooses a variant (`objective=choice(contrastive,m_ltm)`), another may be a setting
+that only some variants have (`objective.pair.epsilon=...`). It is then left out of the points of the others, and `conditions`
+says which; a path that no variant has is refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ray_atr.override import describe, flatten, override
+from ray_atr.settings import refuse
+from ray_atr.space.dimensions import FORMS, Dimension, Grid, RandInt, Uniform
+from ray_atr.space.parsing import parse_dimension
+
+Point = dict[str, Any]
+"""Dotted path -> value: overrides of the experiment."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """Dimensions by dotted path, checked against the settings tree that they vary."""
+
+    dimensions: Mapping[str, Dimension]
+    tree: Any
+
+    @staticmethod
+    def parse(entries: Sequence[str], tree: Any) -> Space:
+        """The space of `PATH=DIMENSION` entries. ValueError for a form, path or value that the tree does not take."""
+        dimensions: dict[str, Dimension] = {}
+        for entry in entries:
+            path, equals, text = entry.partition("=")
+            path = path.strip().lstrip("-").replace("-", "_")
+            if not equals or not path:
+                raise refuse("--space", entry, "PATH=" + FORMS)
+            if path in dimensions:
+                raise ValueError(f"{path}: given twice in the space")
+            dimensions[path] = parse_dimension(path, text)
+        return Space.of(dimensions, tree)
+
+    @staticmethod
+    def of(dimensions: Mapping[str, Dimension], tree: Any) -> Space:
+        """A checked space, its values as the tree holds them (`0` of a float setting as `0.0`)."""
+        if "seed" in dimensions:
+            raise ValueError("seed: seeds are averaged, not searched; give them with --seeds")
+        raw = Space(dimensions, tree)
+        checked: dict[str, Dimension] = {}
+        for path, dimension in dimensions.items():
+            cases = [case for case in raw._cases if path in case.paths] or raw._cases[:1]
+            found = {_check(path, dimension, override(tree, case.without(path))) for case in cases}
+            checked[path] = found.pop() if len(found) == 1 else dimension
+        return Space(checked, tree)
+
+    def build(self, choose: Callable[[str], Any], only: Container[str] | None = None) -> Point:
+        """A point whose values are chosen path by path, of the paths (`only` these) that exist; variants are chosen first."""
+        point: Point = {}
+        for path in self._ordered:
+            if (only is None or path in only) and self._applies(path, point):
+                point[path] = choose(path)
+        return {path: point[path] for path in self.dimensions if path in point}
+
+    def draw(self, random_numbers: random.Random, fixed: Mapping[str, Any] | None = None) -> Point:
+        """A random point, with the `fixed` values where they are given."""
+        given = fixed or {}
+        return self.build(lambda path: given[path] if path in given else self.dimensions[path].draw(random_numbers))
+
+    def grid(self) -> Iterator[Point]:
+        """Every point of the grid and choice dimensions, each once. ValueError for a range, which has no such points."""
+        self.require_grid()
+        return self._cells(list(self.dimensions))
+
+    def require_grid(self) -> None:
+        """ValueError, naming the path, where a dimension is a range."""
+        for path, dimension in self.dimensions.items():
+            if not isinstance(dimension, Grid):
+                raise refuse(path, str(dimension), "grid(VALUE,...) here; a range needs --search random or optuna")
+
+    def cells(self) -> list[Point]:
+        """The points of the grid dimensions alone: a search goes on within each of them by itself."""
+        return list(self._cells([path for path, dimension in self.dimensions.items() if type(dimension) is Grid]))
+
+    def restricted(self, is_wanted: Callable[[str], bool]) -> Space:
+        """The space of the wanted paths alone."""
+        return Space({path: one for path, one in self.dimensions.items() if is_wanted(path)}, self.tree)
+
+    def holds(self, point: Mapping[str, Any]) -> bool:
+        """Whether a point has exactly the paths that it should, each with a value of its dimension."""
+        try:
+            rebuilt = self.build(lambda path: _required(self.dimensions[path], point[path]))
+        except (KeyError, ValueError):
+            return False
+        return rebuilt == dict(point)
+
+    @property
+    def conditions(self) -> list[str]:
+        """In words, which settings are left out of which points, because no such setting exists there."""
+        lines = []
+        for path in self.dimensions:
+            without = [case.point for case in self._cases if path not in case.paths]
+            if without:
+                lines.append(f"{path} is left out where {self._where(path, without)}: no such setting there")
+        return lines
+
+    def _where(self, path: str, without: Sequence[Point]) -> str:
+        """The single choices that leave a path out, if they explain all; else every combination that does."""
+        single = {}
+        for key in self._choosers:
+            for value in getattr(self.dimensions[key], "values", ()):
+                if not any(path in case.paths for case in self._cases if case.point[key] == value):
+                    single[f"{key}={value}"] = [point for point in without if point[key] == value]
+        if all(any(point in points for points in single.values()) for point in without):
+            return " or ".join(single)
+        return " or ".join(" with ".join(f"{key}={value}" for key, value in point.items()) for point in without)
+
+    def describe(self) -> dict[str, str]:
+        """Path -> dimension as it is written, JSON-ready; `parse` reads it again."""
+        return {path: str(dimension) for path, dimension in self.dimensions.items()}
+
+    def _cells(self, paths: list[str]) -> Iterator[Point]:
+        values = [getattr(self.dimensions[path], "values", ()) for path in paths]
+        points = (dict(zip(paths, chosen, strict=True)) for chosen in itertools.product(*values))
+        yield from _each_once(self.build(given.__getitem__, only=given) for given in points)
+
+    def _applies(self, path: str, point: Mapping[str, Any]) -> bool:
+        """Whether the setting exists with the variants that are chosen so far."""
+        if path in self._choosers:
+            return True
+        return any(path in case.paths for case in self._cases if case.agrees_with(point))
+
+    @cached_property
+    def _ordered(self) -> list[str]:
+        return [*self._choosers, *(path for path in self.dimensions if path not in self._choosers)]
+
+    @cached_property
+    def _choosers(self) -> list[str]:
+        """Paths that choose a variant, the shorter first."""
+        names = {entry.path for entry in describe(self.tree) if entry.type == "name"}
+        chosen = [path for path in self.dimensions if path in names]
+        for path in chosen:
+            if not isinstance(self.dimensions[path], Grid):
+                raise refuse(path, str(self.dimensions[path]), "grid(...) or choice(...) of names")
+        return sorted(chosen, key=lambda path: path.count("."))
+
+    @cached_property
+    def _cases(self) -> list[_Case]:
+        """Every combination of chosen variants, with the paths of this space that exist in it."""
+        values = [getattr(self.dimensions[path], "values", ()) for path in self._choosers]
+        cases = []
+        for chosen in itertools.product(*values):
+            point = dict(zip(self._choosers, chosen, strict=True))
+            existing = {entry.path for entry in describe(override(self.tree, point))}
+            cases.append(_Case(point, frozenset(existing & set(self.dimensions))))
+        if any(cases):
+            for path in self.dimensions:
+                if not any(path in case.paths for case in cases):
+                    # The override says what is wrong with the path, and which is nearest.
+                    override(override(self.tree, cases[0].point), {path: self.dimensions[path].probes[0]})
+        return cases
+
+
+@dataclass(frozen=True)
+class _Case:
+    point: Point
+    paths: frozenset[str]
+
+    def agrees_with(self, point: Mapping[str, Any]) -> bool:
+        return all(point.get(path, value) == value for path, value in self.point.items())
+
+    def without(self, path: str) -> Point:
+        return {key: value for key, value in self.point.items() if key != path}
+
+
+def _each_once(points: Iterable[Point]) -> Iterator[Point]:
+    seen = set()
+    for point in points:
+        key = point_key(point)
+        if key not in seen:
+            seen.add(key)
+            yield point
+
+
+def point_key(point: Mapping[str, Any]) -> str:
+    """The same text for the same point, whichever order its paths are in."""
+    return json.dumps(dict(point), sort_keys=True, default=str)
+
+
+def _check(path: str, dimension: Dimension, tree: Any) -> Dimension:
+    """The dimension with its values as the tree holds them. ValueError where the tree refuses one of them."""
+    held = []
+    for value in dimension.probes:
+        try:
+            held.append(_held(override(tree, {path: value}), path, value))
+        except ValueError as error:
+            whole = (
+                isinstance(dimension, Uniform) and not isinstance(dimension, RandInt) and "allowed int" in str(error)
+            )
+            hint = "; write randint(LOW,HIGH)" if whole else ""
+            raise ValueError(f"{error} (in {dimension}{hint})") from None
+    return type(dimension)(tuple(held)) if isinstance(dimension, Grid) else dimension
+
+
+def _held(tree: Any, path: str, value: Any) -> Any:
+    """The value as the tree holds it; the name itself of what is chosen by name; a list as it is typed."""
+    held = flatten(tree).get(path, value)
+    return ",".join(map(str, held)) if isinstance(held, list | tuple) else held
+
+
+def _required(dimension: Dimension, value: Any) -> Any:
+    if isinstance(dimension, Grid):
+        if value not in dimension.values:
+            raise ValueError(f"{value} is not in {dimension}")
+        return value
+    if not isinstance(value, int | float) or isinstance(value, bool) or not dimension.low <= value <= dimension.high:
+        raise ValueError(f"{value} is not in {dimension}")
+    return value

@@ -1,0 +1,28 @@
+"""Many trials of one experiment on Ray Tune: as many at once as fit, each resumable, none repeated.
+
+The run folder is the truth: a trial that has its result there is finished, whatever Tune remembers. Going on with a sweep
+is therefore the same as starting it: what the folder holds is known, and the rest is run, each trial from its last checkpoint.
+"""
+
+from ray_atr.sweep.listener import SweepListener, SweepResult
+from ray_atr.sweep.optuna_search import OptunaSearch
+from ray_atr.sweep.plan import Goal, Plan
+from ray_atr.sweep.progress import ConsoleProgress
+from ray_atr.sweep.run import sweep
+from ray_atr.sweep.schedulers import SCHEDULERS
+from ray_atr.sweep.search import FixedPoints, GridSearch, RandomSearch, Search
+
+__all__ = [
+    "SCHEDULERS",
+    "ConsoleProgress",
+    "FixedPoints",
+    "Goal",
+    "GridSearch",
+    "OptunaSearch",
+    "Plan",
+    "RandomSearch",
+    "Search",
+    "SweepListener",
+    "SweepResult",
+    "sweep",
+]

@@ -1,0 +1,37 @@
+"""Who is told of a sweep's events, and how a sweep ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ray_atr.run_folder import TrialFolder
+
+
+class SweepListener:
+    """Told of a sweep's events in the driver; trackers and progress displays derive from it."""
+
+    def trial_started(self, trial: TrialFolder) -> None: ...
+
+    def epoch_ended(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None: ...
+
+    def trial_finished(self, trial: TrialFolder) -> None: ...
+
+    def trial_stopped(self, trial: TrialFolder) -> None:
+        """A scheduler ended the trial early."""
+
+    def trial_failed(self, trial: TrialFolder, error: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """How a sweep ended: trial ids by their fate."""
+
+    finished: list[str]
+    failed: list[str]
+    unfinished: list[str]
+    stopped: list[str]
+    """Ended early by a scheduler."""
+    is_out_of_time: bool = False
+    """Whether `hours` ended it; what is unfinished then goes on with more."""

@@ -1,0 +1,178 @@
+"""The bridge to Ray Tune: it is handed trial ids, runs them as its scheduler says, and its events go into the run folder."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ray_atr.experiment import Experiment
+from ray_atr.run_folder import FAILED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder
+from ray_atr.storage import is_there
+from ray_atr.sweep.agenda import Agenda
+from ray_atr.sweep.listener import SweepListener
+from ray_atr.sweep.schedulers import PAUSING
+from ray_atr.sweep.trial import run_in_tune
+from ray_atr.training.run import ERROR_FILE, WORKER_CPU_SHARE, ray_storage
+
+# A trial's own process only waits for its workers; Tune refuses 0.
+TRIAL_PROCESS_CPUS = 0.01
+
+
+def run_with_tune(
+    agenda: Agenda,
+    experiment: Experiment,
+    home: Path,
+    slots: int,
+    scheduler: Any,
+    listeners: Sequence[SweepListener],
+    deadline: float | None,
+) -> None:
+    """Run what the agenda hands out, `slots` at a time, until it has no more or the deadline (monotonic seconds) is past."""
+    from ray import tune
+
+    # Tune's own console would repeat what the listeners say.
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+    os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", str(slots))
+    run, plan = agenda.run, agenda.plan
+    is_over = _clock(deadline)
+    pauses = plan.scheduler in PAUSING
+    trainable = tune.with_parameters(run_in_tune, run=str(run.path), home=str(home), scheduler=plan.scheduler)
+    tuner = tune.Tuner(
+        tune.with_resources(trainable, resources_of_trial_process(experiment)),
+        tune_config=tune.TuneConfig(
+            search_alg=_asker(agenda, is_over),
+            scheduler=scheduler,
+            num_samples=-1,
+            # Paused trials count as running here: with these schedulers it is the resources that limit.
+            max_concurrent_trials=None if pauses else slots,
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name=f"tune-{time.strftime('%Y%m%d-%H%M%S')}",
+            storage_path=ray_storage(run.path),
+            callbacks=[_recorder(run, listeners, is_over)],
+            stop=_stopper(is_over) if deadline is not None else None,
+            verbose=0,
+            failure_config=tune.FailureConfig(max_failures=0),
+        ),
+    )
+    tuner.fit()
+
+
+def resources_of_trial_process(experiment: Experiment) -> dict[str, float]:
+    """What the process of a trial holds: all that it trains on without workers, else next to nothing."""
+    scaling = experiment.scaling
+    if scaling.workers:
+        return {"cpu": TRIAL_PROCESS_CPUS}
+    return {"cpu": scaling.cpus_per_worker * WORKER_CPU_SHARE, "gpu": scaling.gpus_per_worker}
+
+
+def _clock(deadline: float | None) -> Callable[[], bool]:
+    return lambda: deadline is not None and time.monotonic() >= deadline
+
+
+def _asker(agenda: Agenda, is_over: Callable[[], bool]) -> Any:
+    from ray.tune.search import Searcher
+
+    class Asker(Searcher):
+        """Tune's searcher: the next trial of the agenda. It need not be told how trials end, the run folder says so."""
+
+        def suggest(self, trial_id: str) -> Any:
+            trial = None if is_over() else agenda.next()
+            if trial is None:
+                return Searcher.FINISHED
+            overrides = trial.describe()["overrides"]
+            return {"trial_id": trial.trial_id, **{path: overrides[path] for path in agenda.plan.perturbed}}
+
+        def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None: ...
+
+        def save(self, checkpoint_path: str) -> None: ...
+
+        def save_to_dir(self, checkpoint_dir: str, session_str: str = "default") -> None: ...
+
+        def restore(self, checkpoint_path: str) -> None: ...
+
+    return Asker()
+
+
+def _stopper(is_over: Callable[[], bool]) -> Any:
+    from ray.tune import Stopper
+
+    class OutOfTime(Stopper):
+        def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+            return False
+
+        def stop_all(self) -> bool:
+            return is_over()
+
+    return OutOfTime()
+
+
+def _recorder(run: RunFolder, listeners: Sequence[SweepListener], is_over: Callable[[], bool]) -> Any:
+    from ray.tune import Callback
+
+    class Recorder(Callback):  # type: ignore[misc]
+        """Writes what trials report into the run folder, then tells the listeners. Lives in the driver only."""
+
+        def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            folder = run.trial(trial.config["trial_id"])
+            folder.update(status=RUNNING)
+            for listener in listeners:
+                listener.trial_started(folder)
+
+        def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
+            folder = run.trial(trial.config["trial_id"])
+            metrics = _own_metrics(result)
+            if metrics.get("is_final"):
+                folder.finish(metrics)
+            elif "epoch" in metrics and folder.add_epoch(metrics):
+                for listener in listeners:
+                    listener.epoch_ended(folder, metrics)
+
+        def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            folder = run.trial(trial.config["trial_id"])
+            if folder.is_finished:
+                for listener in listeners:
+                    listener.trial_finished(folder)
+            elif is_over():
+                # Not stopped for what it reached: a resumed sweep goes on with it.
+                folder.update(status=PENDING)
+            else:
+                folder.update(status=STOPPED, train_seconds=_seconds(folder))
+                for listener in listeners:
+                    listener.trial_stopped(folder)
+
+        def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            folder = run.trial(trial.config["trial_id"])
+            error = _error_of(folder, trial)
+            folder.update(status=FAILED, error=error)
+            for listener in listeners:
+                listener.trial_failed(folder, error)
+
+    return Recorder()
+
+
+def _own_metrics(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What our workers reported, without the entries that Tune adds to every result."""
+    own = {"epoch", "step", "best_epoch", "is_final"}
+    return {
+        name: value for name, value in result.items() if name in own or ("/" in name and not name.startswith("config"))
+    }
+
+
+def _seconds(folder: TrialFolder) -> float | None:
+    rows = folder.epochs()
+    return rows[-1].get("seconds/train") if rows else None
+
+
+def _error_of(folder: TrialFolder, trial: Any) -> str:
+    path = folder.folder / ERROR_FILE
+    if is_there(path):
+        return path.read_text(encoding="utf-8").strip()
+    text = str((getattr(trial, "error_file", "") and Path(trial.error_file).read_text()) or "the trial's process died")
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[-1] if lines else "the trial's process died"

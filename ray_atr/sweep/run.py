@@ -1,0 +1,111 @@
+"""A sweep from its first check to its last trial."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ray_atr.experiment import Experiment
+from ray_atr.override import flatten, override
+from ray_atr.run_folder import FAILED, FINISHED, STOPPED, RunFolder, TrialFolder
+from ray_atr.runtime import start_ray
+from ray_atr.space import Point, Space
+from ray_atr.sweep.agenda import Agenda, status_of
+from ray_atr.sweep.inputs import record_data
+from ray_atr.sweep.listener import SweepListener, SweepResult
+from ray_atr.sweep.on_tune import run_with_tune
+from ray_atr.sweep.placement import concurrent_trials
+from ray_atr.sweep.plan import Plan
+from ray_atr.sweep.schedulers import PAUSING, check_scheduler, make_scheduler
+from ray_atr.sweep.search import FixedPoints
+from ray_atr.training.prepare import Prepared, Say, check_inputs, prepare
+
+
+def sweep(
+    run: RunFolder,
+    plan: Plan | Sequence[Mapping[str, Any]],
+    home: Path,
+    *,
+    listeners: Sequence[SweepListener] = (),
+    concurrency: int | None = None,
+    retry_failed: bool = False,
+    say: Say = print,
+) -> SweepResult:
+    """Run the points of a plan (or of a list: overrides of the run's experiment) that have no result yet, on Ray Tune.
+
+    Every point known beforehand is checked, and its data prepared, before the first starts. A failed trial is recorded and
+    does not end the others; it is run again only with `retry_failed`. A trial that a scheduler stopped is not run again.
+    `concurrency` is how many run at once (default: as many as the cluster's CPUs and GPUs hold). Raises ValueError for what
+    cannot run, and for data that is not what the run folder's earlier trials were trained on.
+    """
+    if not isinstance(plan, Plan):
+        plan = Plan(FixedPoints(plan))
+    started, base = time.monotonic(), run.experiment
+    check_scheduler(plan, base, run.path)
+    agenda = Agenda(run, plan, lambda point: check_inputs(override(base, point)), retry_failed=retry_failed)
+    done = len(agenda.trials) - len(agenda.waiting)
+    if done:
+        say(f"{done} of {len(agenda.trials)} trials are in {run.path} already")
+    deadline = started + 3600 * plan.hours if plan.hours else None
+    if not agenda.is_done:
+        start_ray()
+        experiments = _experiments(base, plan, agenda)
+        slots = concurrent_trials(experiments, concurrency)
+        record_data(run, _prepare_all(experiments, home, say))
+        say(_announcement(agenda, slots))
+        scheduler = make_scheduler(plan, base.train.epochs, space_of(plan), _ended(agenda))
+        run_with_tune(agenda, experiments[0], home, slots, scheduler, listeners, deadline)
+    is_out_of_time = deadline is not None and time.monotonic() >= deadline
+    return _result(agenda.trials, is_out_of_time)
+
+
+def space_of(plan: Plan) -> Space | None:
+    """The space that a plan's search draws from, where it has one."""
+    return getattr(plan.search, "space", None)
+
+
+def _experiments(base: Experiment, plan: Plan, agenda: Agenda) -> list[Experiment]:
+    """The experiments known before the first trial starts; of a search at least those of its choices of data and model."""
+    points: list[Point] = [entry.point for entry in agenda.entries]
+    space = space_of(plan)
+    if space is not None:
+        discrete = space.restricted(
+            lambda path: path.startswith(("data.", "model.")) and hasattr(space.dimensions[path], "values")
+        )
+        points += list(discrete.grid())
+    return [override(base, point) for point in points] or [base]
+
+
+def _prepare_all(experiments: Sequence[Experiment], home: Path, say: Say) -> list[Prepared]:
+    prepared: dict[str, Prepared] = {}
+    for experiment in experiments:
+        flat = flatten(experiment)
+        # Noise and splits do not change what is prepared; sources, languages and towers do.
+        key = repr([(k, v) for k, v in flat.items() if k.startswith(("data.", "model.")) and ".noise" not in k])
+        if key not in prepared:
+            prepared[key] = prepare(experiment, home, say=say)
+    return list(prepared.values())
+
+
+def _announcement(agenda: Agenda, slots: int) -> str:
+    waiting, plan = len(agenda.waiting), agenda.plan
+    more = plan.num_points - len(agenda.entries) if plan.num_points is not None else 0
+    trials = waiting + more * max(len(plan.seeds), 1)
+    how_many = f"{trials} trials" if trials else "trials"
+    at_once = slots if plan.scheduler in PAUSING or not trials else min(slots, trials)
+    within = f", for {plan.hours:g} hours at most" if plan.hours else ""
+    return f"{how_many}, {at_once} at a time{within}"
+
+
+def _ended(agenda: Agenda) -> list[TrialFolder]:
+    return [trial for trial in agenda.trials if status_of(trial) in (FINISHED, STOPPED)]
+
+
+def _result(trials: Sequence[TrialFolder], is_out_of_time: bool) -> SweepResult:
+    by_status: dict[str, list[str]] = {FINISHED: [], FAILED: [], STOPPED: []}
+    unfinished: list[str] = []
+    for trial in trials:
+        by_status.get(status_of(trial), unfinished).append(trial.trial_id)
+    return SweepResult(by_status[FINISHED], by_status[FAILED], unfinished, by_status[STOPPED], is_out_of_time)

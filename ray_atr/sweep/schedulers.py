@@ -1,0 +1,168 @@
+"""Ray Tune's schedulers over a run folder's trials: who is stopped early, and who goes on from another's weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from ray_atr.experiment import Experiment
+from ray_atr.run_folder import TrialFolder
+from ray_atr.settings import nearest, refuse
+from ray_atr.space import Dimension, Grid, LogUniform, Space
+from ray_atr.storage import is_local
+from ray_atr.sweep.plan import Goal, Plan
+
+SCHEDULERS = ("none", "asha", "hyperband", "pbt")
+PAUSING = ("hyperband", "pbt")
+"""Schedulers that hold trials in the middle and let others go on."""
+REDUCTION_FACTOR = 3
+"""ASHA and HyperBand let about one trial in this many go on from each rung."""
+PERTURBATIONS = 5
+"""Times that population-based training compares its trials in the course of their epochs."""
+CHANGEABLE = (
+    "train.learning_rate",
+    "train.weight_decay",
+    "train.clip_norm",
+    "objective.pair.epsilon",
+    "objective.pair.margin",
+    "objective.pair.transport_mass",
+)
+"""Settings that a trial can change between two epochs: they are no part of its weights, data or schedule."""
+
+
+def check_scheduler(plan: Plan, experiment: Experiment, run_path: Any) -> None:
+    """ValueError for a scheduler that this plan cannot have, before anything is started."""
+    if plan.scheduler not in SCHEDULERS:
+        raise refuse(
+            "--scheduler", plan.scheduler, "one of " + ", ".join(SCHEDULERS), nearest(plan.scheduler, SCHEDULERS)
+        )
+    if plan.scheduler == "none":
+        return
+    if len(plan.goals) != 1:
+        raise refuse("--scheduler", plan.scheduler, "none with several goals: trials are stopped by one metric")
+    if experiment.evaluation.every_epochs != 1:
+        raise refuse(
+            "evaluation.every_epochs", experiment.evaluation.every_epochs, f"1 with --scheduler {plan.scheduler}"
+        )
+    if plan.scheduler not in PAUSING:
+        return
+    if experiment.scaling.workers:
+        raise refuse(
+            "scaling.workers",
+            experiment.scaling.workers,
+            f"0 with --scheduler {plan.scheduler}: trials that pause train in their own process (asha takes any number)",
+        )
+    if plan.search.is_adaptive:
+        raise refuse(
+            "--search", "optuna", f"grid or random with --scheduler {plan.scheduler}: its trials start together"
+        )
+    if not is_local(run_path):
+        raise refuse("--out", str(run_path), f"a file system with --scheduler {plan.scheduler}: weights are copied")
+
+
+def check_perturbed(space: Space) -> tuple[str, ...]:
+    """The paths that population-based training may change. ValueError for one that is fixed when a trial starts."""
+    for path, dimension in space.dimensions.items():
+        if path not in CHANGEABLE:
+            allowed = f"--scheduler pbt only for what can change in a running trial: {', '.join(CHANGEABLE)}"
+            raise refuse(path, str(dimension), allowed)
+        if path == "train.weight_decay" and not min(dimension.probes) > 0:
+            raise refuse(path, str(dimension), "values above 0 with --scheduler pbt, which scales the optimiser's own")
+    return tuple(space.dimensions)
+
+
+def make_scheduler(plan: Plan, epochs: int, space: Space | None, recorded: Sequence[TrialFolder]) -> Any:
+    """Tune's scheduler of the plan, told what the run folder's trials have reported already; None for none."""
+    if plan.scheduler == "none":
+        return None
+    goal = plan.goals[0]
+    common = {"time_attr": "epoch", "metric": goal.metric, "mode": "max" if goal.is_maximised else "min"}
+    if plan.scheduler == "asha":
+        return _asha(common, epochs, goal, recorded)
+    if plan.scheduler == "hyperband":
+        return _hyperband(common, epochs)
+    assert space is not None, "population-based training has a space"
+    return _population(common, epochs, space)
+
+
+def _asha(common: dict[str, Any], epochs: int, goal: Goal, recorded: Sequence[TrialFolder]) -> Any:
+    from ray.tune.schedulers import ASHAScheduler
+
+    class Asha(_sparing_results(ASHAScheduler)):  # type: ignore[misc]
+        """Its rungs hold what earlier sessions of the sweep reported."""
+
+    scheduler = Asha(**common, max_t=epochs + 1, grace_period=1, reduction_factor=REDUCTION_FACTOR)
+    for trial in recorded:
+        stand_in = SimpleNamespace(trial_id=trial.trial_id)
+        rows = [row for row in trial.epochs() if goal.metric in row]
+        if rows:
+            scheduler.on_trial_add(None, stand_in)
+            for row in rows:
+                scheduler.on_trial_result(None, stand_in, row)
+    return scheduler
+
+
+def _hyperband(common: dict[str, Any], epochs: int) -> Any:
+    from ray.tune.schedulers import HyperBandScheduler
+
+    class HyperBand(_sparing_results(HyperBandScheduler)):  # type: ignore[misc]
+        pass
+
+    return HyperBand(**common, max_t=epochs + 1, reduction_factor=REDUCTION_FACTOR)
+
+
+def _population(common: dict[str, Any], epochs: int, space: Space) -> Any:
+    from ray.tune.schedulers import PopulationBasedTraining
+
+    class Population(_sparing_results(PopulationBasedTraining)):  # type: ignore[misc]
+        def _get_new_config(self, trial: Any, trial_to_clone: Any) -> Any:
+            config, operations = super()._get_new_config(trial, trial_to_clone)
+            # The settings and weights of the other, but the trial's own folder.
+            return {
+                **config,
+                "trial_id": trial.config["trial_id"],
+                "from": trial_to_clone.config["trial_id"],
+            }, operations
+
+    return Population(
+        **common,
+        perturbation_interval=max(1, math.ceil(epochs / PERTURBATIONS)),
+        hyperparam_mutations={path: _mutation(one) for path, one in space.dimensions.items()},
+        custom_explore_fn=_kept_within(space),
+        require_attrs=False,
+        log_config=False,
+    )
+
+
+def _sparing_results(scheduler: type) -> Any:
+    """The scheduler, which does not end a trial between its last epoch and its result, or judge that result."""
+
+    class Sparing(scheduler):  # type: ignore[misc, valid-type]
+        def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> Any:
+            if result.get("is_final"):
+                return self.CONTINUE
+            return super().on_trial_result(controller, trial, result)
+
+    return Sparing
+
+
+def _mutation(dimension: Dimension) -> Any:
+    from ray import tune
+
+    if isinstance(dimension, Grid):
+        return list(dimension.values)
+    if isinstance(dimension, LogUniform):
+        return tune.loguniform(dimension.low, dimension.high)
+    return tune.uniform(dimension.low, dimension.high)
+
+
+def _kept_within(space: Space) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Tune multiplies by 1.2 or 0.8 whatever the range: back into it."""
+
+    def explore(config: dict[str, Any]) -> dict[str, Any]:
+        ranges = {path: one for path, one in space.dimensions.items() if path in config and not isinstance(one, Grid)}
+        return {**config, **{path: one.fit(config[path]) for path, one in ranges.items()}}
+
+    return explore

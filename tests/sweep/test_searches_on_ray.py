@@ -1,0 +1,210 @@
+"""Searches on a real Ray: early stopping, populations, kills, and nothing computed twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import make_data, tiny
+
+from ray_atr.run_folder import FINISHED, STOPPED, RunFolder, read_json
+from ray_atr.space import Space
+from ray_atr.sweep import ConsoleProgress, Goal, OptunaSearch, Plan, RandomSearch, sweep
+from ray_atr.sweep.inheritance import perturbed_settings
+from ray_atr.training.checkpoint import load_checkpoint
+
+pytestmark = pytest.mark.ray
+
+RECALL = Goal("text_to_audio/eng/recall_at_10")
+LOSS = Goal("train/loss", is_maximised=False)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    make_data(folder / "tones")
+    return folder
+
+
+def new_run(home: Path, name: str, **changes: Any) -> RunFolder:
+    changes = {"scaling__workers": 0, "train__epochs": 3, **changes}
+    return RunFolder.create(home / "runs" / name, tiny(home / "tones", **changes), {"name": "test"})
+
+
+def quiet(message: str) -> None:
+    """Says nothing."""
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_stopped_trials_are_recorded_as_such_and_not_repeated(home: Path) -> None:
+    run = new_run(home, "asha", train__epochs=4)
+    # Rates from useless to good: the loss after an epoch tells them apart.
+    space = Space.parse(["train.learning_rate=loguniform(1e-7,3e-2)"], run.experiment)
+    lines: list[str] = []
+
+    def plan(num_points: int) -> Plan:
+        return Plan(OptunaSearch(space, (LOSS,)), (0,), num_points, goals=(LOSS,), scheduler="asha")
+
+    result = sweep(run, plan(6), home, listeners=[ConsoleProgress(6, 4, say=lines.append)], concurrency=1, say=quiet)
+    assert result.stopped
+    assert result.finished
+    assert len(result.stopped) + len(result.finished) == 6
+    assert any("stopped early, after" in line for line in lines)
+    for trial_id in result.stopped:
+        trial = run.trial(trial_id)
+        assert trial.describe()["status"] == STOPPED
+        assert len(trial.epochs()) < 4
+    before = {trial.trial_id: (trial.folder / "metrics.jsonl").stat().st_mtime_ns for trial in run.trials()}
+    more = sweep(run, plan(7), home, concurrency=1, say=quiet)
+    assert len(more.stopped) + len(more.finished) == 7
+    after = {trial.trial_id: (trial.folder / "metrics.jsonl").stat().st_mtime_ns for trial in run.trials()}
+    assert before.items() <= after.items()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_population_goes_on_from_its_better_half(home: Path) -> None:
+    run = new_run(home, "pbt", train__epochs=6)
+    space = Space.parse(["train.learning_rate=loguniform(1e-7,3e-2)"], run.experiment)
+    plan = Plan(RandomSearch(space), (0,), 4, goals=(LOSS,), scheduler="pbt", perturbed=("train.learning_rate",))
+    result = sweep(run, plan, home, say=quiet)
+    assert len(result.finished) == 4
+    changed = [trial for trial in run.trials() if perturbed_settings(trial)]
+    assert changed
+    for trial in changed:
+        last = json.loads((trial.folder / "perturbed.json").read_text())[-1]
+        assert last["from"] != trial.trial_id
+        rate = last["settings"]["train.learning_rate"]
+        assert 1e-7 <= rate <= 3e-2
+        state = load_checkpoint(trial.folder / "last")
+        assert json.loads(state["experiment"])["train.learning_rate"] == rate
+        assert state["optimizer"]["param_groups"][0]["initial_lr"] == pytest.approx(rate)
+        assert [row["epoch"] for row in trial.epochs()] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_hyperband_ends_its_brackets(home: Path) -> None:
+    run = new_run(home, "hyperband", train__epochs=4)
+    space = Space.parse(["train.learning_rate=loguniform(1e-7,3e-2)"], run.experiment)
+    result = sweep(run, Plan(RandomSearch(space), (0,), 4, goals=(LOSS,), scheduler="hyperband"), home, say=quiet)
+    assert len(result.finished) + len(result.stopped) == 4
+    assert result.finished
+    for trial in run.trials():
+        epochs = [row["epoch"] for row in trial.epochs()]
+        assert epochs == list(range(1, len(epochs) + 1))
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_second_sweep_decodes_no_audio(home: Path, tmp_path: Path) -> None:
+    data = make_data(tmp_path / "tones")
+    said: list[str] = []
+
+    def clips_decoded() -> int:
+        counts = [int(line.split()[2]) for line in said if line.startswith("log-mel features")]
+        said.clear()
+        return max(counts, default=0)
+
+    run = RunFolder.create(tmp_path / "first", tiny(data, scaling__workers=0, train__epochs=1), {"name": "test"})
+    assert sweep(run, [{"seed": 0}], home=tmp_path, say=said.append).finished
+    assert clips_decoded() == 40
+    # Without the shards there is nothing that could be decoded.
+    for shard in data.rglob("*.parquet"):
+        shard.unlink()
+    again = RunFolder.create(tmp_path / "second", run.experiment, {"name": "test"})
+    points = [{"objective": "triplet", "seed": 1}, {"data.noise.ratio": 0.4, "seed": 0}]
+    assert len(sweep(again, points, home=tmp_path, say=said.append).finished) == 2
+    assert clips_decoded() == 0
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_other_data_under_the_same_name_is_refused_on_resume(home: Path) -> None:
+    run = new_run(home, "other-data", train__epochs=1)
+    sweep(run, [{"seed": 0}], home, say=quiet)
+    info = run.info
+    assert info["data"]["name"] == "tones"
+    (run.path / "sweep.json").write_text(json.dumps({**info, "data": {"name": "tones", "hash": "0" * 64}}))
+    with pytest.raises(ValueError, match="run on other data: tones has the hash 0000"):
+        sweep(run, [{"seed": 1}], home, say=quiet)
+    assert [trial.describe()["status"] for trial in run.trials()] == [FINISHED, "pending"]
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_out_of_time_leaves_trials_to_go_on_with(home: Path) -> None:
+    run = new_run(home, "hours", train__epochs=400)
+    result = sweep(
+        run,
+        Plan(
+            RandomSearch(Space.parse(["train.learning_rate=loguniform(1e-4,1e-2)"], run.experiment)),
+            (0,),
+            2,
+            hours=6 / 3600,
+        ),
+        home,
+        say=quiet,
+    )
+    assert result.is_out_of_time
+    assert len(result.unfinished) == 2
+    assert {trial.describe()["status"] for trial in run.trials()} == {"pending"}
+
+
+@pytest.mark.slow
+def test_a_killed_driver_leaves_a_sweep_that_goes_on(
+    home: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """kill -9 in mid-sweep: what had finished is untouched, the search proposes what it would have."""
+    out = tmp_path / "run"
+    settings = {
+        "data.source": str(home / "tones"),
+        "data.languages": "eng,fra",
+        "model.embedding_width": "16",
+        "model.text.width": "16",
+        "model.text.vocab_size": "300",
+        "train.epochs": "12",
+        "train.batch_size": "8",
+        "tracking.mlflow": "false",
+        "objective": "m_ltm_pot",
+    }
+    command = [
+        *(sys.executable, str(ROOT / "pipelines" / "sweep.py"), "--out", str(out), "--concurrency", "1"),
+        *("--search", "optuna", "--trials", "4", "--space", "objective.pair.transport_mass=uniform(0.3,1)"),
+        *(part for path, value in settings.items() for part in (f"--{path}", value)),
+    ]
+    environment = {**os.environ, "RAY_ATR_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as driver:
+        try:
+            wait_for(lambda: len(list(out.glob("trials/*/result.json"))) >= 1 and any_checkpoint(out), driver)
+        finally:
+            os.kill(driver.pid, signal.SIGKILL)
+    run = RunFolder.open(out)
+    finished = {path: path.stat().st_mtime_ns for path in out.glob("trials/*/result.json")}
+    begun = [trial.trial_id for trial in run.trials()]
+    request.getfixturevalue("ray_session")
+    space = Space.parse([f"{path}={text}" for path, text in run.info["space"].items()], run.experiment)
+    goals = (Goal(run.experiment.evaluation.select_by),)
+    result = sweep(run, Plan(OptunaSearch(space, goals), (0,), 4, goals=goals), home, concurrency=1, say=quiet)
+    assert len(result.finished) == 4
+    assert set(begun) <= set(result.finished)
+    assert all(path.stat().st_mtime_ns == written for path, written in finished.items())
+    for trial in run.trials():
+        assert [row["epoch"] for row in trial.epochs()] == list(range(1, 13))
+        assert read_json(trial.folder / "result.json")["test"]
+
+
+def any_checkpoint(out: Path) -> bool:
+    """Whether a trial is in its middle."""
+    return any(not (path.parents[1] / "result.json").is_file() for path in out.glob("trials/*/last/state.pt"))
+
+
+def wait_for(condition: Any, driver: subprocess.Popen[bytes], seconds: float = 200) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert driver.poll() is None, "the sweep ended before it could be killed"
+        assert time.monotonic() < deadline, "the sweep did not come that far"
+        time.sleep(0.05)
