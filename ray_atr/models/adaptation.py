@@ -49,7 +49,9 @@ def adapt(tower: nn.Module, settings: Adaptation, *, compiles: bool = True) -> N
     elif settings.frozen_layers:
         levels = parameter_levels(tower)
         if settings.frozen_layers >= len(levels):
-            allowed = f"at most {len(levels) - 1} of {type(tower).__name__}'s {len(levels)} levels; is_frozen freezes all"
+            allowed = (
+                f"at most {len(levels) - 1} of {type(tower).__name__}'s {len(levels)} levels; is_frozen freezes all"
+            )
             raise refuse("frozen_layers", settings.frozen_layers, allowed)
         for level in levels[: settings.frozen_layers]:
             for parameter in level:

@@ -291,7 +291,7 @@ def _run_with_ray(tower: FrozenTower, jobs: Sequence[ClipJob | CaptionJob], fold
         fn_constructor_args=(dataclasses.replace(tower, say=print), list(jobs), folder),
         compute=ray.data.ActorPoolStrategy(size=max(1, min(len(jobs), math.floor(fitting)))),
         num_cpus=cpus,
-        num_gpus=gpus,
+        num_gpus=gpus or None,
     )
     for row in encoded.iter_rows():
         yield int(row["size"])

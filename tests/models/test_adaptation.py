@@ -136,6 +136,15 @@ def test_checkpointing_changes_no_gradient(tmp_path: Path) -> None:
         tower(FEATURES, FRAMES).pooled.square().sum().backward()
         gradients.append([parameter.grad for parameter in tower.parameters()])
     torch.testing.assert_close(gradients[0], gradients[1])
+    gradients = []
+    for is_checkpointing in (False, True):
+        torch.manual_seed(0)
+        resnet = ResNet38(width_divisor=16, dropout=0.2).build()
+        adapt(resnet, Adaptation(activation_checkpointing=is_checkpointing))
+        # The blocks that are computed again draw the same dropout.
+        resnet.train()(FEATURES, FRAMES).pooled.square().sum().backward()
+        gradients.append([parameter.grad for parameter in resnet.parameters()])
+    torch.testing.assert_close(gradients[0], gradients[1])
     folder = str(tiny.sonar(tmp_path / "sonar"))
     gradients = []
     for is_checkpointing in (False, True):
@@ -148,6 +157,23 @@ def test_checkpointing_changes_no_gradient(tmp_path: Path) -> None:
     torch.testing.assert_close(gradients[0], gradients[1])
     with pytest.raises(ValueError, match="activation_checkpointing"):
         adapt(SmallCnn().build(), Adaptation(activation_checkpointing=True))
+
+
+@pytest.mark.parametrize("settings", [Ced(size="tiny", num_blocks=3, chunk_frames=64), ResNet38(width_divisor=16)])
+def test_checkpointing_keeps_less_for_the_backward_pass(settings: Any) -> None:
+    def saved_bytes(is_checkpointing: bool) -> int:
+        tower, saved = settings.build(), [0]
+
+        def save(x: torch.Tensor) -> torch.Tensor:
+            saved.append(x.nbytes)
+            return x
+
+        adapt(tower, Adaptation(activation_checkpointing=is_checkpointing))
+        with torch.autograd.graph.saved_tensors_hooks(save, lambda x: x):
+            tower.train()(FEATURES, FRAMES)
+        return sum(saved)
+
+    assert saved_bytes(True) < 0.5 * saved_bytes(False)
 
 
 def test_compiling_layers_changes_neither_names_nor_values() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ray_atr.data.audio import FrontEnd
 from ray_atr.models.loading import load_weights, locate, read_checkpoint
@@ -77,6 +79,7 @@ class ResNet38Tower(AudioTower):
         self.front_end = settings.front_end
         first, last = 64 // settings.width_divisor, 2048 // settings.width_divisor
         self.width = last
+        self.is_checkpointing = False
         self.bn0 = nn.BatchNorm2d(self.front_end.num_mels)
         self.conv_block1 = ConvBlock(1, first)
         self.resnet = Stages(first, settings.dropout)
@@ -90,10 +93,10 @@ class ResNet38Tower(AudioTower):
         x = self.bn0(features.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)[:, None]
         # Where all clips fill the batch there is nothing to clear, and nothing is spent on it.
         lengths = None if bool((frames >= features.shape[1]).all()) else frames
-        x, lengths = _halve(self.conv_block1(clear(x, lengths), lengths), lengths)
-        x, lengths = self.resnet(x, lengths)
+        x, lengths = _halve(self._run(self.conv_block1, clear(x, lengths), lengths), lengths)
+        x, lengths = self.resnet(x, lengths, self._run)
         x, lengths = _halve(x, lengths)
-        x = self.conv_block_after1(clear(x, lengths), lengths)
+        x = self._run(self.conv_block_after1, clear(x, lengths), lengths)
         tokens = x.mean(dim=3).transpose(1, 2)
         mask = length_mask(frames // 32, tokens.shape[1])
         peak = tokens.masked_fill(~mask[..., None], float("-inf")).amax(dim=1)
@@ -101,6 +104,12 @@ class ResNet38Tower(AudioTower):
         if self.fc1 is not None:
             pooled = torch.relu(self.fc1(pooled))
         return Encoded(pooled, tokens, mask)
+
+    def _run(self, block: nn.Module, x: Tensor, lengths: Tensor | None) -> Any:
+        """A block's output, computed again in the backward pass where activations are not kept."""
+        if self.is_checkpointing and torch.is_grad_enabled():
+            return checkpoint(block, x, lengths, use_reentrant=False)
+        return block(x, lengths)
 
 
 class ConvBlock(nn.Module):
@@ -160,10 +169,10 @@ class Stages(nn.Module):
             setattr(self, f"layer{number}", nn.ModuleList(blocks))
             channels = wide
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, lengths: Tensor | None, run: Callable[..., Any]) -> tuple[Tensor, Tensor | None]:
         for number in range(1, len(STAGES) + 1):
             for block in getattr(self, f"layer{number}"):
-                x, lengths = block(x, lengths)
+                x, lengths = run(block, x, lengths)
         return x, lengths
 
 
