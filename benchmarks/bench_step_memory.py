@@ -89,7 +89,7 @@ def main() -> None:
     reference = gradient(WAYS["one_to_k"])
     errors = {name: relative_error(gradient(way), reference) for name, way in WAYS.items() if way[0] == "kcl"}
     contenders: dict[str, Callable[[], None]] = {name: lambda way=way: step(*way) for name, way in WAYS.items()}
-    times = cpu_milliseconds(contenders)
+    times = cpu_milliseconds(contenders, rounds=5, is_cold=True)
     peaks = {}
     for name, run in contenders.items():
         retriever.zero_grad(set_to_none=True)

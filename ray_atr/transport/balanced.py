@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ray_atr.transport.newton import ascend, row_normalised
+from ray_atr.transport.newton import ascend
 from ray_atr.transport.plan import Plan
 from ray_atr.transport.problem import KERNEL_RANGE, Problem
 
@@ -99,25 +99,30 @@ def kernel_sweeps(scores: Tensor, column: Tensor, tolerance: float, most: int, p
     Gives up where at the rate of the last two checks more than `patience` further sweeps would be needed.
     """
     N, M = scores.shape
-    kernel, normalisers = row_normalised(scores, column)
-    row = -math.log(N) - normalisers
+    # Rows of the kernel sum to 1, so that u starts at 1: the first half sweep is made in the log domain.
+    exponents = scores + column
+    kernel = torch.softmax(exponents, dim=1)
+    row = kernel.amax(dim=1).log_().sub_(exponents.amax(dim=1)).sub_(math.log(N))
+    del exponents
     transposed = kernel.T
-    u = kernel.new_ones(N)
+    u = ones = kernel.new_ones(N)
     previous, is_slow = math.inf, False
     for sweep in range(1, most + 1):
-        v = torch.mv(transposed, u).mul_(M).reciprocal_()
+        v = torch.mv(transposed, u).reciprocal_()
+        if N != M:
+            v.mul_(N / M)
         inflow = torch.mv(kernel, v)
         if sweep % CHECK_EVERY == 0 or sweep == most:
-            error = (u * inflow).sub_(1 / N).abs_().sum()
-            extent = torch.cat([u, v]).log_().abs_().max()
-            residual, largest = torch.stack([error, extent]).tolist()
-            if not largest < EXTREME:
+            error = torch.dist(u * inflow, ones, 1)
+            summed, low, high = torch.stack([error, *torch.aminmax(torch.cat([u, v]))]).tolist()
+            residual, largest = summed / N, max(high, 1 / low) if low > 0 else math.inf
+            if not largest < math.exp(EXTREME):
                 return Swept(row, column, math.inf, sweep, False)
             is_slow = sweeps_left(previous, residual, tolerance) > patience
-            if residual <= tolerance or largest > MODERATE or is_slow:
+            if residual <= tolerance or largest > math.exp(MODERATE) or is_slow:
                 break
             previous = residual
-        u = inflow.mul_(N).reciprocal_()
+        u = inflow.reciprocal_()
     return Swept(row + u.log(), column + v.log(), residual, sweep, True, is_slow)
 
 
@@ -127,4 +132,4 @@ def sweeps_left(previous: float, residual: float, tolerance: float) -> float:
         return 0.0
     if residual >= previous:
         return math.inf
-    return CHECK_EVERY * math.log(residual / tolerance) / math.log(previous / residual)
+    return CHECK_EVERY * math.log(residual / max(tolerance, 1e-300)) / math.log(previous / residual)
