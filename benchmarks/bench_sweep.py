@@ -12,7 +12,6 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -97,7 +96,8 @@ def measure_efficiency(options: Options, home: Path) -> None:
     run = RunFolder.create(home / "runs" / f"efficiency-{time.time():.0f}", experiment, {"name": "bench"})
     began = time.perf_counter()
     points = [{"seed": seed} for seed in range(options.trials or 16)]
-    result = sweep(run, points, home)
+    watch = Watch()
+    result = sweep(run, points, home, listeners=[watch])
     wall = time.perf_counter() - began
     results = [read_json(trial.folder / "result.json") for trial in run.trials()]
     training = sum(one["train_seconds"] for one in results)
@@ -105,20 +105,24 @@ def measure_efficiency(options: Options, home: Path) -> None:
     capacity = wall * options.cores
     print(
         f"{len(result.finished)} trials of {training / len(results):.1f} s, wall {wall:.1f} s: training "
-        f"{training / capacity:.3f}, with validation {(training + validation) / capacity:.3f} of {options.cores} cores"
+        f"{training / capacity:.3f} of {options.cores} cores, with validation {(training + validation) / capacity:.3f}, "
+        f"with all that a trial does, its test and its start included, {sum(watch.seconds.values()) / capacity:.3f}"
     )
 
 
 class Watch(SweepListener):
-    """The driver's resident memory after each trial, in MiB."""
+    """The driver's resident memory after each trial, in MiB, and the seconds that each trial took."""
 
     def __init__(self) -> None:
         self.megabytes: list[float] = []
+        self.seconds: dict[str, float] = {}
+
+    def trial_started(self, trial: TrialFolder) -> None:
+        self.seconds[trial.trial_id] = -time.perf_counter()
 
     def trial_finished(self, trial: TrialFolder) -> None:
+        self.seconds[trial.trial_id] += time.perf_counter()
         self.megabytes.append(psutil.Process().memory_info().rss / 2**20)
-
-    def epoch_ended(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None: ...
 
 
 def measure_memory(options: Options, home: Path) -> None:
