@@ -30,6 +30,7 @@ def perturbed_settings(trial: TrialFolder) -> dict[str, Any]:
 
 def save_for_others(trial: TrialFolder, target: Path, *, with_weights: bool) -> None:
     """Copy what another trial needs to go on from here: the last checkpoint and the best retriever so far."""
+    target.mkdir(parents=True, exist_ok=True)
     (target / "trial").write_text(trial.trial_id)
     if with_weights:
         for name in (LAST, BEST):

@@ -154,6 +154,14 @@ def test_out_of_time_leaves_trials_to_go_on_with(home: Path) -> None:
     assert {trial.describe()["status"] for trial in run.trials()} == {"pending"}
 
 
+@pytest.mark.usefixtures("ray_session")
+def test_trials_workers_readers_and_knowledge_bases_share_two_cores(home: Path) -> None:
+    ask = {"objective.knowledge": "ask", "objective.knowledge.prototypes": 4, "objective.knowledge.refresh_lag": 2}
+    run = new_run(home, "ask", scaling__workers=1, train__epochs=2, **ask)
+    points = [{"objective.knowledge.neighbours": neighbours} for neighbours in (1, 2)]
+    assert len(sweep(run, points, home, concurrency=2, say=quiet).finished) == 2
+
+
 @pytest.mark.slow
 def test_a_killed_driver_leaves_a_sweep_that_goes_on(
     home: Path, tmp_path: Path, request: pytest.FixtureRequest
