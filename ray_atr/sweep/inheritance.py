@@ -20,6 +20,7 @@ from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
 from ray_atr.training.loop import BEST, LAST, deciding_settings
 
 PERTURBED_FILE = "perturbed.json"
+NAME_FILE = "trial"
 
 
 def perturbed_settings(trial: TrialFolder) -> dict[str, Any]:
@@ -31,11 +32,16 @@ def perturbed_settings(trial: TrialFolder) -> dict[str, Any]:
 def save_for_others(trial: TrialFolder, target: Path, *, with_weights: bool) -> None:
     """Copy what another trial needs to go on from here: the last checkpoint and the best retriever so far."""
     target.mkdir(parents=True, exist_ok=True)
-    (target / "trial").write_text(trial.trial_id)
+    (target / NAME_FILE).write_text(trial.trial_id)
     if with_weights:
         for name in (LAST, BEST):
             if (_here(trial) / name).is_dir():
                 shutil.copytree(_here(trial) / name, target / name)
+
+
+def saved_by(source: Path) -> str:
+    """The id of the trial whose checkpoint `save_for_others` left in a folder."""
+    return (source / NAME_FILE).read_text()
 
 
 def inherit(trial: TrialFolder, source: Path, settings: Mapping[str, Any], donor: str, experiment: Experiment) -> None:

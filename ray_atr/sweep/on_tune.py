@@ -12,6 +12,7 @@ from ray_atr.experiment import Experiment
 from ray_atr.run_folder import FAILED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder
 from ray_atr.storage import is_there
 from ray_atr.sweep.agenda import Agenda
+from ray_atr.sweep.inheritance import perturbed_settings
 from ray_atr.sweep.listener import SweepListener
 from ray_atr.sweep.schedulers import PAUSING
 from ray_atr.sweep.trial import run_in_tune
@@ -60,7 +61,20 @@ def run_with_tune(
             failure_config=tune.FailureConfig(max_failures=0),
         ),
     )
-    tuner.fit()
+    try:
+        tuner.fit()
+    except tune.TuneError as error:
+        # Tune tells of an error in a callback as the text of its traceback.
+        if (storage := _storage_behind(error)) is not None:
+            raise storage from None
+        raise
+
+
+def _storage_behind(error: BaseException | None) -> OSError | None:
+    """The failure of storage that another error came of: a run folder that is gone, a store that is away, a full disk."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def resources_of_trial_process(experiment: Experiment) -> dict[str, float]:
@@ -85,8 +99,8 @@ def _asker(agenda: Agenda, is_over: Callable[[], bool]) -> Any:
             trial = None if is_over() else agenda.next()
             if trial is None:
                 return Searcher.FINISHED
-            overrides = trial.describe()["overrides"]
-            return {"trial_id": trial.trial_id, **{path: overrides[path] for path in agenda.plan.perturbed}}
+            settings = {**trial.describe()["overrides"], **perturbed_settings(trial)}
+            return {"trial_id": trial.trial_id, **{path: settings[path] for path in agenda.plan.perturbed}}
 
         def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None: ...
 

@@ -120,11 +120,7 @@ def _population(common: dict[str, Any], epochs: int, space: Space) -> Any:
         def _get_new_config(self, trial: Any, trial_to_clone: Any) -> Any:
             config, operations = super()._get_new_config(trial, trial_to_clone)
             # The settings and weights of the other, but the trial's own folder.
-            return {
-                **config,
-                "trial_id": trial.config["trial_id"],
-                "from": trial_to_clone.config["trial_id"],
-            }, operations
+            return {**config, "trial_id": trial.config["trial_id"]}, operations
 
     return Population(
         **common,

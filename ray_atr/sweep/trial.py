@@ -11,7 +11,7 @@ from ray_atr.experiment import Experiment
 from ray_atr.override import override
 from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.storage import is_there
-from ray_atr.sweep.inheritance import inherit, perturbed_settings, save_for_others
+from ray_atr.sweep.inheritance import inherit, perturbed_settings, save_for_others, saved_by
 from ray_atr.sweep.schedulers import PAUSING
 from ray_atr.training.run import ERROR_FILE, TrialError, run_trial
 
@@ -50,11 +50,14 @@ def _take_over(config: Mapping[str, Any], folder: RunFolder, trial: TrialFolder)
     from ray import tune
 
     checkpoint = tune.get_checkpoint()
-    if checkpoint is None or "from" not in config:
+    if checkpoint is None:
         return
-    settings = {path: value for path, value in config.items() if path not in ("trial_id", "from")}
+    settings = {path: value for path, value in config.items() if path != "trial_id"}
     with checkpoint.as_directory() as source:
-        inherit(trial, Path(source), settings, config["from"], experiment_of(folder, trial))
+        donor = saved_by(Path(source))
+        # Its own checkpoint comes back after a pause; the run folder has it already.
+        if donor != trial.trial_id:
+            inherit(trial, Path(source), settings, donor, experiment_of(folder, trial))
 
 
 def _report_with_checkpoints(trial: TrialFolder, scheduler: str) -> Any:
