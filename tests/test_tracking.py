@@ -14,6 +14,7 @@ import pytest
 from fake_runs import LANGUAGES, metrics, write_run, write_trial
 
 from ray_atr.run_folder import RunFolder
+from ray_atr.storage import locate, put_folder
 from ray_atr.tracking import Store, Tracker, fetch_experiment, mlflow_command, store_of, upload
 
 SPACE = {"objective": ["contrastive", "m_ltm"], "data.noise.ratio": [0.0, 0.4]}
@@ -272,3 +273,23 @@ def test_a_trial_that_was_stopped_early_comes_back_as_stopped(tmp_path, store):
     (back,) = fetch_experiment("stopped", store, tmp_path / "back")
     statuses = {trial.describe()["status"] for trial in RunFolder.open(back).trials()}
     assert statuses == {"finished", "stopped"}
+
+
+def test_a_run_in_an_object_store_is_sent_like_one_on_disk(tmp_path, store):
+    local = write_run(tmp_path / "run", SPACE, name="in_a_store")
+    (local / "report").mkdir()
+    (local / "report" / "report.html").write_text("<p>")
+    place = locate("memory://tracked/run")
+    put_folder(local, place)
+    upload(place, store=store)
+    client, parent, children = runs(store, Tracker(place, store=store, sample_seconds=None))
+    assert parent.data.tags["run_folder"] == "memory://tracked/run"
+    assert len(children) == 4
+    assert all("test/text_to_audio/mean/recall_at_1" in child.data.metrics for child in children.values())
+    assert [file.path for file in client.list_artifacts(parent.info.run_id, "report")] == ["report/report.html"]
+
+
+def test_a_database_beside_a_run_in_an_object_store_is_at_home(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path))
+    assert store_of("memory://tracked/run").uri == f"sqlite:///{tmp_path}/runs/mlflow.db"
