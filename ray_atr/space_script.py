@@ -64,7 +64,7 @@ class SpaceOptions(SweepOptions):
         seed = _kept_or_given(info, "search_seed", self.search_seed, 0)
         plan = Plan(
             search=self._search(method, space, goals, seed, self._earlier(method, space, goals, info)),
-            seeds=tuple(sorted({*info.get("seeds", ()), *self.seeds})),
+            seeds=self._seeds(info),
             num_points=info.get("trials") if self.trials is None else self.trials,
             hours=self.hours,
             goals=goals,
@@ -88,6 +88,12 @@ class SpaceOptions(SweepOptions):
                 "--space", " ".join(self.space), f"the one of the run folder with --resume: {info.get('space')}"
             )
         return space
+
+    def _seeds(self, info: Mapping[str, Any]) -> tuple[int, ...]:
+        """The run folder's seeds and those given; the default is no wish for seed 0."""
+        kept = info.get("seeds", ())
+        given = () if kept and self.seeds == SweepOptions.seeds else self.seeds
+        return tuple(sorted({*kept, *given}))
 
     def _goals(self, experiment: Experiment, info: Mapping[str, Any]) -> tuple[Goal, ...]:
         if not (self.maximize or self.minimize):

@@ -139,6 +139,8 @@ def test_a_search_goes_on_as_it_began_and_takes_more_trials_and_seeds(home: Path
     run = searched(home)
     again = SpaceOptions(trials=9, seeds=(1,)).plan(run.experiment, run)
     assert again == replace(SEARCH.plan(run.experiment), num_points=9, seeds=(0, 1))
+    write_json(run.path / "sweep.json", {**run.info, "seeds": [3]})
+    assert SpaceOptions().plan(run.experiment, run).seeds == (3,)
 
 
 @pytest.mark.parametrize(
