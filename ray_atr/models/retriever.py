@@ -47,6 +47,7 @@ from ray_atr.models.tower import (
 from ray_atr.objectives.metric import project_metric
 from ray_atr.override import flatten, override
 from ray_atr.settings import Settings, refuse, setting
+from ray_atr.storage import fetched, locate
 
 Clip = str | Path | bytes | Waveform
 """A file, a file's bytes, or a mono waveform [S]"""
@@ -280,8 +281,12 @@ class Retriever(nn.Module):
     def from_pretrained(cls, folder: str | Path) -> Self:
         """The retriever that `save_pretrained` wrote, in evaluation mode, on the CPU; it encodes the same, bit for bit.
 
-        Raises ValueError for a folder that is missing, incomplete or broken.
+        `folder` may be a URL (`s3://bucket/runs/x/trials/.../best`). Raises ValueError for a folder that is missing,
+        incomplete or broken.
         """
+        if "://" in str(folder):
+            with fetched(locate(folder)) as copy:
+                return cls.from_pretrained(copy)
         folder = Path(folder)
         content = read_settings(folder)
         try:
