@@ -43,6 +43,15 @@ def test_an_unknown_kind_of_url_is_refused() -> None:
         locate("s4://b/x")
 
 
+def test_a_file_system_that_is_not_installed_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(protocol: str) -> Any:
+        raise ImportError("Please install gcsfs")
+
+    monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
+    with pytest.raises(ValueError, match=r"gs://b/x: Please install gcsfs \(uv sync --extra gcs\)"):
+        locate("gs://b/x")
+
+
 def test_a_run_folder_is_the_same_wherever_it_lies(place: str) -> None:
     run = RunFolder.create(place, Experiment(), {"name": "test", "varied": ["seed"]})
     assert RunFolder.open(place).experiment == Experiment()
