@@ -1,0 +1,46 @@
+"""What came out best, and what a sweep was run on."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from ray_atr.run_folder import FINISHED
+from ray_atr.sweep import Goal
+from ray_atr.sweep.describe import unbeaten
+from ray_atr.sweep.inputs import differences_of_code, hashes_of
+from ray_atr.sweep.search import Known
+
+RECALL, SECONDS = Goal("recall"), Goal("seconds/train", is_maximised=False)
+
+
+def test_what_no_point_beats_in_every_goal() -> None:
+    numbers = random.Random(0)
+    known = [
+        Known({"seed": number}, FINISHED, (round(numbers.random(), 1), round(numbers.random(), 1)))
+        for number in range(40)
+    ]
+    front = unbeaten(known, (RECALL, SECONDS))
+    for one, other in itertools.product(known, known):
+        (recall, seconds), (others_recall, others_seconds) = one.scores, other.scores
+        if others_recall >= recall and others_seconds <= seconds and other.scores != one.scores:
+            assert one not in front
+    for one in set(map(id, known)) - set(map(id, front)):
+        beaten = next(point for point in known if id(point) == one)
+        assert any(
+            best.scores[0] >= beaten.scores[0] and best.scores[1] <= beaten.scores[1] and best.scores != beaten.scores
+            for best in front
+        )
+
+
+def test_with_one_goal_the_best_comes_alone() -> None:
+    known = [Known({"seed": number}, FINISHED, (score,)) for number, score in enumerate((0.3, 0.9, 0.5))]
+    assert [one.scores for one in unbeaten(known, (RECALL,))] == [(0.9,)]
+    assert [one.scores for one in unbeaten(known, (Goal("loss", is_maximised=False),))] == [(0.3,)]
+
+
+def test_data_and_code_of_a_sweep() -> None:
+    assert hashes_of({}) == {}
+    assert hashes_of({"data": {"name": "a, b", "hash": "1, 2"}}) == {"a": "1", "b": "2"}
+    assert differences_of_code({}, {"ray": "2"}) == []
+    assert differences_of_code({"code": {"ray": "1", "torch": "2"}}, {"ray": "2", "torch": "2"}) == ["ray was 1, is 2"]
