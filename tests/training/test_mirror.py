@@ -82,6 +82,17 @@ def test_a_file_that_is_gone_or_changed_is_never_taken_for_whole(remote: Any, tm
         Mirror(tmp_path / "there", remote).fetch()
 
 
+def test_every_worker_has_the_best_retriever_and_readers_find_it_by_name(remote: Any, tmp_path: Path) -> None:
+    first, second = Mirror(tmp_path / "first", remote), Mirror(tmp_path / "second", remote)
+    write(first.local, {"last/state": "one", "best/text/tokenizer.json": "t"})
+    first.put()
+    first.share("best", is_first=True)
+    second.share("best", is_first=False)
+    assert (second.local / "best/text/tokenizer.json").read_text() == "t"
+    assert not (second.local / "last").exists()
+    assert (remote / "best/text/tokenizer.json").read_text() == "t"
+
+
 def test_a_local_folder_needs_no_mirror(tmp_path: Path) -> None:
     with on_this_node(tmp_path) as (folder, mirror):
         assert (folder, mirror) == (tmp_path, None)
