@@ -20,7 +20,7 @@ from ray_atr.sweep import ConsoleProgress, Goal, OptunaSearch, Plan, RandomSearc
 from ray_atr.sweep.inheritance import perturbed_settings
 from ray_atr.training.checkpoint import load_checkpoint
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
 
 RECALL = Goal("text_to_audio/eng/recall_at_10")
 LOSS = Goal("train/loss", is_maximised=False)
@@ -71,7 +71,7 @@ def test_stopped_trials_are_recorded_as_such_and_not_repeated(home: Path) -> Non
 
 @pytest.mark.usefixtures("ray_session")
 def test_a_population_goes_on_from_its_better_half(home: Path) -> None:
-    run = new_run(home, "pbt", train__epochs=6)
+    run = new_run(home, "pbt", train__epochs=10)
     space = Space.parse(["train.learning_rate=loguniform(1e-7,3e-2)"], run.experiment)
     plan = Plan(RandomSearch(space), (0,), 4, goals=(LOSS,), scheduler="pbt", perturbed=("train.learning_rate",))
     result = sweep(run, plan, home, say=quiet)
@@ -86,7 +86,7 @@ def test_a_population_goes_on_from_its_better_half(home: Path) -> None:
         state = load_checkpoint(trial.folder / "last")
         assert json.loads(state["experiment"])["train.learning_rate"] == rate
         assert state["optimizer"]["param_groups"][0]["initial_lr"] == pytest.approx(rate)
-        assert [row["epoch"] for row in trial.epochs()] == [1, 2, 3, 4, 5, 6]
+        assert [row["epoch"] for row in trial.epochs()] == list(range(1, 11))
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -163,6 +163,7 @@ def test_trials_workers_readers_and_knowledge_bases_share_two_cores(home: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(280)
 def test_a_killed_driver_leaves_a_sweep_that_goes_on(
     home: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
