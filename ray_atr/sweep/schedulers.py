@@ -90,7 +90,7 @@ def make_scheduler(plan: Plan, epochs: int, space: Space | None, recorded: Seque
 def _asha(common: dict[str, Any], epochs: int, goal: Goal, recorded: Sequence[TrialFolder]) -> Any:
     from ray.tune.schedulers import ASHAScheduler
 
-    class Asha(_sparing_results(ASHAScheduler)):  # type: ignore[misc]
+    class Asha(_sparing_results(ASHAScheduler, epochs)):  # type: ignore[misc]
         """Its rungs hold what earlier sessions of the sweep reported."""
 
     scheduler = Asha(**common, max_t=epochs + 1, grace_period=1, reduction_factor=REDUCTION_FACTOR)
@@ -107,7 +107,7 @@ def _asha(common: dict[str, Any], epochs: int, goal: Goal, recorded: Sequence[Tr
 def _hyperband(common: dict[str, Any], epochs: int) -> Any:
     from ray.tune.schedulers import HyperBandScheduler
 
-    class HyperBand(_sparing_results(HyperBandScheduler)):  # type: ignore[misc]
+    class HyperBand(_sparing_results(HyperBandScheduler, epochs)):  # type: ignore[misc]
         pass
 
     return HyperBand(**common, max_t=epochs + 1, reduction_factor=REDUCTION_FACTOR)
@@ -116,7 +116,7 @@ def _hyperband(common: dict[str, Any], epochs: int) -> Any:
 def _population(common: dict[str, Any], epochs: int, space: Space) -> Any:
     from ray.tune.schedulers import PopulationBasedTraining
 
-    class Population(_sparing_results(PopulationBasedTraining)):  # type: ignore[misc]
+    class Population(_sparing_results(PopulationBasedTraining, epochs)):  # type: ignore[misc]
         def _get_new_config(self, trial: Any, trial_to_clone: Any) -> Any:
             config, operations = super()._get_new_config(trial, trial_to_clone)
             # The settings and weights of the other, but the trial's own folder.
@@ -132,12 +132,12 @@ def _population(common: dict[str, Any], epochs: int, space: Space) -> Any:
     )
 
 
-def _sparing_results(scheduler: type) -> Any:
-    """The scheduler, which does not end a trial between its last epoch and its result, or judge that result."""
+def _sparing_results(scheduler: type, epochs: int) -> Any:
+    """The scheduler, which does not end a trial that has only its result to come, or judge that result."""
 
     class Sparing(scheduler):  # type: ignore[misc, valid-type]
         def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> Any:
-            if result.get("is_final"):
+            if result.get("is_final") or result.get("epoch", 0) >= epochs:
                 return self.CONTINUE
             return super().on_trial_result(controller, trial, result)
 

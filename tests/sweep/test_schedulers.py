@@ -37,9 +37,12 @@ def test_asha_knows_what_earlier_sessions_reported(tmp_path: Path) -> None:
 def test_a_result_is_never_stopped(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "sweep"})
     for seed in range(3):
-        run.add_trial({"seed": seed}).add_epoch({"epoch": 1, RECALL.metric: 0.9})
-    final = {"epoch": 9, "is_final": True, RECALL.metric: 0.1}
-    assert decision(make_scheduler(PLAN, 9, None, list(run.trials())), **final) == "CONTINUE"
+        run.add_trial({"seed": seed}).add_epoch({"epoch": 9, RECALL.metric: 0.9})
+    bad = {"epoch": 9, RECALL.metric: 0.1}
+    assert decision(make_scheduler(PLAN, 12, None, list(run.trials())), **bad) == "STOP"
+    assert decision(make_scheduler(PLAN, 12, None, list(run.trials())), **bad, is_final=True) == "CONTINUE"
+    # Nothing would be spared by stopping a trial after its last epoch.
+    assert decision(make_scheduler(PLAN, 9, None, list(run.trials())), **bad) == "CONTINUE"
 
 
 def test_a_goal_to_lower_keeps_the_low(tmp_path: Path) -> None:
