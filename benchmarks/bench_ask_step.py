@@ -1,0 +1,141 @@
+"""What ASK costs a training run end to end: the same run without it, with refreshes in the background, and waiting for them.
+
+    python benchmarks/bench_ask_step.py [--epochs 5 --rounds 2 --lag 12]
+
+The quickstart's towers and soundscapes; training in this process on one thread, the base as an actor of its own on another
+core. Wall seconds, since who waits for whom is the question: measure on a machine that does nothing else; and CPU seconds of
+the training process, which other load disturbs less. The runs take turns; the first epoch of each is left out, in which the
+actor starts, and the last, which is validated. Then what a refresh costs beside encoding the source once, in CPU seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faiss
+import torch
+
+from ray_atr.experiment import Experiment
+from ray_atr.knowledge.base import base_settings
+from ray_atr.knowledge.refreshing import KnowledgeBase
+from ray_atr.models.retriever import build_retriever
+from ray_atr.override import override
+from ray_atr.recipes import RECIPES
+from ray_atr.runtime import home, start_ray
+from ray_atr.training.knowledge import SourceEncoder
+from ray_atr.training.loop import train
+from ray_atr.training.prepare import Prepared, prepare
+from ray_atr.training.run import ray_host
+
+GOAL_STEP, GOAL_REFRESH = 1.10, 1.15
+
+
+def epochs_of(experiment: Experiment, prepared: Prepared) -> list[dict[str, Any]]:
+    """The reports of a run's epochs but its first and last, each with the wall and CPU seconds that it added."""
+    reports: list[dict[str, Any]] = []
+
+    def report(metrics: dict[str, Any]) -> None:
+        reports.append({**metrics, "cpu": time.process_time()})
+
+    with tempfile.TemporaryDirectory() as folder:
+        train(experiment, prepared, Path(folder) / "run", report, use_ray_data=False, make_host=ray_host)
+    # Last come the epoch that is validated, and the final report.
+    return [
+        {**epoch, "wall": epoch["seconds/train"] - before["seconds/train"], "cpu": epoch["cpu"] - before["cpu"]}
+        for before, epoch in itertools.pairwise(reports[:-2])
+    ]
+
+
+def cpu_seconds(run: Callable[[], object]) -> float:
+    """CPU seconds of this process, all threads."""
+    started = time.process_time()
+    run()
+    return time.process_time() - started
+
+
+def compare_steps(base: Experiment, prepared: Prepared, steps: int, rounds: int, lag: int) -> None:
+    """Medians over epochs: of the median step, of an epoch's wall and CPU seconds a step (stalls, diagnostics, checkpoints)."""
+    ask = override(base, {"objective.knowledge": "ask"})
+    runs = {
+        "without ASK": base,
+        f"refreshed in the background, lag {lag}": override(ask, {"objective.knowledge.refresh_lag": lag}),
+        "training waits for the refresh": ask,
+    }
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, experiment in runs.items():
+            found[name] += epochs_of(experiment, prepared)
+    plain = next(iter(runs))
+    columns: dict[str, Callable[[dict[str, Any]], float]] = {
+        "median step": lambda epoch: epoch["seconds/step"],
+        "epoch a step": lambda epoch: epoch["wall"] / steps,
+        "CPU a step": lambda epoch: epoch["cpu"] / steps,
+    }
+    print(f"{steps} steps an epoch, {len(found[plain])} epochs each")
+    print(f"{'':40s}" + "".join(f"{title:>23s}" for title in columns) + "   stall of each epoch (s)")
+    for name, epochs in found.items():
+        cells = []
+        for value in columns.values():
+            mine, other = (statistics.median(map(value, found[run])) for run in (name, plain))
+            cells.append(f"{1e3 * mine:10.1f} ms {mine / other:6.3f} x")
+        stalls = [f"{epoch['knowledge/stall_seconds']:.3f}" for epoch in epochs if "knowledge/version" in epoch]
+        print(f"{name:40s}" + " ".join(cells) + "   " + (", ".join(stalls) or "-"))
+    print(f"goal: {GOAL_STEP:.2f} x with refreshes in the background, and no stall")
+
+
+def compare_refresh(base: Experiment, prepared: Prepared, rounds: int) -> None:
+    """CPU seconds of encoding the source once, and of a whole refresh: encoding, prototypes, checks, writing."""
+    experiment = override(base, {"objective.knowledge": "ask"})
+    encoder = SourceEncoder(experiment, prepared)
+    weights = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=0).state_dict()
+    encoder(weights)
+    encoding, refreshing = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        knowledge = KnowledgeBase(encoder, base_settings(experiment.objective.knowledge), Path(folder))
+        for version in range(1, rounds + 1):
+
+            def refresh(version: int = version) -> None:
+                knowledge.publish(weights, version, 0)
+                assert knowledge.wait(version, 3600.0).state == "ready"
+
+            encoding.append(cpu_seconds(lambda: encoder(weights)))
+            refreshing.append(cpu_seconds(refresh))
+    once, whole = statistics.median(encoding), statistics.median(refreshing)
+    print(
+        f"encoding {len(encoder.source):,} clips once {once:.2f} CPU s; a refresh {whole:.2f}: {whole / once:.3f} x",
+        end=" ",
+    )
+    print(f"(goal {GOAL_REFRESH:.2f})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--lag", type=int, default=12, help="steps; more than a refresh takes, fewer than an epoch has")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
+    settings = {
+        "data.languages": "eng",
+        "train.epochs": options.epochs,
+        "evaluation.every_epochs": options.epochs,
+        "scaling.workers": 0,
+    }
+    base = override(RECIPES["quickstart"](), settings)
+    start_ray(num_cpus=2)
+    prepared = prepare(base, home())
+    steps = base.data.soundscapes.num_clips("train") // base.train.batch_size
+    compare_steps(base, prepared, steps, options.rounds, options.lag)
+    compare_refresh(base, prepared, 2 * options.rounds + 1)
+
+
+if __name__ == "__main__":
+    main()
