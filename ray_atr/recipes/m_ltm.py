@@ -5,12 +5,13 @@ SpecAugment with two bands of 64 frames and two of 8 mel channels at most, batch
 gradients clipped at 2, ten epochs, no encoder frozen (its `freeze: Yes` lines are not read). Its configurations differ among
 themselves (batch 100 to 256, rate 5e-5 or 1e-4, 1 to 35 epochs): followed is `rebuttal-wavcaps.yaml`, on AudioCaps.
 
-Where paper and code disagree the paper is followed: epsilon is 0.05 (code: 0.03), the metric M is full, symmetric and
-projected to the positive semi-definite cone (the code reads its diagonal alone, and its projection changes nothing), and retrieval
+Where paper and code disagree the paper is followed: epsilon is 0.05 (code: 0.03), and the metric M is full, symmetric and
+projected to the positive semi-definite cone (the code reads its diagonal alone, and its projection changes nothing). Retrieval
 ranks by cosine similarity unless asked otherwise (the code ranks by the plan over the whole test set).
 
 Ours: the rate rises over a tenth of the steps and falls along a cosine (the code divides it by ten after 20 epochs); the
-projections' hidden layer is 1,024 wide (the code's 2,048); captions are cut at 30 tokens, as in WavCaps' text encoder (the code cuts none; few are longer).
+projections' hidden layer is 1,024 wide (the code's 2,048); captions are cut at 30 tokens, as in WavCaps' text encoder (the code
+cuts none; few are longer).
 """
 
 from __future__ import annotations
