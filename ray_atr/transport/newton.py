@@ -48,6 +48,8 @@ def ascend(scores: Tensor, column: Tensor, tolerance: float, most: int) -> tuple
         direction = None if factor is None else _solve_hessian(plan, sums, gradient, factor)
         if direction is None:
             factor, direction = _factor_and_solve(plan, sums, gradient, dtype)
+        # Where the Hessian is nearly singular a direction may be far longer than any halving makes up for.
+        direction = direction * min(1.0, LONGEST_STEP / float(direction.abs().max()))
         # Two plans at a time would be most of the memory: the old one goes before the next is made.
         plan = plan.new_empty(0)
         climbed = _climb(scores, column, direction, value, float(direction @ gradient))

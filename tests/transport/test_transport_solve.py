@@ -120,6 +120,17 @@ def test_newton_takes_over_where_sweeps_crawl(dtype: torch.dtype) -> None:
     assert float((plan.matrix - reference).abs().sum()) < (1e-5 if dtype == torch.float32 else 1e-7)
 
 
+def test_hard_problems_of_any_shape_converge() -> None:
+    generator = torch.Generator().manual_seed(7)
+    for _ in range(150):
+        N, M = (int(size) for size in torch.randint(5, 180, (2,), generator=generator))
+        u, v = (torch.nn.functional.normalize(torch.randn(size, 8, generator=generator), dim=1) for size in (N, M))
+        cost = torch.cdist(u, v)
+        epsilon = 0.005 + 0.005 * float(torch.rand(1, generator=generator))
+        plan = solve(cost / cost.max(), epsilon)
+        assert plan.is_converged, (N, M, epsilon, plan.residual, plan.iterations, plan.domain)
+
+
 @pytest.mark.parametrize("mass", [1.0, 0.8])
 def test_reaching_the_cap_is_reported(mass: float) -> None:
     plan = solve(trained_cost(40, num_wrong=10), 0.03, mass=mass, max_iterations=2)
