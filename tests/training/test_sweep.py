@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tiny import make_data, tiny
 
 from ray_atr.run_folder import FAILED, RunFolder, make_trial_id
+from ray_atr.storage import StorageError
 from ray_atr.sweep import SweepListener, sweep
 from ray_atr.training.checkpoint import load_checkpoint
 
@@ -96,6 +98,20 @@ def test_an_unfinished_trial_goes_on_from_its_checkpoint(home: Path) -> None:
     assert trial.epochs() == rows
     found = load_checkpoint(trial.folder / "last")["model"]
     assert all(expected[name].equal(found[name]) for name in expected)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_storage_that_vanishes_ends_the_sweep_by_name(home: Path) -> None:
+    run = new_run(home, "vanishing", scaling__workers=0)
+
+    class Vanish(SweepListener):
+        def epoch_ended(self, trial: Any, metrics: Any) -> None:
+            shutil.rmtree(run.path)
+
+    with pytest.raises(StorageError, match=r"vanishing/trials/.*: the storage cannot be used \(No such file"):
+        sweep(run, POINTS, home, listeners=[Vanish()], say=lambda message: None)
+    with pytest.raises(ValueError, match="not a run folder"):
+        RunFolder.open(run.path)
 
 
 @pytest.mark.usefixtures("ray_session")
