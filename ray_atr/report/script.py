@@ -66,7 +66,9 @@ def _upload(folders: Sequence[Location]) -> None:
         run_id = upload(folder, experiment_name=name)
         print(f"MLflow run {run_id} holds everything of {folder}; compare with\n  {mlflow_command(folder)}")
         tracker = Tracker(folder, experiment_name=name, sample_seconds=None, is_patient=True)
-        print(f"curves, best trial first:\n  {tracker.charts_url()}\ntrials side by side:\n  {tracker.comparison_url()}")
+        print(
+            f"curves, best trial first:\n  {tracker.charts_url()}\ntrials side by side:\n  {tracker.comparison_url()}"
+        )
 
 
 def _register(folders: Sequence[Location], name: str) -> None:
