@@ -69,12 +69,13 @@ class SpaceOptions(SweepOptions):
             hours=self.hours,
             goals=goals,
             scheduler=scheduler,
-            perturbed=check_perturbed(space) if scheduler == "pbt" else (),
         )
         if method != "grid" and plan.num_points is None and plan.hours is None:
             raise refuse("--trials", None, f"a number of points, or --hours, with --search {method}")
         if plan.num_points is not None and plan.num_points < 1:
             raise refuse("--trials", plan.num_points, "at least 1")
+        if scheduler == "pbt":
+            check_perturbed(space)
         check_scheduler(plan, experiment, kept.path if kept is not None else self.out or "")
         return plan
 

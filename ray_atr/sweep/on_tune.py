@@ -12,7 +12,6 @@ from ray_atr.experiment import Experiment
 from ray_atr.run_folder import FAILED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder
 from ray_atr.storage import is_there
 from ray_atr.sweep.agenda import Agenda
-from ray_atr.sweep.inheritance import perturbed_settings
 from ray_atr.sweep.listener import SweepListener
 from ray_atr.sweep.schedulers import PAUSING
 from ray_atr.sweep.trial import run_in_tune
@@ -38,16 +37,25 @@ def run_with_tune(
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
     os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", str(slots))
+    # A result has the metrics of the test split, not those that a scheduler compares.
+    os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
     run, plan = agenda.run, agenda.plan
     is_over = _clock(deadline)
     pauses = plan.scheduler in PAUSING
     trainable = tune.with_parameters(run_in_tune, run=str(run.path), home=str(home), scheduler=plan.scheduler)
+    if plan.scheduler == "pbt":
+        # Tune allows it no searcher: all trials are handed out now.
+        searcher, num_samples = None, 1
+        space = {"trial_id": tune.grid_search([trial.trial_id for trial in iter(agenda.next, None)])}
+    else:
+        searcher, num_samples, space = _asker(agenda, is_over), -1, {}
     tuner = tune.Tuner(
         tune.with_resources(trainable, resources_of_trial_process(experiment)),
+        param_space=space,
         tune_config=tune.TuneConfig(
-            search_alg=_asker(agenda, is_over),
+            search_alg=searcher,
             scheduler=scheduler,
-            num_samples=-1,
+            num_samples=num_samples,
             # Paused trials count as running here: with these schedulers it is the resources that limit.
             max_concurrent_trials=None if pauses else slots,
             reuse_actors=True,
@@ -99,8 +107,7 @@ def _asker(agenda: Agenda, is_over: Callable[[], bool]) -> Any:
             trial = None if is_over() else agenda.next()
             if trial is None:
                 return Searcher.FINISHED
-            settings = {**trial.describe()["overrides"], **perturbed_settings(trial)}
-            return {"trial_id": trial.trial_id, **{path: settings[path] for path in agenda.plan.perturbed}}
+            return {"trial_id": trial.trial_id}
 
         def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None: ...
 

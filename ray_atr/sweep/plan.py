@@ -47,5 +47,4 @@ class Plan:
     goals: tuple[Goal, ...] = ()
     """What a search maximises or minimises, and a scheduler (by the first) compares."""
     scheduler: str = "none"
-    perturbed: tuple[str, ...] = ()
-    """Paths that population-based training changes while trials run."""
+    """One of schedulers.SCHEDULERS; population-based training changes the settings of the search's space."""

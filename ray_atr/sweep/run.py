@@ -9,7 +9,7 @@ from typing import Any
 
 from ray_atr.experiment import Experiment
 from ray_atr.override import flatten, override
-from ray_atr.run_folder import FAILED, FINISHED, STOPPED, RunFolder, TrialFolder
+from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder
 from ray_atr.runtime import start_ray
 from ray_atr.space import Point, Space
 from ray_atr.sweep.agenda import Agenda, status_of
@@ -55,8 +55,9 @@ def sweep(
         slots = concurrent_trials(experiments, concurrency)
         record_data(run, _prepare_all(experiments, home, say))
         say(_announcement(agenda, slots))
-        scheduler = make_scheduler(plan, base.train.epochs, space_of(plan), _ended(agenda))
+        scheduler = make_scheduler(plan, base.train.epochs, run, _ended(agenda))
         run_with_tune(agenda, experiments[0], home, slots, scheduler, listeners, deadline)
+        _nothing_runs_any_more(agenda.trials)
     is_out_of_time = deadline is not None and time.monotonic() >= deadline
     return _result(agenda.trials, is_out_of_time)
 
@@ -97,6 +98,13 @@ def _announcement(agenda: Agenda, slots: int) -> str:
     at_once = slots if plan.scheduler in PAUSING or not trials else min(slots, trials)
     within = f", for {plan.hours:g} hours at most" if plan.hours else ""
     return f"{how_many}, {at_once} at a time{within}"
+
+
+def _nothing_runs_any_more(trials: Sequence[TrialFolder]) -> None:
+    """Trials cut off by the end of the time or an interrupt wait to be gone on with."""
+    for trial in trials:
+        if status_of(trial) == RUNNING:
+            trial.update(status=PENDING)
 
 
 def _ended(agenda: Agenda) -> list[TrialFolder]:

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from ray_atr.experiment import Experiment
-from ray_atr.run_folder import TrialFolder
+from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.settings import nearest, refuse
 from ray_atr.space import Dimension, Grid, LogUniform, Space
 from ray_atr.storage import is_local
+from ray_atr.sweep.inheritance import perturbed_settings
 from ray_atr.sweep.plan import Goal, Plan
 
 SCHEDULERS = ("none", "asha", "hyperband", "pbt")
@@ -62,19 +63,18 @@ def check_scheduler(plan: Plan, experiment: Experiment, run_path: Any) -> None:
         raise refuse("--out", str(run_path), f"a file system with --scheduler {plan.scheduler}: weights are copied")
 
 
-def check_perturbed(space: Space) -> tuple[str, ...]:
-    """The paths that population-based training may change. ValueError for one that is fixed when a trial starts."""
+def check_perturbed(space: Space) -> None:
+    """ValueError for a space with a setting that population-based training cannot change in a running trial."""
     for path, dimension in space.dimensions.items():
         if path not in CHANGEABLE:
             allowed = f"--scheduler pbt only for what can change in a running trial: {', '.join(CHANGEABLE)}"
             raise refuse(path, str(dimension), allowed)
         if path == "train.weight_decay" and not min(dimension.probes) > 0:
             raise refuse(path, str(dimension), "values above 0 with --scheduler pbt, which scales the optimiser's own")
-    return tuple(space.dimensions)
 
 
-def make_scheduler(plan: Plan, epochs: int, space: Space | None, recorded: Sequence[TrialFolder]) -> Any:
-    """Tune's scheduler of the plan, told what the run folder's trials have reported already; None for none."""
+def make_scheduler(plan: Plan, epochs: int, run: RunFolder, recorded: Sequence[TrialFolder]) -> Any:
+    """Tune's scheduler of the plan, told what the recorded trials have reported already; None for none."""
     if plan.scheduler == "none":
         return None
     goal = plan.goals[0]
@@ -83,8 +83,7 @@ def make_scheduler(plan: Plan, epochs: int, space: Space | None, recorded: Seque
         return _asha(common, epochs, goal, recorded)
     if plan.scheduler == "hyperband":
         return _hyperband(common, epochs)
-    assert space is not None, "population-based training has a space"
-    return _population(common, epochs, space)
+    return _population(common, epochs, plan.search.space, run)  # type: ignore[attr-defined]
 
 
 def _asha(common: dict[str, Any], epochs: int, goal: Goal, recorded: Sequence[TrialFolder]) -> Any:
@@ -113,10 +112,16 @@ def _hyperband(common: dict[str, Any], epochs: int) -> Any:
     return HyperBand(**common, max_t=epochs + 1, reduction_factor=REDUCTION_FACTOR)
 
 
-def _population(common: dict[str, Any], epochs: int, space: Space) -> Any:
+def _population(common: dict[str, Any], epochs: int, space: Space, run: RunFolder) -> Any:
     from ray.tune.schedulers import PopulationBasedTraining
 
     class Population(_sparing_results(PopulationBasedTraining, epochs)):  # type: ignore[misc]
+        def on_trial_add(self, controller: Any, trial: Any) -> None:
+            folder = run.trial(trial.config["trial_id"])
+            now = {**folder.describe()["overrides"], **perturbed_settings(folder)}
+            trial.set_config({**trial.config, **{path: now[path] for path in space.dimensions}})
+            super().on_trial_add(controller, trial)
+
         def _get_new_config(self, trial: Any, trial_to_clone: Any) -> Any:
             config, operations = super()._get_new_config(trial, trial_to_clone)
             # The settings and weights of the other, but the trial's own folder.

@@ -73,7 +73,7 @@ def test_stopped_trials_are_recorded_as_such_and_not_repeated(home: Path) -> Non
 def test_a_population_goes_on_from_its_better_half(home: Path) -> None:
     run = new_run(home, "pbt", train__epochs=10)
     space = Space.parse(["train.learning_rate=loguniform(1e-7,3e-2)"], run.experiment)
-    plan = Plan(RandomSearch(space), (0,), 4, goals=(LOSS,), scheduler="pbt", perturbed=("train.learning_rate",))
+    plan = Plan(RandomSearch(space), (0,), 4, goals=(LOSS,), scheduler="pbt")
     result = sweep(run, plan, home, say=quiet)
     assert len(result.finished) == 4
     changed = [trial for trial in run.trials() if perturbed_settings(trial)]

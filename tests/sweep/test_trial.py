@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray import tune
 from tiny import make_data, tiny
 
+from ray_atr.experiment import Experiment
 from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.space import Space
-from ray_atr.sweep import FixedPoints, Goal, Plan
+from ray_atr.sweep import Goal, Plan, RandomSearch
 from ray_atr.sweep.inheritance import perturbed_settings
 from ray_atr.sweep.schedulers import make_scheduler
 from ray_atr.sweep.trial import run_in_tune
@@ -96,14 +98,11 @@ def test_a_population_takes_over_another_trials_checkpoint(tmp_path: Path, monke
     assert len((bad.folder / "perturbed.json").read_text().split('"from"')) == 2
 
 
-def test_a_perturbed_trial_keeps_its_folder_and_its_range() -> None:
-    from types import SimpleNamespace
-
-    from ray_atr.experiment import Experiment
-
+def test_a_perturbed_trial_keeps_its_folder_and_its_range(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "test"})
     space = Space.parse(["train.learning_rate=loguniform(1e-4,1e-2)"], Experiment())
-    plan = Plan(FixedPoints([]), goals=(Goal("train/loss", is_maximised=False),), scheduler="pbt")
-    scheduler = make_scheduler(plan, 10, space, [])
+    plan = Plan(RandomSearch(space), goals=(Goal("train/loss", is_maximised=False),), scheduler="pbt")
+    scheduler = make_scheduler(plan, 10, run, [])
     donor, heir = (
         SimpleNamespace(config={"trial_id": name, "train.learning_rate": rate})
         for name, rate in (("a", 9e-3), ("b", 1e-4))
