@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
+from pathlib import Path
 
-from ray_atr.run_folder import FINISHED
+import pytest
+
+from ray_atr.experiment import Experiment
+from ray_atr.run_folder import FINISHED, RunFolder
 from ray_atr.sweep import Goal
 from ray_atr.sweep.describe import unbeaten
-from ray_atr.sweep.inputs import differences_of_code, hashes_of
+from ray_atr.sweep.inputs import differences_of_code, hashes_of, record_data
 from ray_atr.sweep.search import Known
+from ray_atr.training.prepare import Prepared
 
 RECALL, SECONDS = Goal("recall"), Goal("seconds/train", is_maximised=False)
 
@@ -44,3 +49,16 @@ def test_data_and_code_of_a_sweep() -> None:
     assert hashes_of({"data": {"name": "a, b", "hash": "1, 2"}}) == {"a": "1", "b": "2"}
     assert differences_of_code({}, {"ray": "2"}) == []
     assert differences_of_code({"code": {"ray": "1", "torch": "2"}}, {"ray": "2", "torch": "2"}) == ["ray was 1, is 2"]
+
+
+def test_other_data_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "sweep"})
+
+    def prepared(digest: str, name: str = "tones") -> Prepared:
+        return Prepared(data=f"s3://bucket/{name}", data_hash=digest, features=tmp_path, tokenizer=None, home=tmp_path)
+
+    record_data(run, [prepared("abc")])
+    record_data(run, [prepared("abc"), prepared("def", name="rain")])
+    assert run.info["data"] == {"name": "tones, rain", "hash": "abc, def"}
+    with pytest.raises(ValueError, match="run on other data: tones has the hash abc there and 123 now"):
+        record_data(run, [prepared("123")])
