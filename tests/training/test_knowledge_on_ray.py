@@ -1,0 +1,46 @@
+"""Several encoders of a knowledge base's source through Ray Data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import make_data, tiny
+
+from ray_atr.models.retriever import build_retriever
+from ray_atr.training.knowledge import SourceEncoder
+from ray_atr.training.prepare import prepare
+
+pytestmark = pytest.mark.ray
+
+ASK = {
+    "objective.knowledge": "ask",
+    "objective.knowledge.prototypes": 4,
+    "objective.knowledge.neighbours": 2,
+    "objective.knowledge.refresh_lag": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    make_data(folder / "tones")
+    return folder
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_several_encoders_give_the_entries_of_one_bit_for_bit(home: Path) -> None:
+    from ray_atr.training.encoders import ParallelEncoder
+
+    experiment = tiny(home / "tones", **ASK, **{"objective.knowledge.text_entries": "each"})
+    prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+    weights = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=3).state_dict()
+    one = SourceEncoder(experiment, prepared, block=10)
+    assert one.num_blocks == 3
+    several = ParallelEncoder(one, encoders=2, cpus=0.0, gpus=0.0)(weights)
+    alone = one(weights)
+    assert np.array_equal(several.audio, alone.audio)
+    assert np.array_equal(several.text, alone.text)
+    assert several.ids.tolist() == alone.ids.tolist() == [f"train-{index:03d}" for index in range(24)]
+    assert np.array_equal(several.text_mask, alone.text_mask)
