@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import os
 import socket
 import subprocess
@@ -73,8 +74,13 @@ def require_answer(address: str) -> None:
 
 
 def quiet_ray_data() -> None:
-    """Turn Ray Data's own progress bars off and its starvation time-out down, in this process."""
+    """Turn Ray Data's own progress bars and remarks off and its starvation time-out down, in this process."""
     from ray.data import DataContext
+
+    for handler in logging.getLogger("ray.data").handlers:
+        # Its remarks stay in the session's log file; only errors reach the console.
+        if handler.get_name() == "console":
+            handler.setLevel(logging.ERROR)
 
     context = DataContext.get_current()
     context.enable_progress_bars = False
