@@ -66,7 +66,7 @@ FIGURES: dict[str, list[Point]] = {
 class Options(SweepOptions):
     """Compare a knowledge base's settings."""
 
-    table: Annotated[str | None, tyro.conf.arg(help="the points of a table of ASK's paper: " + ", ".join(TABLES))] = None
+    table: Annotated[str | None, tyro.conf.arg(help="a table of ASK's paper: " + ", ".join(TABLES))] = None
     figure: Annotated[str | None, tyro.conf.arg(help="one setting over its range: " + ", ".join(FIGURES))] = None
     neighbours: Annotated[tuple[int, ...], tyro.conf.arg(help="entries that a query retrieves (K)")] = (1, 5, 20)
     injection_ratio: Annotated[tuple[float, ...], tyro.conf.arg(help="lambda, each in [0, 1]")] = (0.2, 0.5)
