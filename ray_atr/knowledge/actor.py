@@ -7,6 +7,7 @@ versions in its folder and puts them again for whoever asks; a version that was 
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -117,17 +118,17 @@ def start_knowledge_base(
     keep: int = 3,
     clients: int = 1,
 ) -> ActorHost:
-    """Start a run's base, or find the one that is there; it ends with the process that started it.
+    """Start a run's base; it ends with the process that started it. An earlier one of the same run is ended first.
 
     num_cpus, num_gpus  what its encoding takes: 0 CPUs lets it share with everything else.
     clients             workers that may wait for a version at the same time.
     """
+    _end_earlier(actor_name(run))
     actor = (
         ray.remote(KnowledgeBaseActor)
         .options(
             name=actor_name(run),
             namespace=NAMESPACE,
-            get_if_exists=True,
             num_cpus=num_cpus,
             num_gpus=num_gpus,
             max_restarts=-1,
@@ -139,6 +140,17 @@ def start_knowledge_base(
         .remote(encode, settings, str(folder), keep)
     )
     return ActorHost(actor)
+
+
+def _end_earlier(name: str) -> None:
+    """End a base whose process has died, and wait for its name. Ray would end it too, but a new run may be there before."""
+    while True:
+        try:
+            actor = ray.get_actor(name, namespace=NAMESPACE)
+        except ValueError:
+            return
+        ray.kill(actor)
+        time.sleep(0.05)
 
 
 def find_knowledge_base(run: str) -> ActorHost:

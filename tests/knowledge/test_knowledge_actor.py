@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from encoders import Asked, Turn, weights
 from ray import cloudpickle
+from ray.exceptions import RayActorError
 
 from ray_atr.knowledge.base import BaseSettings
 from ray_atr.knowledge.refreshing import SnapshotClient
@@ -129,3 +130,18 @@ def test_the_same_run_twice_gives_the_same_snapshots(start):
     assert found[0].version == found[1].version == 2
     assert np.array_equal(found[0].audio, found[1].audio)
     assert np.array_equal(found[0].coarse_text, found[1].coarse_text)
+
+
+def test_a_restarted_run_ends_the_base_it_finds_and_goes_on_from_its_folder(start):
+    host = start("a")
+    client = SnapshotClient(host, Asked(refresh_lag=0))
+    client.refresh(0, weights(0))
+    client.before_step(0)
+    before = client.searcher.snapshot.audio.copy()
+    client.host = start("a")
+    with pytest.raises(RayActorError):
+        host.wait(1, 0)
+    assert np.array_equal(client.host.get(1).audio, before)
+    client.refresh(1, weights(1))
+    client.before_step(1)
+    assert client.version == 2
