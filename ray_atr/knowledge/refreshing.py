@@ -213,7 +213,7 @@ class SnapshotClient:
         self.next_version += 1
         self.pending.append(Pending(version, step, step + lag))
         if self.is_publisher:
-            # Kept until the version is there: a base that crashed while building it is sent it again.
+            # Kept until the version is in use: a base that crashed, or whose node went with its folder, is sent it again.
             self._sent[version] = payload
             self.host.publish(payload, version, step)
         return version
@@ -231,22 +231,24 @@ class SnapshotClient:
         self.pending = [one for one in self.pending if self._await(one)]
 
     def _await(self, one: Pending) -> bool:
-        """Wait for a version; False where it failed."""
+        """Wait for a version; False where it failed. RuntimeError where it is lost and its weights are no longer here."""
         started = sent = time.perf_counter()
         outcome = self.host.wait(one.version, 0.0)
         while outcome.state in (UNKNOWN, BUILDING):
             if outcome.state == UNKNOWN:
+                if self.is_publisher and one.version not in self._sent:
+                    raise RuntimeError(f"knowledge base: version {one.version} of step {one.step} is gone from its folder")
                 # Still under way to the base, or lost with a crash of it.
                 time.sleep(0.02)
-                if one.version in self._sent and time.perf_counter() - sent > self.republish_seconds:
+                if self.is_publisher and time.perf_counter() - sent > self.republish_seconds:
                     self.host.publish(self._sent[one.version], one.version, one.step)
                     sent = time.perf_counter()
             outcome = self.host.wait(one.version, self.poll_seconds)
         self.timing.stall += time.perf_counter() - started
-        self._sent.pop(one.version, None)
         if outcome.state == READY:
             self.timing.refresh = outcome.seconds
             return True
+        self._sent.pop(one.version, None)
         self.timing.failures += 1
         message = f"knowledge base: version {one.version} of step {one.step} failed ({outcome.error})"
         if self.searcher is None:
@@ -256,6 +258,7 @@ class SnapshotClient:
 
     def _open(self, version: int) -> None:
         self.searcher = Searcher(self.host.get(version), self.settings, self.device)
+        self._sent.pop(version, None)
 
     def search(
         self, audio: Tensor, text: Tensor, mask: Tensor | None = None, own_ids: Sequence[str] | None = None

@@ -165,6 +165,26 @@ def test_a_version_lost_with_a_crash_is_published_again(tmp_path):
     gate.touch()
 
 
+def test_a_version_lost_with_its_folder_before_it_was_used_is_published_again(tmp_path):
+    client = SnapshotClient(base_of(tmp_path / "base"), Asked(refresh_lag=3), republish_seconds=0.1)
+    client.refresh(0, weights(0))
+    client.settle()
+    client.host = base_of(tmp_path / "elsewhere")
+    client.before_step(3)
+    assert client.version == 1
+
+
+@pytest.mark.timeout(20)
+def test_a_resumed_run_whose_base_is_gone_ends_instead_of_waiting_for_it(tmp_path):
+    client = SnapshotClient(base_of(tmp_path / "base"), Asked(refresh_lag=3))
+    client.refresh(0, weights(0))
+    client.settle()
+    resumed = SnapshotClient(base_of(tmp_path / "elsewhere"), Asked(refresh_lag=3))
+    resumed.load_state_dict(client.state_dict())
+    with pytest.raises(RuntimeError, match="version 1 of step 0 is gone"):
+        resumed.before_step(3)
+
+
 def test_searches_are_timed(tmp_path):
     client = SnapshotClient(base_of(tmp_path), Asked())
     client.refresh(0, weights(0), lag=0)
