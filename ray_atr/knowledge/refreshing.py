@@ -237,7 +237,9 @@ class SnapshotClient:
         while outcome.state in (UNKNOWN, BUILDING):
             if outcome.state == UNKNOWN:
                 if self.is_publisher and one.version not in self._sent:
-                    raise RuntimeError(f"knowledge base: version {one.version} of step {one.step} is gone from its folder")
+                    raise RuntimeError(
+                        f"knowledge base: version {one.version} of step {one.step} is gone from its folder"
+                    )
                 # Still under way to the base, or lost with a crash of it.
                 time.sleep(0.02)
                 if self.is_publisher and time.perf_counter() - sent > self.republish_seconds:
