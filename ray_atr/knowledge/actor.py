@@ -134,8 +134,11 @@ def start_knowledge_base(
             max_restarts=-1,
             max_task_retries=-1,
             max_concurrency=clients + 4,
-            # Beside the worker that starts it, which copies the versions to the run's storage with each checkpoint.
-            scheduling_strategy=NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True),
+            # Beside the worker that starts it, which copies the versions to the run's storage with each checkpoint; where
+            # the workers leave no room there, on another node: it would wait for that room for ever.
+            scheduling_strategy=NodeAffinitySchedulingStrategy(
+                ray.get_runtime_context().get_node_id(), soft=True, _spill_on_unavailable=True
+            ),
         )
         .remote(encode, settings, str(folder), keep)
     )

@@ -17,6 +17,7 @@ from encoders import Asked, Turn, weights
 from ray import cloudpickle
 from ray.cluster_utils import Cluster
 from ray.exceptions import ObjectLostError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ray_atr.knowledge.actor import ActorHost, start_knowledge_base
 from ray_atr.knowledge.base import BaseSettings
@@ -26,9 +27,15 @@ from ray_atr.runtime import NAMESPACE
 # A dead process refuses at once, so a dead node is found in two seconds; a live one has as long to answer as ever, or a
 # busy machine would lose its living nodes.
 HEALTH = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
-# No CPUs: what needs one runs on the other node.
-HEAD = {"num_cpus": 0, "include_dashboard": False, "dashboard_agent_listen_port": None, "_system_config": HEALTH}
+HEAD = {"num_cpus": 1, "include_dashboard": False, "dashboard_agent_listen_port": None, "_system_config": HEALTH}
 STORE = {"object_store_memory": 80 << 20}
+
+
+@ray.remote(num_cpus=0.75)
+class Worker:
+    """Takes what a training worker does of its node, so that the base has no room beside it."""
+
+    def ready(self) -> None: ...
 
 
 def main(folder: Path) -> None:
@@ -37,6 +44,9 @@ def main(folder: Path) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={**HEAD, **STORE})
     doomed = cluster.add_node(num_cpus=1, **STORE)
     ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False)
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    trainer = Worker.options(scheduling_strategy=here).remote()
+    ray.get(trainer.ready.remote())
     gate = folder / "go"
     gate.touch()
     host = start_knowledge_base("killed", Turn(gate=str(gate)), BaseSettings(prototypes=5), folder / "base", num_cpus=1)
