@@ -129,8 +129,11 @@ class Agenda:
 
 
 def status_of(trial: TrialFolder) -> str:
-    """A trial's status; a result is what makes it finished."""
-    return FINISHED if trial.is_finished else str(trial.describe()["status"])
+    """A trial's status; a result, not what its description says, is what makes it finished."""
+    if trial.is_finished:
+        return FINISHED
+    status = str(trial.describe()["status"])
+    return PENDING if status == FINISHED else status
 
 
 def recorded_points(run: RunFolder, *, without_seed: bool) -> list[Point]:

@@ -11,9 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny import make_data, tiny
 
+from ray_atr.knowledge.base import load
 from ray_atr.run_folder import STOPPED, RunFolder, read_json
 from ray_atr.space import Space
 from ray_atr.sweep import ConsoleProgress, Goal, OptunaSearch, Plan, RandomSearch, sweep
@@ -143,12 +145,23 @@ def test_out_of_time_leaves_trials_to_go_on_with(home: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(280)
 @pytest.mark.usefixtures("ray_session")
 def test_trials_workers_readers_and_knowledge_bases_share_two_cores(home: Path) -> None:
+    """Each trial has a base of its own, all share the cached features, and nothing waits for a CPU that never comes free."""
+    from ray.util import list_named_actors
+
     ask = {"objective.knowledge": "ask", "objective.knowledge.prototypes": 4, "objective.knowledge.refresh_lag": 2}
-    run = new_run(home, "ask", scaling__workers=1, train__epochs=1, **ask)
-    points = [{"objective.knowledge.neighbours": neighbours} for neighbours in (1, 2)]
-    assert len(sweep(run, points, home, concurrency=2, say=quiet).finished) == 2
+    run = new_run(home, "ask", scaling__workers=1, train__epochs=2, **ask)
+    assert len(sweep(run, [{"seed": 0}, {"seed": 1}], home, concurrency=2, say=quiet).finished) == 2
+    bases = [load(trial.folder / "knowledge" / "v000002") for trial in run.trials()]
+    assert not np.allclose(bases[0].audio, bases[1].audio)
+    for trial in run.trials():
+        assert [row["knowledge/version"] for row in trial.epochs()] == [1, 2]
+    caches = [folder for folder in (home / "data" / "features").iterdir() if folder.is_dir()]
+    assert len(caches) == 1
+    left = [actor["name"] for actor in list_named_actors(all_namespaces=True) if actor["name"].startswith("knowledge-")]
+    assert left == []
 
 
 @pytest.mark.slow
