@@ -18,9 +18,10 @@ Weights = Mapping[str, torch.Tensor]
 
 
 class ParallelEncoder:
-    """`SourceEncoder`'s entries, bit for bit, from several processes that each encode some of the blocks.
+    """`SourceEncoder`'s entries from several processes that each encode some of the blocks, on as many threads as CPUs.
 
-    cpus, gpus  of one of them. The weights go through the object store once.
+    cpus, gpus  of one of them. The weights go through the object store once. Bit for bit the entries of one process with as
+                many threads: another number of them adds in another order.
     """
 
     def __init__(self, encoder: SourceEncoder, encoders: int, cpus: float, gpus: float) -> None:
@@ -35,7 +36,7 @@ class ParallelEncoder:
         encoded = blocks.map_batches(
             _BlockEncoder,  # type: ignore[arg-type]
             # In a list: a bare reference would be resolved into every task's own arguments.
-            fn_constructor_args=(self.encoder, [reference]),
+            fn_constructor_args=(self.encoder, [reference], max(1, int(self.cpus))),
             batch_size=1,
             compute=ray.data.ActorPoolStrategy(size=min(self.encoders, num_blocks)),
             num_cpus=self.cpus,
@@ -52,7 +53,8 @@ class ParallelEncoder:
 class _BlockEncoder:
     """One of the processes: opens the source once, then encodes the blocks that it is given."""
 
-    def __init__(self, encoder: SourceEncoder, boxed: list[Any]) -> None:
+    def __init__(self, encoder: SourceEncoder, boxed: list[Any], threads: int) -> None:
+        torch.set_num_threads(threads)
         self.encoder, self.weights = encoder, ray.get(boxed[0])
 
     def __call__(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

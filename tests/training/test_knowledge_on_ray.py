@@ -41,7 +41,7 @@ def test_several_encoders_give_the_entries_of_one_bit_for_bit(home: Path) -> Non
     assert one.num_blocks == 3
     several = ParallelEncoder(one, encoders=2, cpus=0.0, gpus=0.0)(weights)
     threads = torch.get_num_threads()
-    # As many threads as a process of Ray has: another number adds in another order.
+    # As many as an encoder takes: another number adds in another order.
     torch.set_num_threads(1)
     alone = one(weights)
     torch.set_num_threads(threads)
