@@ -96,6 +96,9 @@ class ScalingSettings(Settings):
     workers: int = setting(1, "training workers of one trial; 0: train in the trial's own process", at_least=0)
     cpus_per_worker: float = setting(1.0, "CPUs of one worker", above=0)
     gpus_per_worker: float = setting(0.0, "GPUs of one worker, may be a share of one", at_least=0)
+    ray_data: bool = setting(
+        True, "stream cached features through Ray Data's tasks; false: the trainer reads them, for trials of seconds"
+    )
     max_failures: int = setting(1, "times a trial's workers are restarted from the last checkpoint", at_least=0)
     encoders: int = setting(
         0,

@@ -91,7 +91,16 @@ def _train_in_worker(config: dict[str, Any], report: Any) -> None:
         prepared = prepare(experiment, Path(config["home"]), use_ray=False, say=lambda message: None)
         group, make_host = worker_group(experiment), ray_host if ray.is_initialized() else None
         with on_this_node(folder) as (local, mirror):
-            train(experiment, prepared, local, report, group, make_host=make_host, mirror=mirror)
+            train(
+                experiment,
+                prepared,
+                local,
+                report,
+                group,
+                use_ray_data=experiment.scaling.ray_data,
+                make_host=make_host,
+                mirror=mirror,
+            )
     except (ValueError, NonFiniteError) as error:
         # Trying again would end the same way, so this ends the trial instead of counting as a worker that died.
         write_error(folder, str(error))
