@@ -33,5 +33,9 @@ def shared_data() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not os.environ.get("RAY_ATR_LONG_TESTS"):
+        for item in items:
+            if "long" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="takes minutes: set RAY_ATR_LONG_TESTS=1 to run it"))
     # Fast tests first, so that a broken formula shows before Ray has even started.
     items.sort(key=lambda item: ("ray" in item.keywords, "slow" in item.keywords))
