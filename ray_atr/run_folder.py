@@ -19,7 +19,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,9 @@ from ray_atr.storage import Location, StorageError, folders_in, is_there, locate
 
 Status = str
 PENDING, RUNNING, FINISHED, FAILED, STOPPED = "pending", "running", "finished", "failed", "stopped"
+
+LAST, BEST = "last", "best"
+"""A trial's checkpoints: all that it takes to go on, and the retriever of the best validation epoch."""
 
 
 def write_json(path: Location, content: Any) -> None:
@@ -138,10 +141,15 @@ class TrialFolder:
                 "val": evaluation_metrics(best),
                 "last": evaluation_metrics(rows[-1] if rows else {}),
                 "test": {name[len("test/") :]: value for name, value in final.items() if name.startswith("test/")},
-                "train_seconds": rows[-1].get("seconds/train") if rows else None,
+                "train_seconds": train_seconds(rows),
             },
         )
-        self.update(status=FINISHED, error=None, train_seconds=rows[-1].get("seconds/train") if rows else None)
+        self.update(status=FINISHED, error=None, train_seconds=train_seconds(rows))
+
+
+def train_seconds(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Seconds of training by the end of the last recorded epoch; None where there is none."""
+    return rows[-1].get("seconds/train") if rows else None
 
 
 def evaluation_metrics(row: Mapping[str, Any]) -> dict[str, Any]:

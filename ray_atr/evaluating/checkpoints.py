@@ -14,10 +14,9 @@ from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.saved import SETTINGS_FILE
 from ray_atr.override import flatten, override
-from ray_atr.run_folder import RunFolder, TrialFolder
+from ray_atr.run_folder import BEST, RunFolder, TrialFolder
 from ray_atr.settings import refuse
 
-BEST = "best"
 NOT_DECIDING = ("seed", "scaling.", "tracking.", "evaluation.", "train.checkpoint_every_steps")
 
 

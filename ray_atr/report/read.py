@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from ray_atr.run_folder import CHOICES, FINISHED, SHORT_NAMES, RunFolder, TrialFolder, joined, read_json
+from ray_atr.run_folder import CHOICES, FINISHED, SHORT_NAMES, RunFolder, TrialFolder, joined, read_json, train_seconds
 from ray_atr.storage import Location
 
 NOISE = "data.noise.ratio"
@@ -148,7 +148,7 @@ def _row(
     else:
         metrics = next((epoch for epoch in reversed(epochs) if any("recall" in name for name in epoch)), {})
         row["measured_on"] = SO_FAR
-        row["train_seconds"] = epochs[-1].get("seconds/train") if epochs else None
+        row["train_seconds"] = train_seconds(epochs)
     row |= dict(_metrics(metrics))
     row |= _cost(epochs)
     row |= {

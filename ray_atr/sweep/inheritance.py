@@ -14,10 +14,10 @@ from typing import Any
 
 from ray_atr.experiment import Experiment
 from ray_atr.override import override
-from ray_atr.run_folder import TrialFolder, read_json, write_json
+from ray_atr.run_folder import BEST, LAST, TrialFolder, read_json, write_json
 from ray_atr.storage import is_there, write_text
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
-from ray_atr.training.loop import BEST, LAST, deciding_settings
+from ray_atr.training.loop import deciding_settings
 
 PERTURBED_FILE = "perturbed.json"
 NAME_FILE = "trial"

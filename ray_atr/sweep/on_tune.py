@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_atr.experiment import Experiment
-from ray_atr.run_folder import FAILED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder
+from ray_atr.run_folder import FAILED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder, train_seconds
 from ray_atr.storage import is_there
 from ray_atr.sweep.agenda import Agenda
 from ray_atr.sweep.listener import SweepListener
@@ -163,7 +163,7 @@ def _recorder(run: RunFolder, listeners: Sequence[SweepListener], is_over: Calla
                 # Not stopped for what it reached: a resumed sweep goes on with it.
                 folder.update(status=PENDING)
             else:
-                folder.update(status=STOPPED, train_seconds=_seconds(folder))
+                folder.update(status=STOPPED, train_seconds=train_seconds(folder.epochs()))
                 for listener in listeners:
                     listener.trial_stopped(folder)
 
@@ -183,11 +183,6 @@ def _own_metrics(result: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value for name, value in result.items() if name in own or ("/" in name and not name.startswith("config"))
     }
-
-
-def _seconds(folder: TrialFolder) -> float | None:
-    rows = folder.epochs()
-    return rows[-1].get("seconds/train") if rows else None
 
 
 def _error_of(folder: TrialFolder, trial: Any) -> str:

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from ray_atr.experiment import Experiment
 from ray_atr.override import flatten, override
-from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, evaluation_metrics, trial_name, write_json
+from ray_atr.run_folder import (
+    FAILED,
+    FINISHED,
+    PENDING,
+    RUNNING,
+    STOPPED,
+    evaluation_metrics,
+    train_seconds,
+    trial_name,
+    write_json,
+)
 from ray_atr.settings import nearest
 from ray_atr.storage import Location, is_there, make_folder, write_text
 from ray_atr.tracking.names import COMMAND_TAG, OVERRIDES_TAG, STOPPED_TAG, SWEEP_TAG, TRIAL_TAG
@@ -105,7 +115,6 @@ def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
     epochs = [rows[step] for step in sorted(rows)]
     make_folder(trial)
     write_text(trial / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in epochs))
-    seconds = epochs[-1].get("seconds/train") if epochs else None
     if "best_epoch" in run.data.metrics:
         write_json(trial / "result.json", _result(run.data.metrics, final, epochs))
     write_json(
@@ -116,7 +125,7 @@ def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
             "overrides": overrides,
             "status": STOPPED if STOPPED_TAG in run.data.tags else STATUS[run.info.status],
             "error": run.data.tags.get("error"),
-            "train_seconds": seconds,
+            "train_seconds": train_seconds(epochs),
         },
     )
 
@@ -131,7 +140,7 @@ def _result(
         "last": evaluation_metrics(last),
         "test": dict(final["test"]),
         "clean_share": last.get("train/clean_share"),
-        "train_seconds": last.get("seconds/train"),
+        "train_seconds": train_seconds(epochs),
     }
 
 

@@ -16,13 +16,12 @@ from mlflow.pyfunc import PythonModel
 from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 
 import ray_atr
-from ray_atr.run_folder import RunFolder, TrialFolder, read_json
+from ray_atr.run_folder import BEST, RunFolder, TrialFolder, read_json
 from ray_atr.settings import nearest, refuse
 from ray_atr.storage import Location, fetched, folders_in
 from ray_atr.tracking.store import Store, store_of
 from ray_atr.tracking.tracker import Tracker, upload
 
-BEST = "best"
 PACKAGES = (
     "torch",
     "torchaudio",

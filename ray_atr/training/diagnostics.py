@@ -12,13 +12,12 @@ from torch import Tensor
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives import Embeddings, Scheme, metric_scalars
 from ray_atr.objectives.diagnostics import alignment_direction_error, weight_distance
+from ray_atr.run_folder import LAST
 from ray_atr.settings import refuse
 from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.step import StepInput
 from ray_atr.training.texts import TextBatcher
-
-LAST = "last"
 
 
 @torch.no_grad()

@@ -23,6 +23,7 @@ import torch
 from filelock import FileLock
 from tokenizers import Tokenizer
 
+from ray_atr.data.audio import FrontEnd
 from ray_atr.data.cache import ensure_features, write_aside, write_rows
 from ray_atr.data.caption_vectors import KEYS_FILE, PART, Caption, in_key_order, part_file
 from ray_atr.data.features import MANIFEST_FILE, open_features
@@ -132,18 +133,23 @@ def encodes_once(experiment: Experiment, kind: str) -> bool:
     return tower.adapt.is_frozen and kind not in why_encoded_anew(experiment)
 
 
+def ensure_log_mel(data: str, front_end: FrontEnd, home: Path, *, use_ray: bool, say: Say) -> Path:
+    """The folder of a data set's log-mel frames, made now where it is absent."""
+    return ensure_features(
+        data,
+        front_end,
+        home / "data" / "features",
+        use_ray=use_ray,
+        progress=lambda done, total: say(f"log-mel features {done:,} of {total:,} clips"),
+    )
+
+
 def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
     """A feature folder of the data set that holds one vector a clip, encoded now where it is absent."""
     manifest, front_end = read_manifest(data), tower.experiment.model.audio.front_end
 
     def encode(folder: Path, built: Any) -> dict[str, Any]:
-        features = ensure_features(
-            data,
-            front_end,
-            tower.home / "data" / "features",
-            use_ray=tower.use_ray,
-            progress=lambda done, total: tower.say(f"log-mel features {done:,} of {total:,} clips"),
-        )
+        features = ensure_log_mel(data, front_end, tower.home, use_ray=tower.use_ray, say=tower.say)
         splits = json.loads((features / MANIFEST_FILE).read_text())["splits"]
         jobs = [
             ClipJob(features, split, file["file"], first, file["num_rows"])

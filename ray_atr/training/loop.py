@@ -25,6 +25,7 @@ from ray_atr.models.retriever import Retriever, build_retriever, metric_argument
 from ray_atr.objectives import Embeddings
 from ray_atr.objectives.knowledge.based import Based
 from ray_atr.override import flatten
+from ray_atr.run_folder import BEST, LAST
 from ray_atr.training.checkpoint import (
     STATE_FILE,
     load_checkpoint,
@@ -44,8 +45,6 @@ from ray_atr.training.validation import evaluate_split, split_exists
 
 Report = Callable[[dict[str, Any]], None]
 """Called by every worker with one epoch's metrics; the first worker's are kept."""
-
-LAST, BEST = "last", "best"
 
 
 @dataclass

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from ray_atr.data.cache import ensure_features, write_aside
+from ray_atr.data.cache import write_aside
 from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.data.plan import check_batch_size
 from ray_atr.data.shards import Manifest, open_folder, read_captions, read_manifest
@@ -29,6 +29,7 @@ from ray_atr.training.encode_once import (
     FrozenTower,
     encodes_once,
     ensure_audio_vectors,
+    ensure_log_mel,
     ensure_text_vectors,
     why_encoded_anew,
 )
@@ -117,13 +118,8 @@ class Inputs:
         """The data set's features, made now where they are absent: log-mel frames, or the frozen audio tower's vectors."""
         if is_encoded:
             return ensure_audio_vectors(self.frozen("audio"), data)
-        return ensure_features(
-            data,
-            self.experiment.model.audio.front_end,
-            self.home / "data" / "features",
-            use_ray=self.use_ray,
-            progress=lambda done, total: self.say(f"log-mel features {done:,} of {total:,} clips"),
-        )
+        front_end = self.experiment.model.audio.front_end
+        return ensure_log_mel(data, front_end, self.home, use_ray=self.use_ray, say=self.say)
 
     def frozen(self, kind: str) -> FrozenTower:
         """The audio or text tower, to encode with."""

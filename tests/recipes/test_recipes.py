@@ -18,8 +18,9 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.objectives import PRESETS
 from ray_atr.override import flatten, override
 from ray_atr.recipes import RECIPES
+from ray_atr.run_folder import BEST
 from ray_atr.sweep_script import choose_recipe
-from ray_atr.training.loop import BEST, train
+from ray_atr.training.loop import train
 from ray_atr.training.prepare import check_inputs, prepare
 
 OF_PAPERS = [name for name in RECIPES if name != "quickstart"]

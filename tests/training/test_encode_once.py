@@ -23,9 +23,10 @@ from ray_atr.models.encoded import EncodedText
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.tower import pad_tokens
 from ray_atr.override import override
+from ray_atr.run_folder import BEST, LAST
 from ray_atr.training import encode_once
 from ray_atr.training.checkpoint import load_checkpoint
-from ray_atr.training.loop import BEST, LAST, train
+from ray_atr.training.loop import train
 from ray_atr.training.prepare import Prepared, prepare
 
 FROZEN = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}

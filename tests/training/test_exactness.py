@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from tiny import make_data, tiny
+from tiny import make_data, prepared_for, tiny
 from torch.nn import functional
 
 from ray_atr.data.captions import TrainingCaptions
@@ -24,11 +24,12 @@ from ray_atr.models.retriever import Retriever, build_retriever, metric_argument
 from ray_atr.objectives import PRESETS
 from ray_atr.objectives.knowledge.based import Based
 from ray_atr.override import flatten, override
+from ray_atr.run_folder import LAST
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge import SourceEncoder
-from ray_atr.training.loop import LAST, train
-from ray_atr.training.prepare import Prepared, prepare
+from ray_atr.training.loop import train
+from ray_atr.training.prepare import Prepared
 from ray_atr.training.step import StepInput, StepResult, as_draw, training_step
 from ray_atr.training.texts import TextBatcher
 
@@ -53,10 +54,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("home")
     make_data(folder / "tones")
     return folder
-
-
-def prepared_for(experiment: Experiment, home: Path) -> Prepared:
-    return prepare(experiment, home, use_ray=False, say=lambda message: None)
 
 
 def recall_of(experiment: Experiment, prepared: Prepared, retriever: Retriever, ids: list[str], folder: Path) -> Recall:

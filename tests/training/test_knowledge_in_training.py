@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import make_data, tiny
+from tiny import make_data, prepared_for, tiny
 
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
-from ray_atr.experiment import Experiment
 from ray_atr.knowledge.base import Entries, base_settings, build
 from ray_atr.knowledge.recall import BaseRecall, make_recall
 from ray_atr.knowledge.refreshing import KnowledgeBase
@@ -22,7 +21,6 @@ from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.knowledge import SourceEncoder
 from ray_atr.training.loop import train
-from ray_atr.training.prepare import Prepared, prepare
 from ray_atr.training.probe import BaseProbe
 
 KNOWLEDGE = "objective.knowledge"
@@ -35,10 +33,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("home")
     make_data(folder / "tones")
     return folder
-
-
-def prepared_for(experiment: Experiment, home: Path) -> Prepared:
-    return prepare(experiment, home, use_ray=False, say=lambda message: None)
 
 
 def run(home: Path, folder: Path, **changes: Any) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:

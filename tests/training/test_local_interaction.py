@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from tiny import make_data, tiny
+from tiny import make_data, prepared_for, tiny
 
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
@@ -26,7 +26,7 @@ from ray_atr.override import flatten, override
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.local import TokenShare, check_interaction, retrieve_locally
 from ray_atr.training.loop import train
-from ray_atr.training.prepare import Prepared, prepare
+from ray_atr.training.prepare import Prepared
 from ray_atr.training.step import StepInput, training_step
 from ray_atr.training.texts import TextBatcher
 
@@ -39,10 +39,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("home")
     make_data(folder / "tones")
     return folder
-
-
-def prepared_for(experiment: Experiment, home: Path) -> Prepared:
-    return prepare(experiment, home, use_ray=False, say=lambda message: None)
 
 
 def retriever_of(experiment: Experiment, prepared: Prepared) -> Retriever:

@@ -15,10 +15,10 @@ from tiny import make_data, tiny
 
 from ray_atr.models.retriever import Retriever
 from ray_atr.report import write_report
-from ray_atr.run_folder import RunFolder
+from ray_atr.run_folder import LAST, RunFolder
 from ray_atr.storage import StorageError, folders_in
 from ray_atr.training.checkpoint import load_checkpoint
-from ray_atr.training.loop import LAST, train
+from ray_atr.training.loop import train
 from ray_atr.training.mirror import on_this_node
 from ray_atr.training.prepare import Prepared, prepare
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from tiny import make_data, tiny
 
+from ray_atr.run_folder import LAST
 from ray_atr.training import loop
 from ray_atr.training.checkpoint import load_checkpoint
-from ray_atr.training.loop import LAST, train
+from ray_atr.training.loop import train
 from ray_atr.training.prepare import check_inputs, prepare
 
 

@@ -13,6 +13,7 @@ from ray_atr.data.schema import Clip
 from ray_atr.data.shards import write_clips
 from ray_atr.experiment import Experiment
 from ray_atr.override import override
+from ray_atr.training.prepare import Prepared, prepare
 
 SAMPLE_RATE = 16_000
 NOTES = ("a low", "a middle", "a high", "a very high")
@@ -69,3 +70,8 @@ def tiny(data: Path, **changes: Any) -> Experiment:
             **{path.replace("__", "."): value for path, value in changes.items()},
         },
     )
+
+
+def prepared_for(experiment: Experiment, home: Path) -> Prepared:
+    """The experiment's inputs, made in this process without a word."""
+    return prepare(experiment, home, use_ray=False, say=lambda message: None)
