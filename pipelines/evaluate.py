@@ -5,14 +5,14 @@
     uv run python pipelines/evaluate.py --checkpoint runs/a0 runs/a1 --baseline runs/b0 runs/b1 --out runs/a_against_b
 
 A checkpoint is a trial's folder, a run of one trial, or a folder that `Retriever.save_pretrained` wrote; several are seeds of
-one experiment. The results are a JSON, a Markdown and an HTML file, and every query's scores, in one new folder.
+one experiment. Folders may be URLs (`s3://...`). The results are a JSON, a Markdown and an HTML file, and every query's scores,
+in one new folder.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -29,14 +29,14 @@ from ray_atr.evaluating.encoding import Encoding
 class Options:
     """Evaluate saved retrievers."""
 
-    checkpoint: Annotated[tuple[Path, ...], tyro.conf.arg(help="what to evaluate; several: seeds of one experiment")]
+    checkpoint: Annotated[tuple[str, ...], tyro.conf.arg(help="what to evaluate; several: seeds of one experiment")]
     options: tyro.conf.OmitArgPrefixes[EvaluationOptions] = field(default_factory=EvaluationOptions)
     encoding: tyro.conf.OmitArgPrefixes[Encoding] = field(default_factory=Encoding)
     baseline: Annotated[
-        tuple[Path, ...],
+        tuple[str, ...],
         tyro.conf.arg(help="what to compare it with: checkpoints, or the folder of an earlier evaluation"),
     ] = ()
-    out: Annotated[Path | None, tyro.conf.arg(help="folder to make (default: runs/evaluate-<time>)")] = None
+    out: Annotated[str | None, tyro.conf.arg(help="folder or URL to make (default: runs/evaluate-<time>)")] = None
 
 
 def main() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from ray_atr.models.saved import SETTINGS_FILE
 from ray_atr.override import flatten, override
 from ray_atr.run_folder import BEST, RunFolder, TrialFolder
 from ray_atr.settings import refuse
+from ray_atr.storage import Location, is_local, is_there, locate
 
 NOT_DECIDING = ("seed", "scaling.", "tracking.", "evaluation.", "train.checkpoint_every_steps")
 
@@ -24,7 +24,7 @@ NOT_DECIDING = ("seed", "scaling.", "tracking.", "evaluation.", "train.checkpoin
 class Checkpoint:
     """A retriever's folder, and the trial it is the best epoch of where it lies in one."""
 
-    folder: Path
+    folder: Location
     trial: TrialFolder | None = None
 
     @property
@@ -36,7 +36,7 @@ class Checkpoint:
         return f"{self.run_folder.name}: {content['name']}" if content["overrides"] else self.run_folder.name
 
     @property
-    def run_folder(self) -> Path:
+    def run_folder(self) -> Location:
         """The run folder of its trial: RUN/trials/TRIAL/best."""
         return self.folder.parents[2]
 
@@ -79,17 +79,17 @@ class Checkpoint:
             return False
 
 
-def find_checkpoint(path: str | Path) -> Checkpoint:
-    """The checkpoint of a retriever's folder, a trial's folder, or the folder of a run with one trial.
+def find_checkpoint(path: str | Location) -> Checkpoint:
+    """The checkpoint of a retriever's folder, a trial's folder, or the folder of a run with one trial; each may be a URL.
 
     Raises ValueError where there is none, naming the trials of a run that has several.
     """
-    folder = Path(path).expanduser().resolve()
-    if not folder.is_dir():
+    folder = locate(path)
+    if is_local(folder) and not folder.is_dir():
         raise refuse("checkpoint", str(path), "an existing folder: a saved retriever, or a trial of a run")
-    if (folder / SETTINGS_FILE).is_file():
+    if is_there(folder / SETTINGS_FILE):
         return Checkpoint(folder, _trial_at(folder.parent) if folder.name == BEST else None)
-    if (folder / "sweep.json").is_file():
+    if is_there(folder / "sweep.json"):
         trials = [trial.trial_id for trial in RunFolder.open(folder).trials()]
         if len(trials) != 1:
             names = ", ".join(f"trials/{trial}" for trial in trials[:4]) + (", ..." if len(trials) > 4 else "")
@@ -98,13 +98,13 @@ def find_checkpoint(path: str | Path) -> Checkpoint:
     trial = _trial_at(folder)
     if trial is None:
         raise refuse("checkpoint", str(path), f"a folder with a {SETTINGS_FILE}, or the folder of a trial or run")
-    if not (folder / BEST / SETTINGS_FILE).is_file():
+    if not is_there(folder / BEST / SETTINGS_FILE):
         raise refuse("checkpoint", str(path), f"a trial with a saved retriever; {BEST}/ is not there yet")
     return Checkpoint(folder / BEST, trial)
 
 
-def _trial_at(folder: Path) -> TrialFolder | None:
-    is_trial = (folder / "trial.json").is_file() and (folder.parent.parent / "sweep.json").is_file()
+def _trial_at(folder: Location) -> TrialFolder | None:
+    is_trial = is_there(folder / "trial.json") and is_there(folder.parent.parent / "sweep.json")
     return TrialFolder(folder) if is_trial else None
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.models.saved import whole_folder
 from ray_atr.runtime import code_version, home
 from ray_atr.settings import Settings, refuse, setting
+from ray_atr.storage import Location, folders_in, is_there, locate, sent
 
 SCORES_FILE = "scores-{}.npz"
 FACTS_FILE = "evaluation.json"
@@ -61,25 +63,26 @@ class EvaluationOptions(Settings):
 class Evaluated:
     """Where the results lie, the page they were written from, and the MLflow run (None: switched off, or away)."""
 
-    folder: Path
+    folder: Location
     page: Page
     mlflow_run: str | None
 
 
 def evaluate(
-    checkpoints: Sequence[str | Path],
+    checkpoints: Sequence[str | Location],
     options: EvaluationOptions,
     *,
-    baseline: Sequence[str | Path] = (),
+    baseline: Sequence[str | Location] = (),
     encoding: Encoding | None = None,
-    out: Path | None = None,
+    out: str | Location | None = None,
     progress: Progress | None = None,
     say: Say = print,
 ) -> Evaluated:
     """Evaluate a checkpoint, or the mean of several that differ in their seed, and compare it with a baseline.
 
     `baseline` are checkpoints too, or one folder of an earlier evaluation of the same split. `out` is a new folder
-    (default: `runs/evaluate-<time>`). Raises ValueError for bad input before anything is encoded or written.
+    (default: `runs/evaluate-<time>`). All of them may be URLs. Raises ValueError for bad input before anything is encoded or
+    written.
     """
     encoding = encoding or Encoding()
     found = [find_checkpoint(path) for path in checkpoints]
@@ -92,7 +95,7 @@ def evaluate(
     questions = pose_questions(
         manifest, options.split, options.languages, relevance=options.relevance, max_captions=options.max_captions
     )
-    stored = _stored_scores(Path(baseline[0]), manifest, options) if earlier else []
+    stored = _stored_scores(locate(baseline[0]), manifest, options) if earlier else []
 
     def model(checkpoint: Checkpoint) -> tuple[Embedded, Scored]:
         embedded = _embed(checkpoint, questions, encoding, progress)
@@ -109,7 +112,7 @@ def evaluate(
         questions.captions,
         runs,
         baseline=compared_with,
-        compared=(_names([Path(path).name for path in baseline], others), _names([], found)),
+        compared=(_names([locate(path).name for path in baseline], others), _names([], found)),
         clip_ids=questions.clip_ids,
         listen=questions.listen,
         draws=options.draws,
@@ -117,7 +120,7 @@ def evaluate(
         seed=options.seed,
         notes=[*questions.notes, *_warnings(found, questions)],
     )
-    with whole_folder(folder) as aside:
+    with _new_content(folder) as aside:
         write_page(page, aside)
         for number, run in enumerate(runs):
             np.savez(aside / SCORES_FILE.format(number), **to_arrays(run.samples))  # type: ignore[arg-type]
@@ -136,12 +139,24 @@ def _data_folder(data: str, checkpoint: Checkpoint, say: Say) -> str:
     return str(ensure_soundscapes(settings, home() / "data", say=say))
 
 
-def _new_folder(out: Path | None) -> Path:
-    folder = out.expanduser().resolve() if out else home() / "runs" / f"evaluate-{time.strftime('%Y%m%d-%H%M%S')}"
-    if folder.is_dir() and any(folder.iterdir()):
+def _new_folder(out: str | Location | None) -> Location:
+    folder = locate(out) if out else home() / "runs" / f"evaluate-{time.strftime('%Y%m%d-%H%M%S')}"
+    if folders_in(folder):
         raise refuse("out", str(folder), "a new or empty folder")
-    require_writable(folder)
+    if isinstance(folder, Path):
+        require_writable(folder)
     return folder
+
+
+@contextlib.contextmanager
+def _new_content(folder: Location) -> Iterator[Path]:
+    """A folder on this machine to write into, whose files appear in `folder` once all of them are written."""
+    if isinstance(folder, Path):
+        with whole_folder(folder) as aside:
+            yield aside
+        return
+    with sent(folder) as aside:
+        yield aside
 
 
 def _embed(checkpoint: Checkpoint, questions: Questions, encoding: Encoding, progress: Progress | None) -> Embedded:
@@ -181,7 +196,7 @@ def _embed(checkpoint: Checkpoint, questions: Questions, encoding: Encoding, pro
         for place, language in enumerate(questions.class_sentences)
     }
     zero_shot = ZeroShot(classes, questions.classes, questions.labels) if classes else None
-    return Embedded(audio, text, plan_metric(Retriever.from_pretrained(checkpoint.folder)), zero_shot)
+    return Embedded(audio, text, plan_metric(Retriever.from_pretrained(str(checkpoint.folder))), zero_shot)
 
 
 def _scattered(values: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
@@ -196,11 +211,11 @@ def _device() -> str | None:
     return "cuda" if torch.cuda.is_available() else None
 
 
-def _is_evaluation(paths: Sequence[str | Path]) -> bool:
-    return len(paths) == 1 and (Path(paths[0]) / SCORES_FILE.format(0)).is_file()
+def _is_evaluation(paths: Sequence[str | Location]) -> bool:
+    return len(paths) == 1 and is_there(locate(paths[0]) / SCORES_FILE.format(0))
 
 
-def _stored_scores(folder: Path, manifest: Manifest, options: EvaluationOptions) -> list[Samples]:
+def _stored_scores(folder: Location, manifest: Manifest, options: EvaluationOptions) -> list[Samples]:
     """The scores of an earlier evaluation. ValueError where it was of other data; other captions are found out later."""
     facts = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))["facts"]
     if (facts[HASH_FACT], facts["split"]) != (manifest.hash[:HASH_DIGITS], options.split):
@@ -208,8 +223,9 @@ def _stored_scores(folder: Path, manifest: Manifest, options: EvaluationOptions)
             "baseline", str(folder), f"an evaluation of split {options.split} of {manifest.name}, as it is now"
         )
     scores: list[Samples] = []
-    while (file := folder / SCORES_FILE.format(len(scores))).is_file():
-        with np.load(file) as arrays:
+    while is_there(file := folder / SCORES_FILE.format(len(scores))):
+        # Opened by ourselves, since numpy knows no URLs.
+        with file.open("rb") as stream, np.load(stream) as arrays:
             scores.append(from_arrays(arrays))
     return scores
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ray_atr.evaluation.page import Page
 from ray_atr.experiment import Experiment, TrackingSettings
+from ray_atr.storage import Location, fetched
 from ray_atr.tracking import store_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ MAX_PARAM = 6000
 METRICS_AT_ONCE = 800
 
 
-def track_evaluation(folder: Path, page: Page, experiment: Experiment | None, say: Callable[[str], None]) -> str | None:
+def track_evaluation(
+    folder: Location, page: Page, experiment: Experiment | None, say: Callable[[str], None]
+) -> str | None:
     """Log facts, metrics, differences to the baseline and the folder's files; the run id, or None where MLflow is away.
 
     The store is that of the run folder, as for a sweep. Results stay in the folder whatever happens here.
@@ -44,7 +46,8 @@ def track_evaluation(folder: Path, page: Page, experiment: Experiment | None, sa
         metrics = [*_metrics(page.metrics), *_metrics({f"difference/{k}": d.value for k, d in page.comparison.items()})]
         for start in range(0, len(metrics), METRICS_AT_ONCE):
             client.log_batch(run_id, metrics=metrics[start : start + METRICS_AT_ONCE])
-        client.log_artifacts(run_id, str(folder), "evaluation")
+        with fetched(folder) as files:
+            client.log_artifacts(run_id, str(files), "evaluation")
         client.set_terminated(run_id)
     except (MlflowException, OSError) as error:
         say(f"MLflow at {store.uri}: {' '.join(str(error).split())[:200]}; results are in {folder}")

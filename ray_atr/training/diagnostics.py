@@ -4,8 +4,6 @@ another run's. Each costs less than a training step.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
@@ -14,8 +12,10 @@ from ray_atr.objectives import Embeddings, Scheme, metric_scalars
 from ray_atr.objectives.diagnostics import alignment_direction_error, weight_distance
 from ray_atr.run_folder import LAST
 from ray_atr.settings import refuse
+from ray_atr.storage import is_there, locate
 from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint
 from ray_atr.training.group import WorkerGroup
+from ray_atr.training.mirror import CHECKPOINT_FILE, on_this_node
 from ray_atr.training.step import StepInput
 from ray_atr.training.texts import TextBatcher
 
@@ -51,8 +51,9 @@ def metric_state(retriever: Retriever) -> dict[str, float]:
 
 
 def check_other_run(folder: str) -> None:
-    """ValueError where the folder holds no run's last checkpoint."""
-    if not (_last(folder) / STATE_FILE).is_file():
+    """ValueError where the folder, or the URL, holds no run's last checkpoint."""
+    place = locate(folder)
+    if not is_there(place / LAST / STATE_FILE) and not is_there(place / CHECKPOINT_FILE):
         raise refuse("train.distance_to", folder, f"the folder of a trial that has a {LAST}/{STATE_FILE}")
 
 
@@ -62,7 +63,10 @@ class OtherRun:
     def __init__(self, folder: str, retriever: Retriever) -> None:
         """Raises ValueError where the folder holds no checkpoint, or that of a model with other weights."""
         check_other_run(folder)
-        self.weights: dict[str, Tensor] = load_checkpoint(_last(folder))["model"]
+        with on_this_node(locate(folder)) as (local, mirror):
+            if mirror is not None:
+                mirror.fetch(f"{LAST}/")
+            self.weights: dict[str, Tensor] = load_checkpoint(local / LAST)["model"]
         mine, shapes = retriever.state_dict(), {name: value.shape for name, value in self.weights.items()}
         different = sorted(
             name for name in mine.keys() | shapes if name not in mine or shapes.get(name) != mine[name].shape
@@ -76,7 +80,3 @@ class OtherRun:
         """Euclidean distance of the retriever's weights from the other run's."""
         mine = {name: value.detach().cpu() for name, value in retriever.state_dict().items()}
         return weight_distance(mine, self.weights)
-
-
-def _last(folder: str) -> Path:
-    return Path(folder).expanduser() / LAST

@@ -13,11 +13,14 @@ import torch
 from moto.server import ThreadedMotoServer
 from tiny import make_data, tiny
 
-from ray_atr.models.retriever import Retriever
+from ray_atr.evaluating import EvaluationOptions, evaluate
+from ray_atr.evaluating.encoding import Encoding
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.report import write_report
 from ray_atr.run_folder import LAST, RunFolder
 from ray_atr.storage import StorageError, folders_in
 from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.diagnostics import OtherRun
 from ray_atr.training.loop import train
 from ray_atr.training.mirror import on_this_node
 from ray_atr.training.prepare import Prepared, prepare
@@ -87,9 +90,33 @@ def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(s3: ThreadedMotoS
     assert names == {"best", "checkpoint.json", "metrics.jsonl", "objects", "result.json", "trial.json"}
     assert set(json.loads((trial.folder / "checkpoint.json").read_text())["files"]) >= {"last/state.pt"}
     assert Retriever.from_pretrained(str(trial.folder / "best")).settings == experiment.model
+    distance = OtherRun(
+        str(trial.folder), build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=0)
+    )
+    assert all(torch.equal(expected[name], distance.weights[name]) for name in expected)
     paths = write_report("s3://bucket/runs/x")
     assert str(paths.page) == "s3://bucket/runs/x/report/report.html"
     assert "1 of 1 trials finished" in paths.page.read_text()
+
+    evaluated = evaluate(
+        ["s3://bucket/runs/x"],
+        EvaluationOptions(draws=20, mlflow=False),
+        encoding=Encoding(ray="never"),
+        out="s3://bucket/evaluations/x",
+        say=lambda message: None,
+    )
+    assert str(evaluated.folder / "evaluation.html") == "s3://bucket/evaluations/x/evaluation.html"
+    ours = json.loads((evaluated.folder / "evaluation.json").read_text())["metrics"]
+    assert ours["text_to_audio/fra/recall_at_10"] == pytest.approx(reported[-1]["test/text_to_audio/fra/recall_at_10"])
+    again = evaluate(
+        [str(trial.folder)],
+        EvaluationOptions(draws=20, mlflow=False),
+        baseline=["s3://bucket/evaluations/x"],
+        encoding=Encoding(ray="never"),
+        out=tmp_path / "again",
+        say=lambda message: None,
+    )
+    assert {difference.value for difference in again.page.comparison.values()} == {0.0}
 
     s3.stop()
     with pytest.raises(StorageError, match=r"s3://bucket/runs/x/sweep\.json: the storage cannot be used"):
