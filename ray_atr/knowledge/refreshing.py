@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import faiss
 import torch
 from torch import Tensor
 
@@ -52,7 +53,10 @@ class KnowledgeBase:
     def __init__(self, encode: Encode, settings: BaseSettings, folder: Path, *, keep: int = 3) -> None:
         self.encode, self.settings, self.folder, self.keep = encode, settings, Path(folder), max(1, keep)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="knowledge-refresh")
+        # OpenMP's limits are a thread's own: a new one would compute on every core, beside the training it should not disturb.
+        self._executor = ThreadPoolExecutor(
+            1, "knowledge-refresh", initializer=_limit_threads, initargs=(torch.get_num_threads(),)
+        )
         self._futures: dict[int, Future[float]] = {}
         self._open: dict[int, Snapshot] = {}
         self._lock = threading.Lock()
@@ -143,6 +147,11 @@ class KnowledgeBase:
         aside = self.folder / f".{LATEST_FILE}-{os.getpid()}"
         aside.write_text(f"{version}\n")
         os.replace(aside, self.folder / LATEST_FILE)
+
+
+def _limit_threads(count: int) -> None:
+    torch.set_num_threads(count)
+    faiss.omp_set_num_threads(count)
 
 
 class Host(Protocol):
