@@ -10,6 +10,10 @@ import pytest
 
 from ray_atr.runtime import start_ray
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Read when torch is imported. Test processes that each compute on every core wait for each other: half as slow again.
+    os.environ["OMP_NUM_THREADS"] = "1"
+
 SHARED = Path(os.environ.get("RAY_ATR_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
 
@@ -32,10 +36,11 @@ def shared_data() -> Path:
     return folder
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not os.environ.get("RAY_ATR_LONG_TESTS"):
-        for item in items:
-            if "long" in item.keywords:
-                item.add_marker(pytest.mark.skip(reason="takes minutes: set RAY_ATR_LONG_TESTS=1 to run it"))
     # Fast tests first, so that a broken formula shows before Ray has even started.
     items.sort(key=lambda item: ("ray" in item.keywords, "slow" in item.keywords))
+    for item in items:
+        if "ray" in item.keywords:
+            # Of the test processes one alone has a Ray.
+            item.add_marker(pytest.mark.xdist_group("ray"))

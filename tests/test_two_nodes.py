@@ -11,7 +11,7 @@ from tiny import make_data
 
 from ray_atr.run_folder import RunFolder
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

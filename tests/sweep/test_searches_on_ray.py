@@ -71,7 +71,6 @@ def test_stopped_trials_are_recorded_as_such_and_not_repeated(home: Path) -> Non
     assert before.items() <= after.items()
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("ray_session")
 def test_a_population_goes_on_from_its_better_half(home: Path) -> None:
     run = new_run(home, "pbt", train__epochs=5)
@@ -155,7 +154,6 @@ def test_trials_readers_and_knowledge_bases_share_two_cores(home: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long
 @pytest.mark.timeout(280)
 def test_a_killed_driver_leaves_a_sweep_that_goes_on(
     home: Path, tmp_path: Path, request: pytest.FixtureRequest

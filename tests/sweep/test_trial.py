@@ -41,7 +41,7 @@ class Session:
 
 
 def new_trials(home: Path, *rates: float) -> tuple[RunFolder, list[TrialFolder]]:
-    experiment = tiny(make_data(home / "tones"), scaling__workers=0, train__epochs=4)
+    experiment = tiny(make_data(home / "tones"), scaling__workers=0, scaling__ray_data=False, train__epochs=4)
     run = RunFolder.create(home / "run", experiment, {"name": "test"})
     return run, [run.add_trial({"train.learning_rate": rate}) for rate in rates]
 
