@@ -37,6 +37,7 @@ class Options:
     home: Annotated[Path | None, tyro.conf.arg(help="folder for data and runs (default: a temporary one)")] = None
     rounds: Annotated[int, tyro.conf.arg(help="of `loop`")] = 3
     epochs: Annotated[int, tyro.conf.arg(help="of each trial of `loop` and `efficiency`")] = 8
+    validate_every: Annotated[int, tyro.conf.arg(help="epochs, of each trial of `efficiency`")] = 1
     trials: Annotated[int | None, tyro.conf.arg(help="of `efficiency` (16) and `memory` (200)")] = None
     cores: int = 2
 
@@ -91,7 +92,7 @@ def seconds_with_a_worker(experiment: Experiment, home: Path, name: str) -> floa
 
 def measure_efficiency(options: Options, home: Path) -> None:
     """Training seconds of all trials over the wall seconds of the sweep times the cores, Ray's start included."""
-    experiment = quickstart(options.epochs)
+    experiment = quickstart(options.epochs, evaluation__every_epochs=options.validate_every)
     prepare(experiment, home, use_ray=False)
     run = RunFolder.create(home / "runs" / f"efficiency-{time.time():.0f}", experiment, {"name": "bench"})
     began = time.perf_counter()
@@ -101,7 +102,7 @@ def measure_efficiency(options: Options, home: Path) -> None:
     wall = time.perf_counter() - began
     results = [read_json(trial.folder / "result.json") for trial in run.trials()]
     training = sum(one["train_seconds"] for one in results)
-    validation = sum(row["seconds/validation"] for trial in run.trials() for row in trial.epochs())
+    validation = sum(row.get("seconds/validation", 0.0) for trial in run.trials() for row in trial.epochs())
     capacity = wall * options.cores
     print(
         f"{len(result.finished)} trials of {training / len(results):.1f} s, wall {wall:.1f} s: training "

@@ -21,11 +21,10 @@ from ray_atr.run_folder import RunFolder, TrialFolder, write_json
 from ray_atr.runtime import code_version, home
 from ray_atr.settings import nearest, refuse
 from ray_atr.sweep import ConsoleProgress, FixedPoints, Plan, SweepListener, SweepResult, sweep
-from ray_atr.sweep.agenda import Agenda, recorded_points
+from ray_atr.sweep.agenda import recorded_points
 from ray_atr.sweep.describe import best_lines, check_plan, conditions_of, describe_plan
 from ray_atr.sweep.inputs import differences_of_code
 from ray_atr.tracking import Tracker, mlflow_command
-from ray_atr.training.prepare import check_inputs
 
 EXIT_FAILED_TRIALS = 1
 
@@ -110,9 +109,7 @@ def run_sweep_script(
     print(f"run folder: {run.path}")
     for condition in conditions_of(plan):
         print(condition)
-    agenda = Agenda(run, plan, lambda point: check_inputs(override(experiment, point)), retry_failed=retry_failed)
-    progress = ConsoleProgress(agenda.num_trials, experiment.train.epochs, len(agenda.trials) - len(agenda.waiting))
-    listeners: list[SweepListener] = [progress]
+    listeners: list[SweepListener] = [ConsoleProgress(experiment.train.epochs)]
     tracker = (
         Tracker(run.path, experiment_name=experiment.tracking.experiment_name) if experiment.tracking.mlflow else None
     )
@@ -130,19 +127,7 @@ class Tracking(SweepListener):
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
 
-    def trial_started(self, trial: TrialFolder) -> None:
-        self.tracker.update_trial(trial.trial_id)
-
-    def epoch_ended(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
-        self.tracker.update_trial(trial.trial_id)
-
-    def trial_finished(self, trial: TrialFolder) -> None:
-        self.tracker.update_trial(trial.trial_id)
-
-    def trial_stopped(self, trial: TrialFolder) -> None:
-        self.tracker.update_trial(trial.trial_id)
-
-    def trial_failed(self, trial: TrialFolder, error: str) -> None:
+    def trial_changed(self, trial: TrialFolder) -> None:
         self.tracker.update_trial(trial.trial_id)
 
 

@@ -12,16 +12,27 @@ from ray_atr.run_folder import TrialFolder
 class SweepListener:
     """Told of a sweep's events in the driver; trackers and progress displays derive from it."""
 
-    def trial_started(self, trial: TrialFolder) -> None: ...
+    def sweep_started(self, num_trials: int | None, num_ended: int) -> None:
+        """How many trials the sweep has (None: it goes on until its time is over), and how many of them had ended before."""
 
-    def epoch_ended(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None: ...
+    def trial_changed(self, trial: TrialFolder) -> None:
+        """What each of the events below does where it does nothing of its own. The run folder holds what happened."""
 
-    def trial_finished(self, trial: TrialFolder) -> None: ...
+    def trial_started(self, trial: TrialFolder) -> None:
+        self.trial_changed(trial)
+
+    def epoch_ended(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
+        self.trial_changed(trial)
+
+    def trial_finished(self, trial: TrialFolder) -> None:
+        self.trial_changed(trial)
 
     def trial_stopped(self, trial: TrialFolder) -> None:
         """A scheduler ended the trial early."""
+        self.trial_changed(trial)
 
-    def trial_failed(self, trial: TrialFolder, error: str) -> None: ...
+    def trial_failed(self, trial: TrialFolder, error: str) -> None:
+        self.trial_changed(trial)
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,17 @@ from ray_atr.training.prepare import Say
 class ConsoleProgress(SweepListener):
     """A line an epoch that a person can follow: which trial, which epoch, recall so far, time gone and left."""
 
-    num_trials: int | None
-    """None where a search goes on until its time is over."""
     epochs_per_trial: int
-    num_finished_before: int = 0
     say: Say = print
+    num_trials: int | None = None
+    num_ended_before: int = 0
     started: float = field(default_factory=time.monotonic)
     epochs_ended: int = 0
     numbers: dict[str, int] = field(default_factory=dict)
+
+    def sweep_started(self, num_trials: int | None, num_ended: int) -> None:
+        self.num_trials, self.num_ended_before = num_trials, num_ended
+        self.started = time.monotonic()
 
     def trial_started(self, trial: TrialFolder) -> None:
         self._number(trial)
@@ -64,13 +67,13 @@ class ConsoleProgress(SweepListener):
         return f"[{self._number(trial):>2}{of_all}] {trial.describe()['name']}"
 
     def _number(self, trial: TrialFolder) -> int:
-        return self.numbers.setdefault(trial.trial_id, self.num_finished_before + len(self.numbers) + 1)
+        return self.numbers.setdefault(trial.trial_id, self.num_ended_before + len(self.numbers) + 1)
 
     def _clock(self) -> str:
         gone = time.monotonic() - self.started
         if self.num_trials is None:
             return f"{_minutes(gone)} gone"
-        total = (self.num_trials - self.num_finished_before) * self.epochs_per_trial
+        total = (self.num_trials - self.num_ended_before) * self.epochs_per_trial
         left = gone / max(self.epochs_ended, 1) * max(total - self.epochs_ended, 0)
         return f"{_minutes(gone)} gone, about {_minutes(left)} left"
 

@@ -48,6 +48,8 @@ def sweep(
     done = len(agenda.trials) - len(agenda.waiting)
     if done:
         say(f"{done} of {len(agenda.trials)} trials are in {run.path} already")
+    for listener in listeners:
+        listener.sweep_started(agenda.num_trials, done)
     deadline = started + 3600 * plan.hours if plan.hours else None
     if not agenda.is_done:
         start_ray()

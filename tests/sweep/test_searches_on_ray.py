@@ -55,17 +55,19 @@ def test_stopped_trials_are_recorded_as_such_and_not_repeated(home: Path) -> Non
     def plan(num_points: int) -> Plan:
         return Plan(OptunaSearch(space, (LOSS,)), (0,), num_points, goals=(LOSS,), scheduler="asha")
 
-    result = sweep(run, plan(6), home, listeners=[ConsoleProgress(6, 4, say=lines.append)], concurrency=1, say=quiet)
+    result = sweep(run, plan(6), home, listeners=[ConsoleProgress(4, say=lines.append)], concurrency=1, say=quiet)
     assert result.stopped
     assert result.finished
     assert len(result.stopped) + len(result.finished) == 6
     assert any("stopped early, after" in line for line in lines)
+    assert lines[0].startswith("[ 1/6] ")
     for trial_id in result.stopped:
         trial = run.trial(trial_id)
         assert trial.describe()["status"] == STOPPED
         assert len(trial.epochs()) < 4
     before = {trial.trial_id: (trial.folder / "metrics.jsonl").stat().st_mtime_ns for trial in run.trials()}
-    more = sweep(run, plan(7), home, concurrency=1, say=quiet)
+    more = sweep(run, plan(7), home, listeners=[ConsoleProgress(4, say=lines.append)], concurrency=1, say=quiet)
+    assert lines[-1].startswith("[ 7/7] ")
     assert len(more.stopped) + len(more.finished) == 7
     after = {trial.trial_id: (trial.folder / "metrics.jsonl").stat().st_mtime_ns for trial in run.trials()}
     assert before.items() <= after.items()
@@ -89,6 +91,18 @@ def test_a_population_goes_on_from_its_better_half(home: Path) -> None:
         assert json.loads(state["experiment"])["train.learning_rate"] == rate
         assert state["optimizer"]["param_groups"][0]["initial_lr"] == pytest.approx(rate)
         assert [row["epoch"] for row in trial.epochs()] == list(range(1, 6))
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_hyperband_ends_its_brackets(home: Path) -> None:
+    run = new_run(home, "hyperband", train__epochs=4)
+    space = Space.parse(["train.learning_rate=loguniform(1e-7,3e-2)"], run.experiment)
+    result = sweep(run, Plan(RandomSearch(space), (0,), 4, goals=(LOSS,), scheduler="hyperband"), home, say=quiet)
+    assert len(result.finished) + len(result.stopped) == 4
+    assert result.finished
+    for trial in run.trials():
+        epochs = [row["epoch"] for row in trial.epochs()]
+        assert epochs == list(range(1, len(epochs) + 1))
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -136,12 +150,12 @@ def test_out_of_time_leaves_trials_to_go_on_with(home: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(280)
 @pytest.mark.usefixtures("ray_session")
-def test_trials_readers_and_knowledge_bases_share_two_cores(home: Path) -> None:
+def test_trials_workers_readers_and_knowledge_bases_share_two_cores(home: Path) -> None:
     """Each trial has a base of its own, all share the cached features, and nothing waits for a CPU that never comes free."""
     from ray.util import list_named_actors
 
     ask = {"objective.knowledge": "ask", "objective.knowledge.prototypes": 4, "objective.knowledge.refresh_lag": 2}
-    run = new_run(home, "ask", scaling__ray_data=True, train__epochs=2, **ask)
+    run = new_run(home, "ask", scaling__workers=1, scaling__ray_data=True, train__epochs=2, **ask)
     assert len(sweep(run, [{"seed": 0}, {"seed": 1}], home, concurrency=2, say=quiet).finished) == 2
     bases = [load(trial.folder / "knowledge" / "v000002") for trial in run.trials()]
     assert not np.allclose(bases[0].audio, bases[1].audio)
