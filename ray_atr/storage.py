@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import IO, TYPE_CHECKING, TypeAlias, Union
 
 import fsspec
 
@@ -97,12 +99,60 @@ def folders_in(folder: Location) -> list[Location]:
 def write_text(file: Location, content: str) -> None:
     """Write a whole file in the place of an older one, in a folder that exists. StorageError where it cannot."""
     with reaching(file):
-        if not isinstance(file, Path):
+        if isinstance(file, Path):
+            write_bytes(file, content.encode())
+        else:
             file.write_text(content, encoding="utf-8")
-            return
-        aside = file.with_name(f".{file.name}.{os.getpid()}")
-        aside.write_text(content, encoding="utf-8")
+
+
+def write_bytes(file: Path, content: bytes) -> None:
+    """Write a whole file of this machine in the place of an older one, in a folder that exists."""
+    with whole_file(file) as output:
+        output.write(content)
+
+
+@contextlib.contextmanager
+def whole_file(file: Path, *, is_synced: bool = False) -> Iterator[IO[bytes]]:
+    """A file to write that takes the place of `file` once everything is written; nothing of it is left where that fails.
+
+    Its name begins with a dot meanwhile. `is_synced` waits until it is on the disk, to outlive a power cut. A full disk is told
+    by the file's name, which an error of writing to an open file leaves out.
+    """
+    aside = _aside(file)
+    try:
+        with aside.open("wb") as output:
+            yield output
+            if is_synced:
+                output.flush()
+                os.fsync(output.fileno())
         os.replace(aside, file)
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(file)) from None
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A new folder to write into, which takes the place of `folder` once everything is written."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside, old = _aside(folder), _aside(folder)
+    aside.mkdir()
+    try:
+        yield aside
+        if folder.exists():
+            os.replace(folder, old)
+        os.replace(aside, folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _aside(path: Path) -> Path:
+    """A name beside a path that no other process or thread writes to."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
 
 
 def put(source: Path, target: UPath) -> None:

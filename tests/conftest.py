@@ -27,6 +27,16 @@ def ray_session() -> Iterator[None]:
     ray.shutdown()
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what runs make, with the data set of tones in `tones`."""
+    from tiny import make_data
+
+    folder = tmp_path_factory.mktemp("home")
+    make_data(folder / "tones")
+    return folder
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data beside the repository; skips where there is none."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from ray_atr.data.audio import FrontEnd, clip_features
 from ray_atr.data.features import FEATURE_DTYPE, MANIFEST_FILE
 from ray_atr.data.shards import Manifest, Shard, read_manifest, read_shard
 from ray_atr.override import flatten
+from ray_atr.storage import whole_file, write_bytes
 
 Progress = Callable[[int, int], None]
 
@@ -99,7 +99,7 @@ def _compute(manifest: Manifest, front_end: FrontEnd, folder: Path, use_ray: boo
         "dtype": np.dtype(FEATURE_DTYPE).name,
         "splits": splits,
     }
-    write_aside(folder / MANIFEST_FILE, json.dumps(content, indent=1).encode())
+    write_bytes(folder / MANIFEST_FILE, json.dumps(content, indent=1).encode())
 
 
 def _run_with_ray(jobs: Sequence[tuple[str, int, FrontEnd, str]]) -> Iterator[int]:
@@ -140,13 +140,11 @@ def _rows(manifest: Manifest, shard: Shard, front_end: FrontEnd) -> Iterator[tup
 def write_rows(path: Path, batches: Iterable[tuple[list[str], list[np.ndarray]]]) -> None:
     """Write clips' ids and features [T, F], batch by batch, to a file that appears when it is whole."""
     schema = pa.schema([("clip_id", pa.string()), ("features", pa.large_binary()), ("frames", pa.int32())])
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+    with whole_file(path) as output, pa.ipc.new_file(output, schema) as writer:
         for ids, features in batches:
             frames = pa.array([len(feature) for feature in features], pa.int32())
             encoded = pa.array([feature.tobytes() for feature in features], pa.large_binary())
             writer.write_batch(pa.record_batch([pa.array(ids, pa.string()), encoded, frames], schema=schema))
-    os.replace(aside, path)
 
 
 def _write_captions(manifest: Manifest, split: str, folder: Path) -> None:
@@ -169,15 +167,8 @@ def _write_captions(manifest: Manifest, split: str, folder: Path) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    write_aside(folder / f"{split}.captions.arrow", sink.getvalue().to_pybytes())
+    write_bytes(folder / f"{split}.captions.arrow", sink.getvalue().to_pybytes())
 
 
 def _feature_file(shard: Shard, position: int) -> str:
     return f"{shard.split}-{position:05d}.arrow"
-
-
-def write_aside(path: Path, content: bytes) -> None:
-    """Write a file that appears when it is whole."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_bytes(content)
-    os.replace(aside, path)

@@ -31,6 +31,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ray_atr.data.languages import LANGUAGES
 from ray_atr.data.schema import SCHEMA, Clip, check_clip, check_schema, to_batch
+from ray_atr.storage import whole_file
 
 MANIFEST_FILE = "manifest.json"
 FORMAT = 1
@@ -84,18 +85,9 @@ class Folder:
             with self.filesystem.open(self.file(name), "wb") as file:
                 yield file
             return
-        aside = self.file(f".{name}.{uuid.uuid4().hex[:8]}")
         os.makedirs(self.path, exist_ok=True)
-        try:
-            with open(aside, "wb") as file:
-                yield file
-            os.replace(aside, self.file(name))
-        except OSError as error:
-            # A write to an open file does not say which one: a full disk should.
-            raise OSError(error.errno, error.strerror, error.filename or self.file(name)) from None
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(aside)
+        with whole_file(Path(self.file(name))) as file:
+            yield file
 
     def write(self, name: str, content: bytes) -> None:
         with self.writing(name) as file:

@@ -25,10 +25,9 @@ from ray_atr.evaluation.page import Page, write_page
 from ray_atr.evaluation.samples import Samples
 from ray_atr.evaluation.storage import from_arrays, to_arrays
 from ray_atr.models.retriever import Retriever
-from ray_atr.models.saved import whole_folder
 from ray_atr.runtime import code_version, home
 from ray_atr.settings import Settings, refuse, setting
-from ray_atr.storage import Location, folders_in, is_there, locate, sent
+from ray_atr.storage import Location, folders_in, is_there, locate, sent, whole_folder
 
 SCORES_FILE = "scores-{}.npz"
 FACTS_FILE = "evaluation.json"

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +19,7 @@ from numpy.typing import NDArray
 from ray_atr.objectives.knowledge.ask import Ask
 from ray_atr.objectives.knowledge.based import INDEXES
 from ray_atr.settings import Settings, refuse, setting
+from ray_atr.storage import whole_folder
 
 MANIFEST_FILE = "manifest.json"
 FORMAT = 1
@@ -240,14 +239,6 @@ _ARRAYS = (
 
 def save(snapshot: Snapshot, folder: Path) -> Path:
     """Write a snapshot to a folder of arrays and a manifest: aside first, then renamed, so that a folder here is whole."""
-    folder = Path(folder)
-    aside = folder.with_name(f".{folder.name}-{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    for name in _ARRAYS:
-        np.save(aside / f"{name}.npy", getattr(snapshot, name))
-    for position, index in enumerate(snapshot.text_index):
-        np.save(aside / f"text_index-{position}.npy", index)
     content = {
         "format": FORMAT,
         "version": snapshot.version,
@@ -258,11 +249,13 @@ def save(snapshot: Snapshot, folder: Path) -> Path:
         "width": snapshot.audio.shape[1],
         "storage": str(snapshot.audio.dtype),
     }
-    (aside / MANIFEST_FILE).write_text(json.dumps(content, indent=1) + "\n")
-    if folder.exists():
-        shutil.rmtree(folder)
-    os.replace(aside, folder)
-    return folder
+    with whole_folder(Path(folder)) as aside:
+        for name in _ARRAYS:
+            np.save(aside / f"{name}.npy", getattr(snapshot, name))
+        for position, index in enumerate(snapshot.text_index):
+            np.save(aside / f"text_index-{position}.npy", index)
+        (aside / MANIFEST_FILE).write_text(json.dumps(content, indent=1) + "\n")
+    return Path(folder)
 
 
 def load(folder: Path) -> Snapshot:

@@ -50,7 +50,7 @@ class LocalBatch:
 
 
 class Recall:
-    """No memory: the base of the others."""
+    """What a worker remembers beyond its batch: here nothing; what remembers derives from it."""
 
     latest: Any = None
     """What the last `retrieve` returned."""

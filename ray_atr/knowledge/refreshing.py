@@ -8,7 +8,6 @@ weights were published, waiting where it must: so a run is reproducible, however
 from __future__ import annotations
 
 import logging
-import os
 import re
 import shutil
 import threading
@@ -26,6 +25,7 @@ from torch import Tensor
 from ray_atr.knowledge.base import MANIFEST_FILE, BaseSettings, Entries, Snapshot, build, load, save
 from ray_atr.knowledge.search import Positions, Searcher
 from ray_atr.objectives.knowledge.retrieved import Retrieved
+from ray_atr.storage import write_text
 
 logger = logging.getLogger(__name__)
 
@@ -144,9 +144,7 @@ class KnowledgeBase:
         return self.folder / f"v{version:06d}"
 
     def _write_latest(self, version: int) -> None:
-        aside = self.folder / f".{LATEST_FILE}-{os.getpid()}"
-        aside.write_text(f"{version}\n")
-        os.replace(aside, self.folder / LATEST_FILE)
+        write_text(self.folder / LATEST_FILE, f"{version}\n")
 
 
 def _limit_threads(count: int) -> None:

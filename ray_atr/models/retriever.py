@@ -30,7 +30,6 @@ from ray_atr.models.saved import (
     link_weights,
     read_settings,
     read_weights,
-    whole_folder,
     write_settings,
     write_weights,
 )
@@ -47,7 +46,7 @@ from ray_atr.models.tower import (
 from ray_atr.objectives.metric import project_metric
 from ray_atr.override import flatten, override
 from ray_atr.settings import Settings, refuse, setting
-from ray_atr.storage import fetched, locate
+from ray_atr.storage import fetched, locate, whole_folder
 
 Clip = str | Path | bytes | Waveform
 """A file, a file's bytes, or a mono waveform [S]"""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +20,6 @@ WEIGHTS_FILE = "model.safetensors"
 FROZEN_FILE = "frozen.safetensors"
 """In a tower's own folder: its weights, where many saved models share them."""
 FORMAT = 1
-
-
-@contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """A new folder to write into, which takes the place of `folder` once everything is written."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{what}") for what in ("new", "old"))
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    try:
-        yield aside
-        if folder.exists():
-            os.replace(folder, old)
-        os.replace(aside, folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def write_weights(file: Path, state: Mapping[str, Tensor], *, prefix: str = "") -> None:

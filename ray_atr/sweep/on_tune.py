@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ray_atr.sweep.agenda import Agenda
 from ray_atr.sweep.listener import SweepListener
 from ray_atr.sweep.schedulers import PAUSING
 from ray_atr.sweep.trial import run_in_tune
+from ray_atr.training.packing import unpacked
 from ray_atr.training.run import ERROR_FILE, WORKER_CPU_SHARE, ray_storage
 
 # A trial's own process only waits for its workers; Tune refuses 0.
@@ -42,7 +43,10 @@ def run_with_tune(
     run, plan = agenda.run, agenda.plan
     is_over = _clock(deadline)
     pauses = plan.scheduler in PAUSING
-    trainable = tune.with_parameters(run_in_tune, run=str(run.path), home=str(home), scheduler=plan.scheduler)
+    shown = [goal.metric for goal in plan.goals]
+    trainable = tune.with_parameters(
+        run_in_tune, run=str(run.path), home=str(home), scheduler=plan.scheduler, shown=shown
+    )
     if plan.scheduler == "pbt":
         # Tune allows it no searcher: all trials are handed out now.
         searcher, num_samples = None, 1
@@ -147,7 +151,7 @@ def _recorder(run: RunFolder, listeners: Sequence[SweepListener], is_over: Calla
 
         def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
             folder = run.trial(trial.config["trial_id"])
-            metrics = _own_metrics(result)
+            metrics = unpacked(result)
             if metrics.get("is_final"):
                 folder.finish(metrics)
             elif "epoch" in metrics and folder.add_epoch(metrics):
@@ -175,14 +179,6 @@ def _recorder(run: RunFolder, listeners: Sequence[SweepListener], is_over: Calla
                 listener.trial_failed(folder, error)
 
     return Recorder()
-
-
-def _own_metrics(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What our workers reported, without the entries that Tune adds to every result."""
-    own = {"epoch", "step", "best_epoch", "is_final"}
-    return {
-        name: value for name, value in result.items() if name in own or ("/" in name and not name.startswith("config"))
-    }
 
 
 def _error_of(folder: TrialFolder, trial: Any) -> str:

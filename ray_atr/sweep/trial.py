@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,15 @@ from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.storage import is_there
 from ray_atr.sweep.inheritance import inherit, perturbed_settings, save_for_others, saved_by
 from ray_atr.sweep.schedulers import PAUSING
+from ray_atr.training.packing import packed
 from ray_atr.training.run import ERROR_FILE, TrialError, run_trial
 
 
-def run_in_tune(config: dict[str, Any], run: str, home: str, scheduler: str) -> None:
-    """Train the trial `config["trial_id"]` of a run folder to its end, reporting to Tune. TrialError where it cannot go on."""
+def run_in_tune(config: dict[str, Any], run: str, home: str, scheduler: str, shown: Sequence[str] = ()) -> None:
+    """Train the trial `config["trial_id"]` of a run folder to its end, reporting to Tune. TrialError where it cannot go on.
+
+    `shown` are the metrics that the scheduler compares.
+    """
     from ray.tune.integration.ray_train import TuneReportCallback
 
     folder = RunFolder.open(run)
@@ -27,9 +31,9 @@ def run_in_tune(config: dict[str, Any], run: str, home: str, scheduler: str) -> 
     if scheduler == "pbt":
         _take_over(config, folder, trial)
     experiment = experiment_of(folder, trial)
-    report = _report_with_checkpoints(trial, scheduler) if scheduler in PAUSING else _report
+    report = _report_with_checkpoints(trial, scheduler, shown) if scheduler in PAUSING else _report(shown)
     callbacks = [TuneReportCallback()] if experiment.scaling.workers else []
-    run_trial(experiment, trial.folder, Path(home), callbacks, report)
+    run_trial(experiment, trial.folder, Path(home), callbacks, report, shown)
     if is_there(error):
         raise TrialError(error.read_text(encoding="utf-8"))
 
@@ -39,10 +43,10 @@ def experiment_of(folder: RunFolder, trial: TrialFolder) -> Experiment:
     return override(folder.experiment, {**trial.describe()["overrides"], **perturbed_settings(trial)})
 
 
-def _report(metrics: Mapping[str, Any]) -> None:
+def _report(shown: Sequence[str]) -> Any:
     from ray import tune
 
-    tune.report(dict(metrics))
+    return lambda metrics: tune.report(packed(metrics, shown))
 
 
 def _take_over(config: Mapping[str, Any], folder: RunFolder, trial: TrialFolder) -> None:
@@ -60,7 +64,7 @@ def _take_over(config: Mapping[str, Any], folder: RunFolder, trial: TrialFolder)
             inherit(trial, Path(source), settings, donor, experiment_of(folder, trial))
 
 
-def _report_with_checkpoints(trial: TrialFolder, scheduler: str) -> Any:
+def _report_with_checkpoints(trial: TrialFolder, scheduler: str, shown: Sequence[str]) -> Any:
     """Reports for schedulers that pause: what was reported before the pause, or by the trial taken over, is not again."""
     from ray import tune
 
@@ -68,10 +72,10 @@ def _report_with_checkpoints(trial: TrialFolder, scheduler: str) -> Any:
 
     def report(metrics: Mapping[str, Any]) -> None:
         if metrics.get("is_final"):
-            tune.report(dict(metrics))
+            tune.report(packed(metrics, shown))
         elif metrics["epoch"] not in reported:
             with tempfile.TemporaryDirectory() as aside:
                 save_for_others(trial, Path(aside), with_weights=scheduler == "pbt")
-                tune.report(dict(metrics), checkpoint=tune.Checkpoint.from_directory(aside))
+                tune.report(packed(metrics, shown), checkpoint=tune.Checkpoint.from_directory(aside))
 
     return report

@@ -6,10 +6,8 @@ plain values only, nothing is unpickled.
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,22 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from ray_atr.storage import whole_file
+
 STATE_FILE = "state.pt"
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
     """Write `state` (tensors and plain values) to `folder/state.pt`, replacing an older one only when whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".state-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, folder / STATE_FILE)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with whole_file(folder / STATE_FILE, is_synced=True) as file:
+        torch.save(state, file)
     return folder
 
 

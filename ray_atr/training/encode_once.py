@@ -24,7 +24,7 @@ from filelock import FileLock
 from tokenizers import Tokenizer
 
 from ray_atr.data.audio import FrontEnd
-from ray_atr.data.cache import ensure_features, write_aside, write_rows
+from ray_atr.data.cache import ensure_features, write_rows
 from ray_atr.data.caption_vectors import KEYS_FILE, PART, Caption, in_key_order, part_file
 from ray_atr.data.features import MANIFEST_FILE, open_features
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
@@ -35,6 +35,7 @@ from ray_atr.models.retriever import build_retriever
 from ray_atr.models.saved import write_weights
 from ray_atr.models.tower import AudioSettings, TextSettings, tower_fingerprint
 from ray_atr.override import flatten, override
+from ray_atr.storage import write_bytes
 from ray_atr.training.run import WORKER_CPU_SHARE
 
 Say = Callable[[str], None]
@@ -180,7 +181,7 @@ def ensure_text_vectors(tower: FrozenTower, data: str) -> Path:
             for number, start in enumerate(range(0, len(captions), PART))
         ]
         _encode_parts(tower, built, jobs, folder, "captions")
-        write_aside(folder / KEYS_FILE, _as_npy(keys))
+        write_bytes(folder / KEYS_FILE, _as_npy(keys))
         return {"width": built.width, "num_captions": len(captions)}
 
     return _ensure(tower, manifest, {"languages": list(languages)}, fingerprint, encode)
@@ -226,7 +227,7 @@ class CaptionJob:
 
     def run(self, tower: Any, folder: Path) -> None:
         """Writes the captions' vectors."""
-        write_aside(folder / self.file, _as_npy(encode_captions(tower, self.captions).numpy()))
+        write_bytes(folder / self.file, _as_npy(encode_captions(tower, self.captions).numpy()))
 
 
 def _ensure(
@@ -256,10 +257,10 @@ def _ensure(
         if not (folder / MANIFEST_FILE).is_file():
             write_weights(folder / TOWER_FILE, built.state_dict(), prefix=f"{tower.kind}_tower.")
             described = {**content, **encode(folder, built)}
-            write_aside(folder / MANIFEST_FILE, json.dumps(described, indent=1).encode())
+            write_bytes(folder / MANIFEST_FILE, json.dumps(described, indent=1).encode())
     if identity is not None:
         note.parent.mkdir(exist_ok=True)
-        write_aside(note, folder.name.encode())
+        write_bytes(note, folder.name.encode())
     return folder
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from ray_atr.data.cache import write_aside
 from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.data.plan import check_batch_size
 from ray_atr.data.shards import Manifest, open_folder, read_captions, read_manifest
@@ -21,6 +20,7 @@ from ray_atr.models.loading import require_checkpoint
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.text.tokenizer import train_tokenizer
 from ray_atr.override import flatten
+from ray_atr.storage import write_bytes
 from ray_atr.training.base_source import check_base
 from ray_atr.training.chunks import check_chunks
 from ray_atr.training.diagnostics import check_other_run
@@ -180,5 +180,5 @@ def _tokenizer(experiment: Experiment, manifest: Manifest, home: Path) -> Path |
         clips = read_captions(manifest, data.train_split)
         captions = (text for clip in clips for code in data.languages for text in clip.captions.get(code) or ())
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_aside(path, train_tokenizer(captions, vocab_size).to_str(pretty=True).encode())
+        write_bytes(path, train_tokenizer(captions, vocab_size).to_str(pretty=True).encode())
     return path

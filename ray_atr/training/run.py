@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ray_atr.experiment import Experiment
 from ray_atr.override import flatten, override
 from ray_atr.storage import Location, locate, make_folder, write_text
+from ray_atr.training.packing import packed
 
 # A worker asks for less than the CPUs it computes on: the rest is what Ray Data's readers and the actors of a small
 # machine run on, which would starve if the workers held every logical CPU.
@@ -23,13 +24,21 @@ class TrialError(RuntimeError):
     """A trial that cannot go on: a mistake in its settings, or numbers that are not finite. Not retried."""
 
 
-def run_trial(experiment: Experiment, folder: Location, home: Path, callbacks: list[Any], report_here: Any) -> None:
+def run_trial(
+    experiment: Experiment,
+    folder: Location,
+    home: Path,
+    callbacks: list[Any],
+    report_here: Any,
+    shown: Sequence[str] = (),
+) -> None:
     """Train one experiment to its end, resuming what `folder` holds.
 
-    With `scaling.workers` >= 1 through a TorchTrainer, whose reports reach `callbacks` in its controller; with 0 in this process,
-    calling `report_here(metrics)`. Raises TrialError, or Ray's error when workers died more often than allowed.
+    With `scaling.workers` >= 1 through a TorchTrainer, whose reports reach `callbacks` in its controller, packed, with the
+    metrics `shown`; with 0 in this process, calling `report_here(metrics)`. Raises TrialError, or Ray's error when workers
+    died more often than allowed.
     """
-    config = {"experiment": flatten(experiment), "folder": str(folder), "home": str(home)}
+    config = {"experiment": flatten(experiment), "folder": str(folder), "home": str(home), "shown": list(shown)}
     if experiment.scaling.workers == 0:
         _train_in_worker(config, report_here)
         return
@@ -70,7 +79,7 @@ def worker(config: dict[str, Any]) -> None:
     import ray.train
 
     def report(metrics: Mapping[str, Any]) -> None:
-        ray.train.report(dict(metrics))
+        ray.train.report(packed(metrics, config["shown"]))
 
     _train_in_worker(config, report)
 

@@ -29,13 +29,6 @@ LOSS = Goal("train/loss", is_maximised=False)
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    make_data(folder / "tones")
-    return folder
-
-
 def new_run(home: Path, name: str, **changes: Any) -> RunFolder:
     changes = {"scaling__workers": 0, "scaling__ray_data": False, "train__epochs": 3, **changes}
     return RunFolder.create(home / "runs" / name, tiny(home / "tones", **changes), {"name": "test"})

@@ -17,6 +17,7 @@ from ray_atr.sweep import Goal, Plan, RandomSearch
 from ray_atr.sweep.inheritance import perturbed_settings
 from ray_atr.sweep.schedulers import make_scheduler
 from ray_atr.sweep.trial import run_in_tune
+from ray_atr.training.packing import unpacked
 
 
 class Session:
@@ -30,7 +31,7 @@ class Session:
         monkeypatch.setattr(tune, "get_checkpoint", lambda: self.given and tune.Checkpoint(str(self.given)))
 
     def report(self, metrics: dict[str, Any], checkpoint: Any = None) -> None:
-        self.reports.append(metrics)
+        self.reports.append(unpacked(metrics))
         if checkpoint is not None:
             self.checkpoint = Path(checkpoint.to_directory(str(self.keep / f"checkpoint-{len(self.reports)}")))
         if len(self.reports) == self.stop_after:

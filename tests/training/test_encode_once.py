@@ -32,13 +32,6 @@ from ray_atr.training.prepare import Prepared, prepare
 FROZEN = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    make_data(folder / "tones", num_train=24)
-    return folder
-
-
 def prepared_for(experiment: Experiment, home: Path, said: list[str] | None = None) -> Prepared:
     return prepare(experiment, home, use_ray=False, say=(said if said is not None else []).append)
 

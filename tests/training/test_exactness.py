@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from tiny import make_data, prepared_for, tiny
+from tiny import prepared_for, tiny
 from torch.nn import functional
 
 from ray_atr.data.captions import TrainingCaptions
@@ -47,13 +47,6 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "ask, in chunks": {"objective": "ask", "objective__scheme": "co_anchor", "train__embedding_chunk": 3},
 }
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    make_data(folder / "tones")
-    return folder
 
 
 def recall_of(experiment: Experiment, prepared: Prepared, retriever: Retriever, ids: list[str], folder: Path) -> Recall:

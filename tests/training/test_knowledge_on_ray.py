@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import make_data, tiny
+from tiny import tiny
 
 from ray_atr.models.retriever import build_retriever
 from ray_atr.training.knowledge import SourceEncoder
@@ -21,13 +21,6 @@ ASK = {
     "objective.knowledge.neighbours": 2,
     "objective.knowledge.refresh_lag": 2,
 }
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    make_data(folder / "tones")
-    return folder
 
 
 @pytest.mark.usefixtures("ray_session")

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from tiny import make_data, prepared_for, tiny
+from tiny import prepared_for, tiny
 
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
@@ -32,13 +32,6 @@ from ray_atr.training.texts import TextBatcher
 
 LOCAL = {"model.interaction": "local"}
 ASK = {"objective.knowledge": "ask", "objective.knowledge.prototypes": 4, "objective.knowledge.neighbours": 2}
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    make_data(folder / "tones")
-    return folder
 
 
 def retriever_of(experiment: Experiment, prepared: Prepared) -> Retriever:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import make_data, tiny
+from tiny import tiny
 
 from ray_atr.run_folder import FAILED, RunFolder, make_trial_id
 from ray_atr.storage import StorageError
@@ -32,13 +32,6 @@ class Listener(SweepListener):
 
     def trial_failed(self, trial: Any, error: str) -> None:
         self.events.append(("failed", error))
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    make_data(folder / "tones")
-    return folder
 
 
 def new_run(home: Path, name: str, **changes: Any) -> RunFolder:
