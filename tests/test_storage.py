@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,17 @@ import pytest
 from ray_atr.experiment import Experiment
 from ray_atr.report import read_runs, write_report
 from ray_atr.run_folder import RunFolder, read_json, write_json
-from ray_atr.storage import StorageError, fetched, folders_in, is_there, locate, reaching, sent
+from ray_atr.storage import (
+    StorageError,
+    fetched,
+    folders_in,
+    is_there,
+    locate,
+    reaching,
+    sent,
+    whole_file,
+    whole_folder,
+)
 
 
 @pytest.fixture(params=["local", "file", "memory"])
@@ -125,3 +137,32 @@ def test_a_local_file_that_cannot_be_written_leaves_the_older_one(tmp_path: Path
     assert json.loads((tmp_path / "trial.json").read_text()) == {"status": "running"}
     with pytest.raises(StorageError, match="No such file"), reaching(tmp_path):
         write_json(tmp_path / "gone" / "trial.json", {})
+
+
+def test_a_file_or_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
+    file, folder = tmp_path / "file", tmp_path / "folder"
+    file.write_text("old")
+    with whole_folder(folder) as aside:
+        (aside / "a").write_text("old")
+
+    def write_half() -> None:
+        with whole_file(file) as output, whole_folder(folder) as aside:
+            output.write(b"half")
+            (aside / "a").write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_half()
+    assert (file.read_text(), (folder / "a").read_text()) == ("old", "old")
+    with whole_file(file, is_synced=True) as output, whole_folder(folder) as aside:
+        output.write(b"new")
+        (aside / "b").write_text("new")
+    assert (file.read_text(), [path.name for path in folder.iterdir()]) == ("new", ["b"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_full_disk_is_told_by_the_files_name(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}/file'"), whole_file(tmp_path / "file"):
+        # As a write to an open file does: without a name.
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert list(tmp_path.iterdir()) == []
