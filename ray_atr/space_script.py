@@ -10,8 +10,10 @@ import tyro
 
 from ray_atr.experiment import Experiment
 from ray_atr.run_folder import FINISHED, RunFolder
+from ray_atr.runtime import home
 from ray_atr.settings import nearest, refuse
 from ray_atr.space import Space
+from ray_atr.storage import locate
 from ray_atr.sweep import SCHEDULERS, Goal, GridSearch, OptunaSearch, Plan, RandomSearch
 from ray_atr.sweep.schedulers import check_perturbed, check_scheduler
 from ray_atr.sweep.search import Known, Search
@@ -76,7 +78,7 @@ class SpaceOptions(SweepOptions):
             raise refuse("--trials", plan.num_points, "at least 1")
         if scheduler == "pbt":
             check_perturbed(space)
-        check_scheduler(plan, experiment, kept.path if kept is not None else self.out or "")
+        check_scheduler(plan, experiment, kept.path if kept is not None else locate(self.out or home()))
         return plan
 
     def _space(self, experiment: Experiment, info: Mapping[str, Any]) -> Space:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +14,13 @@ from types import ModuleType
 import pytest
 from tiny import make_data
 
-from ray_atr.cli import run_script
+from ray_atr.cli import parse, run_script
 from ray_atr.override import override
 from ray_atr.recipes import RECIPES
 from ray_atr.run_folder import RunFolder, write_json
 from ray_atr.runtime import code_version
 from ray_atr.space_script import SpaceOptions
-from ray_atr.sweep.describe import describe_plan
+from ray_atr.sweep.describe import check_plan, describe_plan
 from ray_atr.sweep_script import open_run
 
 PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
@@ -101,6 +103,10 @@ MASS = "objective.pair.transport_mass=uniform(0.3,1)"
         (["--space", "train.batch_size=randint(8,5000)", "--search", "random", "--trials", "3"], "got 5000; allowed"),
         (["--space", "data.noise.ratio=grid(0,0.2)", "--scheduler", "pbt"], "what can change in a running trial"),
         (
+            ["--space", "train.learning_rate=grid(0.1,0.2)", "--scheduler", "pbt", "--out", "memory://runs/x"],
+            "--out: got 'memory://runs/x'; allowed a file system with --scheduler pbt",
+        ),
+        (
             ["--space", "train.learning_rate=grid(0.1,0.2)", "--scheduler", "hyperband", "--scaling.workers", "1"],
             "scaling.workers: got 1; allowed 0 with --scheduler hyperband",
         ),
@@ -124,6 +130,31 @@ def test_a_mistake_in_a_search_gets_one_line_and_writes_nothing(
 ) -> None:
     assert words in error_of("sweep", arguments, monkeypatch, capsys)
     assert list(home.iterdir()) == []
+
+
+README_SEARCHES = [
+    shlex.split(command.replace("\\\n", " "))[4:]
+    for command in re.findall(
+        r"^    (uv run python pipelines/sweep\.py (?:.*\\\n)*.*)$",
+        (PIPELINES.parent / "README.md").read_text(),
+        re.MULTILINE,
+    )
+    if "--resume" not in command
+]
+
+
+@pytest.mark.parametrize("out", [[], ["--out", "runs/x"]])
+@pytest.mark.parametrize("arguments", README_SEARCHES, ids=lambda arguments: " ".join(arguments)[:40])
+def test_the_readmes_searches_are_plans(home: Path, arguments: list[str], out: list[str]) -> None:
+    options, settings = parse(SpaceOptions, tree=RECIPES["quickstart"](), argv=[*arguments, *out])
+    experiment = override(RECIPES[options.recipe](), settings)
+    plan = options.plan(experiment)
+    check_plan(plan, experiment)
+    assert plan.num_points == options.trials
+
+
+def test_the_readme_has_searches() -> None:
+    assert len(README_SEARCHES) >= 3
 
 
 SEARCH = SpaceOptions(space=(MASS,), search="optuna", trials=5, seeds=(0,), maximize=("text_to_audio/eng/recall_at_1",))

@@ -11,7 +11,7 @@ from ray_atr.experiment import Experiment
 from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.settings import nearest, refuse
 from ray_atr.space import Dimension, Grid, LogUniform, Space
-from ray_atr.storage import is_local
+from ray_atr.storage import Location, is_local
 from ray_atr.sweep.inheritance import perturbed_settings
 from ray_atr.sweep.plan import Goal, Plan
 
@@ -33,7 +33,7 @@ CHANGEABLE = (
 """Settings that a trial can change between two epochs: they are no part of its weights, data or schedule."""
 
 
-def check_scheduler(plan: Plan, experiment: Experiment, run_path: Any) -> None:
+def check_scheduler(plan: Plan, experiment: Experiment, run_path: Location) -> None:
     """ValueError for a scheduler that this plan cannot have, before anything is started."""
     if plan.scheduler not in SCHEDULERS:
         raise refuse(
