@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 from ray_atr.experiment import Experiment
 from ray_atr.run_folder import FAILED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder, train_seconds
-from ray_atr.storage import is_there
+from ray_atr.storage import is_there, write_text
 from ray_atr.sweep.agenda import Agenda
 from ray_atr.sweep.listener import SweepListener
 from ray_atr.sweep.schedulers import PAUSING
@@ -18,6 +19,7 @@ from ray_atr.sweep.trial import run_in_tune
 from ray_atr.training.packing import unpacked
 from ray_atr.training.run import ERROR_FILE, WORKER_CPU_SHARE, ray_storage
 
+TRACEBACK_FILE = "traceback.txt"
 # A trial's own process only waits for its workers; Tune refuses 0.
 TRIAL_PROCESS_CPUS = 0.01
 
@@ -34,8 +36,10 @@ def run_with_tune(
     """Run what the agenda hands out, `slots` at a time, until it has no more or the deadline (monotonic seconds) is past."""
     from ray import tune
 
-    # Tune's own console would repeat what the listeners say.
+    # Tune's own console would repeat what the listeners say, a trial's failure with forty lines of Ray's insides.
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+    for name in ("ray.tune.execution.tune_controller", "ray.tune.tune"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
     os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", str(slots))
     # A result has the metrics of the test split, not those that a scheduler compares.
@@ -182,9 +186,13 @@ def _recorder(run: RunFolder, listeners: Sequence[SweepListener], is_over: Calla
 
 
 def _error_of(folder: TrialFolder, trial: Any) -> str:
+    """Why a trial failed, in a line; of an error that nobody foresaw the whole traceback is kept in the trial's folder."""
     path = folder.folder / ERROR_FILE
     if is_there(path):
         return path.read_text(encoding="utf-8").strip()
-    text = str((getattr(trial, "error_file", "") and Path(trial.error_file).read_text()) or "the trial's process died")
-    lines = [line for line in text.strip().splitlines() if line.strip()]
-    return lines[-1] if lines else "the trial's process died"
+    file = getattr(trial, "error_file", None)
+    text = Path(file).read_text().strip() if file else ""
+    if not text:
+        return "the trial's process died"
+    write_text(folder.folder / TRACEBACK_FILE, text + "\n")
+    return f"{text.splitlines()[-1].strip()} ({folder.folder / TRACEBACK_FILE})"
