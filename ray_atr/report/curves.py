@@ -18,6 +18,7 @@ from ray_atr.report.tables import DIRECTIONS
 
 MOST_LINES = 12
 MOST_VALUES = 25
+MOST_TICKS, LONGEST_TICK = 8, 6
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,17 @@ CURVES = (
 
 
 def curves_of(runs: Runs) -> list[Curve]:
-    """The settings this sweep varies over at least two numbers, the known ones first."""
+    """The settings with a line over at least two numbers, the known ones first.
+
+    A search that proposes each of its points once, at one noise ratio say, has no line over noise: points beside each other
+    would be all that is to be seen.
+    """
     known = {curve.path: curve for curve in CURVES}
+    points = aggregate(runs, [])
     found = []
     for path in runs.varied:
-        if runs.finished[path][_are_numbers(runs.finished[path])].nunique() >= 2:
+        lines = _lines(points[_are_numbers(points[path])], runs.varied, path)
+        if any(frame[path].nunique() >= 2 for frame in lines.values()):
             found.append(known.get(path, Curve(path, path, short_name(path))))
     return sorted(found, key=lambda curve: list(known).index(curve.path) if curve.path in known else len(known))
 
@@ -155,6 +162,8 @@ def _line_name(row: pd.Series, others: Sequence[str], names_objective: bool) -> 
 
 
 def _draw_lines(axes: Any, lines: dict[str, pd.DataFrame], look: dict[str, Any], curve: Curve, metric: str) -> None:
+    from matplotlib.ticker import LogLocator
+
     values = sorted({value for frame in lines.values() for value in frame[curve.path].dropna()})
     is_log = curve.is_log and bool(values) and values[0] > 0
     # Error bars that stand on one another cannot be read, so each line is moved sideways a little.
@@ -172,8 +181,14 @@ def _draw_lines(axes: Any, lines: dict[str, pd.DataFrame], look: dict[str, Any],
         )  # fmt: skip
     if is_log:
         axes.set_xscale("log")
-    if 0 < len(values) <= 8:
-        axes.set_xticks(values, [f"{value:.0%}" if curve.path == NOISE else cells.value(value) for value in values])
+    names = [f"{value:.0%}" if curve.path == NOISE else cells.value(value) for value in values]
+    # Chosen values name their own ticks; drawn ones have too many digits to stand beside each other.
+    if 0 < len(values) <= MOST_TICKS and max(map(len, names)) <= LONGEST_TICK:
+        axes.set_xticks(values, names)
+        axes.minorticks_off()
+    elif is_log:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(lambda value, _: cells.value(value))
         axes.minorticks_off()
 
 

@@ -55,6 +55,7 @@ def render(runs: Runs, tables: Sequence[Table], layouts: Sequence[Table], figure
         layouts=layouts,
         figures=figures,
         best=best_points(runs),
+        changed=list(runs.trials["changed"].dropna()),
         unfinished=[_unfinished(row) for row in runs.unfinished.to_dict("records")],
         papers=[] if any(table.references for table in layouts) else _papers(runs),
         settings=_settings(runs),

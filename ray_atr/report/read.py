@@ -8,8 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from ray_atr.report import cells
 from ray_atr.run_folder import CHOICES, FINISHED, SHORT_NAMES, RunFolder, TrialFolder, joined, read_json, train_seconds
 from ray_atr.storage import Location
+from ray_atr.sweep.inheritance import perturbations
 
 NOISE = "data.noise.ratio"
 SEED = "seed"
@@ -131,6 +133,7 @@ def _row(
         "status": content["status"],
         "error": content.get("error"),
         "epochs": len(epochs),
+        "changed": _changed(trial, content["name"]),
         **{path: _plain(settings.get(path)) for path in (*apart, *overrides)},
         OBJECTIVE: objective_label(settings, overrides),
         NOISE: float(settings.get(NOISE, 0.0)),
@@ -158,6 +161,16 @@ def _row(
         if name.startswith(("memory/", "knowledge/")) or name in LAST_OF_TRAINING
     }
     return row, epochs
+
+
+def _changed(trial: TrialFolder, name: str) -> str | None:
+    """What population-based training changed on the way, in words; the trial's name tells what it began with."""
+    words = [
+        f"after epoch {one['epoch']}: weights of {one['from']}, "
+        + ", ".join(f"{short_name(path)}={cells.value(value)}" for path, value in one["settings"].items())
+        for one in perturbations(trial)
+    ]
+    return f"{name}: {'; '.join(words)}" if words else None
 
 
 def objective_label(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:

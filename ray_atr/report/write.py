@@ -58,7 +58,12 @@ def summary_table(run_folder: Location | str) -> str:
         return f"no trial has finished yet ({len(runs.trials)} in all)"
     text = "\n\n".join(table.to_text() for table in main_tables(runs))
     missing = [f"{count} {status}" for status, count in runs.unfinished["status"].value_counts().items()]
-    return text + (f"\nleft out: {', '.join(missing)}" if missing else "")
+    if missing:
+        text += f"\nleft out: {', '.join(missing)}"
+    changed = list(runs.trials["changed"].dropna())
+    if changed:
+        text += "\nchanged on the way; the tables name what they began with:\n  " + "\n  ".join(changed)
+    return text
 
 
 def main_tables(runs: Runs) -> list[Table]:

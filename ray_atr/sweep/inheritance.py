@@ -23,10 +23,15 @@ PERTURBED_FILE = "perturbed.json"
 NAME_FILE = "trial"
 
 
+def perturbations(trial: TrialFolder) -> list[dict[str, Any]]:
+    """Each time that a trial went on with another's weights: after which `epoch`, `from` which trial, with which `settings`."""
+    path = trial.folder / PERTURBED_FILE
+    return list(read_json(path)) if is_there(path) else []
+
+
 def perturbed_settings(trial: TrialFolder) -> dict[str, Any]:
     """The settings that a trial has now in place of those it started with."""
-    path = trial.folder / PERTURBED_FILE
-    return dict(read_json(path)[-1]["settings"]) if is_there(path) else {}
+    return dict(perturbations(trial)[-1]["settings"]) if perturbations(trial) else {}
 
 
 def save_for_others(trial: TrialFolder, target: Path, *, with_weights: bool) -> None:
@@ -58,11 +63,11 @@ def inherit(trial: TrialFolder, source: Path, settings: Mapping[str, Any], donor
     if (source / BEST).is_dir():
         shutil.rmtree(_here(trial) / BEST, ignore_errors=True)
         shutil.copytree(source / BEST, _here(trial) / BEST)
-    path = trial.folder / PERTURBED_FILE
-    earlier = read_json(path) if is_there(path) else []
+    earlier = perturbations(trial)
     rows = [{**row, "time": time.time()} for row in history]
     write_text(trial.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    write_json(path, [*earlier, {"epoch": state["progress"]["epoch"], "from": donor, "settings": dict(settings)}])
+    change = {"epoch": state["progress"]["epoch"], "from": donor, "settings": dict(settings)}
+    write_json(trial.folder / PERTURBED_FILE, [*earlier, change])
     # Last: until it is there the trial goes on from its own weights.
     save_checkpoint(_here(trial) / LAST, state)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import json
 import re
+import shutil
 import statistics
 from html.parser import HTMLParser
 
@@ -162,6 +164,29 @@ def test_every_numeric_setting_that_varies_has_a_curve(tmp_path):
     runs = read_runs([write_run(tmp_path / "run", space)])
     assert [curve.file for curve in curves_of(runs)] == ["noise", "transport_mass"]
     assert {path.name for path in write_report(tmp_path / "run").figures} >= {"noise.png", "transport_mass.png"}
+
+
+def test_points_that_were_proposed_once_each_are_no_curve_over_noise(tmp_path):
+    space = {"objective": ["m_ltm_pot"], "objective.pair.transport_mass": [0.6, 0.8], "data.noise.ratio": [0.2, 0.4]}
+    folder = write_run(tmp_path / "run", space)
+    # As a search leaves it: mass .6 at one noise ratio alone, and .8 at the other.
+    for trial in read_runs([folder]).trials.to_dict("records"):
+        if (trial["objective.pair.transport_mass"] == 0.6) != (trial["data.noise.ratio"] == 0.2):
+            shutil.rmtree(folder / "trials" / trial["trial_id"])
+    assert curves_of(read_runs([folder])) == []
+
+
+def test_a_trial_that_changed_on_the_way_is_said_to(tmp_path):
+    folder = write_run(tmp_path / "run", {"objective": ["contrastive"], "train.learning_rate": [0.001, 0.002]})
+    first, second = sorted((folder / "trials").iterdir())
+    write(first / "perturbed.json", [{"epoch": 2, "from": second.name, "settings": {"train.learning_rate": 0.0024}}])
+    said = f"after epoch 2: weights of {second.name}, lr=0.0024"
+    assert said in summary_table(folder)
+    page = write_report(folder).page.read_text()
+    assert "Trials that changed on the way" in page
+    assert said in html.unescape(page)
+    (first / "perturbed.json").unlink()
+    assert "changed on the way" not in summary_table(folder) + write_report(folder).page.read_text()
 
 
 def test_no_run_folder_and_no_trials_are_clear_mistakes(tmp_path):
