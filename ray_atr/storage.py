@@ -168,11 +168,11 @@ def get(source: UPath, target: Path) -> None:
         source.fs.get_file(source.path, str(target))
 
 
-def put_folder(source: Path, target: UPath) -> None:
-    """Copy a local folder's files into a store, in the order of their names."""
-    for path in sorted(source.rglob("*")):
-        if path.is_file():
-            put(path, target / path.relative_to(source).as_posix())
+def put_folder(source: Path, target: UPath, *, last: str = "") -> None:
+    """Copy a local folder's files into a store; `last` is the one that says that the folder is whole."""
+    names = sorted(path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file())
+    for name in sorted(names, key=lambda name: name == last):
+        put(source / name, target / name)
 
 
 @contextlib.contextmanager
@@ -193,8 +193,8 @@ def fetched(folder: Location) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def sent(folder: Location) -> Iterator[Path]:
-    """A folder on this machine to write into: itself, or a temporary one that is copied into the store at the end."""
+def sent(folder: Location, *, last: str = "") -> Iterator[Path]:
+    """A folder on this machine to write into: itself, or a temporary one that is copied into the store, `last` at the end."""
     if isinstance(folder, Path):
         folder.mkdir(parents=True, exist_ok=True)
         yield folder
@@ -203,7 +203,7 @@ def sent(folder: Location) -> Iterator[Path]:
         local = Path(scratch) / folder.name
         local.mkdir()
         yield local
-        put_folder(local, folder)
+        put_folder(local, folder, last=last)
 
 
 def _listed(folder: UPath) -> list[str]:

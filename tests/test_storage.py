@@ -22,6 +22,7 @@ from ray_atr.storage import (
     folders_in,
     is_there,
     locate,
+    put_folder,
     reaching,
     sent,
     whole_file,
@@ -104,6 +105,15 @@ def test_a_folder_is_fetched_and_sent(place: str) -> None:
         assert (local / "deep" / "one.txt").read_text() == "1"
     assert [found.name for found in folders_in(folder)] == ["deep"]
     assert folders_in(folder / "nothing") == []
+
+
+def test_what_says_that_a_folder_is_whole_is_sent_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("b", "manifest", "z"):
+        (tmp_path / name).write_text(name)
+    target, names = locate(f"memory://{uuid.uuid4().hex}"), []
+    monkeypatch.setattr("ray_atr.storage.put", lambda source, target: names.append(target.name))
+    put_folder(tmp_path, target, last="manifest")
+    assert names == ["b", "z", "manifest"]
 
 
 def test_what_vanishes_is_named_and_never_made_anew_from_a_part(place: str) -> None:

@@ -154,7 +154,7 @@ def _new_content(folder: Location) -> Iterator[Path]:
         with whole_folder(folder) as aside:
             yield aside
         return
-    with sent(folder) as aside:
+    with sent(folder, last=FACTS_FILE) as aside:
         yield aside
 
 
@@ -211,7 +211,7 @@ def _device() -> str | None:
 
 
 def _is_evaluation(paths: Sequence[str | Location]) -> bool:
-    return len(paths) == 1 and is_there(locate(paths[0]) / SCORES_FILE.format(0))
+    return len(paths) == 1 and all(is_there(locate(paths[0]) / name) for name in (FACTS_FILE, SCORES_FILE.format(0)))
 
 
 def _stored_scores(folder: Location, manifest: Manifest, options: EvaluationOptions) -> list[Samples]:
