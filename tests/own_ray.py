@@ -93,12 +93,16 @@ def ports_of_a_node() -> list[str]:
 
 
 def end_processes_of(temporary: str) -> None:
-    """End the processes whose RAY_TMPDIR this is."""
-    mine = []
+    """End the processes whose RAY_TMPDIR this is, and those that they started: a title that Ray gives may cover the variable."""
+    found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get("RAY_TMPDIR") == temporary:
-                mine.append(process)
+                found[process.pid] = process
+    for process in list(found.values()):
+        with contextlib.suppress(psutil.Error):
+            found.update({child.pid: child for child in process.children(recursive=True)})
+    mine = list(found.values())
     for process in mine:
         with contextlib.suppress(psutil.Error):
             process.terminate()
