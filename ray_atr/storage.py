@@ -135,8 +135,15 @@ def whole_file(file: Path, *, is_synced: bool = False) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """A new folder to write into, which takes the place of `folder` once everything is written."""
+def whole_folder(folder: Location, *, last: str = "") -> Iterator[Path]:
+    """A new folder on this machine to write into, which takes the place of `folder` once everything is written.
+
+    A store has no renaming: there the file `last` is sent when all others are there.
+    """
+    if not isinstance(folder, Path):
+        with _sent(folder, last) as local:
+            yield local
+        return
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside, old = _aside(folder), _aside(folder)
     aside.mkdir()
@@ -193,12 +200,18 @@ def fetched(folder: Location) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def sent(folder: Location, *, last: str = "") -> Iterator[Path]:
-    """A folder on this machine to write into: itself, or a temporary one that is copied into the store, `last` at the end."""
+def sent(folder: Location) -> Iterator[Path]:
+    """A folder on this machine to write into: itself, or a temporary one that is copied into the store at the end."""
     if isinstance(folder, Path):
         folder.mkdir(parents=True, exist_ok=True)
         yield folder
         return
+    with _sent(folder) as local:
+        yield local
+
+
+@contextlib.contextmanager
+def _sent(folder: UPath, last: str = "") -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="ray_atr-") as scratch:
         local = Path(scratch) / folder.name
         local.mkdir()

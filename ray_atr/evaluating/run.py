@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from ray_atr.evaluation.storage import from_arrays, to_arrays
 from ray_atr.models.retriever import Retriever
 from ray_atr.runtime import code_version, home
 from ray_atr.settings import Settings, refuse, setting
-from ray_atr.storage import Location, folders_in, is_there, locate, sent, whole_folder
+from ray_atr.storage import Location, folders_in, is_there, locate, whole_folder
 
 SCORES_FILE = "scores-{}.npz"
 FACTS_FILE = "evaluation.json"
@@ -119,7 +118,7 @@ def evaluate(
         seed=options.seed,
         notes=[*questions.notes, *_warnings(found, questions)],
     )
-    with _new_content(folder) as aside:
+    with whole_folder(folder, last=FACTS_FILE) as aside:
         write_page(page, aside)
         for number, run in enumerate(runs):
             np.savez(aside / SCORES_FILE.format(number), **to_arrays(run.samples))  # type: ignore[arg-type]
@@ -145,17 +144,6 @@ def _new_folder(out: str | Location | None) -> Location:
     if isinstance(folder, Path):
         require_writable(folder)
     return folder
-
-
-@contextlib.contextmanager
-def _new_content(folder: Location) -> Iterator[Path]:
-    """A folder on this machine to write into, whose files appear in `folder` once all of them are written."""
-    if isinstance(folder, Path):
-        with whole_folder(folder) as aside:
-            yield aside
-        return
-    with sent(folder, last=FACTS_FILE) as aside:
-        yield aside
 
 
 def _embed(checkpoint: Checkpoint, questions: Questions, encoding: Encoding, progress: Progress | None) -> Embedded:

@@ -31,7 +31,8 @@ def perturbations(trial: TrialFolder) -> list[dict[str, Any]]:
 
 def perturbed_settings(trial: TrialFolder) -> dict[str, Any]:
     """The settings that a trial has now in place of those it started with."""
-    return dict(perturbations(trial)[-1]["settings"]) if perturbations(trial) else {}
+    changes = perturbations(trial)
+    return dict(changes[-1]["settings"]) if changes else {}
 
 
 def save_for_others(trial: TrialFolder, target: Path, *, with_weights: bool) -> None:

@@ -54,7 +54,7 @@ def test_publishing_returns_at_once_and_the_wait_is_the_stall(tmp_path):
 
 
 def test_a_refresh_computes_on_no_more_threads_than_training(tmp_path):
-    """A new thread would take every core else; found as a refresh of 1.17 times the encoding's CPU seconds."""
+    """A new thread would take every core else."""
     seen = []
 
     def encode(payload):
