@@ -16,7 +16,7 @@ import pytest
 from tiny import make_data, tiny
 
 from ray_atr.knowledge.base import load
-from ray_atr.run_folder import STOPPED, RunFolder, read_json
+from ray_atr.run_folder import FINISHED, STOPPED, RunFolder, read_json
 from ray_atr.space import Space
 from ray_atr.sweep import ConsoleProgress, Goal, OptunaSearch, Plan, RandomSearch, sweep
 from ray_atr.sweep.inheritance import perturbed_settings
@@ -68,7 +68,7 @@ def test_stopped_trials_are_recorded_as_such_and_not_repeated(home: Path) -> Non
 
 @pytest.mark.usefixtures("ray_session")
 def test_a_population_goes_on_from_its_better_half(home: Path) -> None:
-    run = new_run(home, "pbt", train__epochs=5)
+    run = new_run(home, "pbt", train__epochs=10)
     space = Space.parse(["train.learning_rate=loguniform(1e-7,3e-2)"], run.experiment)
     plan = Plan(RandomSearch(space), (0,), 4, goals=(LOSS,), scheduler="pbt")
     result = sweep(run, plan, home, say=quiet)
@@ -83,7 +83,7 @@ def test_a_population_goes_on_from_its_better_half(home: Path) -> None:
         state = load_checkpoint(trial.folder / "last")
         assert json.loads(state["experiment"])["train.learning_rate"] == rate
         assert state["optimizer"]["param_groups"][0]["initial_lr"] == pytest.approx(rate)
-        assert [row["epoch"] for row in trial.epochs()] == list(range(1, 6))
+        assert [row["epoch"] for row in trial.epochs()] == list(range(1, 11))
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -119,6 +119,18 @@ def test_a_second_sweep_decodes_no_audio(home: Path, tmp_path: Path) -> None:
     points = [{"objective": "triplet", "seed": 1}, {"data.noise.ratio": 0.4, "seed": 0}]
     assert len(sweep(again, points, home=tmp_path, say=said.append).finished) == 2
     assert clips_decoded() == 0
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_other_data_under_the_same_name_is_refused_on_resume(home: Path) -> None:
+    run = new_run(home, "other-data", train__epochs=1)
+    sweep(run, [{"seed": 0}], home, say=quiet)
+    info = run.info
+    assert info["data"]["name"] == "tones"
+    (run.path / "sweep.json").write_text(json.dumps({**info, "data": {"name": "tones", "hash": "0" * 64}}))
+    with pytest.raises(ValueError, match="run on other data: tones has the hash 0000"):
+        sweep(run, [{"seed": 1}], home, say=quiet)
+    assert [trial.describe()["status"] for trial in run.trials()] == [FINISHED, "pending"]
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -173,7 +185,7 @@ def test_a_killed_driver_leaves_a_sweep_that_goes_on(
         "model.embedding_width": "16",
         "model.text.width": "16",
         "model.text.vocab_size": "300",
-        "train.epochs": "8",
+        "train.epochs": "12",
         "scaling.ray_data": "false",
         "train.batch_size": "8",
         "tracking.mlflow": "false",
@@ -181,7 +193,7 @@ def test_a_killed_driver_leaves_a_sweep_that_goes_on(
     }
     command = [
         *(sys.executable, str(ROOT / "pipelines" / "sweep.py"), "--out", str(out), "--concurrency", "1"),
-        *("--search", "optuna", "--trials", "3", "--space", "objective.pair.transport_mass=uniform(0.3,1)"),
+        *("--search", "optuna", "--trials", "4", "--space", "objective.pair.transport_mass=uniform(0.3,1)"),
         *(part for path, value in settings.items() for part in (f"--{path}", value)),
     ]
     environment = {**os.environ, "RAY_ATR_HOME": str(home), "OMP_NUM_THREADS": "1"}
@@ -196,12 +208,12 @@ def test_a_killed_driver_leaves_a_sweep_that_goes_on(
     request.getfixturevalue("ray_session")
     space = Space.parse([f"{path}={text}" for path, text in run.info["space"].items()], run.experiment)
     goals = (Goal(run.experiment.evaluation.select_by),)
-    result = sweep(run, Plan(OptunaSearch(space, goals), (0,), 3, goals=goals), home, concurrency=1, say=quiet)
-    assert len(result.finished) == 3
+    result = sweep(run, Plan(OptunaSearch(space, goals), (0,), 4, goals=goals), home, concurrency=1, say=quiet)
+    assert len(result.finished) == 4
     assert set(begun) <= set(result.finished)
     assert all(path.stat().st_mtime_ns == written for path, written in finished.items())
     for trial in run.trials():
-        assert [row["epoch"] for row in trial.epochs()] == list(range(1, 9))
+        assert [row["epoch"] for row in trial.epochs()] == list(range(1, 13))
         assert read_json(trial.folder / "result.json")["test"]
 
 

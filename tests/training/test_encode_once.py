@@ -280,10 +280,10 @@ def test_dropout_of_a_frozen_tower_is_off_so_its_vectors_serve(home: Path, tmp_p
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_session")
-def test_encoders_on_ray_write_the_same_vectors(home: Path, tmp_path: Path) -> None:
-    experiment = tiny(home / "tones", **FROZEN)
-    here = prepared_for(experiment, home)
-    there = prepare(experiment, tmp_path, say=lambda message: None)
+def test_encoders_on_ray_write_the_same_vectors(published: Experiment, home: Path, tmp_path: Path) -> None:
+    here = prepared_for(published, home)
+    (tmp_path / "tones").symlink_to(home / "tones")
+    there = prepare(published, tmp_path, say=lambda message: None)
     for mine, theirs in zip(folders(here), folders(there), strict=True):
         assert mine.name == theirs.name
         for file in mine.glob("*.[an][rp]*"):

@@ -40,8 +40,9 @@ def new_run(home: Path, name: str, **changes: Any) -> RunFolder:
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_trials_are_recorded_and_not_repeated(home: Path) -> None:
-    run = new_run(home, "recorded", scaling__workers=0)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_trials_are_recorded_and_not_repeated(home: Path, workers: int) -> None:
+    run = new_run(home, f"workers-{workers}", scaling__workers=workers)
     first = Listener()
     result = sweep(run, POINTS, home, listeners=[first], say=lambda message: None)
     assert sorted(result.finished) == sorted(make_trial_id(point) for point in POINTS)
