@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import torch
 from open_clip.loss import ClipLoss
-from side_by_side import peak_bytes, relative_error
+from side_by_side import compared, peak_bytes, relative_error
 from torch import Tensor, distributed, multiprocessing
 from torch.nn import functional
 
@@ -85,8 +85,18 @@ def work(rank: int, folder: str, B: int, D: int) -> None:
             cpu, wall = (1e3 * statistics.median(times[name]) for times in (processor, walls))
             print(f"{name:12} {cpu:9.0f} {wall:9.0f} {peaks[name] / 2**20:9.1f} {max(errors):9.0e}")
         ratios = [
-            statistics.median(times["ours"]) / statistics.median(times["open_clip"]) for times in (processor, walls)
+            compared(
+                f"contrastive loss, 2 processes, B {B}, {name}",
+                1e3 * statistics.median(times["ours"]),
+                1e3 * statistics.median(times["open_clip"]),
+                "open_clip",
+                at_most=1.1,
+            )
+            for name, times in (("CPU", processor), ("wall", walls))
         ]
+        compared(
+            "contrastive loss, peak memory", peaks["ours"], peaks["open_clip"], "open_clip", unit="bytes", at_most=1.0
+        )
         print(
             f"ours over open_clip: cpu {ratios[0]:.2f}, wall {ratios[1]:.2f}, memory {peaks['ours'] / peaks['open_clip']:.2f}"
         )

@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
+from side_by_side import compared
 
-from ray_atr.evaluation import retrieval_metrics
+from ray_atr.metrics import retrieval_metrics
 
 GROUP = 500
 TOLERANCE = 2e-5  # one query of 50,000: a library that ranks float32 scores orders some near-ties by rounding
@@ -124,6 +125,7 @@ def compare(options: argparse.Namespace) -> None:
     print(f"{torch.get_num_threads()} thread(s), median of {options.rounds}")
     print(f"ours, both directions         {statistics.median(times['ours']):10.2f} CPU s")
     print(f"torchmetrics, text to audio   {statistics.median(times['torchmetrics']):10.2f} CPU s{scaled}")
+    compared("retrieval metrics, both directions", 1.0, ratio, "torchmetrics, one direction", unit="x", at_most=1 / 3)
     print(f"ratio                         {ratio:10.1f} (must reach 3)", flush=True)
     ours_of_few = mine if share == 1 else ours(*few)
     check("torchmetrics", theirs, ours_of_few)

@@ -25,10 +25,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
+from side_by_side import compared
 
-from ray_atr.data.preparing import Import, prepare
+from ray_atr.data.importing.plan import Import, prepare
+from ray_atr.data.importing.sources.table import TableSource
 from ray_atr.data.shards import CLIPS_PER_SHARD, iterate_rows
-from ray_atr.data.sources.table import TableSource
 
 FORMATS = {"wav": "WAV", "flac": "FLAC", "ogg": "OGG"}
 SECONDS, SAMPLE_RATE = 10.0, 32_000
@@ -94,6 +95,13 @@ def compare(number: int, rounds: int, source: Path | None, suffixes: list[str]) 
                 assert_same(Path(temporary))
             ratios = sorted(a / b for a, b in zip(times["plain"], times["ours"], strict=True))
             clips = len(list(folder.iterdir())) - 1
+            compared(
+                f"import of {clips} {suffix} clips",
+                *(statistics.median(times[name]) for name in ("ours", "plain")),
+                "soundfile and pyarrow",
+                unit="s",
+                at_most=1 / 0.8,
+            )
             print(
                 f"{suffix:<8}{clips:>8,}{statistics.median(times['plain']):>10.2f}{statistics.median(times['ours']):>10.2f}"
                 f"{statistics.median(ratios):>8.2f}{f'{ratios[0]:.2f} to {ratios[-1]:.2f}':>16}",

@@ -12,15 +12,17 @@ import argparse
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import ray
 import torch
+from side_by_side import compared
 
 from ray_atr.knowledge.actor import start_knowledge_base
-from ray_atr.knowledge.base import BaseSettings, Entries
-from ray_atr.knowledge.refreshing import SnapshotClient
+from ray_atr.knowledge.refresher import SnapshotClient
+from ray_atr.knowledge.snapshot import Entries, SnapshotSettings
 from ray_atr.objectives.knowledge import Ask
 from ray_atr.runtime import start_ray
 
@@ -45,8 +47,8 @@ class Worker:
 
     def __init__(self, host: object, width: int) -> None:
         torch.set_num_threads(1)
-        knowledge = Ask(coarse=False, refresh_lag=0)
-        self.client, self.width = SnapshotClient(host, knowledge, is_publisher=False), width  # type: ignore[arg-type]
+        spec = Ask(coarse=False).search_spec
+        self.client, self.width = SnapshotClient(host, spec, 0, is_publisher=False), width  # type: ignore[arg-type]
         audio = torch.randn(4, width)
         warm = torch.randn(100, width)
         (audio @ warm.T).topk(5)
@@ -73,9 +75,12 @@ def main() -> None:
     start_ray(num_cpus=2)
     source = RandomSource(options.entries, options.width)
     with tempfile.TemporaryDirectory() as folder:
-        host = start_knowledge_base("bench", source, BaseSettings(prototypes=0), Path(folder), clients=options.workers)
+        host = start_knowledge_base(
+            "bench", source, SnapshotSettings(prototypes=0), Path(folder), clients=options.workers
+        )
         host.publish(None, 1, 0)
-        workers = [Worker.remote(host, options.width) for _ in range(options.workers)]
+        remote: Any = Worker
+        workers = [remote.remote(host, options.width) for _ in range(options.workers)]
         before = ray.get([worker.private_bytes.remote() for worker in workers])
         while host.wait(1, 10.0).state != "ready":
             time.sleep(0.1)
@@ -89,6 +94,7 @@ def main() -> None:
         for number, (old, new, seconds) in enumerate(zip(before, after, opened, strict=True)):
             print(f"worker {number}: {(new - old) / MIB:8.1f} MiB private memory added, opened in {seconds:.2f} s")
         added = sum(after) - sum(before)
+        compared(f"memory that {options.workers} workers add", added, size, "one snapshot", unit="bytes", at_most=0.1)
         print(f"{options.workers} workers add {added / MIB:,.1f} MiB = {added / size:.3f} snapshots")
         host.close()
     ray.shutdown()

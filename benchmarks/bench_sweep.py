@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 
 import psutil
 import tyro
+from side_by_side import compared
 
 from ray_atr.experiment import Experiment
 from ray_atr.override import override
@@ -25,8 +26,8 @@ from ray_atr.recipes import RECIPES
 from ray_atr.run_folder import RunFolder, TrialFolder, read_json
 from ray_atr.runtime import start_ray
 from ray_atr.sweep import SweepListener, sweep
+from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.loop import train
-from ray_atr.training.prepare import Prepared, prepare
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def main() -> None:
 
 def quickstart(epochs: int, **changes: Any) -> Experiment:
     changed = {path.replace("__", "."): value for path, value in changes.items()}
-    return override(RECIPES["quickstart"](), {"train.epochs": epochs, "objective": "m_ltm_pot", **changed})
+    return override(RECIPES["from_scratch"](), {"train.epochs": epochs, "objective": "m_ltm_pot", **changed})
 
 
 def measure_loop(options: Options, home: Path) -> None:
@@ -68,6 +69,14 @@ def measure_loop(options: Options, home: Path) -> None:
         took["Ray, 1 worker"].append(seconds_with_a_worker(experiment, home, f"ray-{number}-{time.time():.0f}"))
         print("  ".join(f"{name} {seconds[-1]:.2f} s" for name, seconds in took.items()), flush=True)
     ratios = [ray / plain for ray, plain in zip(took["Ray, 1 worker"], took["without Ray"], strict=True)]
+    compared(
+        "an epoch of one Ray Train worker",
+        statistics.median(ratios),
+        1.0,
+        "the same loop without Ray",
+        unit="x",
+        at_most=1.05,
+    )
     print(
         f"{options.epochs - 1} epochs; ratio of each round {', '.join(f'{ratio:.3f}' for ratio in ratios)}; "
         f"median {statistics.median(ratios):.3f}"
@@ -104,6 +113,14 @@ def measure_efficiency(options: Options, home: Path) -> None:
     training = sum(one["train_seconds"] for one in results)
     validation = sum(row.get("seconds/validation", 0.0) for trial in run.trials() for row in trial.epochs())
     capacity = wall * options.cores
+    compared(
+        f"wall of {len(results)} trials of {training / len(results):.0f} s",
+        capacity,
+        training + validation,
+        "their training and validation alone",
+        unit="core s",
+        at_most=1 / 0.8,
+    )
     print(
         f"{len(result.finished)} trials of {training / len(results):.1f} s, wall {wall:.1f} s: training "
         f"{training / capacity:.3f} of {options.cores} cores, with validation {(training + validation) / capacity:.3f}, "

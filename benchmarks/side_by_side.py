@@ -1,4 +1,4 @@
-"""What the benchmarks share: contenders measured in turn in one process, and the peak of live tensor memory.
+"""What the benchmarks share: contenders measured in turn in one process, the peak of live tensor memory, and recorded rows.
 
 Times are CPU time of the process (all its threads), which other load on the machine disturbs less than wall time; a
 round measures every contender once, so that what disturbs one disturbs all, and the median of the rounds is reported.
@@ -8,15 +8,40 @@ the next one's to pay for. `is_cold` leaves that out, as a step does that runs i
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 SLOW_SECONDS = 2.0
 SLOW_ROUNDS = 3
+ROWS = "RAY_ATR_BENCHMARK_ROWS"
+"""Environment variable: the file to which `compared` appends its rows (`benchmarks/run.py` sets it)."""
+
+
+def compared(
+    what: str, ours: float, peer: float, peer_name: str, *, unit: str = "ms", at_most: float | None = None
+) -> float:
+    """The ratio ours / peer, recorded as a row if `benchmarks/run.py` asked for rows. `at_most` is its goal; None: no goal."""
+    ratio = ours / peer
+    if ROWS in os.environ:
+        row = {
+            "what": what,
+            "ours": ours,
+            "peer": peer,
+            "peer_name": peer_name,
+            "unit": unit,
+            "ratio": ratio,
+            "goal": at_most,
+        }
+        with Path(os.environ[ROWS]).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    return ratio
 
 
 def cpu_milliseconds(

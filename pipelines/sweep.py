@@ -7,17 +7,7 @@
 Settings of the experiment are given as --dotted.path VALUE; --help-settings lists them.
 """
 
-from __future__ import annotations
-
-from ray_atr.cli import parse, run_script
-from ray_atr.recipes import RECIPES
-from ray_atr.space_script import SpaceOptions
-
-
-def main() -> None:
-    options, settings = parse(SpaceOptions, tree=RECIPES["quickstart"]())
-    options.run_space("sweep", settings)
-
+from ray_atr.cli import main
 
 if __name__ == "__main__":
-    run_script(main)
+    main("sweep")

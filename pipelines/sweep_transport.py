@@ -9,50 +9,7 @@ The first is the table of masses under noise, `auto` among them; the last the cu
 Settings of the experiment are given as --dotted.path VALUE; --help-settings lists them.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Annotated
-
-import tyro
-
-from ray_atr.cli import parse, run_script
-from ray_atr.recipes import RECIPES
-from ray_atr.sweep_script import SweepOptions
-
-
-@dataclass(frozen=True)
-class Options(SweepOptions):
-    """Compare partial transport's settings."""
-
-    masses: Annotated[tuple[str, ...], tyro.conf.arg(help="transport masses, each in (0, 1], or auto")] = (
-        "0.6",
-        "0.8",
-        "0.95",
-        "1.0",
-        "auto",
-    )
-    epsilons: Annotated[tuple[float, ...], tyro.conf.arg(help="entropic regularisations, each > 0")] = (0.05,)
-    noise: Annotated[tuple[float, ...], tyro.conf.arg(help="noise ratios, each in [0, 1)")] = (0.2, 0.4, 0.6)
-
-
-def main() -> None:
-    options, settings = parse(Options, tree=RECIPES["quickstart"]())
-    points = [
-        {
-            "objective": "m_ltm_pot",
-            "objective.pair.transport_mass": mass,
-            "objective.pair.epsilon": epsilon,
-            "data.noise.ratio": float(ratio),
-            "seed": seed,
-        }
-        for mass in (float(mass) if mass != "auto" else mass for mass in options.masses)
-        for epsilon in options.epsilons
-        for ratio in options.noise
-        for seed in options.seeds
-    ]
-    options.run("sweep_transport", settings, points)
-
+from ray_atr.cli import main
 
 if __name__ == "__main__":
-    run_script(main)
+    main("sweep", "transport")

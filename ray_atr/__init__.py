@@ -1,1 +1,43 @@
-"""ray_atr: train, sweep and compare audio-text retrieval objectives on noisy, multilingual data."""
+"""ray_atr: train, sweep and compare audio-text retrieval objectives on noisy, multilingual data.
+
+The public names are imported when they are first used, so that `import ray_atr` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ray_atr import objectives as objectives
+    from ray_atr.metrics import retrieval_metrics as retrieval_metrics
+    from ray_atr.models.retriever import Retriever as Retriever
+    from ray_atr.training.own import train as train
+    from ray_atr.transport import solve as solve
+
+    __version__: str
+
+_WHERE = {
+    "Retriever": "ray_atr.models.retriever",
+    "retrieval_metrics": "ray_atr.metrics",
+    "solve": "ray_atr.transport",
+    "train": "ray_atr.training.own",
+}
+
+__all__ = ["Retriever", "__version__", "objectives", "retrieval_metrics", "solve", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("ray_atr")
+    if name == "objectives":
+        return importlib.import_module("ray_atr.objectives")
+    if name in _WHERE:
+        return getattr(importlib.import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'ray_atr' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -6,23 +6,26 @@ for the command line, a sweep and a test alike, and the flattened tree is what i
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from ray_atr.choices import RELEVANCE
 from ray_atr.data.captions import POSITIVES
-from ray_atr.data.languages import LANGUAGES, require_languages
 from ray_atr.data.noise import Noise
-from ray_atr.data.soundscapes import SoundscapesSettings
+from ray_atr.languages.codes import ENGLISH, language_codes
+from ray_atr.metrics.ranking import EPSILON, RANKING_HELP, RANKINGS, RankingSettings
+from ray_atr.migrate import migrated_experiment
 from ray_atr.models.retriever import ModelSettings
-from ray_atr.objectives import PRESETS, Objective
+from ray_atr.objectives import PRESETS, LearnedSettings, Objective
 from ray_atr.override import flatten, override
 from ray_atr.settings import Settings, refuse, setting
-from ray_atr.storage import Location
+from ray_atr.soundscapes import SoundscapesSettings
+from ray_atr.storage import Location, is_there, read_json
 
 PRECISIONS = ("auto", "float32", "bfloat16")
-OPTIMIZERS = ("adamw", "adam")
+OPTIMIZERS = ("adamw", "adam", "sgd")
+SCHEDULES = ("cosine", "step", "constant")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +33,14 @@ class DataSettings(Settings):
     """Which clips, which captions, which noise."""
 
     source: str = setting(
-        "soundscapes", "`soundscapes`, or folder or URL of a prepared data set (one with a manifest.json)"
+        "soundscapes",
+        "`soundscapes`, or folder or URL of a prepared data set (one with a manifest.json)",
+        path="always",
+        words=("soundscapes",),
     )
     soundscapes: SoundscapesSettings = setting(default_factory=SoundscapesSettings, help="the synthetic default set")
     languages: tuple[str, ...] = setting(
-        default=tuple(LANGUAGES), help="languages of training and evaluation, ISO 639-3, English first"
+        (), "languages of training and evaluation, by codes of ISO 639 (en, eng, swe); unset: all that the data set has"
     )
     noise: Noise = setting(default_factory=Noise, help="noisy correspondence of the training captions")
     positives: str = setting(
@@ -42,15 +48,20 @@ class DataSettings(Settings):
         "which clips of a batch are not negatives of each other: same English caption text, same labels, or only itself",
         choices=POSITIVES,
     )
+    captions_per_epoch: str = setting(
+        "one",
+        "one: an epoch goes through the clips, each with one of its captions; each: through all pairs of clip and caption",
+        choices=("one", "each"),
+    )
     train_split: str = setting("train", "split to train on")
     validation_split: str = setting("val", "split that chooses the best epoch")
-    test_split: str = setting("test", "split that the best epoch is reported on, once, where the data set has it")
+    test_split: str = setting("test", "split that the best epoch is reported on, once, if the data set has it")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_languages(self.languages, "data.languages")
-        if self.languages[0] != "eng":
-            raise refuse("data.languages", ",".join(self.languages), "English (eng) first: it anchors the schemes")
+        codes = language_codes(self.languages, "data.languages") if self.languages else ()
+        # English first: it is the anchor of the schemes that have one.
+        object.__setattr__(self, "languages", tuple(sorted(codes, key=lambda code: code != ENGLISH)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,16 +71,35 @@ class TrainSettings(Settings):
     epochs: int = setting(10, "passes over the training clips", at_least=1)
     batch_size: int = setting(64, "clips in the global batch, over all workers", at_least=2)
     optimizer: str = setting("adamw", "optimiser", choices=OPTIMIZERS)
-    learning_rate: float = setting(1e-3, "peak learning rate", above=0)
-    weight_decay: float = setting(0.01, "weight decay of matrices (not of biases and norms)", at_least=0)
+    momentum: float = setting(0.0, "momentum of sgd", at_least=0, below=1)
+    learning_rate: float | Literal["auto"] = setting(
+        "auto",
+        "peak learning rate; auto: 2e-5 if a pretrained transformer is trained, 5e-5 if its audio tower is a convolutional "
+        "net, 1e-3 from scratch or for heads on frozen towers",
+        above=0,
+        changeable=True,
+    )
+    metric_rate_scale: float = setting(1.0, "multiplies the learning rate of a learned transport metric", above=0)
+    schedule: str = setting(
+        "cosine",
+        "rate after the warm-up: a half cosine down to 0, a fall every few epochs, or as it is",
+        choices=SCHEDULES,
+    )
+    step_epochs: int = setting(20, "epochs between two falls of the rate with schedule=step", at_least=1)
+    step_factor: float = setting(0.1, "what a fall multiplies the rate with", above=0, at_most=1)
+    weight_decay: float = setting(
+        0.01, "weight decay of matrices (not of biases and norms)", at_least=0, changeable=True
+    )
     warmup_fraction: float = setting(0.1, "share of all steps in which the rate rises from 0", at_least=0, at_most=1)
-    clip_norm: float = setting(1.0, "largest norm of the gradient; 0 switches clipping off", at_least=0)
+    clip_norm: float = setting(
+        1.0, "largest norm of the gradient; 0 switches clipping off", at_least=0, changeable=True
+    )
     precision: str = setting(
         "auto", "bfloat16 autocast in the towers, or float32; auto: bfloat16 on a GPU", choices=PRECISIONS
     )
     language_chunk: int = setting(
         0,
-        "languages whose texts are embedded and back-propagated at a time (schemes one_to_k and random_mixture): the same "
+        "languages whose texts are embedded and back-propagated at a time (schemes kcl and random_mixture): the same "
         "gradient in less memory; 0: all",
         at_least=0,
     )
@@ -81,8 +111,21 @@ class TrainSettings(Settings):
     )
     distance_to: str | None = setting(
         None,
-        "folder of another trial, that of one_to_k with the same seed say: after each epoch the distance of this run's weights "
-        "from its last ones is logged; none: not measured",
+        "folder of another trial, or of a run of one trial, with keep_trajectory, that of kcl with the same seed say: after "
+        "each epoch the distance of this run's weights from its weights at the same step is logged, and ATRI's bound on it; "
+        "none: not measured",
+        path="always",
+    )
+    keep_trajectory: bool = setting(
+        False, "keep the weights of every epoch in the trial's folder, for distance_to and for pictures of drift"
+    )
+    start_from: str | None = setting(
+        None,
+        "saved retriever (a folder or URL, a trial's best/) whose weights training starts from; none: the towers' own",
+        path="always",
+    )
+    patience: int = setting(
+        0, "epochs without a better validation after which the run ends; 0: it trains all epochs", at_least=0
     )
     checkpoint_every_steps: int = setting(
         0, "steps between checkpoints within an epoch; 0: at the end of each epoch only", at_least=0
@@ -93,7 +136,12 @@ class TrainSettings(Settings):
 class ScalingSettings(Settings):
     """What one trial's training takes."""
 
-    workers: int = setting(1, "training workers of one trial; 0: train in the trial's own process", at_least=0)
+    workers: int | str = setting(
+        1,
+        "training workers of one trial; FEWEST:MOST (2:8): as many of them as the cluster has room for, which may change while "
+        "the trial trains, with the same result; 0: train in the trial's own process",
+        at_least=0,
+    )
     cpus_per_worker: float = setting(1.0, "CPUs of one worker", above=0)
     gpus_per_worker: float = setting(0.0, "GPUs of one worker, may be a share of one", at_least=0)
     ray_data: bool = setting(
@@ -102,9 +150,15 @@ class ScalingSettings(Settings):
     max_failures: int = setting(1, "times a trial's workers are restarted from the last checkpoint", at_least=0)
     encoders: int = setting(
         0,
-        "processes that encode a knowledge base's source, through Ray Data; 0: the base's own process does. They start anew "
-        "at each refresh, so they pay where encoding takes minutes",
+        "processes that encode a knowledge base's source, through Ray Data; 0: the base's own process does. They start again "
+        "at each refresh, which pays if encoding takes minutes",
         at_least=0,
+    )
+    worker_labels: str = setting(
+        "", "labels of the nodes that training workers may run on, as KEY=VALUE,KEY=VALUE (`ray start --labels`)"
+    )
+    encoder_labels: str = setting(
+        "", "labels of the nodes that a knowledge base and its encoders may run on; unset: beside the first worker"
     )
     cpus_per_encoder: float = setting(
         0.0, "CPUs kept for one encoder of a knowledge base; 0: it runs on what the others leave", at_least=0
@@ -112,6 +166,43 @@ class ScalingSettings(Settings):
     gpus_per_encoder: float = setting(
         0.0, "GPUs of one encoder of a knowledge base, may be a share of one; 0: it encodes on the CPU", at_least=0
     )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.workers, str) and self.workers.strip().isdecimal():
+            object.__setattr__(self, "workers", int(self.workers))
+        super().__post_init__()
+        if isinstance(self.workers, str):
+            fewest, separator, most = self.workers.partition(":")
+            if not separator or not fewest.isdecimal() or not most.isdecimal() or not 1 <= int(fewest) <= int(most):
+                raise refuse("workers", self.workers, "a number, or FEWEST:MOST with 1 <= FEWEST <= MOST")
+        for name in ("worker_labels", "encoder_labels"):
+            parse_labels(name, getattr(self, name))
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number of workers may change while a trial trains."""
+        return isinstance(self.workers, str)
+
+    @property
+    def fewest_workers(self) -> int:
+        """The least workers that a trial trains with."""
+        return int(self.workers.partition(":")[0]) if isinstance(self.workers, str) else self.workers
+
+    @property
+    def most_workers(self) -> int:
+        """The most workers that a trial trains with."""
+        return int(self.workers.partition(":")[2]) if isinstance(self.workers, str) else self.workers
+
+
+def parse_labels(name: str, text: str) -> dict[str, str]:
+    """Node labels by key, of `KEY=VALUE,KEY=VALUE`. ValueError for anything else."""
+    labels: dict[str, str] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        key, separator, value = entry.partition("=")
+        if not separator or not key.strip() or not value.strip() or key.strip() in labels:
+            raise refuse(name, text, "KEY=VALUE,KEY=VALUE, each key once")
+        labels[key.strip()] = value.strip()
+    return labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,23 +215,38 @@ class EvaluationSettings(Settings):
         0, "captions a clip and language that a validation during training asks for; 0: all of them", at_least=0
     )
     probe_clips: int = setting(
-        64, "clips of a knowledge base's source whose drift is measured at the end of each epoch; 0: none", at_least=0
+        64,
+        "clips that ask a knowledge base, by today's encoders, how far it has drifted; at the end of each epoch, for which the "
+        "base's source is encoded; 0: not measured",
+        at_least=0,
     )
     select_by: str = setting(
-        "text_to_audio/eng/recall_at_1", "validation metric whose best epoch is kept; higher is better"
+        "text_to_audio/trained/recall_at_1",
+        "validation metric whose best epoch is kept, higher is better: TASK/LANGUAGE/MEASURE; a language may also be "
+        "trained (the mean over those that the scheme trains), unseen or mean",
+    )
+    ranking: str = setting("learned", RANKING_HELP, choices=RANKINGS)
+    plan_epsilon: float | None = setting(
+        None, "entropic regularisation of a ranking by plan; none: the objective's own, else .05", above=0
+    )
+    plan_sweeps: int = setting(
+        0,
+        "sweeps of Sinkhorn of a ranking by plan; 0: to convergence (the released code of learning to match makes 10, at "
+        "epsilon .03)",
+        at_least=0,
     )
     relevance: str = setting(
         "auto",
-        "clip: a caption's own clip is relevant; label: every clip of its class; auto: label where each class has one caption",
-        choices=("auto", "clip", "label"),
+        "clip: a caption's own clip is relevant; label: every clip of its class; auto: label if each class has one caption",
+        choices=RELEVANCE,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrackingSettings(Settings):
-    """Where results are logged beside the run folder."""
+    """Where results are logged, apart from the run folder."""
 
-    mlflow: bool = setting(True, "log to MLflow (MLFLOW_TRACKING_URI, else a SQLite file beside the runs)")
+    mlflow: bool = setting(True, "log to MLflow (MLFLOW_TRACKING_URI, else a SQLite file next to the runs)")
     experiment_name: str = setting("ray_atr", "MLflow experiment")
 
 
@@ -159,22 +265,67 @@ class Experiment(Settings):
     scaling: ScalingSettings = setting(default_factory=ScalingSettings, help="resources")
     evaluation: EvaluationSettings = setting(default_factory=EvaluationSettings, help="evaluation")
     tracking: TrackingSettings = setting(default_factory=TrackingSettings, help="tracking")
-    seed: int = setting(0, "seed of weights, order, noise and language draws", at_least=0)
+    seed: int = setting(0, "seed of weights, order, noise and language draws", at_least=0, at_most=2**40)
+
+    @property
+    def trained_languages(self) -> list[str]:
+        """The languages that its scheme trains on."""
+        return self.objective.scheme.trained_languages(self.data.languages)
+
+    @property
+    def ranking(self) -> RankingSettings:
+        """How its retriever ranks: a plan has the objective's own epsilon unless one is set."""
+        evaluation = self.evaluation
+        own = flatten(self.objective.pair).get("epsilon", EPSILON)
+        return RankingSettings(
+            ranking=evaluation.ranking,
+            plan_epsilon=own if evaluation.plan_epsilon is None else evaluation.plan_epsilon,
+            plan_sweeps=evaluation.plan_sweeps,
+        )
+
+    @property
+    def learning_rate(self) -> float:
+        """The peak learning rate, as a number."""
+        rate = self.train.learning_rate
+        return automatic_rate(self.model)[0] if isinstance(rate, str) else rate
+
+    @property
+    def learned(self) -> LearnedSettings:
+        """What the objective learns besides the towers, to build a retriever with."""
+        return self.objective.pair.learns()
 
 
-def save_experiment(experiment: Experiment, path: Path) -> None:
-    """Write the flattened tree as JSON."""
-    path.write_text(json.dumps(flatten(experiment), indent=1, ensure_ascii=False) + "\n")
+def resolved(experiment: Experiment) -> Experiment:
+    """The experiment with the learning rate that `auto` stands for."""
+    return override(experiment, {"train.learning_rate": experiment.learning_rate})
+
+
+def automatic_rate(model: ModelSettings) -> tuple[float, str]:
+    """(the learning rate that fits what is trained, why)."""
+    audio, text = (
+        getattr(tower, "checkpoint", None) is not None and not tower.adapt.is_frozen
+        for tower in (model.audio, model.text)
+    )
+    if not audio and not text:
+        return 1e-3, "no pretrained tower is trained"
+    if model.audio.is_convolutional and not model.audio.adapt.is_frozen:
+        return 5e-5, "a convolutional audio tower is trained with a pretrained one"
+    return 2e-5, "a pretrained transformer is trained"
+
+
+def stored_experiment(content: Mapping[str, Any]) -> Experiment:
+    """The experiment that was stored as a flattened tree, by this version or an earlier one."""
+    return override(Experiment(), migrated_experiment(content))
 
 
 def load_experiment(path: Location) -> Experiment:
-    """Read what `save_experiment` wrote. ValueError names the file and the setting that is not understood."""
+    """The experiment whose flattened tree a JSON file holds. ValueError names the file and the setting that is not understood."""
+    if not is_there(path):
+        raise ValueError(f"{path}: no such file; a run folder has an experiment.json")
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: got {type(content).__name__}; allowed an object of settings by their paths")
     try:
-        content: dict[str, Any] = json.loads(path.read_text())
-        return override(Experiment(), content)
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file; a run folder has an experiment.json") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: not JSON ({error})") from None
+        return stored_experiment(content)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None

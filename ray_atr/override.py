@@ -14,9 +14,12 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from ray_atr.settings import describe_allowed, nearest, refuse
+from ray_atr.migrate import migrated
+from ray_atr.settings import describe_allowed, nearest, refuse, shortened
 
 Tree = TypeVar("Tree")
+
+MAX_PATH = 200
 
 
 def override(tree: Tree, values: Mapping[str, Any]) -> Tree:
@@ -24,8 +27,14 @@ def override(tree: Tree, values: Mapping[str, Any]) -> Tree:
 
     Strings are converted to the field's type (`"0.8"`, `"true"`, `"eng,fra"`, `"none"`). A field that selects among variants
     (`objective.pair`) takes the variant's name and starts from that variant's defaults, whichever order the paths come in.
-    Raises ValueError, naming the full path, what it got, what is allowed and the nearest name.
+    Former names of values are understood (`ray_atr.migrate`). Raises ValueError, naming the full path, what it got, what
+    is allowed and the nearest name.
     """
+    if longest := [path for path in values if len(path) > MAX_PATH]:
+        raise ValueError(
+            f"{shortened(longest[0])}: no such setting; a setting's path has at most {MAX_PATH} characters"
+        )
+    values = migrated(values)
     # Shorter paths first: choosing `objective.pair` must not undo `objective.pair.epsilon`.
     for path in sorted(values, key=lambda path: path.count(".")):
         tree = _replace(tree, path.split("."), values[path], path)
@@ -48,6 +57,16 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def with_absolute_paths(tree: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with what the tree holds in the place of a relative path. ValueError as `override` raises it."""
+    held = flatten(override(tree, values))
+    # A string that the tree holds as one is a name or a path; "0.8" and "eng,fra" stay as they were given.
+    return {
+        path: held[path] if isinstance(value, str) and isinstance(held.get(path), str) else value
+        for path, value in values.items()
+    }
+
+
 @dataclasses.dataclass(frozen=True)
 class Setting:
     """One line of the settings' help."""
@@ -57,6 +76,8 @@ class Setting:
     default: Any
     allowed: str
     help: str
+    is_changeable: bool = False
+    """Whether a trial can change it between two epochs."""
 
 
 def describe(tree: Any, prefix: str = "") -> Iterator[Setting]:
@@ -74,11 +95,12 @@ def describe(tree: Any, prefix: str = "") -> Iterator[Setting]:
         else:
             hint = hints[field.name]
             type_name = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
-            yield Setting(path, type_name, value, describe_allowed(field), help_text)
+            changes = bool(field.metadata.get("changeable"))
+            yield Setting(path, type_name, value, describe_allowed(field), help_text, changes)
 
 
 def variant_name(field: dataclasses.Field[Any], value: Any) -> str | None:
-    """The registered name of a nested settings object, or None where the field has no variants of classes."""
+    """The registered name of a nested settings object, or None if the field has no variants of classes."""
     for name, variant in (field.metadata.get("variants") or {}).items():
         if variant is type(value):
             return str(name)
@@ -142,10 +164,8 @@ def _variant(field: dataclasses.Field[Any], current: Any, value: Any, path: str)
     if isinstance(value, type(current)) or (variants and dataclasses.is_dataclass(value)):
         return value
     if not variants:
-        raise ValueError(
-            f"{path}: got {value!r}; it holds several settings: set one of them, e.g. {path}.{_first(current)}"
-        )
-    if value not in variants:
+        raise refuse(path, value, f"several settings: set one of them, e.g. {path}.{_first(current)}")
+    if not isinstance(value, str) or value not in variants:
         raise refuse(path, value, "one of " + ", ".join(variants), nearest(str(value), variants))
     if variant_name(field, current) == value:
         return current

@@ -6,11 +6,13 @@
     RUN/trials/<trial_id>/metrics.jsonl  one line an epoch
     RUN/trials/<trial_id>/result.json    best epoch, its validation and test metrics; written when the trial is finished
     RUN/trials/<trial_id>/last, best     checkpoints
+    RUN/trials/<trial_id>/test/scores.npz    R@1 of each test query, for paired differences
     RUN/report/                          tables, figures, page
 
-It lies on a file system or in an object store (`s3://bucket/runs/x`); there `objects/` and `checkpoint.json` stand in the
-place of `last` (training/mirror.py). Every file appears whole, and the one that says that the others are there is written
-last. A trial with a `result.json` is finished and is never run again.
+It is on a file system or in an object store (`s3://bucket/runs/x`); there `objects/` and `checkpoint.json` take the place of
+`last` (storage/checkpoint_sync.py). Every file appears whole, and the one that says that the others are there is written
+last. Every JSON object ends with a digest, by which damaged bytes are known. One process at a time writes it. A trial with a
+`result.json` is finished and is never run again.
 """
 
 from __future__ import annotations
@@ -20,32 +22,42 @@ import json
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ray_atr.experiment import Experiment, load_experiment
-from ray_atr.override import flatten
-from ray_atr.storage import Location, StorageError, folders_in, is_there, locate, make_folder, reaching, write_text
+from ray_atr.experiment import Experiment, load_experiment, resolved
+from ray_atr.metrics.epoch_report import EpochReport, FinalReport
+from ray_atr.migrate import FORMAT, migrated_run, migrated_trial
+from ray_atr.override import flatten, override
+from ray_atr.redaction import HIDDEN, holds_secret, redact, redact_values
+from ray_atr.settings import refuse
+from ray_atr.storage import (
+    Location,
+    StorageError,
+    folders_in,
+    hold,
+    is_there,
+    locate,
+    make_folder,
+    read_json,
+    read_lines,
+    remove_folder,
+    safe_name,
+    write_json,
+    write_lines,
+)
 
-Status = str
 PENDING, RUNNING, FINISHED, FAILED, STOPPED = "pending", "running", "finished", "failed", "stopped"
 
+METRICS_FILE = "metrics.jsonl"
+
 LAST, BEST = "last", "best"
-"""A trial's checkpoints: all that it takes to go on, and the retriever of the best validation epoch."""
+"""A trial's checkpoints: all that it takes to resume, and the retriever of the best validation epoch."""
 
-
-def write_json(path: Location, content: Any) -> None:
-    """Write JSON, whole, into a folder that exists."""
-    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-
-
-def read_json(path: Location) -> Any:
-    """The content of a JSON file; ValueError names the file where it is not JSON, StorageError where it is gone."""
-    try:
-        with reaching(path):
-            return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: not JSON ({error})") from None
+TEST_SCORES = "test/scores.npz"
+"""Within a trial's folder."""
 
 
 def make_trial_id(overrides: Mapping[str, Any]) -> str:
@@ -59,11 +71,8 @@ SHORT_NAMES = {"data.noise.ratio": "noise", "objective.pair.transport_mass": "ma
 
 
 CHOICES = ("objective", "objective.scheme", "objective.pair", "objective.knowledge")
-SHORT_CHOICES = {
-    "random": "ml_clap", "co_anchor": "cacl", "one_to_k": "kcl",
-    "learning_to_match": "ltm", "partial_learning_to_match": "pot",
-}  # fmt: skip
-"""What a scheme or pair loss is called after the system that made it known, where its own name is long."""
+SHORT_CHOICES = {"learning_to_match": "ltm", "partial_learning_to_match": "pot"}
+"""What a pair loss with a long name is called in a trial's name."""
 
 
 def joined(choices: Iterable[str]) -> str:
@@ -99,63 +108,50 @@ class TrialFolder:
         return is_there(self.folder / "result.json")
 
     def describe(self) -> dict[str, Any]:
-        return read_json(self.folder / "trial.json")  # type: ignore[no-any-return]
+        """What `trial.json` says. A kill can leave it behind the result, which is what makes a trial finished."""
+        content = migrated_trial(_described(self.folder / "trial.json", self.trial_id))
+        if content["status"] == RUNNING and self.is_finished:
+            content |= {"status": FINISHED, "error": None, "train_seconds": train_seconds(self.epochs())}
+        return content
 
     def update(self, **changes: Any) -> None:
-        """Change entries of `trial.json`. StorageError where it is gone: it is never made anew from the changes alone."""
-        write_json(self.folder / "trial.json", {**self.describe(), **changes})
+        """Change entries of `trial.json`. StorageError if it is gone: it is never made from the changes alone."""
+        write_json(self.folder / "trial.json", {**self.describe(), **changes}, is_private=True)
 
-    def epochs(self) -> list[dict[str, Any]]:
+    def epochs(self) -> list[EpochReport]:
         """The recorded epochs in order. A last line cut off by a kill is left out: its epoch will be recorded again."""
-        path = self.folder / "metrics.jsonl"
-        if not is_there(path):
-            return []
-        with reaching(path):
-            lines = path.read_text(encoding="utf-8").splitlines()
-        rows = []
-        for line in lines:
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return rows
+        return [EpochReport(row) for row in read_lines(self.folder / METRICS_FILE)]
 
     def add_epoch(self, metrics: Mapping[str, Any]) -> bool:
-        """Record an epoch's metrics; False where that epoch is there already (a resumed run reports it again)."""
+        """Record an epoch's metrics; False if that epoch is there already (a resumed run reports it again)."""
         rows = self.epochs()
         if any(row["epoch"] == metrics["epoch"] for row in rows):
             return False
-        rows.append({**metrics, "time": time.time()})
-        write_text(self.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        rows.append(EpochReport(metrics, time=time.time()))
+        write_lines(self.folder / METRICS_FILE, rows)
         return True
 
     def finish(self, final: Mapping[str, Any]) -> None:
         """Write the result: the best epoch's validation and test metrics, and the last epoch's validation metrics."""
-        rows = self.epochs()
-        best = next((row for row in rows if row["epoch"] == final["best_epoch"]), {})
+        rows, final = self.epochs(), FinalReport(final)
+        best = next((row for row in rows if row.epoch == final["best_epoch"]), EpochReport())
         write_json(
             self.folder / "result.json",
             {
                 "best_epoch": final["best_epoch"],
-                "clean_share": final.get("train/clean_share"),
-                "val": evaluation_metrics(best),
-                "last": evaluation_metrics(rows[-1] if rows else {}),
-                "test": {name[len("test/") :]: value for name, value in final.items() if name.startswith("test/")},
+                "clean_share": final.clean_share,
+                "val": best.validation,
+                "last": rows[-1].validation if rows else {},
+                "test": final.test,
                 "train_seconds": train_seconds(rows),
             },
         )
         self.update(status=FINISHED, error=None, train_seconds=train_seconds(rows))
 
 
-def train_seconds(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Seconds of training by the end of the last recorded epoch; None where there is none."""
-    return rows[-1].get("seconds/train") if rows else None
-
-
-def evaluation_metrics(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a validation measured, of all that an epoch recorded."""
-    others = ("train/", "seconds/", "memory/", "knowledge/")
-    return {name: value for name, value in row.items() if "/" in name and not name.startswith(others)}
+def train_seconds(rows: Sequence[EpochReport]) -> float | None:
+    """Seconds of training by the end of the last recorded epoch; None if there is none."""
+    return rows[-1].group("seconds").get("train") if rows else None
 
 
 @dataclass(frozen=True)
@@ -166,14 +162,15 @@ class RunFolder:
 
     @staticmethod
     def create(path: str | Location, experiment: Experiment, info: Mapping[str, Any]) -> RunFolder:
-        """Make a new run folder. ValueError where it cannot be written or holds a run already."""
+        """Make a new run folder. ValueError if it cannot be written, holds a run already, or a setting holds a secret."""
         folder = locate(path)
         if is_there(folder / "sweep.json"):
-            raise ValueError(f"{folder}: a run folder already; go on with --resume {folder}, or choose another")
+            raise ValueError(f"{folder}: a run folder already; continue it with --resume {folder}, or choose another")
+        refuse_secrets(flatten(experiment))
         try:
             make_folder(folder / "trials")
-            write_json(folder / "experiment.json", flatten(experiment))
-            write_json(folder / "sweep.json", dict(info))
+            write_json(folder / "experiment.json", flatten(experiment), is_private=True)
+            write_json(folder / "sweep.json", {**redact_values(info), "format": FORMAT}, is_private=True)
         except StorageError as error:
             raise ValueError(str(error)) from None
         except OSError as error:
@@ -182,7 +179,7 @@ class RunFolder:
 
     @staticmethod
     def open(path: str | Location) -> RunFolder:
-        """Open an existing run folder. ValueError where it is none; StorageError where its storage is away."""
+        """Open an existing run folder. ValueError if it is none; StorageError if its storage is away."""
         folder = locate(path)
         if not is_there(folder / "sweep.json"):
             raise ValueError(f"{folder}: not a run folder (sweep.json is missing)")
@@ -192,12 +189,45 @@ class RunFolder:
     def experiment(self) -> Experiment:
         return load_experiment(self.path / "experiment.json")
 
+    def settings_of(self, overrides: Mapping[str, Any], experiment: Experiment | None = None) -> dict[str, Any]:
+        """All settings of a trial, flattened: the run's (`experiment`, if it was read before) with what the trial varies.
+
+        A folder of another version may hold settings that the tree does not know: they are its settings as they stand.
+        """
+        try:
+            return flatten(resolved(override(experiment or self.experiment, overrides)))
+        except ValueError:
+            return {**_object(self.path / "experiment.json"), **overrides}
+
     @property
     def info(self) -> dict[str, Any]:
-        return read_json(self.path / "sweep.json")  # type: ignore[no-any-return]
+        """What `sweep.json` says, without the secrets that a command of an earlier version may hold."""
+        file = self.path / "sweep.json"
+        content = {"name": self.path.name, **_object(file)}
+        space = content.get("space") or {}
+        if not isinstance(space, dict) or not isinstance(space.get("objective", ""), str | list):
+            raise refuse(f"{file}: space", space, "what each varied setting takes, by its path")
+        for part in ("name", "command"):
+            if not isinstance(content.get(part, ""), str):
+                raise refuse(f"{file}: {part}", content[part], "a text")
+        return redact_values(migrated_run(content))
+
+    def update_info(self, **changes: Any) -> None:
+        """Change entries of `sweep.json`."""
+        write_json(self.path / "sweep.json", {**self.info, **redact_values(changes)}, is_private=True)
+
+    def held(self) -> AbstractContextManager[None]:
+        """Be the one process that writes this run. ValueError, with who does so already, if another is."""
+        return hold(self.path, "this run")
+
+    def remove(self) -> None:
+        """Remove a run in which nothing has run, if it is on a file system."""
+        if isinstance(self.path, Path):
+            remove_folder(self.path)
 
     def trial(self, trial_id: str) -> TrialFolder:
-        return TrialFolder(self.path / "trials" / trial_id)
+        """The folder of a trial, which need not exist. ValueError for an id that is no name of a folder."""
+        return TrialFolder(self.path / "trials" / safe_name(trial_id, "trial"))
 
     def trials(self) -> Iterator[TrialFolder]:
         for folder in folders_in(self.path / "trials"):
@@ -205,17 +235,59 @@ class RunFolder:
                 yield TrialFolder(folder)
 
     def add_trial(self, overrides: Mapping[str, Any]) -> TrialFolder:
-        """The folder of a trial, with its `trial.json` where that is not there yet."""
+        """The folder of a trial, with its `trial.json` if that is not there yet."""
         trial = self.trial(make_trial_id(overrides))
         if not is_there(trial.folder / "trial.json"):
+            refuse_secrets(overrides)
             make_folder(trial.folder)
             described = {
                 "trial_id": trial.trial_id,
                 "name": trial_name(overrides),
                 "overrides": dict(overrides),
+                "format": FORMAT,
                 "status": PENDING,
                 "error": None,
                 "train_seconds": None,
             }
-            write_json(trial.folder / "trial.json", described)
+            write_json(trial.folder / "trial.json", described, is_private=True)
         return trial
+
+
+def trial_place(folder: Location, path: str) -> Location:
+    """The folder itself, or that of the only trial if it is a run's. ValueError names the trials if there are several."""
+    if not is_there(folder / "sweep.json"):
+        return folder
+    trials = [trial.trial_id for trial in RunFolder.open(folder).trials()]
+    if len(trials) != 1:
+        names = ", ".join(f"trials/{trial}" for trial in trials[:4]) + (", ..." if len(trials) > 4 else "")
+        raise refuse(path, str(folder), f"one of its {len(trials)} trials: {names}")
+    return folder / "trials" / trials[0]
+
+
+def _object(file: Location) -> dict[str, Any]:
+    content = read_json(file)
+    if not isinstance(content, dict):
+        raise refuse(str(file), content, "a JSON object, as a run writes it")
+    return content
+
+
+def _described(file: Location, trial_id: str) -> dict[str, Any]:
+    """What a `trial.json` says. ValueError, naming the file, if it does not say what the trial varies and how far it is."""
+    content = {"name": trial_id, "error": None, "train_seconds": None, **_object(file)}
+    if not isinstance(content.get("overrides"), dict):
+        raise refuse(f"{file}: overrides", content.get("overrides"), "an object of settings by their paths")
+    if content.get("status") not in (PENDING, RUNNING, FINISHED, FAILED, STOPPED):
+        raise refuse(f"{file}: status", content.get("status"), "pending, running, finished, failed, stopped")
+    return content
+
+
+def refuse_secrets(settings: Mapping[str, Any]) -> None:
+    """ValueError for a setting with a password or key in a URL: a run folder keeps its settings, and shows them."""
+    for path, value in settings.items():
+        if holds_secret(value):
+            raise refuse(
+                path,
+                redact(str(value)),
+                f"a URL without a user, password or key (here {HIDDEN}); give those by the environment, as the store's own "
+                "variables (AWS_ACCESS_KEY_ID and the like), or by fsspec's configuration file",
+            )

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Set before Ray is imported: else `uv run script.py` makes Ray package the working directory and build a fresh
-# virtual environment for every worker of a local run. On a cluster the image or the lock file decides.
-os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-# The controller of a training run polls its workers at this interval; the default of 2 s is visible in short trials.
-os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
-
 NAMESPACE = "ray_atr"
+# A worker asks for less than the CPUs it computes on: the rest is what Ray Data's readers and the actors of a small
+# machine run on, which would starve if the workers held every logical CPU.
+WORKER_CPU_SHARE = 0.75
 CONNECT_SECONDS = 10
+ROOM_SECONDS = 600
+"""How long work may wait for its first process: by then resources have come free, or a cluster has grown, or never will."""
+START_SECONDS = (30, 120)
+"""How long the first and the second try to start a Ray may wait for its node."""
 
 
 def is_inside_a_cluster() -> bool:
@@ -31,18 +37,36 @@ def is_submitted_job() -> bool:
     return bool(os.environ.get("RAY_JOB_ID") or os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR"))
 
 
-if not is_inside_a_cluster():
-    # Ray takes the host's outer address and listens there, even for a cluster of one machine. With this switch, meant for
-    # firewall prompts on other systems, a local Ray stays on the loopback address. Read when Ray is imported.
-    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+def prepare_environment() -> None:
+    """Set the switches of Ray that this package needs, in the environment and, if Ray is imported already, where it keeps them.
+
+    A switch that the environment has already stays as it is.
+    """
+    # Else `uv run script.py` makes Ray package the working directory and build a fresh virtual environment for every
+    # worker of a local run. On a cluster the image or the lock file decides.
+    switches = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "RAY_ENABLE_UV_RUN_RUNTIME_ENV"}
+    if not is_inside_a_cluster():
+        # Ray takes the host's outer address and listens there, even for a cluster of one machine. With this switch, meant
+        # for firewall prompts on other systems, a local Ray stays on the loopback address.
+        switches["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "ENABLE_RAY_CLUSTER"
+    # The controller of a training run polls its workers at this interval; the default of 2 s is visible in short trials.
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+    constants = sys.modules.get("ray._private.ray_constants")
+    for variable, constant in switches.items():
+        if variable in os.environ:
+            continue
+        os.environ[variable] = "0"
+        if constants is not None:
+            setattr(constants, constant, False)
 
 
 def start_ray(num_cpus: int | None = None) -> None:
     """Join the cluster this process belongs to, or start a Ray of its own on the loopback address.
 
-    A process that is not told of a cluster never joins one that happens to run on the machine. Does nothing where Ray
-    is already initialised. ConnectionError where the cluster does not answer.
+    A process that is not told of a cluster never joins one that happens to run on the machine. Does nothing if Ray
+    is already initialised. ConnectionError if the cluster does not answer.
     """
+    prepare_environment()
     import ray
 
     if ray.is_initialized():
@@ -50,19 +74,97 @@ def start_ray(num_cpus: int | None = None) -> None:
     options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
     if is_inside_a_cluster():
         require_answer(os.environ.get("RAY_ADDRESS", ""))
-        ray.init(**options)
+        with _own_handlers():
+            ray.init(**options)
     else:
-        ray.init(
-            address="local",
-            num_cpus=num_cpus,
-            include_dashboard=False,
-            **options,
-        )
+        with _own_handlers():
+            _start_local(address="local", num_cpus=num_cpus, include_dashboard=False, **options)
     quiet_ray_data()
 
 
+class RayStartError(ConnectionError):
+    """A Ray on this machine that did not start in time, twice."""
+
+
+def _start_local(**options: Any) -> None:
+    """Start a Ray, a second time with more patience. RayStartError, in one line, if it does not start then either."""
+    import ray
+
+    started, reason = time.monotonic(), ""
+    for seconds in START_SECONDS:
+        try:
+            with _waiting(seconds):
+                ray.init(**options)
+        except Exception as error:  # noqa: BLE001 Ray raises a plain Exception when its node does not appear
+            ray.shutdown()
+            reason = " ".join(str(error).split())[:120]
+        else:
+            return
+    load, cpus = os.getloadavg()[0], os.cpu_count() or 1
+    raise RayStartError(
+        f"Ray did not start on this machine in {time.monotonic() - started:.0f} s, tried twice ({reason}; load {load:.0f} on "
+        f"{cpus} CPUs); run the same command again when the machine is less busy"
+    )
+
+
+@contextlib.contextmanager
+def _waiting(seconds: float) -> Iterator[None]:
+    """Ray gives a new node 30 s to appear, a number in the middle of its code: here each of its questions waits as long."""
+    from ray._private import services
+
+    ask = services.get_node
+
+    def ask_patiently(*arguments: Any) -> Any:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return ask(*arguments)
+            except RuntimeError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.2)
+
+    services.get_node = ask_patiently
+    try:
+        yield
+    finally:
+        services.get_node = ask
+
+
+@contextlib.contextmanager
+def _own_handlers() -> Iterator[None]:
+    """Ray answers SIGTERM by an exit of its own; what was to happen before it started is to happen after."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+
+
+_terminated = threading.Event()
+
+
+def terminate_like_interrupt() -> None:
+    """From now on SIGTERM does what Ctrl-C does in this process; `was_terminated` tells them apart."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        _terminated.set()
+        signal.raise_signal(signal.SIGINT)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, interrupt)
+
+
+def was_terminated() -> bool:
+    """Whether a SIGTERM came since `terminate_like_interrupt`."""
+    return _terminated.is_set()
+
+
 def require_answer(address: str) -> None:
-    """ConnectionError where nothing listens at a `host:port` or `ray://host:port`. Ray itself would try for minutes."""
+    """ConnectionError if nothing listens at a `host:port` or `ray://host:port`. Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return
@@ -74,7 +176,7 @@ def require_answer(address: str) -> None:
 
 
 def quiet_ray_data() -> None:
-    """Turn Ray Data's own progress bars and remarks off and its starvation time-out down, in this process."""
+    """Turn Ray Data's own progress bars, remarks and time-out off, in this process."""
     from ray.data import DataContext
 
     for handler in logging.getLogger("ray.data").handlers:
@@ -85,8 +187,29 @@ def quiet_ray_data() -> None:
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    # Half an hour by default: a data set that waits for a CPU which never comes free should be an error long before.
-    context.execution_no_progress_timeout_s = 120  # type: ignore[attr-defined]
+    # It takes every silence for a hang: a long job, and a reader that is ahead of a step or a validation of minutes. Who
+    # runs something on Ray Data waits for its resources first (`await_room`), for a bounded time.
+    context.execution_no_progress_timeout_s = -1  # type: ignore[attr-defined]
+
+
+def await_room(cpus: float, gpus: float = 0.0, *, what: str) -> None:
+    """Returns when the resources of one process are free. TimeoutError if they are not within `ROOM_SECONDS`."""
+    import ray
+
+    # Spread, as Ray Data's own work is: inside a placement group it would otherwise wait for room there.
+    room = ray.remote(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")(_nothing).remote()
+    try:
+        ray.get(room, timeout=ROOM_SECONDS)
+    except ray.exceptions.GetTimeoutError:
+        ray.cancel(room, force=True)
+        raise TimeoutError(
+            f"{what}: {cpus:g} CPUs and {gpus:g} GPUs did not come free within {ROOM_SECONDS:g} s; allowed: "
+            "what the cluster has besides the workers of its runs"
+        ) from None
+
+
+def _nothing() -> None:
+    """What is run to find out if there is room."""
 
 
 def home() -> Path:

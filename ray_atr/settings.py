@@ -1,7 +1,8 @@
 """What every settings dataclass shares: declared bounds, one check, and errors that name the remedy.
 
 Each part of the package owns its own frozen dataclass (`Noise`, `FrontEnd`, `Contrastive`, ...), so that a default
-stands in one place: beside the code it steers. `ray_atr.experiment` composes them into the tree a user overrides.
+is written in one place, in the file of the code that it controls. `ray_atr.experiment` composes them into the tree
+that a user overrides.
 """
 
 from __future__ import annotations
@@ -9,8 +10,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import os
+import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
+
+MAX_SHOWN = 200
+"""Characters of a wrong value that an error repeats."""
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
@@ -20,8 +27,22 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 
 
 def refuse(path: str, got: object, allowed: str, hint: str = "") -> ValueError:
-    """The one form of a user's mistake: *path: got X; allowed Y (did you mean Z?)*."""
-    return ValueError(f"{path}: got {got!r}; allowed {allowed}{hint}")
+    """The one form of a user's mistake: *path: got X; allowed Y (did you mean Z?)*; a long X is cut."""
+    return ValueError(f"{path}: got {_shortened(got)}; allowed {allowed}{hint}")
+
+
+def _shortened(got: object) -> str:
+    try:
+        shown = repr(got)
+    except ValueError:  # an integer of more digits than Python prints
+        return f"an integer of more than {sys.get_int_max_str_digits()} digits"
+    return shown if len(shown) <= MAX_SHOWN else f"{shown[: MAX_SHOWN - 1]}…"
+
+
+def shortened(text: str, most: int = 200) -> str:
+    """A text from outside on one line, its middle left out if it is longer than `most` characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 60]} … {text[-55:]}"
 
 
 def setting(
@@ -35,12 +56,18 @@ def setting(
     at_most: float | None = None,
     choices: Iterable[str] | None = None,
     variants: Mapping[str, Any] | None = None,
+    path: Literal["always", "if there"] | None = None,
+    words: Iterable[str] = (),
+    changeable: bool = False,
 ) -> Any:
     """A dataclass field with its help text (say the unit) and the values it allows.
 
     `above`/`below` are open bounds, `at_least`/`at_most` closed ones; they are checked when the dataclass is made.
     `choices` are the allowed strings. `variants` maps a name to what builds the settings of that name: the field then
-    holds a nested settings object that `override` can select by name.
+    holds a nested settings object that `override` can select by name. `path` marks a file, folder or URL: a relative one
+    becomes absolute when the dataclass is made; with `if there`, only one that exists or is plainly a path, because it may be
+    a hub id as well. `words` are values that are never a path. `changeable` settings may change between two epochs of a trial:
+    population-based training can vary them.
     """
     metadata = {
         "help": help,
@@ -50,12 +77,21 @@ def setting(
         "at_most": at_most,
         "choices": tuple(choices) if choices is not None else None,
         "variants": variants,
+        "path": path,
+        "words": tuple(words),
+        "changeable": changeable,
     }
     if default_factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=default_factory, metadata=metadata)
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def inherited(base: type, name: str, default: Any) -> Any:
+    """A field of `base` again with another default: its help and bounds stay."""
+    (field,) = (field for field in dataclasses.fields(base) if field.name == name)
+    return dataclasses.field(default=default, metadata=dict(field.metadata))
 
 
 def describe_allowed(field: dataclasses.Field[Any]) -> str:
@@ -74,7 +110,7 @@ def describe_allowed(field: dataclasses.Field[Any]) -> str:
 
 
 class Settings:
-    """Base of every settings dataclass: refuses values outside the declared bounds as soon as it is made.
+    """Base of every settings dataclass: makes paths absolute and refuses values outside the declared bounds when it is made.
 
     Subclasses are `@dataclass(frozen=True, kw_only=True)`. Their own checks go into `__post_init__` after
     `super().__post_init__()`, as `ValueError` made with `refuse`.
@@ -83,10 +119,37 @@ class Settings:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
+            if field.metadata.get("path") and isinstance(value, str | tuple):
+                parts = (value,) if isinstance(value, str) else value
+                absolute = tuple(_absolute(part, field.metadata) for part in parts)
+                value = absolute[0] if isinstance(value, str) else absolute
+                object.__setattr__(self, field.name, value)
             if not _is_allowed(value, field):
                 choices = field.metadata.get("choices") or ()
                 hint = nearest(value, choices) if isinstance(value, str) else ""
                 raise refuse(field.name, value, describe_allowed(field), hint)
+
+
+def local_path(text: str) -> Path | None:
+    """The path of a local name or of a `file://` URL, as it is typed but for `~`; None for another URL."""
+    protocol, separator, rest = text.partition("://")
+    if separator and protocol not in ("file", "local"):
+        return None
+    return Path(rest if separator else text).expanduser()
+
+
+def _absolute(text: str, metadata: Mapping[str, Any]) -> str:
+    """The absolute form of a relative path: another process may run in another folder. URLs and names stay as they are.
+
+    Links are kept: a file of the hub's cache has its name only as a link.
+    """
+    path = local_path(text) if text and text not in metadata["words"] else None
+    if path is None:
+        return text
+    is_plainly_path = "://" in text or text.startswith((".", "/", "~"))
+    if metadata["path"] == "if there" and not is_plainly_path and not os.path.exists(path):
+        return text
+    return os.path.abspath(path)
 
 
 def _is_allowed(value: Any, field: dataclasses.Field[Any]) -> bool:
@@ -95,7 +158,8 @@ def _is_allowed(value: Any, field: dataclasses.Field[Any]) -> bool:
         return value is None or value in metadata["choices"]
     if isinstance(value, bool) or not isinstance(value, int | float):
         return True
-    if math.isnan(value):
+    # An integer too large for a float is none, and is compared as it is.
+    if isinstance(value, float) and math.isnan(value):
         return False
     above, at_least, below, at_most = (metadata.get(key) for key in ("above", "at_least", "below", "at_most"))
     return (

@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from ray_atr.runtime import start_ray
+from ray_atr.runtime import RayStartError, start_ray
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Read when torch is imported. Test processes that each compute on every core wait for each other: half as slow again.
     os.environ["OMP_NUM_THREADS"] = "1"
+
+# Tests that start a Ray in a process of their own inherit this: else Ray packages the working directory under `uv run` and
+# starts each worker through uv.
+os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+# Ray's workers give way to every other process by default: on a busy machine the tests on Ray would run into their limits.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 SHARED = Path(os.environ.get("RAY_ATR_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
@@ -22,9 +28,23 @@ def ray_session() -> Iterator[None]:
     """A local Ray with two CPUs, started once; tests that use it carry the `ray` mark."""
     import ray
 
-    start_ray(num_cpus=2)
+    global _ray_error
+    try:
+        start_ray(num_cpus=2)
+    except RayStartError as error:
+        _ray_error = str(error)
+        raise
     yield
     ray.shutdown()
+
+
+_ray_error: str | None = None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    # A Ray that does not start is one error, not one for every test that needs it.
+    if _ray_error is not None and "ray_session" in getattr(item, "fixturenames", ()):
+        pytest.skip(f"the session's Ray did not start: {_ray_error}")
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +64,18 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs the real data at {folder} (set RAY_ATR_SHARED)")
     return folder
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    # One file or one test runs in pytest's own process: a second one costs its imports.
+    if len(config.args) == 1 and ".py" in config.args[0] and config.option.numprocesses:
+        config.option.numprocesses = 0
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    # Encoded audio differs from process to process (Ogg's serial number), and both must collect tests of the same names.
+    return argname if isinstance(val, bytes) else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from ray_atr.cli import run_script, settings_from
+from ray_atr.cli.parse import run_script, settings_from
 
 
 def test_pairs_and_equals_are_the_same() -> None:

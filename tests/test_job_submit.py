@@ -19,7 +19,8 @@ SMALL = {
     "train.epochs": "25",
 }
 SWEEP = [
-    *("python", "pipelines/sweep_noise.py", "--objectives", "contrastive", "--noise", "0.2"),
+    *("python", "pipelines/sweep_noise.py", "--objectives", "contrastive", "--noise", "0.2", "--seeds", "0"),
+    *("--recipe", "from_scratch"),
     *(word for path, value in SMALL.items() for word in (f"--{path}", value)),
 ]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from ray_atr.override import describe, flatten, override
+from ray_atr.override import describe, flatten, override, with_absolute_paths
 from ray_atr.settings import Settings, setting
 
 
@@ -93,3 +94,54 @@ def test_every_setting_of_the_experiment_has_help() -> None:
 
     without = [entry.path for entry in describe(Experiment()) if not entry.help]
     assert not without
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places(Settings):
+    source: str = setting("soundscapes", "where clips are", path="always", words=("soundscapes",))
+    captions: str | None = setting(None, "a file", path="always")
+    checkpoint: str = setting("owner/model", "a folder or hub id", path="if there")
+    split: str = setting("train", "no path")
+
+
+@pytest.mark.parametrize(
+    ("setting_", "typed", "held"),
+    [
+        ("source", "data/esc50", "HERE/data/esc50"),
+        ("source", "../esc50", "ABOVE/esc50"),
+        ("source", "~/esc50", "HOME/esc50"),
+        ("source", "/data/esc50", "/data/esc50"),
+        ("source", "file://data/esc50", "HERE/data/esc50"),
+        ("source", "s3://bucket/esc50", "s3://bucket/esc50"),
+        ("source", "soundscapes", "soundscapes"),
+        ("source", "./soundscapes", "HERE/soundscapes"),
+        ("captions", "none", None),
+        ("captions", "captions.parquet", "HERE/captions.parquet"),
+        ("checkpoint", "owner/model", "owner/model"),
+        ("checkpoint", "owner/there", "HERE/owner/there"),
+        ("checkpoint", "./owner/absent", "HERE/owner/absent"),
+        ("checkpoint", "", ""),
+        ("split", "owner/there", "owner/there"),
+    ],
+)
+def test_a_relative_path_is_absolute_from_where_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting_: str, typed: str, held: str | None
+) -> None:
+    here = tmp_path / "here"
+    (here / "owner" / "there").mkdir(parents=True)
+    # A folder that has the name of a word does not change what the word means.
+    (here / "soundscapes").mkdir()
+    monkeypatch.chdir(here)
+    read = override(Places(), {setting_: typed})
+    expected = held
+    for name, place in (("HERE", here), ("ABOVE", tmp_path), ("HOME", Path.home())):
+        expected = expected.replace(name, str(place)) if expected is not None else None
+    assert getattr(read, setting_) == expected
+    assert with_absolute_paths(Places(), {setting_: typed}) == {setting_: typed if held is None else expected}
+    monkeypatch.chdir(tmp_path)
+    assert override(Places(), flatten(read)) == read
+
+
+def test_only_paths_of_a_point_are_replaced() -> None:
+    point = {"objective": "moved", "objective.pair.transport_mass": "0.5"}
+    assert with_absolute_paths(Tree(), point) == point

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from ray_atr.cli import run_script
+from ray_atr.cli.parse import run_script
 from ray_atr.runtime import require_answer
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import uuid
 from collections.abc import Iterator
@@ -81,7 +80,7 @@ def test_a_run_folder_is_the_same_wherever_it_lies(place: str) -> None:
     assert found.describe()["status"] == "finished"
     assert read_json(found.folder / "result.json")["test"] == {"text_to_audio/eng/recall_at_1": 0.25}
     assert [row["epoch"] for row in found.epochs()] == [1]
-    with pytest.raises(ValueError, match="a run folder already; go on with --resume"):
+    with pytest.raises(ValueError, match="a run folder already; continue it with --resume"):
         RunFolder.create(place, Experiment(), {})
 
 
@@ -111,7 +110,7 @@ def test_what_says_that_a_folder_is_whole_is_sent_last(tmp_path: Path, monkeypat
     for name in ("b", "manifest", "z"):
         (tmp_path / name).write_text(name)
     target, names = locate(f"memory://{uuid.uuid4().hex}"), []
-    monkeypatch.setattr("ray_atr.storage.put", lambda source, target: names.append(target.name))
+    monkeypatch.setattr("ray_atr.storage.transfer.put", lambda source, target: names.append(target.name))
     put_folder(tmp_path, target, last="manifest")
     assert names == ["b", "z", "manifest"]
 
@@ -144,7 +143,7 @@ def test_a_local_file_that_cannot_be_written_leaves_the_older_one(tmp_path: Path
     write_json(tmp_path / "trial.json", {"status": "running"})
     with pytest.raises(TypeError):
         write_json(tmp_path / "trial.json", {"status": object()})
-    assert json.loads((tmp_path / "trial.json").read_text()) == {"status": "running"}
+    assert read_json(tmp_path / "trial.json") == {"status": "running"}
     with pytest.raises(StorageError, match="No such file"), reaching(tmp_path):
         write_json(tmp_path / "gone" / "trial.json", {})
 

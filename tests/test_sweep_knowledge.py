@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 
-from ray_atr.cli import run_script
+from ray_atr.cli import comparisons, main
 from ray_atr.override import override
 from ray_atr.recipes import RECIPES
 
 BASE = RECIPES["quickstart"]()
 ASK = ("--objective.knowledge", "ask")
-SCRIPT = Path(__file__).resolve().parents[1] / "pipelines" / "sweep_knowledge.py"
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("sweep_knowledge", SCRIPT)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["sweep_knowledge"] = module
-    specification.loader.exec_module(module)
-    return module
-
-
-def test_every_point_of_every_table_and_figure_is_a_valid_experiment(script: ModuleType) -> None:
-    for points in (*script.TABLES.values(), *script.FIGURES.values()):
+def test_every_point_of_every_table_and_figure_is_a_valid_experiment() -> None:
+    for points in (*comparisons.TABLES.values(), *comparisons.FIGURES.values()):
         experiments = [override(BASE, point) for point in points]
         assert len({repr(experiment.objective) for experiment in experiments}) == len(points)
 
 
-def test_the_ablation_switches_one_part_off_at_a_time(script: ModuleType) -> None:
-    whole = override(BASE, script.ask()).objective.knowledge
-    names = [override(BASE, point).objective.knowledge for point in script.Options(table="ablation").points()]
+def test_the_ablation_switches_one_part_off_at_a_time() -> None:
+    whole = override(BASE, comparisons.ask()).objective.knowledge
+    names: list[Any] = [
+        override(BASE, point).objective.knowledge for point in comparisons.Knowledge(table="ablation").points()
+    ]
     assert names[0].name == "none"
     assert names[1] == whole
     switched = [
@@ -48,13 +36,21 @@ def test_the_ablation_switches_one_part_off_at_a_time(script: ModuleType) -> Non
     assert names[-1].refresh_every_epochs == 0
 
 
-def test_the_grid_is_every_combination_over_any_scheme_and_pair_loss(script: ModuleType) -> None:
-    points = script.Options(neighbours=(1, 5), injection_ratio=(0.1,), refresh_lag=(0, 4, 8)).points()
+def test_the_figure_of_the_refresh_period_has_the_baseline_and_a_base_that_is_never_refreshed() -> None:
+    points = comparisons.Knowledge(figure="refresh").points()
+    found: list[Any] = [override(BASE, point).objective.knowledge for point in points]
+    baseline, *periods = found
+    assert baseline.name == "none"
+    assert [knowledge.refresh_every_epochs for knowledge in periods] == [0, 1, 2, 5, 10]
+
+
+def test_the_grid_is_every_combination_over_any_scheme_and_pair_loss() -> None:
+    points = comparisons.Knowledge(neighbours=(1, 5), injection_ratio=(0.1,), refresh_lag=(0, 4, 8)).points()
     assert len(points) == 1 + 2 * 3
-    tree = override(BASE, {"objective.scheme": "one_to_k", "objective.pair": "partial_learning_to_match"})
+    tree = override(BASE, {"objective.scheme": "kcl", "objective.pair": "partial_learning_to_match"})
     objective = override(tree, points[-1]).objective
-    assert (objective.scheme.name, objective.pair.name) == ("one_to_k", "partial_learning_to_match")
-    knowledge = objective.knowledge
+    assert (objective.scheme.name, objective.pair.name) == ("kcl", "partial_learning_to_match")
+    knowledge: Any = objective.knowledge
     assert (knowledge.neighbours, knowledge.injection_ratio, knowledge.refresh_lag) == (5, 0.1, 8)
 
 
@@ -68,11 +64,10 @@ def test_the_grid_is_every_combination_over_any_scheme_and_pair_loss(script: Mod
         (["--injection_ratio", "1.5"], "objective.knowledge.injection_ratio: got 1.5; allowed [0, 1]"),
         (["--lambda_fine", "0.9"], "lambda_fine + lambda_coarse: got 1.1; allowed below 1"),
         ([*ASK, "--objective.knowledge.source", "nowhere", "--table", "ablation"], "nowhere: no data set"),
-        ([*ASK, "--objective.knowledge.captions", "nowhere"], "objective.knowledge.captions: nowhere: no such file"),
+        ([*ASK, "--objective.knowledge.captions", "nowhere"], "nowhere: no such file"),
     ],
 )
 def test_a_mistake_gets_one_line_and_writes_nothing(
-    script: ModuleType,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -80,9 +75,8 @@ def test_a_mistake_gets_one_line_and_writes_nothing(
     words: str,
 ) -> None:
     monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["sweep_knowledge.py", *arguments])
     with pytest.raises(SystemExit) as exit_:
-        run_script(script.main)
+        main("sweep", "knowledge", arguments=arguments)
     assert exit_.value.code == 2
     error = capsys.readouterr().err
     assert words in error

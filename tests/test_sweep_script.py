@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from tiny import make_data
 
-from ray_atr.cli import parse, run_script
+from ray_atr.cli import main
+from ray_atr.cli.experiment_options import SpaceOptions
+from ray_atr.cli.parse import parse_with_settings
+from ray_atr.cli.planning import plan_search
+from ray_atr.cli.running import open_run, start_of
 from ray_atr.override import override
 from ray_atr.recipes import RECIPES
 from ray_atr.run_folder import RunFolder, write_json
 from ray_atr.runtime import code_version
-from ray_atr.space_script import SpaceOptions
 from ray_atr.sweep.describe import check_plan, describe_plan
-from ray_atr.sweep_script import open_run
 
 PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
 
 
-def script(name: str) -> ModuleType:
-    specification = importlib.util.spec_from_file_location(name, PIPELINES / f"{name}.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module
-    specification.loader.exec_module(module)
-    return module
+COMMANDS = {
+    "sweep": ("sweep",),
+    "sweep_noise": ("sweep", "noise"),
+    "sweep_transport": ("sweep", "transport"),
+    "sweep_objectives": ("sweep", "objectives"),
+    "sweep_knowledge": ("sweep", "knowledge"),
+    "train": ("train",),
+}
+"""Script in pipelines/ -> what it stands for."""
 
 
 @pytest.fixture
@@ -45,9 +45,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def error_of(
     name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> str:
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
     with pytest.raises(SystemExit) as exit_:
-        run_script(script(name).main)
+        main(*COMMANDS[name], arguments=arguments)
     assert exit_.value.code == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1, error
@@ -66,11 +65,20 @@ def error_of(
         (["--train.epoch", "3"], "train.epoch: no such setting; train has epochs"),
         (["--train.epochs", "0"], "train.epochs: got 0; allowed [1, inf)"),
         (["--data.source", "nowhere"], "nowhere: no data set (manifest.json is missing)"),
-        (["--data.languages", "fra,eng"], "English (eng) first"),
-        (["--data.languages", "eng,fre"], "data.languages: got 'fre'"),
+        (["--data.languages", "fra,English"], "did you mean eng"),
+        (["--data.languages", "eng,frx"], "data.languages: got 'frx'"),
         (["--recipe", "quickstrat"], "did you mean quickstart?"),
-        (["--objective.pair.transport_mass", "0.8"], "contrastive"),
+        (["--objectives", "contrastive", "--objective.pair.transport_mass", "0.8"], "contrastive"),
         (["--resume", "nowhere"], "nowhere: not a run folder"),
+        (
+            ["--objective", "kcl"],
+            "objective: got 'kcl'; allowed nothing here: this sweep varies it (triplet, contrastive",
+        ),
+        (["--data.noise.ratio", "0.3"], "data.noise.ratio: got '0.3'; allowed nothing here: this sweep varies it"),
+        (["--seed", "3"], "seed: got '3'; allowed nothing here: this sweep varies it (0, 1, 2)"),
+        (["--objective.pair.masses", "0.8"], "objective.pair.masses: no such setting"),
+        (["--objective.pair.epsilon", "-1"], "objective.pair.epsilon: got -1.0; allowed (0, inf)"),
+        (["--objective.pair", "triplet"], "the same experiment with objective.pair=triplet"),
     ],
 )
 def test_a_mistake_gets_one_line_and_writes_nothing(
@@ -136,7 +144,7 @@ README_SEARCHES = [
     shlex.split(command.replace("\\\n", " "))[4:]
     for command in re.findall(
         r"^    (uv run python pipelines/sweep\.py (?:.*\\\n)*.*)$",
-        (PIPELINES.parent / "README.md").read_text(),
+        (PIPELINES.parent / "docs" / "sweeps.md").read_text(),
         re.MULTILINE,
     )
     if "--resume" not in command
@@ -146,9 +154,9 @@ README_SEARCHES = [
 @pytest.mark.parametrize("out", [[], ["--out", "runs/x"]])
 @pytest.mark.parametrize("arguments", README_SEARCHES, ids=lambda arguments: " ".join(arguments)[:40])
 def test_the_readmes_searches_are_plans(home: Path, arguments: list[str], out: list[str]) -> None:
-    options, settings = parse(SpaceOptions, tree=RECIPES["quickstart"](), argv=[*arguments, *out])
-    experiment = override(RECIPES[options.recipe](), settings)
-    plan = options.plan(experiment)
+    options, settings = parse_with_settings(SpaceOptions, [*arguments, *out], "ray-atr sweep")
+    experiment = override(start_of(options, settings), settings)
+    plan = plan_search(options, experiment)
     check_plan(plan, experiment)
     assert plan.num_points == options.trials
 
@@ -162,16 +170,16 @@ SEARCH = SpaceOptions(space=(MASS,), search="optuna", trials=5, seeds=(0,), maxi
 
 def searched(home: Path) -> RunFolder:
     experiment = override(RECIPES["quickstart"](), {"objective": "m_ltm_pot"})
-    info = {"name": "sweep", **describe_plan(SEARCH.plan(experiment)), "code": code_version()}
+    info = {"name": "sweep", **describe_plan(plan_search(SEARCH, experiment)), "code": code_version()}
     return RunFolder.create(home / "run", experiment, info)
 
 
 def test_a_search_goes_on_as_it_began_and_takes_more_trials_and_seeds(home: Path) -> None:
     run = searched(home)
-    again = SpaceOptions(trials=9, seeds=(1,)).plan(run.experiment, run)
-    assert again == replace(SEARCH.plan(run.experiment), num_points=9, seeds=(0, 1))
+    again = plan_search(SpaceOptions(trials=9, seeds=(1,)), run.experiment, run)
+    assert again == replace(plan_search(SEARCH, run.experiment), num_points=9, seeds=(0, 1))
     write_json(run.path / "sweep.json", {**run.info, "seeds": [3]})
-    assert SpaceOptions().plan(run.experiment, run).seeds == (3,)
+    assert plan_search(SpaceOptions(), run.experiment, run).seeds == (3,)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +189,7 @@ def test_a_search_goes_on_as_it_began_and_takes_more_trials_and_seeds(home: Path
         (["--space", "objective.pair.transport_mass=uniform(0.4,1)"], "the one of the run folder"),
         (["--minimize", "seconds/train"], "as in the run folder"),
         (["--scheduler", "asha"], "allowed none with --resume"),
-        (["--train.epochs", "9"], "train.epochs is 7 there and 9 here"),
+        (["--train.epochs", "9"], "train.epochs is 10 there and 9 here"),
     ],
 )
 def test_another_search_is_refused_on_resume(
@@ -208,7 +216,10 @@ def test_other_code_is_said_and_can_be_refused(home: Path, capsys: pytest.Captur
     ("arguments", "expected"),
     [
         ([], [{"data.noise.ratio": 0.3, "seed": 0}]),
-        (["--objectives", "m_ltm", "--noise", "0.2"], [{"objective": "m_ltm", "data.noise.ratio": 0.2, "seed": 0}]),
+        (
+            ["--objectives", "m_ltm", "--noise", "0.2"],
+            [{"objective": "m_ltm", "data.noise.ratio": 0.2, "seed": seed} for seed in (0, 1, 2)],
+        ),
     ],
 )
 def test_resume_alone_goes_on_with_the_points_of_the_folder(
@@ -217,9 +228,8 @@ def test_resume_alone_goes_on_with_the_points_of_the_folder(
     run = RunFolder.create(home / "run", RECIPES["quickstart"](), {"name": "sweep_noise"})
     run.add_trial({"data.noise.ratio": 0.3, "seed": 0})
     plans = []
-    monkeypatch.setattr("ray_atr.sweep_script.run_sweep_script", lambda *given, **_: plans.append(given[3]))
-    monkeypatch.setattr(sys, "argv", ["sweep_noise.py", "--resume", str(run.path), *arguments])
-    script("sweep_noise").main()
+    monkeypatch.setattr("ray_atr.cli.running.run_plan", lambda *given, **_: plans.append(given[3]))
+    main("sweep", "noise", arguments=["--resume", str(run.path), *arguments])
     assert plans[0](run.experiment, run).search.points == expected
 
 
@@ -234,8 +244,9 @@ def test_a_language_that_the_data_lacks_is_named_with_the_remedy(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_data(home / "tones")
-    error = error_of("sweep_noise", ["--data.source", str(home / "tones")], monkeypatch, capsys)
-    assert "deu, spa, nld, cat, jpn, zho not in" in error
+    wanted = ["--data.source", str(home / "tones"), "--data.languages", "en,fr,deu,kor"]
+    error = error_of("sweep_noise", wanted, monkeypatch, capsys)
+    assert "deu, kor not in" in error
     assert "--data.languages eng,fra" in error
 
 
@@ -262,9 +273,9 @@ def test_the_run_folder_of_another_experiment_is_refused(
     run = RunFolder.create(home / "run", RECIPES["quickstart"](), info)
     before = sorted(path.name for path in run.path.rglob("*"))
     error = error_of("sweep_noise", ["--resume", str(run.path), "--train.epochs", "3"], monkeypatch, capsys)
-    assert "the run of another experiment; train.epochs is 7 there and 3 here" in error
+    assert "the run of another experiment; train.epochs is 10 there and 3 here" in error
     error = error_of("train", ["--resume", str(run.path)], monkeypatch, capsys)
     assert "a run of sweep_noise, not of train" in error
     error = error_of("sweep_noise", ["--out", str(run.path)], monkeypatch, capsys)
-    assert f"a run folder already; go on with --resume {run.path}" in error
+    assert f"a run folder already; continue it with --resume {run.path}" in error
     assert sorted(path.name for path in run.path.rglob("*")) == before

@@ -14,10 +14,10 @@ import pytest
 from fake_runs import LANGUAGES, metrics, write_run, write_trial
 
 from ray_atr.run_folder import RunFolder
-from ray_atr.storage import locate, put_folder
+from ray_atr.storage import locate, put_folder, read_json, read_lines
 from ray_atr.tracking import Store, Tracker, fetch_experiment, mlflow_command, store_of, upload
 
-SPACE = {"objective": ["contrastive", "m_ltm"], "data.noise.ratio": [0.0, 0.4]}
+SPACE: dict[str, list[Any]] = {"objective": ["contrastive", "m_ltm"], "data.noise.ratio": [0.0, 0.4]}
 AWAY = "http://127.0.0.1:9"
 
 
@@ -75,7 +75,7 @@ def test_every_epoch_and_the_final_metrics_arrive(tmp_path, store):
     child = children["kcl"]
     for code in (*LANGUAGES, "mean"):
         name = f"text_to_audio/{code}/recall_at_1"
-        history = client.get_metric_history(child.info.run_id, name)
+        history = client.get_metric_history(child.info.run_id, f"validation/{name}")
         assert [(point.step, point.value) for point in history] == [
             (epoch, pytest.approx(metrics({"objective": "kcl"}, epoch)[name])) for epoch in (1, 2, 3)
         ]
@@ -198,9 +198,9 @@ def test_what_was_tracked_comes_back_as_a_run_folder(tmp_path, store):
 def read_trial(folder: Path) -> dict[str, Any]:
     result = folder / "result.json"
     return {
-        "trial": json.loads((folder / "trial.json").read_text()),
-        "epochs": [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()],
-        "result": json.loads(result.read_text()) if result.is_file() else None,
+        "trial": read_json(folder / "trial.json"),
+        "epochs": read_lines(folder / "metrics.jsonl"),
+        "result": read_json(result) if result.is_file() else None,
     }
 
 
@@ -257,7 +257,7 @@ def test_the_metric_that_chooses_is_sent_first(tmp_path, store):
     tracker = Tracker(run, store=store, sample_seconds=None)
     track(tracker)
     _, _, children = runs(store, tracker)
-    assert next(iter(children["kcl"].data.metrics)) == "text_to_audio/eng/recall_at_1"
+    assert next(iter(children["kcl"].data.metrics)) == "validation/text_to_audio/eng/recall_at_1"
 
 
 def test_a_trial_that_was_stopped_early_comes_back_as_stopped(tmp_path, store):

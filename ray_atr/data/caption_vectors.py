@@ -9,22 +9,27 @@ Layout of a folder:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.data.captions import group_number
-from ray_atr.data.features import MANIFEST_FILE
+from ray_atr.data.features import MANIFEST_FILE, discard
+from ray_atr.storage import DamagedFileError, read_json
+from ray_atr.storage.digests import DamagedCacheError, check_file
 
 PART = 8192
 """Captions of one file: what is encoded, written and taken up again together."""
 
 KEYS_FILE = "keys.npy"
+
+GIVEN = "caption_vectors"
+"""Where a data set of vectors keeps its captions', below its own folder."""
 
 Caption = tuple[str, str]
 """A caption's text and its language."""
@@ -37,6 +42,7 @@ class CaptionVectors:
     folder: Path
     width: int
     keys: NDArray[np.int64] = field(repr=False)
+    is_cache: bool = True
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -60,17 +66,33 @@ class CaptionVectors:
     @cached_property
     def _parts(self) -> list[NDArray[np.float32]]:
         count = -(-len(self) // PART)
-        return [np.load(self.folder / part_file(number), mmap_mode="r") for number in range(count)]
+        return [_open(self.folder, part_file(number), is_cache=self.is_cache) for number in range(count)]
 
 
-def open_caption_vectors(folder: Path) -> CaptionVectors:
-    """Open a whole folder of caption vectors. ValueError where it is not whole."""
+def open_caption_vectors(folder: Path, *, is_cache: bool = True) -> CaptionVectors:
+    """Open a whole folder of caption vectors. ValueError if it is not whole.
+
+    A cache's damaged file is removed and made again; a data set's own (`is_cache=False`) is the user's and is left alone.
+    """
     path = folder / MANIFEST_FILE
     if not path.is_file():
         raise ValueError(f"{folder}: not a whole folder of caption vectors ({MANIFEST_FILE} is missing)")
-    return CaptionVectors(
-        folder, int(json.loads(path.read_text())["width"]), np.load(folder / KEYS_FILE, mmap_mode="r")
-    )
+    return CaptionVectors(folder, int(read_json(path)["width"]), _open(folder, KEYS_FILE, is_cache=is_cache), is_cache)
+
+
+def _open(folder: Path, name: str, *, is_cache: bool) -> NDArray[Any]:
+    """An array of the folder, mapped. A cache's damaged file is removed, so that the next start makes it again.
+
+    DamagedCacheError for a cache's file, DamagedFileError for a data set's.
+    """
+    try:
+        check_file(folder, name)
+        return np.load(folder / name, mmap_mode="r")  # type: ignore[no-any-return]
+    except (DamagedFileError, FileNotFoundError, ValueError):
+        if not is_cache:
+            raise DamagedFileError(folder / name, "restore it from a copy, or import the vectors again") from None
+        discard(folder, name)
+        raise DamagedCacheError(folder / name) from None
 
 
 def in_key_order(captions: Iterable[Caption]) -> tuple[list[Caption], NDArray[np.int64]]:

@@ -1,4 +1,4 @@
-"""Which captions a batch of clips wears in an epoch: noise applied, one paraphrase drawn, missing languages masked."""
+"""Which captions the clips of a batch have in an epoch: noise applied, one paraphrase drawn, missing languages masked."""
 
 from __future__ import annotations
 
@@ -9,27 +9,32 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.data import draws
+from ray_atr.data import sampling
 from ray_atr.data.features import FeatureSet
-from ray_atr.data.noise import Noise, caption_owners
+from ray_atr.data.noise import Noise
+from ray_atr.data.wear import wear
 
 POSITIVES = ("captions", "labels", "identity")
 
 
 @dataclass(frozen=True)
 class CaptionBatch:
-    """Captions of b clips in K languages: `texts[i][k]` where `mask[i, k]`, and the positive group of each clip `[b]`."""
+    """Captions of b clips in K languages: `texts[i][k]` if `mask[i, k]`, and the positive group of each clip `[b]`.
+
+    `slots` [b] says which of its captions each clip has here.
+    """
 
     texts: list[list[str]]
     mask: NDArray[np.bool_]
     groups: NDArray[np.int64]
+    slots: NDArray[np.int64]
 
 
 class TrainingCaptions:
-    """The captions that the clips of a training split wear for a whole run.
+    """The captions that the clips of a training split have for a whole run.
 
-    `positives` says which clips of a batch are not negatives of each other: those that wear the same English text
-    (`captions`), those whose worn captions carry the same labels (`labels`), or each clip alone (`identity`).
+    `positives` says which clips of a batch are not negatives of each other: those that have the same English text
+    (`captions`), those whose captions carry the same labels (`labels`), or each clip alone (`identity`).
     """
 
     def __init__(
@@ -43,31 +48,53 @@ class TrainingCaptions:
             ],
             axis=1,
         )
-        self.owners = caption_owners(features.clip_ids, self.languages, noise, seed, self.num_captions > 0)
+        self.worn = wear(features.clip_ids, self.num_captions, self.languages, noise, seed, self._first_captions)
+        languages_of = np.arange(len(self.languages))
+        self.is_there = self.worn.slot < self.num_captions[self.worn.owner, languages_of]
+        """Whether there is such a caption, [N, J, K]."""
+
+    def _first_captions(self) -> list[str]:
+        return [captions[0] if captions else "" for captions in self.features.captions_in(self.languages[0])]
 
     @property
     def clean_share(self) -> float:
-        """Share of clips that wear their own captions in every language."""
-        own = np.arange(len(self.features))[:, None]
-        return float((self.owners == own).all(axis=1).mean())
+        """Share of a clip's captions that are its own in every language, mean over the clips."""
+        exists = self.is_there.any(axis=2)
+        is_own = (self.worn.is_own | ~self.is_there).all(axis=2) & exists
+        return float((is_own.sum(axis=1) / np.maximum(exists.sum(axis=1), 1)).mean())
 
-    def batch(self, rows: NDArray[np.int64], epoch: int) -> CaptionBatch:
-        """The captions of the clips at `rows` in an epoch; caption j is drawn from (seed, epoch, clip_id).
+    def truth(self) -> NDArray[np.bool_]:
+        """Whether each caption that a clip has is one of its own, or says the same as one, [N, J, K]."""
+        is_true = self.worn.is_own.copy()
+        for column, language in enumerate(self.languages):
+            rows, slots = np.nonzero(~is_true[:, :, column] & self.is_there[:, :, column])
+            owners, theirs = (part[rows, slots, column] for part in self.worn)
+            worn = self.features.captions_in(language, owners)
+            own = self.features.captions_in(language, rows)
+            for row, slot, other, captions, wanted in zip(rows, slots, worn, own, theirs, strict=True):
+                is_true[row, slot, column] = folded(other[wanted]) in map(folded, captions)
+        return is_true
 
-        j is the same in every language, since caption j is the same sentence in every language that has it; a language
-        without a caption j is masked.
+    def batch(self, rows: NDArray[np.int64], epoch: int, slots: NDArray[np.int64] | None = None) -> CaptionBatch:
+        """The captions of the clips at `rows` in an epoch: those at `slots` [b], else drawn from (seed, epoch, clip_id).
+
+        The slot is the same in every language, since caption j is the same sentence in every language that has it; a
+        language without a caption j is masked.
         """
-        owners = self.owners[rows]
-        ids = [self.features.clip_ids[row] for row in rows]
-        most = np.maximum(self.num_captions[owners, np.arange(len(self.languages))].max(axis=1), 1)
-        drawn = draws.integers(ids, 0, most, self.seed, "caption", epoch)
+        if slots is None:
+            ids = [self.features.clip_ids[row] for row in rows]
+            most = np.maximum(self.is_there[rows].any(axis=2).sum(axis=1), 1)
+            slots = sampling.integers(ids, 0, most, self.seed, "caption", epoch)
+        owners, theirs = (part[rows, slots] for part in self.worn)
+        mask = self.is_there[rows, slots]
         texts = [[""] * len(self.languages) for _ in rows]
-        mask = np.zeros((len(rows), len(self.languages)), bool)
         for column, language in enumerate(self.languages):
             for index, captions in enumerate(self.features.captions_in(language, owners[:, column])):
-                caption = captions[drawn[index]] if drawn[index] < len(captions) else ""
-                texts[index][column], mask[index, column] = caption, bool(caption)
-        return CaptionBatch(texts=texts, mask=mask, groups=self._groups(rows, owners, texts, mask))
+                if mask[index, column]:
+                    texts[index][column] = captions[theirs[index, column]]
+        mask &= np.array([[bool(text) for text in row] for row in texts], bool).reshape(mask.shape)
+        groups = self._groups(rows, owners, texts, mask)
+        return CaptionBatch(texts=texts, mask=mask, groups=groups, slots=slots)
 
     def _groups(
         self,
@@ -76,16 +103,28 @@ class TrainingCaptions:
         texts: list[list[str]],
         mask: NDArray[np.bool_],
     ) -> NDArray[np.int64]:
-        if self.positives == "labels":
-            keys = ["|".join(sorted(self.features.labels[owner])) for owner in owners[:, 0]]
-        elif self.positives == "captions":
-            keys = [
-                " ".join(row[0].casefold().split()) if known[0] else "" for row, known in zip(texts, mask, strict=True)
-            ]
-        else:
-            keys = [""] * len(rows)
-        named = [key or f"clip {self.features.clip_ids[row]}" for key, row in zip(keys, rows, strict=True)]
-        return np.array([group_number(name) for name in named], np.int64)
+        ids = [self.features.clip_ids[row] for row in rows]
+        captions = [row[0] if known[0] else "" for row, known in zip(texts, mask, strict=True)]
+        return positive_groups(self.positives, ids, captions, [self.features.labels[owner] for owner in owners[:, 0]])
+
+
+def positive_groups(
+    positives: str, clip_ids: Sequence[str], captions: Sequence[str], labels: Sequence[Sequence[str]]
+) -> NDArray[np.int64]:
+    """A number for each clip, int64 [n], equal for those that are no negatives of each other (`positives`)."""
+    if positives == "labels":
+        keys = ["|".join(sorted(own)) for own in labels]
+    elif positives == "captions":
+        keys = [folded(caption) for caption in captions]
+    else:
+        keys = [""] * len(clip_ids)
+    named = [key or f"clip {clip_id}" for key, clip_id in zip(keys, clip_ids, strict=True)]
+    return np.array([group_number(name) for name in named], np.int64)
+
+
+def folded(text: str) -> str:
+    """A text as captions are compared: case and white space make no difference."""
+    return " ".join(text.casefold().split())
 
 
 def group_number(name: str) -> int:

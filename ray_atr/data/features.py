@@ -5,7 +5,6 @@ Imports nothing heavy: the tasks that read ahead of a trainer start in a moment.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -14,13 +13,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ray_atr.data import sampling
+from ray_atr.storage import DamagedFileError, read_json
+from ray_atr.storage.digests import DamagedCacheError, check_file
+
 MANIFEST_FILE = "manifest.json"
-FEATURE_DTYPE = np.float16
+WINDOWS_COLUMN = "windows"
 
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """One split of a cache folder: N clips, their features by row number, their captions by language.
+    """One split of a cache folder: N clips, the features of their windows by row number, their captions by language.
 
     Features are F mel bands of T frames, or, where a frozen tower has encoded the set, one vector of width F a clip (T = 1).
     """
@@ -32,6 +35,7 @@ class FeatureSet:
     shard_files: tuple[str, ...]
     shard_starts: np.ndarray
     captions: pa.Table = field(repr=False)
+    _opened: dict[int, pa.Table] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return int(self.captions.num_rows)
@@ -46,31 +50,68 @@ class FeatureSet:
 
     @property
     def languages(self) -> list[str]:
-        return [name for name in self.captions.column_names if name not in ("clip_id", "labels")]
+        return [name for name in self.captions.column_names if name not in ("clip_id", "labels", WINDOWS_COLUMN)]
 
     def captions_in(self, language: str, rows: np.ndarray | None = None) -> list[list[str]]:
-        """The captions in one language of the given rows (of all rows by default), a list a clip, empty where absent."""
+        """The captions in one language of the given rows (of all rows by default), a list a clip, empty if absent."""
         if language not in self.captions.column_names:
             return [[]] * (len(self) if rows is None else len(rows))
         column = self.captions.column(language)
         return (column if rows is None else column.take(pa.array(rows))).to_pylist()  # type: ignore[no-any-return]
 
     @cached_property
-    def _shards(self) -> list[pa.Table]:
-        return [pa.ipc.open_file(pa.memory_map(str(self.folder / name))).read_all() for name in self.shard_files]
+    def num_windows(self) -> np.ndarray:
+        """The number of windows of each clip [N]; 1 for clips that are no longer than a window, or cut to one."""
+        if WINDOWS_COLUMN not in self.captions.column_names:
+            return np.ones(len(self), np.int64)
+        return self.captions.column(WINDOWS_COLUMN).to_numpy().astype(np.int64)
 
-    def features(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Features of the given rows, zero-padded to the longest: `[n, T, F]` as stored, and their frames `[n]`."""
-        shard_of = np.searchsorted(self.shard_starts, rows, side="right") - 1
+    @cached_property
+    def _first_windows(self) -> np.ndarray:
+        return np.cumsum(self.num_windows) - self.num_windows
+
+    def draw_windows(self, rows: np.ndarray, seed: int, epoch: int) -> np.ndarray:
+        """One window of each of the clips [n] for an epoch, drawn from (seed, epoch, clip_id)."""
+        ids = [self.clip_ids[row] for row in rows]
+        return sampling.integers(ids, 0, self.num_windows[rows], seed, "window", epoch)
+
+    def windows_heard(self, rows: np.ndarray, seed: int, epoch: int, most: int) -> np.ndarray:
+        """At most that many windows of each of the clips for an epoch, [n, most]: the drawn one, and others evenly after it.
+
+        -1 fills the rows of clips that have fewer.
+        """
+        total = self.num_windows[rows][:, None]
+        heard, turn = np.minimum(total, most), np.arange(most)
+        windows = (self.draw_windows(rows, seed, epoch)[:, None] + turn * total // heard) % total
+        return np.where(turn < heard, windows, -1)
+
+    def _shard(self, number: int) -> pa.Table:
+        """One file's table, mapped; checked against its digest when this process first opens it."""
+        if number not in self._opened:
+            self._opened[number] = open_table(self.folder, self.shard_files[number])
+        return self._opened[number]
+
+    def features(self, rows: np.ndarray, windows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Features of a window of each of the given clips, zero-padded to the longest, `[n, T, F]`, and their frames `[n]`.
+
+        `windows` [n] says which window of each; none: the first.
+        """
+        places = self._first_windows[rows] + (0 if windows is None else windows)
+        shard_of = np.searchsorted(self.shard_starts, places, side="right") - 1
         arrays = []
-        for row, shard in zip(rows, shard_of, strict=True):
-            scalar = self._shards[shard].column("features")[int(row - self.shard_starts[shard])]
+        for row, shard in zip(places, shard_of, strict=True):
+            scalar = self._shard(int(shard)).column("features")[int(row - self.shard_starts[shard])]
             arrays.append(np.frombuffer(scalar.as_buffer(), self.dtype).reshape(-1, self.num_features))
         frames = np.array([len(array) for array in arrays], np.int64)
         padded = np.zeros((len(arrays), int(frames.max(initial=0)), self.num_features), self.dtype)
         for index, array in enumerate(arrays):
             padded[index, : len(array)] = array
         return padded, frames
+
+    def of_windows(self, rows: np.ndarray, windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Features `[m, T, F]` of the windows [n, most] of the given clips, clip by clip, and their frames `[m]`."""
+        clips, turns = np.nonzero(windows >= 0)
+        return self.features(rows[clips], windows[clips, turns])
 
 
 @lru_cache(maxsize=32)
@@ -79,12 +120,12 @@ def open_features(folder: Path, split: str) -> FeatureSet:
     path = folder / MANIFEST_FILE
     if not path.is_file():
         raise ValueError(f"{folder}: not a whole feature cache ({MANIFEST_FILE} is missing)")
-    content = json.loads(path.read_text())
+    content = read_json(path)
     if split not in content["splits"]:
         raise ValueError(f"{folder}: no split {split!r}; it has {', '.join(content['splits'])}")
     shards = content["splits"][split]
-    starts = np.concatenate([[0], np.cumsum([shard["num_rows"] for shard in shards])[:-1]])
-    captions = pa.ipc.open_file(pa.memory_map(str(folder / f"{split}.captions.arrow"))).read_all()
+    starts = np.concatenate([[0], np.cumsum([shard.get("num_windows", shard["num_rows"]) for shard in shards])[:-1]])
+    captions = open_table(folder, f"{split}.captions.arrow")
     return FeatureSet(
         folder=folder,
         split=split,
@@ -96,10 +137,29 @@ def open_features(folder: Path, split: str) -> FeatureSet:
     )
 
 
+def open_table(folder: Path, name: str) -> pa.Table:
+    """A table of a cache folder, mapped. A damaged file is removed, so that the next start makes it again; DamagedCacheError."""
+    try:
+        check_file(folder, name)
+        return pa.ipc.open_file(pa.memory_map(str(folder / name))).read_all()
+    except (DamagedFileError, pa.ArrowInvalid, FileNotFoundError):
+        discard(folder, name)
+        raise DamagedCacheError(folder / name) from None
+
+
+def discard(folder: Path, name: str) -> None:
+    """Take a damaged file out of a cache, which is no whole one any more: the manifest goes first."""
+    (folder / MANIFEST_FILE).unlink(missing_ok=True)
+    (folder / name).unlink(missing_ok=True)
+
+
 def read_block(batch: dict[str, Any], folder: str, split: str) -> dict[str, Any]:
     """The features of several steps' rows, as Ray Data's tasks return them."""
     features = open_features(Path(folder), split)
-    read = [features.features(np.asarray(rows)) for rows in batch["rows"]]
+    read = [
+        features.of_windows(np.asarray(rows), np.asarray(windows))
+        for rows, windows in zip(batch["rows"], batch["windows"], strict=True)
+    ]
     return {
         **batch,
         "features": _ragged([array for array, _ in read]),

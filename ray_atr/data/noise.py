@@ -1,46 +1,73 @@
-"""Noisy correspondence: which training clip wears whose captions (Luong et al. 2024, section 5.2).
+"""Noisy correspondence: which captions each training clip has (Luong et al. 2024, section 5.2; and noise as it is found).
 
-For each training clip independently z_i ~ Bernoulli(xi); where z_i = 1 its captions are replaced by those of another
-clip of the training split. Every draw is a hash of (seed, clip_id), so that the answer is the same on any number of
+For each training clip (or each of its captions) independently z ~ Bernoulli(xi); where z = 1 the captions are replaced by
+another clip's of the training split. Every draw is a hash of (seed, clip_id), so that the answer is the same on any number of
 workers and in any order of the clips. Evaluation splits never pass through here.
+
+Shapes: N clips, J captions of a clip at most, K languages. `ray_atr.data.wear` applies this to captions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.data import draws
+from ray_atr.data import sampling
+from ray_atr.data.similar_texts import nearest_texts
 from ray_atr.settings import Settings, refuse, setting
 
-NOISE_KINDS = ("pair", "language", "prefix_shuffle")
+NOISE_KINDS = ("pair", "language", "prefix_shuffle", "shift", "near")
+NEAREST = 5
+"""Clips among which `near` draws the wrong caption's owner."""
+
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise(Settings):
     """How much of the training captions is wrong, and in which way."""
 
-    ratio: float = setting(0.0, "share of training clips with wrong captions (xi)", at_least=0.0, below=1.0)
+    ratio: float = setting(0.0, "share of training clips (or captions) that are wrong (xi)", at_least=0.0, below=1.0)
     kind: str = setting(
         "pair",
-        "pair: all captions of the clip are another clip's; language: those of one random language are (a "
-        "mistranslation); prefix_shuffle: the first share of the clips, by clip_id, is shuffled among itself (as the "
-        "public code of learning to match does; some clips then keep their own)",
+        "pair: the captions are another clip's; language: those of one random language are (a mistranslation); prefix_shuffle: "
+        "the first share of the clips, by clip_id, is shuffled among itself (as the public code of learning to match does; "
+        "some then keep their own); shift: in one block of consecutive clips, by clip_id, each has the next one's (as happens "
+        "to released tables); near: they are those of one of the 5 clips whose captions are most alike",
         choices=NOISE_KINDS,
     )
+    unit: str = setting(
+        "clip",
+        "what is wrong at a time: clip, all captions of a clip together, or caption, each by itself (the papers' z_i)",
+        choices=("clip", "caption"),
+    )
+    index: str | None = setting(
+        None,
+        "NumPy file that says which caption each clip has, in the place of ratio and kind: the index files that papers "
+        "exchange, or a run's own noise_index.npy",
+        path="always",
+    )
+
+    @property
+    def is_there(self) -> bool:
+        """Whether any caption may be wrong on purpose."""
+        return self.ratio > 0 or self.index is not None
 
 
-def caption_owner(clip_ids: Sequence[str], noise: Noise, seed: int) -> NDArray[np.int64]:
-    """For each clip, the index of the clip whose captions it wears, [N]; its own index where nothing is replaced.
+class Worn(NamedTuple):
+    """Which captions the clips have: caption j of clip i in language k is caption `slot` of clip `owner`; both [N, J, K]."""
 
-    For the kinds `pair` and `prefix_shuffle`; `language` has an answer per language: see `caption_owners`.
-    """
-    if noise.kind == "language":
-        raise refuse("noise.kind", noise.kind, "pair, prefix_shuffle here; caption_owners answers for every kind")
-    return caption_owners(clip_ids, ("all",), noise, seed)[:, 0]
+    owner: Integers
+    slot: Integers
+
+    @property
+    def is_own(self) -> NDArray[np.bool_]:
+        """Whether it is the clip's own, [N, J, K]."""
+        return self.owner == np.arange(len(self.owner))[:, None, None]
 
 
 def caption_owners(
@@ -49,12 +76,13 @@ def caption_owners(
     noise: Noise,
     seed: int,
     has: NDArray[np.bool_] | None = None,
-) -> NDArray[np.int64]:
-    """For each clip and language, the index of the clip whose captions it wears, [N, K].
+    texts: Callable[[], Sequence[str]] | None = None,
+) -> Integers:
+    """For each clip and language, the index of the clip whose captions it has, [N, K], all its captions together.
 
     `has` [N, K] says which clip has which language (default: all). With `kind="language"` one language of those the
     clip has is drawn, and its new owner among the other clips that have it; the columns' order does not matter. A
-    clip is never its own replacement. Raises `ValueError` for repeated ids and where there is nobody to swap with.
+    clip is never its own replacement. Raises `ValueError` for repeated ids and if there is nobody to swap with.
     """
     count = len(clip_ids)
     if len(set(clip_ids)) != count:
@@ -67,12 +95,18 @@ def caption_owners(
     by_id = np.argsort(np.asarray(clip_ids, dtype=np.str_), kind="stable")
     if noise.kind == "prefix_shuffle":
         prefix = by_id[: round(noise.ratio * count)]
-        shuffle = draws.permutation([clip_ids[int(i)] for i in prefix], seed, "noise.shuffle")
+        shuffle = sampling.permutation([clip_ids[int(i)] for i in prefix], seed, "noise.shuffle")
         owners[prefix] = prefix[shuffle][:, None]
         return owners
-    is_replaced = draws.uniform(clip_ids, seed, "noise.replace") < noise.ratio
+    if noise.kind == "shift":
+        block = _block(by_id, noise.ratio, seed)
+        owners[block] = np.roll(block, -1)[:, None]
+        return owners
+    is_replaced = sampling.uniform(clip_ids, seed, "noise.replace") < noise.ratio
     if noise.kind == "pair":
         return np.where(is_replaced[:, None], _another(clip_ids, by_id, seed)[:, None], owners)
+    if noise.kind == "near":
+        return np.where(is_replaced[:, None], _similar(clip_ids, by_id, texts, seed)[:, None], owners)
     available = np.ones(owners.shape, dtype=bool) if has is None else np.asarray(has, dtype=bool)
     chosen = _one_language(clip_ids, languages, available, seed)
     for column in range(len(languages)):
@@ -84,9 +118,35 @@ def caption_owners(
     return owners
 
 
-def _another(
-    clip_ids: Sequence[str], candidates: NDArray[np.int64], seed: int, rows: NDArray[np.int64] | None = None
-) -> NDArray[np.int64]:
+def _block(by_id: Integers, ratio: float, seed: int) -> Integers:
+    """Consecutive clips in the order of ids, from a place that the seed draws."""
+    size = round(ratio * len(by_id))
+    first = int(sampling.integers(["block"], 0, len(by_id) - size + 1, seed, "noise.block")[0])
+    return by_id[first : first + size]
+
+
+def _similar(
+    clip_ids: Sequence[str], by_id: Integers, texts: Callable[[], Sequence[str]] | None, seed: int
+) -> Integers:
+    """For each clip one of those whose first caption is most like its own without being the same, [N].
+
+    Captions are compared in the order of clip ids, so that which of two equally similar ones is taken does not depend on the
+    clips' order.
+    """
+    if texts is None:
+        raise refuse("noise.kind", "near", "on clips whose captions are at hand")
+    written = texts()
+    nearest = nearest_texts([written[int(row)] for row in by_id], NEAREST)
+    known = (nearest >= 0).sum(axis=1)
+    if not known.all():
+        raise refuse("noise.kind", "near", "on clips of which two have different captions")
+    drawn = sampling.uniform([clip_ids[int(row)] for row in by_id], seed, "noise.near")
+    owners = np.empty(len(by_id), np.int64)
+    owners[by_id] = by_id[nearest[np.arange(len(nearest)), (drawn * known).astype(np.int64)]]
+    return owners
+
+
+def _another(clip_ids: Sequence[str], candidates: Integers, seed: int, rows: Integers | None = None) -> Integers:
     """For each clip one of the candidates, uniform over those that are not the clip itself, [N].
 
     `candidates` are indices sorted by clip id (so that the draw does not depend on the clips' order); `rows` are the
@@ -95,13 +155,13 @@ def _another(
     rows = np.arange(len(clip_ids)) if rows is None else rows
     place = np.full(int(candidates.max()) + 1, -1, dtype=np.int64)
     place[candidates] = np.arange(len(candidates))
-    drawn = draws.integers(clip_ids, 0, len(candidates) - 1, seed, "noise.owner")
+    drawn = sampling.integers(clip_ids, 0, len(candidates) - 1, seed, "noise.owner")
     return candidates[drawn + (drawn >= place[rows])]
 
 
 def _one_language(
     clip_ids: Sequence[str], languages: Sequence[str], available: NDArray[np.bool_], seed: int
-) -> NDArray[np.int64]:
+) -> Integers:
     """The column of one language for each clip, uniform over those it has, [N]; the columns' order does not matter."""
-    scores = np.stack([draws.uniform(clip_ids, seed, "noise.language", language) for language in languages], axis=1)
+    scores = np.stack([sampling.uniform(clip_ids, seed, "noise.language", language) for language in languages], axis=1)
     return np.where(available, scores, -1.0).argmax(axis=1)

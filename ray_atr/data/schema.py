@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from ray_atr.data.languages import normalise, require_language
+from ray_atr.languages.codes import normalise, require_language
 from ray_atr.settings import refuse
 
 SCHEMA = pa.schema(
@@ -29,7 +30,6 @@ SCHEMA = pa.schema(
 being the same sentence in every language; `translated` names the languages whose captions a machine made."""
 
 SPLIT_PATTERN = re.compile(r"[a-z0-9_]+")
-LANGUAGE_PATTERN = re.compile(r"[a-z]{3}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,20 +84,20 @@ def check_captions(captions: Mapping[str, Sequence[str]], at: str) -> dict[str, 
     """Captions by language, normalised; `at` names the clip in errors. ValueError on a bad code or an empty caption."""
     checked: dict[str, tuple[str, ...]] = {}
     for code, texts in captions.items():
-        check_language(code, f"{at}, captions")
+        language = check_language(code, f"{at}, captions")
         if isinstance(texts, str) or not texts:
             raise refuse(f"{at}, captions[{code}]", texts, "a list of one or more captions")
-        checked[code] = tuple(normalise(text) for text in texts)
-        if not all(checked[code]):
+        if language in checked:
+            raise refuse(f"{at}, captions", tuple(captions), f"each language once ({code} is {language})")
+        checked[language] = tuple(normalise(text) for text in texts)
+        if not all(checked[language]):
             raise refuse(f"{at}, captions[{code}]", tuple(texts), "captions that are not blank")
     return checked
 
 
 def check_language(code: str, path: str) -> str:
-    """The code when it has the form of ISO 639-3. ValueError else, with the code meant by `en` or `French`."""
-    if not isinstance(code, str) or not LANGUAGE_PATTERN.fullmatch(code):
-        require_language(code, path)
-    return code
+    """The ISO 639-3 code of a language as a user wrote it (`en` -> `eng`). ValueError for what is no code of ISO 639."""
+    return require_language(code, path).code
 
 
 def check_split(split: str, path: str = "split") -> str:
@@ -112,8 +112,18 @@ def to_batch(clips: Iterable[Clip]) -> pa.RecordBatch:
     rows = list(clips)
     columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in SCHEMA.names}
     columns["captions"] = [[(code, list(texts)) for code, texts in row.captions.items()] for row in rows]
-    arrays = [pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names]
-    return pa.record_batch(arrays, schema=SCHEMA)
+    arrays = {name: pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names if name != "audio"}
+    arrays["audio"] = _as_array(columns["audio"])
+    return pa.record_batch([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
+def _as_array(audio: list[bytes]) -> pa.Array:
+    """Encoded clips as an Arrow array; one alone, which may be hours long, is not copied."""
+    kind = SCHEMA.field("audio").type
+    if len(audio) != 1:
+        return pa.array(audio, kind)
+    ends = np.array([0, len(audio[0])], np.int64)
+    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(ends), pa.py_buffer(audio[0])])
 
 
 def to_clips(batch: pa.RecordBatch) -> list[Clip]:
@@ -132,7 +142,7 @@ def to_clips(batch: pa.RecordBatch) -> list[Clip]:
 
 
 def check_schema(found: pa.Schema, path: str) -> None:
-    """ValueError where a file's columns are not those of `SCHEMA`; `path` names the file."""
+    """ValueError if a file's columns are not those of `SCHEMA`; `path` names the file."""
     for expected in SCHEMA:
         index = found.get_field_index(expected.name)
         if index < 0:

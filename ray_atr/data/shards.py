@@ -5,7 +5,7 @@
     manifest.json           written last: a folder that has one is whole
 
 A shard holds clips of one split only, so that a split is read without touching the others. Every path may be local or
-a URL that fsspec or pyarrow understands (`file://`, `memory://`, `s3://`).
+a URL that fsspec understands (`file://`, `memory://`, `s3://`).
 """
 
 from __future__ import annotations
@@ -13,104 +13,43 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import os
-import shutil
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, ClassVar, NamedTuple
 
-import fsspec
 import pyarrow as pa
-import pyarrow.fs
 import pyarrow.parquet as pq
-from fsspec.implementations.arrow import ArrowFSWrapper
-from fsspec.implementations.local import LocalFileSystem
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ray_atr.data.languages import LANGUAGES
 from ray_atr.data.schema import SCHEMA, Clip, check_clip, check_schema, to_batch
-from ray_atr.storage import whole_file
+from ray_atr.data.vector_clip import is_vector
+from ray_atr.languages.codes import english_first
+from ray_atr.settings import refuse, shortened
+from ray_atr.storage import DamagedFileError, Folder, open_folder, safe_name
+from ray_atr.storage.whole import new_folder
 
 MANIFEST_FILE = "manifest.json"
 FORMAT = 1
 CLIPS_PER_SHARD = 128
 ROW_GROUP_BYTES = 8 * 2**20
 ROW_GROUP_CLIPS = 64
-OBJECT_STORES = ("s3", "gs", "gcs")
 
 
-@dataclass(frozen=True)
-class Folder:
-    """A folder in some file system: `path` in that system's terms, `name` as a user writes it."""
-
-    filesystem: Any
-    path: str
-    name: str
-
-    @property
-    def is_local(self) -> bool:
-        return isinstance(self.filesystem, LocalFileSystem)
-
-    def file(self, name: str) -> str:
-        return f"{self.path.rstrip('/')}/{name}"
-
-    def exists(self, name: str) -> bool:
-        return bool(self.filesystem.exists(self.file(name)))
-
-    def names(self) -> list[str]:
-        """The names of the files and folders directly inside; none where the folder does not exist."""
-        if not self.filesystem.exists(self.path):
-            return []
-        return sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in self.filesystem.ls(self.path, detail=False))
-
-    def open(self, name: str) -> IO[bytes]:
-        return self.filesystem.open(self.file(name), "rb")  # type: ignore[no-any-return]
-
-    def open_arrow(self, name: str) -> Any:
-        """A file for Arrow to read: mapped into memory where it is local, so that only what is used is read."""
-        return pa.memory_map(self.file(name)) if self.is_local else self.open(name)
-
-    def read(self, name: str) -> bytes:
-        with self.open(name) as file:
-            return file.read()
-
-    @contextlib.contextmanager
-    def writing(self, name: str) -> Iterator[IO[bytes]]:
-        """A file to write that appears under its name only when it is whole."""
-        if not self.is_local:
-            # An object in a store appears when it is closed; memory follows the same interface.
-            self.filesystem.makedirs(self.path, exist_ok=True)
-            with self.filesystem.open(self.file(name), "wb") as file:
-                yield file
-            return
-        os.makedirs(self.path, exist_ok=True)
-        with whole_file(Path(self.file(name))) as file:
-            yield file
-
-    def write(self, name: str, content: bytes) -> None:
-        with self.writing(name) as file:
-            file.write(content)
-
-
-def open_folder(path: str | Path) -> Folder:
-    """The folder of a local path or URL, which need not exist. Local names become absolute."""
-    text = str(path)
-    protocol = text.split("://", 1)[0] if "://" in text else ""
-    if protocol in OBJECT_STORES:
-        filesystem, inner = pyarrow.fs.FileSystem.from_uri(text)
-        return Folder(ArrowFSWrapper(filesystem), inner, text.rstrip("/"))
-    if protocol and protocol not in fsspec.available_protocols():
-        raise ValueError(f"{text}: unknown kind of path {protocol}://; allowed a local path, file://, memory://, s3://")
-    filesystem, inner = fsspec.core.url_to_fs(os.path.expanduser(text) if not protocol else text)
-    name = inner if isinstance(filesystem, LocalFileSystem) else text.rstrip("/")
-    return Folder(filesystem, inner, name)
+def open_arrow(folder: Folder, name: str) -> Any:
+    """A file for Arrow to read: mapped into memory if it is local, so that only what is used is read."""
+    return pa.memory_map(folder.file(name)) if folder.is_local else folder.open(name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
     """One Parquet file: its clips' split, number, duration, and captions a language; its size and SHA-256."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     file: str
     split: str
@@ -120,6 +59,8 @@ class Shard:
     translated: dict[str, int] = field(default_factory=dict)
     num_bytes: int
     sha256: str
+    longest_seconds: float | None = None
+    """of its clips; None in manifests of before it was stored"""
 
 
 @dataclass(frozen=True)
@@ -156,9 +97,7 @@ class Manifest:
     @property
     def languages(self) -> tuple[str, ...]:
         """The languages with at least one caption, English first, in the order of `LANGUAGES`, then by code."""
-        found = {code for shard in self.shards for code, number in shard.captions.items() if number}
-        order = list(LANGUAGES)
-        return tuple(sorted(found, key=lambda code: (order.index(code) if code in order else len(order), code)))
+        return english_first({code for shard in self.shards for code, number in shard.captions.items() if number})
 
     @property
     def num_rows(self) -> int:
@@ -169,7 +108,7 @@ class Manifest:
         return sum(shard.seconds for shard in self.shards)
 
     def shards_of(self, split: str) -> tuple[Shard, ...]:
-        """The shards of one split. ValueError where there is none."""
+        """The shards of one split. ValueError if there is none."""
         found = tuple(shard for shard in self.shards if shard.split == split)
         if not found:
             raise ValueError(f"{self.folder or self.name}: no split {split!r}; it has {', '.join(self.splits)}")
@@ -187,7 +126,7 @@ class Manifest:
 
 
 def write_shard(folder: Folder, file: str, split: str, clips: Iterable[Clip]) -> Shard | None:
-    """Check and write the clips of one split as one Parquet file; None, and no file, where there are none.
+    """Check and write the clips of one split as one Parquet file; None, and no file, if there are none.
 
     Memory holds one row group at a time. ValueError names a clip that is not right.
     """
@@ -198,29 +137,31 @@ def write_shard(folder: Folder, file: str, split: str, clips: Iterable[Clip]) ->
     counts = _Counts(split)
     with folder.writing(file) as output:
         sink = _HashingSink(output)
-        # Encoded audio does not compress further.
-        with pq.ParquetWriter(sink, SCHEMA, compression="none", use_dictionary=["split", "source"]) as writer:
-            group: list[Clip] = []
-            size = 0
-            for clip in _chain(first, iterator):
-                checked = check_clip(clip)
-                counts.add(checked)
-                group.append(checked)
-                size += len(checked.audio)
-                if size >= ROW_GROUP_BYTES or len(group) >= ROW_GROUP_CLIPS:
-                    writer.write_batch(to_batch(group), row_group_size=len(group))
-                    group, size = [], 0
-            if group:
+        with _parquet_writer(sink) as writer:
+            for group in _row_groups(itertools.chain([first], iterator)):
+                counts.add(group)
                 writer.write_batch(to_batch(group), row_group_size=len(group))
     return Shard(
         file=file,
         split=split,
         num_rows=counts.num_rows,
         seconds=round(counts.seconds, 3),
+        longest_seconds=round(counts.longest_seconds, 3),
         captions=dict(sorted(counts.captions.items())),
         translated=dict(sorted(counts.translated.items())),
         num_bytes=sink.num_bytes,
         sha256=sink.digest(),
+    )
+
+
+def _parquet_writer(sink: io.RawIOBase) -> pq.ParquetWriter:
+    """Encoded audio does not compress further, and its smallest and largest value would be copies of whole files."""
+    return pq.ParquetWriter(
+        sink,
+        SCHEMA,
+        compression="none",
+        use_dictionary=["split", "source"],
+        write_statistics=[name for name in SCHEMA.names if name != "audio"],
     )
 
 
@@ -248,7 +189,7 @@ def write_clips(
 
         for clip in clips:
             if clip.clip_id in seen:
-                raise ValueError(f"clip {clip.clip_id!r}: its id stands twice; ids must be unique in a data set")
+                raise ValueError(f"clip {clip.clip_id!r}: its id occurs twice; ids must be unique in a data set")
             seen.add(clip.clip_id)
             waiting.setdefault(clip.split, []).append(clip)
             if len(waiting[clip.split]) >= clips_per_shard:
@@ -285,21 +226,18 @@ def new_data_set(out: str | Path) -> Iterator[Folder]:
     """A folder to write shards and a manifest into that becomes `out` when the block ends well, and vanishes when not.
 
     In an object store, where folders cannot be renamed, it is `out` itself: the manifest, written last, makes it whole.
-    ValueError where `out` already holds something.
+    ValueError if `out` already holds something.
     """
     folder = open_folder(out)
     refuse_overwrite(folder)
     if not folder.is_local:
         yield folder
         return
-    path = Path(folder.path)
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
-    aside.mkdir(parents=True)
-    try:
-        yield Folder(folder.filesystem, str(aside), str(aside))
-        publish(aside, path)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    path = Path(folder.name)
+    with new_folder(path) as aside:
+        yield Folder(aside)
+        # Another process may have written there meanwhile.
+        refuse_overwrite(folder)
 
 
 def publish(aside: Path, out: Path) -> None:
@@ -311,7 +249,7 @@ def publish(aside: Path, out: Path) -> None:
 
 
 def refuse_overwrite(folder: Folder) -> None:
-    """ValueError where a folder already holds something; PermissionError where it cannot be written."""
+    """ValueError if a folder already holds something; PermissionError if it cannot be written."""
     names = folder.names()
     if MANIFEST_FILE in names:
         held = read_manifest(folder.name)
@@ -319,11 +257,11 @@ def refuse_overwrite(folder: Folder) -> None:
     if names and folder.is_local:
         raise ValueError(f"{folder.name}: not empty and no data set; choose another folder")
     if folder.is_local:
-        require_writable(Path(folder.path))
+        require_writable(Path(folder.name))
 
 
 def require_writable(path: Path) -> None:
-    """PermissionError (or NotADirectoryError) where nothing can be made at a local path; leaves nothing behind."""
+    """PermissionError (or NotADirectoryError) if nothing can be made at a local path; leaves nothing behind."""
     parent = path if path.exists() else path.parent
     while not parent.exists():
         parent = parent.parent
@@ -356,30 +294,59 @@ def write_manifest(folder: Folder, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: str | Path) -> Manifest:
-    """The manifest of a data set. ValueError where the folder holds no whole data set or the manifest was changed."""
+    """The manifest of a data set. ValueError if the folder holds no whole data set or the manifest was changed."""
     opened = open_folder(folder)
     if not opened.exists(MANIFEST_FILE):
         raise ValueError(
             f"{opened.name}: no data set ({MANIFEST_FILE} is missing); make one with pipelines/prepare_data.py"
         )
+    file = opened.file(MANIFEST_FILE)
+    content = _read_object(opened.read(MANIFEST_FILE), file)
+    if content.get("format", FORMAT) != FORMAT:
+        raise refuse(f"{file}: format", content["format"], f"{FORMAT}, which this version reads")
+    fields = ("name", "licence", "shards", "skipped", "notes", "origin")
     try:
-        content = json.loads(opened.read(MANIFEST_FILE).decode())
-        manifest = Manifest(
-            name=content["name"],
-            licence=content["licence"],
-            shards=tuple(Shard(**shard) for shard in content["shards"]),
-            skipped=tuple(Skipped(**entry) for entry in content["skipped"]),
-            notes=tuple(content["notes"]),
-            origin=content["origin"],
-            folder=opened.name,
+        # Of any type in JSON, these could be anything: strict but for lists, which tuples are in JSON.
+        manifest = _manifest_type().validate_json(
+            json.dumps({**{name: content[name] for name in fields}, "folder": opened.name}), strict=True
         )
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{opened.file(MANIFEST_FILE)}: not a manifest of clips ({error!r})") from None
-    if content.get("format") != FORMAT:
-        raise ValueError(f"{opened.file(MANIFEST_FILE)}: format {content.get('format')!r}; this version reads {FORMAT}")
-    if content["hash"] != manifest.hash:
-        raise ValueError(f"{opened.file(MANIFEST_FILE)}: its hash does not fit its shards; it was changed by hand")
+    except KeyError as error:
+        raise ValueError(f"{file}: not a manifest of clips ({error} is missing)") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{file}: not a manifest of clips ({shortened(where)}: {shortened(first['msg'])})") from None
+    _check_contents(manifest, file)
+    if content.get("hash") != manifest.hash:
+        raise ValueError(f"{file}: its hash does not fit its shards; it was changed by hand")
     return manifest
+
+
+@cache
+def _manifest_type() -> TypeAdapter[Manifest]:
+    return TypeAdapter(Manifest)
+
+
+def _read_object(content: bytes, file: str) -> dict[str, Any]:
+    try:
+        value = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        # No JSON, a number of thousands of digits, or thousands of brackets within each other.
+        raise ValueError(f"{file}: not a manifest of clips ({shortened(str(error))})") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{file}: not a manifest of clips (it holds no object)")
+    return value
+
+
+def _check_contents(manifest: Manifest, file: str) -> None:
+    """ValueError for a size that none has, or a name that would lead out of its folder: name, split and file become paths."""
+    safe_name(manifest.name, f"{file}: name")
+    for shard in manifest.shards:
+        for number in (shard.num_rows, shard.num_bytes, *shard.captions.values(), *shard.translated.values()):
+            if not 0 <= number < 2**53:
+                raise refuse(f"{file}: {shortened(shard.file, 100)}", number, "a number of rows, captions or bytes")
+        safe_name(shard.split, f"{file}: split")
+        safe_name(shard.file, f"{file}: file")
 
 
 def read_shard(
@@ -390,13 +357,20 @@ def read_shard(
     path = folder.file(shard.file)
     if not folder.exists(shard.file):
         raise ValueError(f"{path}: missing; the manifest of {manifest.name} names it")
-    with folder.open_arrow(shard.file) as source:
+    with open_arrow(folder, shard.file) as source:
         try:
             parquet = pq.ParquetFile(source)
-        except pa.ArrowInvalid as error:
-            raise ValueError(f"{path}: not a Parquet file ({error})") from None
-        check_schema(parquet.schema_arrow, path)
-        yield from parquet.iter_batches(batch_size=batch_size, columns=list(columns) if columns else None)
+            check_schema(parquet.schema_arrow, path)
+            yield from parquet.iter_batches(batch_size=batch_size, columns=list(columns) if columns else None)
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(f"{path}: not a whole Parquet file ({' '.join(str(error).split())[:200]})") from None
+
+
+def require_whole(manifest: Manifest, shard: Shard) -> None:
+    """DamagedFileError unless a shard's bytes are those of the manifest (SHA-256)."""
+    folder = open_folder(manifest.folder)
+    if folder.exists(shard.file) and hash_of_file(folder, shard.file) != shard.sha256:
+        raise DamagedFileError(folder.file(shard.file), "restore it from a copy, or import the data set again")
 
 
 def iterate_rows(manifest: Manifest, split: str, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
@@ -432,9 +406,17 @@ def hash_of_file(folder: Folder, name: str) -> str:
     return digest.hexdigest()
 
 
-def _chain(first: Clip, rest: Iterator[Clip]) -> Iterator[Clip]:
-    yield first
-    yield from rest
+def _row_groups(clips: Iterable[Clip]) -> Iterator[list[Clip]]:
+    """The clips, checked, in row groups within the bounds; a clip that is larger has one to itself."""
+    group: list[Clip] = []
+    size = 0
+    for clip in map(check_clip, clips):
+        if group and (size + len(clip.audio) > ROW_GROUP_BYTES or len(group) == ROW_GROUP_CLIPS):
+            yield group
+            group, size = [], 0
+        group.append(clip)
+        size += len(clip.audio)
+    yield group
 
 
 class _Counts:
@@ -443,18 +425,22 @@ class _Counts:
     def __init__(self, split: str) -> None:
         self.split = split
         self.num_rows = 0
-        self.seconds = 0.0
+        self.seconds = self.longest_seconds = 0.0
         self.captions: dict[str, int] = {}
         self.translated: dict[str, int] = {}
 
-    def add(self, clip: Clip) -> None:
-        assert clip.split == self.split, f"clip {clip.clip_id} of split {clip.split} in a shard of {self.split}"
-        self.num_rows += 1
-        self.seconds += clip.seconds
-        for code, texts in clip.captions.items():
-            self.captions[code] = self.captions.get(code, 0) + len(texts)
-            if code in clip.translated:
-                self.translated[code] = self.translated.get(code, 0) + len(texts)
+    def add(self, clips: Iterable[Clip]) -> None:
+        for clip in clips:
+            assert clip.split == self.split, f"clip {clip.clip_id} of split {clip.split} in a shard of {self.split}"
+            self.num_rows += 1
+            # A vector lasts no time, whatever its row says.
+            seconds = 0.0 if is_vector(clip.audio) else clip.seconds
+            self.seconds += seconds
+            self.longest_seconds = max(self.longest_seconds, seconds)
+            for code, texts in clip.captions.items():
+                self.captions[code] = self.captions.get(code, 0) + len(texts)
+                if code in clip.translated:
+                    self.translated[code] = self.translated.get(code, 0) + len(texts)
 
 
 class _HashingSink(io.RawIOBase):

@@ -1,6 +1,6 @@
 """Cached features streamed in a plan's order: through Ray Data for trainers, or plainly in this process.
 
-Both give the same batches in the same order. Through Ray Data, tasks read the rows ahead of the trainer, beside it on
+Both give the same batches in the same order. Through Ray Data, tasks read the rows ahead of the trainer, at the same time on
 other cores; the plan's rows are the data set's items, so sharding among workers and resuming are slices of the plan.
 """
 
@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ray_atr.data.epoch_order import EpochOrder
 from ray_atr.data.features import FeatureSet, read_block
-from ray_atr.data.plan import Plan
 
 # Steps read by one task: enough that a task is worth its start, few enough that the first batch comes soon.
 BLOCK_BYTES = 16 << 20
@@ -23,59 +23,71 @@ READER_CPUS = 0.25
 
 @dataclass(frozen=True)
 class FeatureBatch:
-    """One worker's share of a step: row numbers `[b]`, features `[b, T, F]` float32, frames `[b]`."""
+    """One worker's share of a step: clips' row numbers `[b]`; of the m windows that are heard of them, features `[m, T, F]`
+    float32, frames `[m]`, and the place of each one's clip in the share, `clips` `[m]`, in order."""
 
     epoch: int
     step: int
     rows: np.ndarray
     features: Tensor
     frames: Tensor
+    clips: Tensor
 
 
-def stream(features: FeatureSet, plans: list[Plan], *, first_step: int = 0, use_ray: bool) -> Iterator[FeatureBatch]:
+def stream(
+    features: FeatureSet,
+    plans: list[EpochOrder],
+    *,
+    first_step: int = 0,
+    use_ray: bool,
+    seed: int = 0,
+    windows: int = 1,
+) -> Iterator[FeatureBatch]:
     """The batches of consecutive epochs' plans, from `first_step` of the first plan on.
 
+    A clip of several windows is heard by at most `windows` of them, drawn from (seed, epoch, clip_id).
     One Ray Data execution serves all plans, so an epoch's end does not drain the pipeline.
     """
     steps = [
-        (plan.epoch, step, rows)
+        (plan.epoch, step, rows, features.windows_heard(rows, seed, plan.epoch, windows))
         for number, plan in enumerate(plans)
         for step, rows in enumerate(plan.rows)
         if number or step >= first_step
     ]
     read = _read_through_ray(features, steps) if use_ray else _read_here(features, steps)
-    for epoch, step, rows, array, frames in read:
+    for epoch, step, rows, heard, array, frames in read:
         yield FeatureBatch(
             epoch=epoch,
             step=step,
             rows=rows,
             features=torch.from_numpy(array.astype(np.float32)),
             frames=torch.from_numpy(frames.astype(np.int64)),
+            clips=torch.from_numpy(np.nonzero(heard >= 0)[0]),
         )
 
 
-Step = tuple[int, int, np.ndarray]
-Read = tuple[int, int, np.ndarray, np.ndarray, np.ndarray]
+Step = tuple[int, int, np.ndarray, np.ndarray]
+Read = tuple[int, int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def _read_here(features: FeatureSet, steps: list[Step]) -> Iterator[Read]:
-    for epoch, step, rows in steps:
-        array, frames = features.features(rows)
-        yield epoch, step, rows, array, frames
+    for epoch, step, rows, windows in steps:
+        yield epoch, step, rows, windows, *features.of_windows(rows, windows)
 
 
 def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]:
     import ray
 
-    from ray_atr.runtime import quiet_ray_data
+    from ray_atr.runtime import await_room, quiet_ray_data
 
     if not steps:
         return
     quiet_ray_data()
+    await_room(READER_CPUS, what="readers of the training data")
     context = ray.data.DataContext.get_current()
     # Batches must come in the plan's order, whichever task ends first.
     context.execution_options.preserve_order = True
-    items = [{"epoch": epoch, "step": step, "rows": rows} for epoch, step, rows in steps]
+    items = [{"epoch": epoch, "step": step, "rows": rows, "windows": windows} for epoch, step, rows, windows in steps]
     planned = ray.data.from_items(items, override_num_blocks=_num_blocks(features, steps))
     dataset = planned.map_batches(
         read_block,  # type: ignore[arg-type]
@@ -84,7 +96,7 @@ def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]
         num_cpus=READER_CPUS,
     )
     for row in dataset.iter_rows():
-        yield int(row["epoch"]), int(row["step"]), row["rows"], row["features"], row["frames"]
+        yield int(row["epoch"]), int(row["step"]), row["rows"], row["windows"], row["features"], row["frames"]
 
 
 def _num_blocks(features: FeatureSet, steps: list[Step]) -> int:

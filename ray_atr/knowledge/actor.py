@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,16 @@ import ray
 from ray.exceptions import ObjectLostError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ray_atr.knowledge.base import BaseSettings, Snapshot
-from ray_atr.knowledge.refreshing import Encode, KnowledgeBase, Outcome
+from ray_atr.knowledge.refresher import Encode, InProcessRefresher, Outcome
+from ray_atr.knowledge.snapshot import Snapshot, SnapshotSettings
 from ray_atr.runtime import NAMESPACE
 
 
-class KnowledgeBaseActor:
-    """`KnowledgeBase` behind references: payloads come and snapshots go through the object store."""
+class RefresherActor:
+    """`InProcessRefresher` behind references: payloads come and snapshots go through the object store."""
 
-    def __init__(self, encode: Encode, settings: BaseSettings, folder: str, keep: int) -> None:
-        self.base = KnowledgeBase(_Fetched(encode), settings, Path(folder), keep=keep)
+    def __init__(self, encode: Encode, settings: SnapshotSettings, folder: str, keep: int) -> None:
+        self.base = InProcessRefresher(_Fetched(encode), settings, Path(folder), keep=keep)
         self.references: dict[int, Any] = {}
         self.lock = threading.Lock()
 
@@ -63,13 +64,13 @@ class _Fetched:
         self.encode = encode
 
     def __call__(self, reference: Any) -> Any:
-        from ray_atr.knowledge.base import Entries
+        from ray_atr.knowledge.snapshot import Entries
 
         payload = ray.get(reference)
         return payload if isinstance(payload, Entries) else self.encode(payload)
 
 
-class ActorHost:
+class ActorRefresher:
     """An actor as a `SnapshotClient`'s host. Picklable: a worker that gets one talks to the same actor."""
 
     def __init__(self, actor: Any) -> None:
@@ -110,22 +111,24 @@ def actor_name(run: str) -> str:
 def start_knowledge_base(
     run: str,
     encode: Encode,
-    settings: BaseSettings,
+    settings: SnapshotSettings,
     folder: Path,
     *,
     num_cpus: float = 0.0,
     num_gpus: float = 0.0,
     keep: int = 3,
     clients: int = 1,
-) -> ActorHost:
+    labels: Mapping[str, str] | None = None,
+) -> ActorRefresher:
     """Start a run's base; it ends with the process that started it. An earlier one of the same run is ended first.
 
     num_cpus, num_gpus  what its encoding takes: 0 CPUs lets it share with everything else.
     clients             workers that may wait for a version at the same time.
+    labels              of the node that it runs on; none: that of the process that starts it, if there is room.
     """
     _end_earlier(actor_name(run))
     actor = (
-        ray.remote(KnowledgeBaseActor)
+        ray.remote(RefresherActor)
         .options(
             name=actor_name(run),
             namespace=NAMESPACE,
@@ -134,15 +137,21 @@ def start_knowledge_base(
             max_restarts=-1,
             max_task_retries=-1,
             max_concurrency=clients + 4,
-            # Beside the worker that starts it, which copies the versions to the run's storage with each checkpoint; where
-            # the workers leave no room there, on another node: it would wait for that room for ever.
-            scheduling_strategy=NodeAffinitySchedulingStrategy(
-                ray.get_runtime_context().get_node_id(), soft=True, _spill_on_unavailable=True
-            ),
+            **_placed(labels),
         )
         .remote(encode, settings, str(folder), keep)
     )
-    return ActorHost(actor)
+    return ActorRefresher(actor)
+
+
+def _placed(labels: Mapping[str, str] | None) -> dict[str, Any]:
+    """Ray's options for where a base runs."""
+    if labels:
+        return {"label_selector": dict(labels)}
+    # Beside the worker that starts it, which copies the versions to the run's storage with each checkpoint; where the workers
+    # leave no room there, on another node: it would wait for that room for ever.
+    here = ray.get_runtime_context().get_node_id()
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True, _spill_on_unavailable=True)}
 
 
 def _end_earlier(name: str) -> None:
@@ -156,6 +165,6 @@ def _end_earlier(name: str) -> None:
         time.sleep(0.05)
 
 
-def find_knowledge_base(run: str) -> ActorHost:
-    """The base that another process started. ValueError where there is none."""
-    return ActorHost(ray.get_actor(actor_name(run), namespace=NAMESPACE))
+def find_knowledge_base(run: str) -> ActorRefresher:
+    """The base that another process started. ValueError if there is none."""
+    return ActorRefresher(ray.get_actor(actor_name(run), namespace=NAMESPACE))

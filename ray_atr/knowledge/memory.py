@@ -1,104 +1,312 @@
-"""The memories of the baselines: a queue of embeddings (NNCLR's support set, MoCo's keys) and momentum encoders.
+"""A worker's memory beyond its batch, the same four calls whatever the knowledge: what a training loop talks to.
 
-They live in the worker, outside the loss. Every worker pushes the same gathered batch, so their queues are equal.
+    memory.begin_epoch(epoch, step, weights)         # may publish; `weights` is a function, called if needed
+    memory.before_step(step)                         # may switch to a newer snapshot
+    retrieved = memory.retrieve(batch, gather)       # for `objective(..., retrieved=retrieved)`
+    memory.after_step(embeddings, clip_ids)          # global batch, detached
+
+`gather` stacks the workers' [b, ...] tensors to [B, ...]. Every worker makes the same calls in the same order.
 """
 
 from __future__ import annotations
 
-import copy
-from typing import Any, Generic, TypeVar
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ray_atr.objectives.knowledge.retrieved import Granularity, Neighbours, Queued, Retrieved
+from ray_atr.data.captions import group_number
+from ray_atr.knowledge.queue import NOBODY, Identity, Queue
+from ray_atr.knowledge.refresher import Encode, InProcessRefresher, Refresher, SnapshotClient
+from ray_atr.knowledge.searcher import Positions, draw_from_pool
+from ray_atr.knowledge.snapshot import Entries, Snapshot
+from ray_atr.objectives import Embeddings
+from ray_atr.objectives.knowledge.ance import Ance
+from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
+from ray_atr.objectives.knowledge.knowledge import Knowledge
+from ray_atr.objectives.knowledge.moco import Moco
+from ray_atr.objectives.knowledge.nnclr import Nnclr
 
-Encoder = TypeVar("Encoder", bound=nn.Module)
+logger = logging.getLogger(__name__)
+
+Gather = Callable[[Tensor], Tensor]
 
 
-class Queue:
-    """First in, first out: the last `size` clips' audio [n, D], text [n, K, D] and which texts were there, mask [n, K]."""
+@dataclass(frozen=True, eq=False)
+class WorkerBatch:
+    """This worker's share: audio [b, D], text [b, K, D] and mask [b, K] as embedded for the loss, the clips' ids and groups
+    of positives (int64 [b]), and `embed_with`, which embeds the same share with another retriever:
+    module -> (audio [b, D], text [b, K, D])."""
 
-    def __init__(self, size: int, width: int, languages: int, device: torch.device | str = "cpu") -> None:
-        self.audio = torch.zeros(size, width, device=device)
-        self.text = torch.zeros(size, languages, width, device=device)
-        self.mask = torch.zeros(size, languages, dtype=torch.bool, device=device)
-        self.next, self.filled = 0, 0
+    audio: Tensor
+    text: Tensor
+    mask: Tensor
+    clip_ids: Sequence[str]
+    groups: Tensor
+    step: int
+    embed_with: Callable[[nn.Module], tuple[Tensor, Tensor]]
 
-    def __len__(self) -> int:
-        return self.filled
+    def identity(self, gather: Gather) -> Identity:
+        """Whose the global batch's clips are."""
+        clips = torch.tensor([group_number(f"clip {clip_id}") for clip_id in self.clip_ids], device=self.groups.device)
+        return Identity(gather(clips), gather(self.groups))
+
+
+class Memory:
+    """What a worker remembers beyond its batch: here nothing; what remembers derives from it."""
+
+    latest: Any = None
+    """What the last `retrieve` returned."""
+
+    def begin_epoch(self, epoch: int, step: int, weights: Callable[[], Any]) -> None:
+        """An epoch begins before global step `step`."""
+
+    def before_step(self, step: int) -> None:
+        """A step is about to be computed."""
+
+    def retrieve(self, batch: WorkerBatch, gather: Gather) -> Any:
+        """What goes with the global batch; None if nothing is retrieved."""
+        return None
+
+    def after_step(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
+        """The optimiser has stepped on this global batch."""
+
+    def stats(self, step: int) -> dict[str, float]:
+        """What to log."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values for a checkpoint."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+
+    def close(self) -> None:
+        """The run has ended: what it kept elsewhere may go."""
+
+
+class SnapshotMemory(Memory):
+    """A refreshed knowledge base (ASK, ANCE)."""
+
+    def __init__(
+        self, client: SnapshotClient, knowledge: KnowledgeBaseObjective, seed: int, ids: Sequence[str]
+    ) -> None:
+        self.client, self.knowledge, self.seed = client, knowledge, seed
+        self.groups: Tensor | None = None
+        """Of the last global batch's clips."""
+        self.found: Positions | None = None
+        """What the last global batch retrieved."""
+        self.written = WriteThrough(ids) if knowledge.refresh == "write_through" else None
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The snapshot in use; None before the first."""
+        return None if self.client.searcher is None else self.client.searcher.snapshot
+
+    def begin_epoch(self, epoch: int, step: int, weights: Callable[[], Any]) -> None:
+        """Publish where a refresh is due. The first snapshot is encoded, and waited for, whatever the settings."""
+        if self.client.next_version == 1:
+            self.client.refresh(step, weights() if self.client.is_publisher else None, lag=0)
+            return
+        every = self.knowledge.refresh_every_epochs
+        if every and epoch % every == 0:
+            payload = None
+            if self.client.is_publisher:
+                payload = weights() if self.written is None else self.written.entries()
+            self.client.refresh(step, payload)
+
+    def before_step(self, step: int) -> None:
+        """Switch to what is due."""
+        self.client.before_step(step)
+
+    def retrieve(self, batch: WorkerBatch, gather: Gather) -> Any:
+        """Each worker searches for its share; the positions are gathered and looked up by all."""
+        self.groups = gather(batch.groups)
+        found = self.client.search(batch.audio, batch.text, batch.mask, batch.clip_ids, batch.groups)
+        if isinstance(self.knowledge, Ance):
+            found = draw_from_pool(found, batch.clip_ids, self.knowledge.negatives, self.seed, batch.step)
+        self.found = Positions(*(gather(part) for part in found))
+        self.latest = self.client.look_up(self.found)
+        return self.latest
+
+    def after_step(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
+        """Keep what the step embedded, for a write-through refresh."""
+        if self.written is not None and self.groups is not None and self.client.is_publisher:
+            self.written.write(embeddings, clip_ids, self.groups)
+
+    def stats(self, step: int) -> dict[str, float]:
+        """The client's."""
+        return self.client.stats(step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The versions; waits until what was published is on disk."""
+        self.client.settle()
+        state = self.client.state_dict()
+        return state if self.written is None else {**state, "written": self.written.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Search the snapshot that the stopped run searched."""
+        self.client.load_state_dict(state)
+        if self.written is not None and "written" in state:
+            self.written.load_state_dict(state["written"])
+
+    def close(self) -> None:
+        """End the base; its folder stays."""
+        if self.client.is_publisher:
+            self.client.host.close()
+
+
+class SupportMemory(Memory):
+    """A support set of earlier embeddings (NNCLR)."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self._whose: Identity | None = None
+
+    def retrieve(self, batch: WorkerBatch, gather: Gather) -> Any:
+        """The nearest earlier embeddings."""
+        self._whose = batch.identity(gather)
+        self.latest = self.queue.nearest(self._whose, gather(batch.audio.detach()), gather(batch.text.detach()))
+        return self.latest
+
+    def after_step(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
+        """The batch joins the support set."""
+        if self._whose is not None:
+            self.queue.push(self._whose, embeddings.audio, embeddings.text, embeddings.mask)
+            self._whose = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The queue."""
+        return self.queue.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The queue."""
+        self.queue.load_state_dict(state)
+
+
+class MomentumMemory(Memory):
+    """Momentum encoders and their queue of keys (MoCo)."""
+
+    def __init__(self, retriever: nn.Module, queue: Queue, momentum: float) -> None:
+        self.retriever, self.queue = retriever, queue
+        self.follower = AveragedModel(retriever, multi_avg_fn=get_ema_multi_avg_fn(momentum)).requires_grad_(False)
+        # At 0 its first update would copy the weights: here they move by 1 - momentum from the first step on.
+        self.follower.n_averaged.fill_(1)
+        self._keys: tuple[Identity, Tensor, Tensor] | None = None
 
     @torch.no_grad()
-    def push(self, audio: Tensor, text: Tensor, mask: Tensor | None = None) -> None:
-        """Add a batch, the oldest leaving. A batch that crosses the buffer's end goes on at its start."""
-        size = len(self.audio)
-        kept = slice(max(0, len(audio) - size), None)
-        rows = (self.next + torch.arange(len(audio), device=self.audio.device)[kept]) % size
-        there = torch.ones(text.shape[:2], dtype=torch.bool, device=self.mask.device) if mask is None else mask
-        self.audio[rows] = audio[kept].detach().to(self.audio)
-        self.text[rows] = torch.where(there[kept][:, :, None], text[kept].detach(), 0).to(self.text)
-        self.mask[rows] = there[kept].to(self.mask.device)
-        self.next = (self.next + len(audio)) % size
-        self.filled = min(size, self.filled + len(audio))
+    def retrieve(self, batch: WorkerBatch, gather: Gather) -> Any:
+        """The momentum encoders' keys of the batch, and the queue."""
+        audio, text = batch.embed_with(self.follower.module)
+        self._keys = batch.identity(gather), gather(audio.detach().float()), gather(text.detach().float())
+        self.latest = self.queue.keys(*self._keys)
+        return self.latest
+
+    def after_step(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
+        """The batch's keys join the queue, and the momentum encoders follow."""
+        if self._keys is not None:
+            self.queue.push(*self._keys, embeddings.mask)
+            self._keys = None
+        self.follower.update_parameters(self.retriever)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The queue and the momentum weights."""
+        return {"queue": self.queue.state_dict(), "momentum": self.follower.module.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The queue and the momentum weights."""
+        self.queue.load_state_dict(state["queue"])
+        self.follower.module.load_state_dict(state["momentum"])
+
+
+class WriteThrough:
+    """The latest embeddings that training steps computed of each clip: a base that costs no encoding.
+
+    They were made in training mode and are up to an epoch old. A clip enters once its English text was embedded.
+    """
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        self.ids = np.asarray(ids, dtype=np.str_)
+        self._row = {name: row for row, name in enumerate(self.ids.tolist())}
+        self.audio: Tensor | None = None
+        self.text: Tensor | None = None
+        self.there = torch.zeros(len(self.ids), dtype=torch.bool)
+        self.groups = torch.full((len(self.ids),), NOBODY)
 
     @torch.no_grad()
-    def keys(self, audio: Tensor, text: Tensor) -> Queued:
-        """MoCo's view: the batch's own keys beside the earlier ones."""
-        n = self.filled
-        return Queued(audio, text, self.audio[:n].clone(), self.text[:n].clone(), self.mask[:n].clone())
+    def write(self, embeddings: Embeddings, clip_ids: Sequence[str], groups: Tensor) -> None:
+        """Keep a global batch's embeddings, [B, D] and the English of [B, K, D], and groups [B]."""
+        if self.audio is None or self.text is None:
+            self.audio = torch.zeros(len(self.ids), embeddings.audio.shape[1])
+            self.text = torch.zeros_like(self.audio)
+        has_english = embeddings.available()[:, 0].cpu()
+        rows = torch.tensor([self._row[name] for name in clip_ids])[has_english]
+        self.audio[rows] = embeddings.audio.detach().float().cpu()[has_english]
+        self.text[rows] = embeddings.text[:, 0].detach().float().cpu()[has_english]
+        self.there[rows] = True
+        self.groups[rows] = groups.cpu()[has_english]
 
-    @torch.no_grad()
-    def nearest(self, audio: Tensor, text: Tensor) -> Retrieved:
-        """NNCLR's view: the nearest earlier embedding of each query's own modality and language; empty: nothing retrieved."""
-        if self.filled == 0:
-            return Retrieved()
-        n, K = self.filled, text.shape[1]
-        own_audio = (audio @ self.audio[:n].T).argmax(dim=1)
-        # A language that no queued clip had leaves all at -inf: argmax is then a row whose mask is False.
-        by_language = torch.einsum("bkd,nkd->bkn", text, self.text[:n])
-        own_text = by_language.masked_fill(~self.mask[:n].T[None], -torch.inf).argmax(dim=2)
-        language = torch.arange(K, device=text.device).expand(len(text), K)
-        return Retrieved(
-            fine=Granularity(
-                Neighbours(
-                    self.audio[own_audio][:, None, None],
-                    self.text[own_audio][:, :, None],
-                    torch.ones(len(audio), 1, 1, dtype=torch.bool, device=audio.device),
-                ),
-                Neighbours(
-                    self.audio[own_text][:, :, None],
-                    self.text[own_text, language][:, :, None],
-                    self.mask[own_text, language][:, :, None],
-                ),
-            )
+    def entries(self) -> Entries:
+        """What has been written so far."""
+        if self.audio is None or self.text is None or not bool(self.there.any()):
+            raise ValueError("objective.knowledge.refresh: got write_through before any step with English texts")
+        there = self.there.numpy()
+        return Entries(
+            self.audio.numpy()[there], self.text.numpy()[there], self.ids[there], groups=self.groups.numpy()[there]
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers, for a checkpoint."""
-        return {"audio": self.audio, "text": self.text, "mask": self.mask, "next": self.next, "filled": self.filled}
+        """Tensors for a checkpoint; empty before the first step."""
+        if self.audio is None:
+            return {}
+        return {"audio": self.audio, "text": self.text, "there": self.there, "groups": self.groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint. ValueError where it is of another size."""
-        if state["text"].shape != self.text.shape:
-            raise ValueError(f"queue: got {tuple(state['text'].shape)}; allowed {tuple(self.text.shape)}, as set")
-        for name in ("audio", "text", "mask"):
-            getattr(self, name).copy_(state[name])
-        self.next, self.filled = int(state["next"]), int(state["filled"])
+        """Continue from a checkpoint."""
+        if state:
+            self.audio, self.text, self.there = state["audio"].cpu(), state["text"].cpu(), state["there"].cpu()
+            # Absent in checkpoints of version 0.1.
+            self.groups = state["groups"].cpu() if "groups" in state else torch.full_like(self.groups, NOBODY)
 
 
-class Momentum(Generic[Encoder]):
-    """A copy of a module whose weights follow it slowly: theta' <- m theta' + (1 - m) theta after each optimiser step."""
+def make_memory(
+    knowledge: Knowledge,
+    *,
+    host: Refresher | None = None,
+    retriever: nn.Module,
+    width: int,
+    languages: int,
+    ids: Sequence[str],
+    is_first: bool,
+    steps_per_epoch: int,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+) -> Memory:
+    """The memory that an objective's knowledge needs. `host` refreshes its base, in this process or in an actor."""
+    if isinstance(knowledge, KnowledgeBaseObjective):
+        if host is None:
+            raise ValueError(f"objective.knowledge: {knowledge.name} needs a knowledge base; give make_memory a host")
+        spec = knowledge.search_spec
+        assert spec is not None, "what has a base says how to search it"
+        lag = knowledge.lag_steps(steps_per_epoch)
+        client = SnapshotClient(host, spec, lag, is_publisher=is_first, device=device)
+        return SnapshotMemory(client, knowledge, seed, ids)
+    if isinstance(knowledge, Nnclr):
+        return SupportMemory(Queue(knowledge.support_size, width, languages, device))
+    if isinstance(knowledge, Moco):
+        return MomentumMemory(retriever, Queue(knowledge.queue_size, width, languages, device), knowledge.momentum)
+    return Memory()
 
-    def __init__(self, module: Encoder, momentum: float) -> None:
-        self.module: Encoder = copy.deepcopy(module).requires_grad_(False)
-        self.momentum = momentum
 
-    @torch.no_grad()
-    def update(self, module: Encoder) -> None:
-        """One step after `module`. Buffers and integer weights are copied."""
-        followed = dict(module.named_parameters())
-        for name, mine in self.module.named_parameters():
-            mine.lerp_(followed[name].detach().to(mine), 1 - self.momentum)
-        buffers = dict(module.named_buffers())
-        for name, buffer in self.module.named_buffers():
-            buffer.copy_(buffers[name])
+def in_process_refresher(
+    knowledge: KnowledgeBaseObjective, encode: Encode, folder: Path, seed: int = 0
+) -> InProcessRefresher:
+    """A knowledge base in this process, for a run of one worker."""
+    return InProcessRefresher(encode, knowledge.snapshot_settings(seed), folder)

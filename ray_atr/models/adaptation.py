@@ -18,7 +18,9 @@ class Adaptation(Settings):
 
     is_frozen: bool = setting(False, "train nothing of this tower: it then encodes a data set once")
     frozen_layers: int = setting(
-        0, "keep the first so many levels of depth: 1 is what stands before the first layer (embeddings)", at_least=0
+        0,
+        "how many of the first levels of depth are kept fixed: 1 is what comes before the first layer (embeddings)",
+        at_least=0,
     )
     learning_rate_scale: float = setting(1.0, "multiplies the learning rate for this tower", above=0)
     layer_decay: float = setting(
@@ -37,7 +39,7 @@ class Adaptation(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.is_frozen and self.lora_rank:
-            raise refuse("lora_rank", self.lora_rank, "0 where is_frozen is true: a frozen tower trains no update")
+            raise refuse("lora_rank", self.lora_rank, "0 if is_frozen is true: a frozen tower is not trained")
 
 
 def adapt(tower: nn.Module, settings: Adaptation, *, compiles: bool = True) -> None:
@@ -129,15 +131,15 @@ def _named_levels(tower: nn.Module) -> list[list[tuple[str, nn.Parameter]]]:
 def parameter_groups(
     towers: Iterable[tuple[nn.Module, Adaptation]],
     projections: Iterable[nn.Parameter],
-    others: Iterable[nn.Parameter],
+    others: Iterable[tuple[nn.Parameter, float]],
     learning_rate: float,
     weight_decay: float = 0.0,
 ) -> list[dict[str, Any]]:
     """Optimiser groups of everything that is trained: `{"params", "lr", "weight_decay"}`, one a rate and decay.
 
     Level l of a tower with n levels has `learning_rate * learning_rate_scale * layer_decay ** (n - 1 - l)`. Weight decay is
-    for weight matrices alone: vectors (biases, norms) have none, nor have `others` (temperature, metric: decay would only
-    shift the scale that they are there to learn).
+    for weight matrices alone: vectors (biases, norms) have none, nor have `others` (temperature, metric, each with
+    a factor of its rate): decay would only shift the scale that they are there to learn.
     """
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
 
@@ -153,7 +155,7 @@ def parameter_groups(
                 add(parameter, rate)
     for parameter in projections:
         add(parameter, learning_rate)
-    for parameter in others:
+    for parameter, scale in others:
         if parameter.requires_grad:
-            groups.setdefault((learning_rate, 0.0), []).append(parameter)
+            groups.setdefault((learning_rate * scale, 0.0), []).append(parameter)
     return [{"params": params, "lr": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ray_atr.data.draws import uniform
+from ray_atr.data.sampling import uniform
 from ray_atr.models.tower import length_mask
 from ray_atr.settings import Settings, setting
 

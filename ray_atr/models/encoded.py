@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.data.caption_vectors import Caption, CaptionVectors
-from ray_atr.models.tower import AudioTower, Encoded, TextTower, pad_tokens
+from ray_atr.models.tower import AudioTower, Encoded, TextTower, embed_by_length
 
 
 class EncodedAudio(AudioTower):
@@ -44,7 +44,7 @@ class EncodedText(TextTower):
         self._new_vectors: list[Tensor] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        # Nothing here is trained, and what is read lies in a file.
+        # Nothing here is trained, and what is read is in a file.
         return self
 
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
@@ -78,12 +78,11 @@ class EncodedText(TextTower):
 @torch.no_grad()
 def encode_captions(tower: TextTower, captions: Sequence[Caption], *, bucket: int = 256) -> Tensor:
     """Pooled vectors [n, W] float32 (CPU) of captions, encoded on the tower's device in buckets of similar length."""
-    token_ids = tower.tokenise([text for text, _ in captions], [language for _, language in captions])
-    order = sorted(range(len(captions)), key=lambda row: len(token_ids[row]))
-    device = next(tower.parameters()).device
-    pooled = torch.empty(len(captions), tower.width)
-    for start in range(0, len(order), bucket):
-        rows = order[start : start + bucket]
-        tokens, mask = pad_tokens([token_ids[row] for row in rows], tower.pad_token_id)
-        pooled[rows] = tower(tokens.to(device), mask.to(device)).pooled.float().cpu()
-    return pooled
+    return embed_by_length(
+        lambda tokens, mask: tower(tokens, mask).pooled.float().cpu(),
+        tower.tokenise([text for text, _ in captions], [language for _, language in captions]),
+        tower.pad_token_id,
+        bucket=bucket,
+        width=tower.width,
+        device=next(tower.parameters()).device,
+    ).cpu()

@@ -19,7 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ray_atr.settings import refuse
+from ray_atr.settings import nearest, refuse
+from ray_atr.storage.digests import check_folder
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 """Names under which a folder or a hub repository holds its weights, the preferred one first."""
@@ -27,6 +28,9 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 FILE_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 
 WHERE = "model.audio.checkpoint"
+
+SHIPPED = Path(__file__).parent / "shipped"
+"""Towers that come with the package, trained by benchmarks/soundscape_towers.py; a folder each, by the tower's name."""
 
 logger = logging.getLogger(__name__)
 
@@ -80,15 +84,22 @@ def require_match(report: LoadReport, allowed: Iterable[str] = (), path: str = W
         logger.warning("%s: %s, as allow_mismatch permits", report.source, line)
 
 
-def locate(checkpoint: str, path: str = WHERE) -> Path:
-    """The weight file of a path, a folder, or a hub id `owner/name` (downloaded once into the hub's cache).
+def local_of(checkpoint: str) -> Path:
+    """The path that a checkpoint names: a tower that comes with the package (`shipped:small_cnn`), or a file or folder."""
+    kind, _, name = checkpoint.partition(":")
+    return SHIPPED / name if kind == "shipped" else Path(checkpoint).expanduser()
 
-    Raises ValueError where there is none. `HF_HUB_OFFLINE=1` looks into the cache only.
+
+def locate(checkpoint: str, path: str = WHERE) -> Path:
+    """The weight file of a shipped tower, a path, a folder, or a hub id `owner/name` (downloaded once into the hub's cache).
+
+    Raises ValueError if there is none. `HF_HUB_OFFLINE=1` looks into the cache only.
     """
-    local = Path(checkpoint).expanduser()
+    local = local_of(checkpoint)
     if local.is_file():
         return local
     if local.is_dir():
+        check_folder(local)
         for name in WEIGHT_FILES:
             if (local / name).is_file():
                 return local / name
@@ -110,7 +121,10 @@ def locate(checkpoint: str, path: str = WHERE) -> Path:
 
 def require_checkpoint(checkpoint: str, path: str) -> None:
     """Raises ValueError for a checkpoint that is neither a file or folder that exists nor written like a hub id."""
-    local = Path(checkpoint).expanduser()
+    local = local_of(checkpoint)
+    if checkpoint.startswith("shipped:") and not local.is_dir():
+        shipped = sorted(f"shipped:{folder.name}" for folder in SHIPPED.iterdir() if folder.is_dir())
+        raise refuse(path, checkpoint, " or ".join(shipped), nearest(checkpoint, shipped))
     is_path = checkpoint.startswith((".", "/", "~")) or local.suffix in FILE_ENDINGS
     is_hub_id = checkpoint.count("/") == 1 and not is_path
     if not is_hub_id and not local.exists():
@@ -118,8 +132,8 @@ def require_checkpoint(checkpoint: str, path: str) -> None:
 
 
 def identity_of_checkpoint(checkpoint: str) -> list[tuple[str, int, int]] | None:
-    """Path, size and time of a checkpoint's files, without reading them or asking the hub; None where none is on this machine."""
-    local = Path(checkpoint).expanduser()
+    """Path, size and time of a checkpoint's files, without reading them or asking the hub; None if none is on this machine."""
+    local = local_of(checkpoint)
     if not local.exists():
         cached = [try_to_load_from_cache(checkpoint, name) for name in WEIGHT_FILES if checkpoint.count("/") == 1]
         local = next((Path(file).parent for file in cached if isinstance(file, str)), local)
@@ -185,6 +199,21 @@ def load_weights(
     return report
 
 
+def require_plain_archive(file: Path) -> None:
+    """ValueError for a ZIP archive with packed entries, or that promises more bytes than it has: torch writes none.
+
+    Such a file can be small and take all memory when it is opened. Other kinds of file pass.
+    """
+    if not zipfile.is_zipfile(file):
+        return
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        raise ValueError("its entries are packed; torch.save packs none")
+    if sum(entry.file_size for entry in entries) > file.stat().st_size:
+        raise ValueError("it promises more bytes than it holds")
+
+
 def _read(file: Path, path: str) -> dict[str, Any]:
     if file.suffix == ".safetensors":
         try:
@@ -192,6 +221,7 @@ def _read(file: Path, path: str) -> dict[str, Any]:
         except (SafetensorError, OSError) as error:
             raise refuse(path, str(file), f"a whole safetensors file ({_first_line(error)})") from None
     try:
+        require_plain_archive(file)
         with torch.serialization.safe_globals(_numpy_globals()):
             content = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -207,7 +237,7 @@ def _read(file: Path, path: str) -> dict[str, Any]:
 
 
 def _numpy_globals() -> list[Any]:
-    """What plain NumPy arrays are pickled with: PANNs checkpoints hold their sampler's index arrays beside the weights."""
+    """What plain NumPy arrays are pickled with: PANNs checkpoints hold their sampler's index arrays besides the weights."""
     reconstruct, scalar = np._core.multiarray._reconstruct, np._core.multiarray.scalar  # type: ignore[attr-defined]
     names = [
         (function, f"{module}.{function.__name__}") for function in (reconstruct, scalar) for module in _NUMPY_MODULES

@@ -46,7 +46,7 @@ def read_config(checkpoint: str | os.PathLike[str], path: str, dropout: float | 
     """The configuration of a checkpoint (folder or hub id), every dropout replaced where one is given.
 
     Layer dropping is switched off in any case: a layer that one worker skips leaves the others waiting for its gradient.
-    Raises ValueError where there is no readable configuration of a known architecture.
+    Raises ValueError if there is no readable configuration of a known architecture.
     """
     from transformers import AutoConfig, PreTrainedConfig
 
@@ -126,7 +126,7 @@ def load_model(
 
 
 def load_tokenizer(checkpoint: str | os.PathLike[str], config: PreTrainedConfig, path: str) -> PreTrainedTokenizerBase:
-    """The checkpoint's tokeniser. Raises ValueError where it is missing, broken, or larger than the model's vocabulary."""
+    """The checkpoint's tokeniser. Raises ValueError if it is missing, broken, or larger than the model's vocabulary."""
     from transformers import AutoTokenizer
 
     folder = Path(checkpoint)
@@ -149,7 +149,7 @@ def load_tokenizer(checkpoint: str | os.PathLike[str], config: PreTrainedConfig,
 
 
 def read_feature_extractor(checkpoint: str | os.PathLike[str], path: str) -> Any:
-    """The checkpoint's feature extractor: what its preprocessor_config.json says. Raises ValueError where there is none."""
+    """The checkpoint's feature extractor: what its preprocessor_config.json says. Raises ValueError if there is none."""
     from transformers import AutoFeatureExtractor
 
     require_name(checkpoint, path)

@@ -6,7 +6,7 @@ Shapes: N clips or texts, T frames, F mel bands, L tokens, D embedding width.
 from __future__ import annotations
 
 import copy
-import math
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,8 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ray_atr.data.audio import FrontEnd, Waveform, clip_features, fit, log_mel, resample
-from ray_atr.data.languages import require_language
+from ray_atr.data import vector_clip
+from ray_atr.data.audio import FrontEnd, clip_windows, waveform_windows
+from ray_atr.data.decoding import Waveform, open_sound
+from ray_atr.languages.codes import require_language
+from ray_atr.metrics.ranking import RankingSettings
 from ray_atr.models.adaptation import adapt, parameter_groups
 from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn
 from ray_atr.models.augment import SpecAugment
@@ -40,27 +43,18 @@ from ray_atr.models.tower import (
     Encoded,
     TextSettings,
     TextTower,
+    embed_by_length,
     masked_mean,
-    pad_tokens,
 )
-from ray_atr.objectives.metric import project_metric
+from ray_atr.objectives.learned import LearnedParameters, LearnedSettings
 from ray_atr.override import flatten, override
 from ray_atr.settings import Settings, refuse, setting
 from ray_atr.storage import fetched, locate, whole_folder
+from ray_atr.storage.digests import check_folder, digests_of, seal_folder
+from ray_atr.transport.mahalanobis import Mahalanobis
 
 Clip = str | Path | bytes | Waveform
 """A file, a file's bytes, or a mono waveform [S]"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MetricSettings(Settings):
-    """The transport metric that the pair loss asks the retriever to own."""
-
-    kind: str = setting("euclidean", "kind of metric", choices=("euclidean", "diagonal", "mahalanobis", "factored"))
-    rank: int | None = setting(None, "columns of a factored metric; none: the embedding width", at_least=1)
-    project_every: int = setting(
-        1, "optimiser steps between projections to the positive semi-definite metrics", at_least=1
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +63,7 @@ class ModelSettings(Settings):
 
     audio: AudioSettings = setting(default_factory=SmallCnn, help="audio tower", variants=AUDIO_TOWERS)
     text: TextSettings = setting(default_factory=SmallTransformer, help="text tower", variants=TEXT_TOWERS)
-    embedding_width: int = setting(128, "width D of the space that audio and text share", at_least=2)
+    embedding_width: int = setting(128, "width D of the space that audio and text share", at_least=2, at_most=2**14)
     projection: str = setting(
         "linear",
         "from a tower to the shared space: one linear layer, or two with a ReLU between (mlp)",
@@ -77,17 +71,55 @@ class ModelSettings(Settings):
     )
     interaction: str = setting(
         "global",
-        "similarity of a clip and a text: global, of one embedding each; local, late interaction over audio frames and text "
+        "similarity of a clip and a text: global, of one embedding each; late, over audio frames and text "
         "tokens, and one embedding is then the mean of its tokens",
-        choices=("global", "local"),
+        choices=("global", "late"),
+    )
+    windows: str = setting(
+        "mean",
+        "how a clip longer than the front end's clip_seconds is heard: cut to one window; or in windows over all of it, whose "
+        "embeddings are pooled by their mean, their maximum, or attention (a softmax of their products with a query: their mean "
+        "and what is learnt); training hears some at random (windows_in_training). Late interaction always cuts",
+        choices=("cut", "mean", "max", "attention"),
+    )
+    windows_in_training: int | None = setting(
+        None,
+        "windows of a long clip that a training step hears and pools; none: 1, and 2 with attention, whose query is learnt from "
+        "how they differ (with 1 it is the mean alone)",
+        at_least=1,
     )
     augment: SpecAugment = setting(default_factory=SpecAugment, help="bands of the training clips that are blanked out")
-    learn_temperature: bool = setting(False, "learn the temperature, in place of the objective's own fixed one")
-    initial_temperature: float = setting(0.07, "first value of the temperature where it is learnt", above=0)
+    learn_temperature: bool = setting(False, "learn the temperature, whatever the pair loss")
+    initial_temperature: float | None = setting(
+        None, "first value of a temperature that is learned; none: the pair loss's own", above=0
+    )
+
+    @property
+    def hears_windows(self) -> bool:
+        """Whether a long clip is heard in windows over all of it."""
+        return self.windows != "cut" and self.interaction != "late"
+
+    @property
+    def training_windows(self) -> int:
+        """The most windows of a clip that a training step hears."""
+        if not self.hears_windows:
+            return 1
+        return self.windows_in_training or (2 if self.windows == "attention" else 1)
+
+    @property
+    def learns_windows(self) -> bool:
+        """Whether attention over a clip's windows learns its query."""
+        return self.windows == "attention" and self.training_windows > 1
+
+
+ATTENTION_TEMPERATURE = 0.1
+"""Divides the mean of a clip's windows in the query of attention over them."""
+WINDOW_QUERY = "window_query"
+"""The weight that attention over windows learns."""
 
 
 class Retriever(nn.Module):
-    """Embeds clips and texts into one space, unit norm; owns the temperature and the transport metric."""
+    """Embeds clips and texts into one space, unit norm; holds what the objective learns."""
 
     def __init__(
         self,
@@ -95,27 +127,45 @@ class Retriever(nn.Module):
         text_tower: TextTower,
         settings: ModelSettings,
         *,
-        metric: MetricSettings | None = None,
+        learned: LearnedSettings | None = None,
+        ranking: RankingSettings | None = None,
     ) -> None:
         super().__init__()
         self.settings = settings
+        self.ranking = ranking or RankingSettings()
         self.audio_tower, self.text_tower = audio_tower, text_tower
         D = settings.embedding_width
         self.audio_projection = _projection(audio_tower.width, D, settings.projection)
         self.text_projection = _projection(text_tower.width, D, settings.projection)
-        log_temperature = torch.tensor(math.log(settings.initial_temperature))
-        self.log_temperature = nn.Parameter(log_temperature) if settings.learn_temperature else None
-        self.metric_settings = metric or MetricSettings()
-        initial = initial_metric(self.metric_settings, D)
-        self.metric = nn.Parameter(initial) if initial is not None else None
-        # A buffer, so that a resumed run projects at the same steps.
-        self.register_buffer("num_steps", torch.zeros((), dtype=torch.int64))
-        self.num_steps: Tensor
+        self.learned = LearnedParameters(_with_temperature(learned or LearnedSettings(), settings), D)
+        self.register_parameter(WINDOW_QUERY, nn.Parameter(torch.zeros(D)) if settings.learns_windows else None)
+        self.window_query: nn.Parameter | None
 
     @property
-    def temperature(self) -> Tensor | None:
-        """The learnt temperature, a scalar > 0 with gradient, or None: the objective's own then holds."""
-        return None if self.log_temperature is None else self.log_temperature.exp()
+    def learned_metric(self) -> Mahalanobis | None:
+        """The transport metric as rankings take it, or None if none is learnt."""
+        metric = self.learned.metric
+        return None if metric is None else Mahalanobis(self.learned.settings.metric, metric.detach())
+
+    @property
+    def distance(self) -> str:
+        """What orders `encode_*`'s vectors: `cosine` (unit rows: the higher the inner product) or `euclidean` (the nearer)."""
+        return "cosine" if self.ranking.ranking == "cosine" or self.learned.metric is None else "euclidean"
+
+    def vectors(self, embeddings: Tensor) -> Tensor:
+        """Embeddings [N, D] as vectors [N, r] that rank by `distance`: rows u become u R with M = R R^T if M was learnt.
+
+        A ranking by plan is of a whole set, which no vectors hold: they are those of the learnt distance then.
+        """
+        if self.distance == "cosine":
+            return embeddings
+        assert self.learned_metric is not None
+        return (embeddings.double() @ self.learned_metric.root().to(embeddings.device)).float()
+
+    @property
+    def vector_width(self) -> int:
+        """Width of `encode_*`'s vectors."""
+        return int(self.vectors(torch.zeros(0, self.settings.embedding_width)).shape[1])
 
     @property
     def is_audio_frozen(self) -> bool:
@@ -136,23 +186,23 @@ class Retriever(nn.Module):
             self.text_tower.eval()
         return self
 
-    def parameter_groups(self, learning_rate: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
-        """The optimiser's groups: each tower's own rates, and no weight decay on vectors, metric and temperature."""
+    def parameter_groups(
+        self, learning_rate: float, weight_decay: float = 0.0, *, metric_scale: float = 1.0
+    ) -> list[dict[str, Any]]:
+        """The optimiser's groups: each tower's own rates, and no weight decay on vectors and on what the objective learns."""
         return parameter_groups(
             [(self.audio_tower, self.settings.audio.adapt), (self.text_tower, self.settings.text.adapt)],
             [*self.audio_projection.parameters(), *self.text_projection.parameters()],
-            [parameter for parameter in (self.log_temperature, self.metric) if parameter is not None],
+            [
+                *(
+                    (value, metric_scale if name == "metric" else 1.0)
+                    for name, value in self.learned.named_parameters()
+                ),
+                *([] if self.window_query is None else [(self.window_query, 1.0)]),
+            ],
             learning_rate,
             weight_decay,
         )
-
-    def after_step(self) -> None:
-        """To be called after every optimiser step: brings the metric back to the positive semi-definite ones."""
-        if self.metric is None:
-            return
-        self.num_steps += 1
-        if int(self.num_steps) % self.metric_settings.project_every == 0:
-            project_metric(self.metric.data, self.metric_settings.kind)
 
     def adapt(self, *, compiles: bool = True) -> None:
         """Applies each tower's training options; to be called once, after the weights of checkpoints are loaded."""
@@ -161,23 +211,23 @@ class Retriever(nn.Module):
 
     def embed_audio(self, features: Tensor, frames: Tensor) -> Tensor:
         """Unit-norm float32 embeddings [N, D] of log-mel frames [N, T, F], of which `frames[n]` count."""
-        if self.settings.interaction == "local":
+        if self.settings.interaction == "late":
             return self.audio_tokens(features, frames).pooled
         return self.project_audio(self.audio_tower(features, frames).pooled)
 
     def embed_text(self, token_ids: Tensor, token_mask: Tensor) -> Tensor:
         """Unit-norm float32 embeddings [N, D] of token ids [N, L] where the mask [N, L] is True."""
-        if self.settings.interaction == "local":
+        if self.settings.interaction == "late":
             return self.text_tokens(token_ids, token_mask).pooled
         return self.project_text(self.text_tower(token_ids, token_mask).pooled)
 
     def audio_tokens(self, features: Tensor, frames: Tensor) -> Encoded:
-        """Unit-norm embeddings of a clip's frames, [N, L, D], and of their mean, [N, D], for local interaction."""
+        """Unit-norm embeddings of a clip's frames, [N, L, D], and of their mean, [N, D], for late interaction."""
         encoded = self.audio_tower(features, frames)
         return _with_mean(self.project_audio(encoded.tokens), encoded.token_mask)
 
     def text_tokens(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
-        """Unit-norm embeddings of a text's tokens, [N, L, D], and of their mean, [N, D], for local interaction."""
+        """Unit-norm embeddings of a text's tokens, [N, L, D], and of their mean, [N, D], for late interaction."""
         encoded = self.text_tower(token_ids, token_mask)
         return _with_mean(self.project_text(encoded.tokens), encoded.token_mask)
 
@@ -196,49 +246,127 @@ class Retriever(nn.Module):
         other.audio_tower, other.text_tower = audio_tower, text_tower
         return other
 
-    @torch.inference_mode()
-    def encode_audio(self, clips: Sequence[Clip], sample_rate: int | None = None, *, batch_size: int = 16) -> Tensor:
-        """Unit-norm embeddings [N, D] (CPU) of audio files (paths), encoded bytes, or mono waveforms [S].
+    def pool_windows(self, embedded: Tensor, clips: Tensor) -> Tensor:
+        """Unit-norm embeddings [N, D] of clips from those of their windows [M, D], which follow each other clip by clip.
 
-        `sample_rate` (Hz) is that of the waveforms; none: the front end's own. ValueError names a clip that cannot be read.
+        `clips` [M] numbers the clips from 0.
         """
+        N = int(clips[-1]) + 1 if len(clips) else 0
+        if len(clips) == N:
+            return embedded
+        if self.settings.windows == "max":
+            index = clips[:, None].expand_as(embedded)
+            lowest = torch.full((N, embedded.shape[1]), -torch.inf, dtype=embedded.dtype, device=embedded.device)
+            return nn.functional.normalize(lowest.scatter_reduce(0, index, embedded, "amax"), dim=-1)
+        zeros = embedded.new_zeros(N, embedded.shape[1])
+        mean = nn.functional.normalize(zeros.index_add(0, clips, embedded), dim=-1)
+        if self.settings.windows != "attention":
+            return mean
+        query = mean / ATTENTION_TEMPERATURE
+        if self.window_query is not None:
+            query = query + self.window_query.to(query.device)
+        logits = (embedded * query[clips]).sum(dim=1)
+        largest = logits.new_full((N,), -torch.inf).scatter_reduce(0, clips, logits.detach(), "amax")
+        weights = (logits - largest[clips]).exp()[:, None]
+        return nn.functional.normalize(zeros.index_add(0, clips, weights * embedded), dim=-1)
+
+    @torch.inference_mode()
+    def encode_audio(
+        self, clips: Clip | Sequence[Clip], sample_rate: int | None = None, *, batch_size: int = 16
+    ) -> Tensor:
+        """Vectors [N, r] (CPU) of audio files (paths), encoded bytes, or mono waveforms [S]; of one clip alone [1, r].
+
+        They rank as `distance` says: unit norm by cosine, or under the learnt metric by their Euclidean distance.
+        `sample_rate` (Hz) is that of the waveforms; none: the front end's own. ValueError names a clip that cannot be read,
+        or of which the model makes nothing.
+        """
+        alone = isinstance(clips, str | Path | bytes) or (isinstance(clips, np.ndarray) and clips.ndim == 1)
+        embedded, owners = self._embed_windows([clips] if alone else clips, sample_rate, batch_size)  # type: ignore[arg-type, list-item]
+        return self.vectors(_refuse_zero(self.pool_windows(embedded, owners), "clip"))
+
+    @torch.inference_mode()
+    def encode_windows(
+        self, clip: Clip, sample_rate: int | None = None, *, batch_size: int = 16
+    ) -> tuple[list[float], Tensor]:
+        """Where each window of a clip begins (s), and its vector, [W, r]: what a search inside a recording ranks."""
+        embedded, _ = self._embed_windows([clip], sample_rate, batch_size, is_whole=True)
+        length = self.audio_tower.front_end.clip_seconds
+        starts = [number * length for number in range(len(embedded))]
+        if len(starts) > 1:
+            seconds = _seconds(clip, sample_rate or self.audio_tower.front_end.sample_rate)
+            starts[-1] = min(starts[-1], seconds - length)
+        return starts, self.vectors(_refuse_zero(embedded, "window"))
+
+    def _embed_windows(
+        self, clips: Sequence[Clip], sample_rate: int | None, batch_size: int, *, is_whole: bool | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Unit-norm embeddings [M, D] (CPU) of the clips' windows, and the clip of each [M]."""
         front_end = self.audio_tower.front_end
         rate = sample_rate or front_end.sample_rate
-        parts = []
-        with self._evaluating():
-            for start in range(0, len(clips), batch_size):
-                frames = [
-                    torch.from_numpy(_features(clip, rate, front_end, f"clip {start + place}"))
-                    for place, clip in enumerate(clips[start : start + batch_size])
-                ]
-                lengths = torch.tensor([len(clip) for clip in frames], device=self.device)
-                batch = torch.nn.utils.rnn.pad_sequence(frames, batch_first=True)
-                parts.append(self.embed_audio(batch.to(self.device), lengths).cpu())
-        return torch.cat(parts) if parts else torch.zeros(0, self.settings.embedding_width)
+        hears = self.settings.hears_windows if is_whole is None else is_whole
+        owners: list[int] = []
+        waiting: list[Tensor] = []
+        parts: list[Tensor] = []
+
+        def embed() -> None:
+            lengths = torch.tensor([len(window) for window in waiting], device=self.device)
+            batch = torch.nn.utils.rnn.pad_sequence(waiting, batch_first=True)
+            parts.append(self.embed_audio(batch.to(self.device), lengths).cpu())
+            waiting.clear()
+
+        with self.evaluating():
+            for number, clip in enumerate(clips):
+                for window in _windows(clip, rate, front_end, f"clip {number}", hears):
+                    owners.append(number)
+                    waiting.append(torch.from_numpy(window))
+                    if len(waiting) == batch_size:
+                        embed()
+            if waiting:
+                embed()
+        embedded = torch.cat(parts) if parts else torch.zeros(0, self.settings.embedding_width)
+        return embedded, torch.tensor(owners, dtype=torch.int64)
 
     @torch.inference_mode()
     def encode_text(
         self, texts: Sequence[str], language: str | Sequence[str] = "eng", *, batch_size: int = 128
     ) -> Tensor:
-        """Unit-norm embeddings [N, D] (CPU) of texts, all in one language (ISO 639-3) or each in its own."""
+        """Vectors [N, r] (CPU) of texts, all in one language (`en`, `eng`) or each in its own; they rank as `distance` says."""
+        return self.vectors(self.embed_sentences(texts, language, batch_size=batch_size))
+
+    @torch.inference_mode()
+    def embed_sentences(
+        self, texts: Sequence[str], language: str | Sequence[str] = "eng", *, batch_size: int = 128
+    ) -> Tensor:
+        """Unit-norm embeddings [N, D] (CPU) of texts, before any learnt metric. ValueError numbers one that is zero."""
         if isinstance(texts, str):
             raise refuse("texts", texts, "a list of texts")
+        if isinstance(texts, np.ndarray | Tensor):
+            return self._project_texts(torch.as_tensor(texts))
         languages = [language] * len(texts) if isinstance(language, str) else list(language)
         if len(languages) != len(texts):
             raise refuse(
                 "language", f"{len(languages)} languages", f"one language, or one for each of the {len(texts)} texts"
             )
-        for code in dict.fromkeys(languages):
-            require_language(code)
+        found = {code: require_language(code).code for code in dict.fromkeys(languages)}
+        languages = [found[code] for code in languages]
         token_ids = self.text_tower.tokenise(list(texts), languages)
-        order = sorted(range(len(texts)), key=lambda row: len(token_ids[row]))
-        embedded = torch.zeros(len(texts), self.settings.embedding_width)
-        with self._evaluating():
-            for start in range(0, len(order), batch_size):
-                rows = order[start : start + batch_size]
-                tokens, mask = pad_tokens([token_ids[row] for row in rows], self.text_tower.pad_token_id)
-                embedded[rows] = self.embed_text(tokens.to(self.device), mask.to(self.device)).cpu()
-        return embedded
+        with self.evaluating():
+            embedded = embed_by_length(
+                lambda tokens, mask: self.embed_text(tokens, mask).cpu(),
+                token_ids,
+                self.text_tower.pad_token_id,
+                bucket=batch_size,
+                width=self.settings.embedding_width,
+                device=self.device,
+            )
+        return _refuse_zero(embedded.cpu(), "text")
+
+    def _project_texts(self, given: Tensor) -> Tensor:
+        """Unit-norm embeddings [N, D] (CPU) of texts that are vectors [N, W] of the text tower's own kind already."""
+        if given.ndim != 2 or given.shape[1] != self.text_tower.width or not bool(torch.isfinite(given).all()):
+            raise refuse("texts", tuple(given.shape), f"texts, or finite vectors [N, {self.text_tower.width}]")
+        with self.evaluating():
+            return _refuse_zero(self.project_text(given.float().to(self.device)).cpu(), "text")
 
     @property
     def device(self) -> torch.device:
@@ -246,7 +374,7 @@ class Retriever(nn.Module):
         return next(self.parameters()).device
 
     @contextmanager
-    def _evaluating(self) -> Iterator[None]:
+    def evaluating(self) -> Iterator[None]:
         """Evaluation mode for a while, then the mode there was."""
         was_training = self.training
         self.eval()
@@ -261,20 +389,24 @@ class Retriever(nn.Module):
         `frozen` names files that hold a tower's weights already (`{"audio": file}`); they are linked instead of written.
         """
         linked = {f"{kind}_tower.": (file, Path(kind) / FROZEN_FILE) for kind, file in (frozen or {}).items()}
-        with whole_folder(Path(folder)) as aside:
+        with whole_folder(Path(folder), is_synced=True) as aside:
             state = {name: value for name, value in self.state_dict().items() if not name.startswith(tuple(linked))}
             write_weights(aside / WEIGHTS_FILE, state)
             content = {
                 "model": flatten(self.settings),
-                "metric": flatten(self.metric_settings),
+                "learned": flatten(self.learned.settings),
+                "ranking": {**flatten(self.ranking), "distance": self.distance},
                 "front_end": flatten(self.audio_tower.front_end),
             }
             write_settings(aside, content)
             for name, tower in (("audio", self.audio_tower), ("text", self.text_tower)):
                 (aside / name).mkdir()
                 tower.save(aside / name)
+            known = {}
             for file, name_inside in linked.values():
                 link_weights(file, aside / name_inside)
+                known[name_inside.as_posix()] = digests_of(file.parent).get(file.name, "")
+            seal_folder(aside, known)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
@@ -287,16 +419,19 @@ class Retriever(nn.Module):
             with fetched(locate(folder)) as copy:
                 return cls.from_pretrained(copy)
         folder = Path(folder)
+        check_folder(folder)
         content = read_settings(folder)
         try:
             settings = override(ModelSettings(), content["model"])
-            metric = override(MetricSettings(), content["metric"])
+            learned = override(LearnedSettings(), content["learned"])
+            kept = {name: value for name, value in content["ranking"].items() if name != "distance"}
+            ranking = override(RankingSettings(), kept)
         except (ValueError, KeyError) as error:
             raise refuse("model folder", str(folder), f"settings of this version ({error})") from None
         with torch.random.fork_rng():
             audio_tower = settings.audio.rebuild(folder / "audio")
             text_tower = settings.text.rebuild(folder / "text")
-            retriever = cls(audio_tower, text_tower, settings, metric=metric)
+            retriever = cls(audio_tower, text_tower, settings, learned=learned, ranking=ranking)
         if flatten(audio_tower.front_end) != content["front_end"]:
             raise refuse("model folder", str(folder), "a model whose front end this version computes the same way")
         retriever.adapt(compiles=False)
@@ -304,67 +439,76 @@ class Retriever(nn.Module):
         return retriever.eval()
 
 
-def _features(clip: Clip, sample_rate: int, front_end: FrontEnd, name: str) -> NDArray[np.float32]:
-    """Log-mel frames [T, F] of a path, of encoded bytes, or of a waveform [S]."""
-    if isinstance(clip, str | Path):
-        path = Path(clip)
-        if not path.is_file():
-            raise refuse(str(path), "no file", "the path of an audio file")
-        return clip_features(path.read_bytes(), front_end, str(path))
-    if isinstance(clip, bytes):
-        return clip_features(clip, front_end, name)
+def _windows(
+    clip: Clip, sample_rate: int, front_end: FrontEnd, name: str, is_whole: bool
+) -> Iterator[NDArray[np.float32]]:
+    """Log-mel frames [T, F] of each window of a path, of encoded bytes, or of a waveform [S]."""
+    if isinstance(clip, str | Path | bytes):
+        data, name = _bytes_of(clip, name)
+        return clip_windows(data, front_end, name, is_whole=is_whole)
+    if front_end.kind == "vector":
+        return iter([vector_clip.checked(np.asarray(clip), front_end.num_mels, name)[None]])
     waveform = np.asarray(clip, dtype=np.float32)
     if waveform.ndim != 1 or not len(waveform) or not np.isfinite(waveform).all():
         raise refuse(name, f"an array of shape {waveform.shape}", "a path, or a mono waveform [S] of finite samples")
-    return log_mel(fit(resample(waveform, sample_rate, front_end.sample_rate), front_end), front_end)
+    return waveform_windows(waveform, sample_rate, front_end, is_whole=is_whole)
+
+
+def _bytes_of(clip: str | Path | bytes, name: str) -> tuple[bytes, str]:
+    """The encoded clip, and what it is called in errors."""
+    if isinstance(clip, bytes):
+        return clip, name
+    path = Path(clip)
+    if not path.is_file():
+        raise refuse(str(path), "no file", "the path of an audio file")
+    return path.read_bytes(), str(path)
+
+
+def _seconds(clip: Clip, sample_rate: int) -> float:
+    if not isinstance(clip, str | Path | bytes):
+        return len(clip) / sample_rate
+    sound = open_sound(*_bytes_of(clip, "clip"))
+    return sum(map(len, sound.blocks())) / sound.sample_rate
+
+
+def _refuse_zero(embedded: Tensor, what: str) -> Tensor:
+    """The embeddings [N, D]. ValueError for one that is zero or not finite: it is as near to everything as to anything."""
+    wrong = (~(embedded.norm(dim=-1) > 0.5)).nonzero().flatten().tolist()
+    if wrong:
+        raise refuse(f"{what} {wrong[0]}", "an embedding that is zero or not finite", "one of unit norm")
+    return embedded
 
 
 def build_retriever(
     settings: ModelSettings,
     *,
     tokenizer: object | None = None,
-    metric: MetricSettings | None = None,
+    learned: LearnedSettings | None = None,
+    ranking: RankingSettings | None = None,
     seed: int | None = None,
 ) -> Retriever:
     """The retriever of the settings. With a seed its weights depend on nothing else, and no generator outside moves.
 
-    `tokenizer` is needed by text towers that train their own vocabulary; `metric` comes from the pair loss (`metric_arguments`).
+    `tokenizer` is needed by text towers that train their own vocabulary; `learned` is what the
+    objective learns (`Experiment.learned`).
     """
     with torch.random.fork_rng(enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
-        retriever = Retriever(settings.audio.build(), settings.text.build(tokenizer), settings, metric=metric)
+        retriever = Retriever(
+            settings.audio.build(), settings.text.build(tokenizer), settings, learned=learned, ranking=ranking
+        )
         retriever.adapt()
     return retriever
 
 
-def initial_metric(metric: MetricSettings, D: int) -> Tensor | None:
-    """The transport metric's first value: None, a diagonal [D], M [D, D], or its factor L [D, rank] with M = L L^T.
-
-    M = (A + A^T)/2 + I with A small and random (Luong et al. 2024, section 4), made positive semi-definite at once.
-    """
-    if metric.kind == "euclidean":
-        return None
-    if metric.kind == "diagonal":
-        return torch.ones(D)
-    if metric.kind == "factored":
-        rank = metric.rank or D
-        # The identity where the rank allows it; no direction favoured where it does not.
-        return torch.eye(D) if rank >= D else nn.init.orthogonal_(torch.empty(D, rank)) * math.sqrt(D / rank)
-    A = torch.randn(D, D) * 0.01
-    M = (A + A.T) / 2 + torch.eye(D)
-    project_metric(M, metric.kind)
-    return M
-
-
-def metric_arguments(pair: Any) -> dict[str, MetricSettings]:
-    """The metric that a pair loss wants, as `build_retriever`'s argument; Euclidean (nothing learnt) for losses without one."""
-    metric = MetricSettings(
-        kind=getattr(pair, "metric", "euclidean"),
-        rank=getattr(pair, "metric_rank", None),
-        project_every=getattr(pair, "project_every", 1),
+def _with_temperature(learned: LearnedSettings, model: ModelSettings) -> LearnedSettings:
+    """What is learned, with the temperature that the model's settings ask for."""
+    return dataclasses.replace(
+        learned,
+        temperature=model.initial_temperature or learned.temperature,
+        learn_temperature=model.learn_temperature or learned.learn_temperature,
     )
-    return {"metric": metric}
 
 
 def _with_mean(tokens: Tensor, mask: Tensor) -> Encoded:

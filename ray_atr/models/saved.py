@@ -12,8 +12,9 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ray_atr.migrate import migrated_retriever, migrated_weights
 from ray_atr.models.loading import read_checkpoint
-from ray_atr.settings import refuse
+from ray_atr.settings import refuse, shortened
 
 SETTINGS_FILE = "retriever.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -44,7 +45,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     weights = read_checkpoint(file, "model folder")
     for frozen in sorted(folder.glob(f"*/{FROZEN_FILE}")):
         weights.update(read_checkpoint(frozen, "model folder"))
-    return weights
+    return migrated_weights(weights)
 
 
 def write_settings(folder: Path, content: Mapping[str, Any]) -> None:
@@ -60,8 +61,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
         raise refuse("model folder", str(folder), f"a folder that save_pretrained wrote; it lacks {SETTINGS_FILE}")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise refuse("model folder", str(file), f"whole JSON ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise refuse("model folder", str(file), f"whole JSON ({shortened(str(error))})") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise refuse("model folder", str(file), f"settings of format {FORMAT}")
-    return content
+    return migrated_retriever(content)

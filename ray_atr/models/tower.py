@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ray_atr.data.audio import FrontEnd
+from ray_atr.data.buckets import by_length
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.settings import Settings, setting
 
@@ -78,6 +79,8 @@ class AudioSettings(Settings):
     """Base of every audio tower's settings: says its front end without building the tower, and builds it."""
 
     name: ClassVar[str]
+    is_convolutional: ClassVar[bool] = False
+    """Whether it is a convolutional net, which bears a higher learning rate than a transformer."""
 
     adapt: Adaptation = setting(default_factory=Adaptation, help="which of the tower's weights are trained, and how")
 
@@ -102,8 +105,11 @@ class TextSettings(Settings):
     name: ClassVar[str]
 
     adapt: Adaptation = setting(default_factory=Adaptation, help="which of the tower's weights are trained, and how")
-    trains_tokenizer: ClassVar[bool] = False
-    """Whether the tower needs a tokeniser trained on the training captions."""
+
+    @property
+    def trains_tokenizer(self) -> bool:
+        """Whether the tower needs a tokeniser trained on the training captions."""
+        return False
 
     @abstractmethod
     def build(self, tokenizer: object | None = None) -> TextTower:
@@ -134,6 +140,31 @@ def pad_tokens(token_ids: Sequence[Sequence[int]], pad_token_id: int) -> tuple[T
     padded = torch.full(mask.shape, pad_token_id, dtype=torch.int64)
     padded[mask] = torch.tensor([token for ids in token_ids for token in ids], dtype=torch.int64)
     return padded, mask
+
+
+def embed_by_length(
+    embed: Callable[[Tensor, Tensor], Tensor],
+    token_ids: Sequence[Sequence[int]],
+    pad_token_id: int,
+    *,
+    bucket: int,
+    width: int,
+    device: torch.device,
+) -> Tensor:
+    """embed(token ids [n, L], mask [n, L]) -> [n, width] of all texts, in their order, with gradient.
+
+    At most `bucket` texts of similar length are padded and embedded together, on `device`.
+    """
+    buckets = list(by_length([len(ids) for ids in token_ids], bucket))
+    parts = [
+        embed(*(part.to(device) for part in pad_tokens([token_ids[row] for row in rows], pad_token_id)))
+        for rows in buckets
+    ]
+    if not parts:
+        return torch.zeros(0, width, device=device)
+    embedded = torch.cat(parts)
+    order = torch.tensor([row for rows in buckets for row in rows], device=embedded.device)
+    return embedded[order.argsort()]
 
 
 def tower_fingerprint(tower: nn.Module) -> str:

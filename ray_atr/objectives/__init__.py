@@ -1,13 +1,14 @@
 """Objectives of audio-text retrieval, usable in any training loop.
 
 objective = preset("m_ltm_pot", transport_mass=0.8, epsilon=0.05, metric="diagonal")
-terms = objective(Embeddings(audio=a, text=t), metric=m)      # a [B, D], t [B, K, D], m [D]
+terms = objective(Embeddings(audio=a, text=t), learned=Learned(metric=m))      # a [B, D], t [B, K, D], m [D]
 terms.loss.backward()
 """
 
 from ray_atr.objectives.contrastive_across_ranks import contrastive_across_ranks
 from ray_atr.objectives.embeddings import Embeddings
 from ray_atr.objectives.knowledge import KNOWLEDGE
+from ray_atr.objectives.learned import Learned, LearnedParameters, LearnedSettings
 from ray_atr.objectives.metric import metric_scalars, project_metric
 from ray_atr.objectives.objective import Objective
 from ray_atr.objectives.pairs import PAIRS, Comparison, PairLoss
@@ -23,6 +24,9 @@ __all__ = [
     "SCHEMES",
     "Comparison",
     "Embeddings",
+    "Learned",
+    "LearnedParameters",
+    "LearnedSettings",
     "Objective",
     "PairLoss",
     "Scheme",

@@ -1,4 +1,4 @@
-"""The contrastive loss of a global batch whose rows lie on several workers, without a B x B matrix anywhere.
+"""The contrastive loss of a global batch whose rows are on several workers, without a B x B matrix anywhere.
 
 Embeddings are gathered without a gradient. Each worker finds the log-sum-exp of its own rows and columns, the workers exchange
 those 2 B numbers, and then each has all that the gradient of its own rows needs:

@@ -17,14 +17,14 @@ class Embeddings:
 
     audio       [B, D]; rows are brought to unit norm here.
     text        [B, K, D]; rows are brought to unit norm here. What the mask leaves out may hold anything, NaN too.
-    mask        [B, K] bool: True where the text exists and was encoded; None where all are. An entry that is False is
+    mask        [B, K] bool: True if the text exists and was encoded; None if all are. An entry that is False is
                 never an anchor, a positive or a negative.
-    positives   [B, B] bool: True where two clips are no negatives of each other (the same clip twice, the same label, the
+    positives   [B, B] bool: True if two clips are no negatives of each other (the same clip twice, the same label, the
                 same caption); None for the identity. The diagonal is always True.
     similarity  [K, B, B]: audio-text similarity (rows audio, columns text) that takes the place of the inner products
                 of the embeddings, as late interaction over tokens gives it; None for the inner products.
 
-    Raises ValueError that names the tensor where shapes do not fit or a value is not finite.
+    Raises ValueError that names the tensor if shapes do not fit or a value is not finite.
     """
 
     audio: Tensor
@@ -59,14 +59,14 @@ class Embeddings:
         return self.text.shape[1]
 
     def available(self) -> Tensor:
-        """The mask, bool [B, K]; all True where none was given."""
+        """The mask, bool [B, K]; all True if none was given."""
         if self.mask is not None:
             return self.mask
         return torch.ones(self.text.shape[:2], dtype=torch.bool, device=self.text.device)
 
 
 def require_finite(name: str, value: Tensor) -> None:
-    """Raise ValueError where a tensor holds NaN or infinity."""
+    """Raise ValueError if a tensor holds NaN or infinity."""
     if not bool(torch.isfinite(value).all()):
         raise refuse(name, f"{int((~torch.isfinite(value)).sum())} values that are NaN or infinite", "finite values")
 

@@ -1,14 +1,37 @@
-"""Keeping a learned Mahalanobis metric positive semi-definite, and saying how it fares.
+"""A learned Mahalanobis metric: its first value, its projection to the positive semi-definite ones, and how it fares.
 
-Luong et al. 2024, section 4 project M after each optimiser step. A factored metric M = L L^T needs no projection.
+Luong et al. 2024, section 3.2 project M after each optimiser step. A factored metric M = L L^T needs no projection.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ray_atr.settings import refuse
+
+METRICS = ("euclidean", "diagonal", "mahalanobis", "factored")
+
+
+def initial_metric(kind: str, D: int, rank: int | None = None) -> Tensor | None:
+    """The transport metric's first value: None, a diagonal [D], M [D, D], or its factor L [D, rank] with M = L L^T.
+
+    M = (A + A^T)/2 + I with A small and random (Luong et al. 2024, A.1), made positive semi-definite at once.
+    """
+    if kind == "euclidean":
+        return None
+    if kind == "diagonal":
+        return torch.ones(D)
+    if kind == "factored":
+        # The identity if the rank allows it; no direction is favoured if it does not.
+        rank = rank or D
+        return torch.eye(D) if rank >= D else nn.init.orthogonal_(torch.empty(D, rank)) * math.sqrt(D / rank)
+    A = torch.randn(D, D) * 0.01
+    M = (A + A.T) / 2 + torch.eye(D)
+    project_metric(M, kind)
+    return M
 
 
 @torch.no_grad()

@@ -1,16 +1,19 @@
-"""An objective: three independent choices, language scheme x pair loss x knowledge."""
+"""An objective: four independent choices, language scheme x pair loss x knowledge x correspondence."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
+from ray_atr.objectives.correspondence import CORRESPONDENCES, Correspondence, NoCorrespondence
 from ray_atr.objectives.embeddings import Embeddings
 from ray_atr.objectives.knowledge import KNOWLEDGE, Knowledge, NoKnowledge
-from ray_atr.objectives.pairs import PAIRS, Contrastive, PairLoss
+from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
+from ray_atr.objectives.pairs import PAIRS, Comparison, Contrastive, PairLoss
 from ray_atr.objectives.schemes import SCHEMES, English, Scheme
 from ray_atr.objectives.terms import Terms, weighted_sum
 from ray_atr.settings import Settings, nearest, refuse, setting
@@ -27,30 +30,34 @@ class Objective(Settings):
     knowledge: Knowledge = setting(
         default_factory=NoKnowledge, help="knowledge from outside the batch", variants=KNOWLEDGE
     )
+    correspondence: Correspondence = setting(
+        default_factory=NoCorrespondence,
+        help="how far each pair is believed to be a true one",
+        variants=CORRESPONDENCES,
+    )
 
     def __call__(
         self,
         embeddings: Embeddings,
         *,
-        metric: Tensor | None = None,
-        temperature: Tensor | None = None,
+        learned: Learned = NOTHING_LEARNED,
         draw: Tensor | None = None,
         retrieved: Any = None,
+        believe: Callable[[Comparison], Comparison] | None = None,
     ) -> Terms:
         """The loss of a global batch, and scalars to log.
 
-        metric       learned metric of learning to match: [D] diagonal, [D, D] mahalanobis, [D, rank] factored.
-        temperature  learned temperature, a scalar > 0, in place of the pair loss's setting.
-        draw         [B] int64: what `scheme.draw` returned, for the schemes that draw.
-        retrieved    what the knowledge base returned for the batch, for the knowledge variants that need it.
+        learned    temperature, metric and bias that take the place of the pair loss's settings.
+        draw       [B] int64: what `scheme.draw` returned, for the schemes that draw.
+        retrieved  what the knowledge base returned for the batch, for the knowledge variants that need it.
+        believe    what says how far a comparison's pairs are believed: `Estimator.of(rows, slots)`. None: all are, fully.
         """
         if self.knowledge.needs_retrieval and retrieved is None:
             raise refuse("retrieved", None, f"the neighbours that objective.knowledge={self.knowledge.name} needs")
         parts = self.scheme.pairs(embeddings, draw)
-        terms = [
-            self.knowledge.score(part.comparison, self.pair, retrieved, metric=metric, temperature=temperature)
-            for part in parts
-        ]
+        if believe is not None:
+            parts = [part._replace(comparison=believe(part.comparison)) for part in parts]
+        terms = [self.knowledge.score(part.comparison, self.pair, retrieved, learned) for part in parts]
         loss, scalars = weighted_sum(terms, [part.weight for part in parts])
         if len(parts) > 1 or self.scheme.splits_by_language:
             by_part = {f"loss_{part.label}": one.loss.detach() for part, one in zip(parts, terms, strict=True)}
@@ -58,8 +65,9 @@ class Objective(Settings):
         return Terms(loss, scalars)
 
     def with_settings(self, **settings: Any) -> Objective:
-        """A copy with settings of the scheme, the pair loss or the knowledge changed, found by their bare names."""
-        parts: dict[str, Any] = {"scheme": self.scheme, "pair": self.pair, "knowledge": self.knowledge}
+        """A copy with settings of its four parts changed, found by their bare names; the earlier part has a name they share."""
+        roles = ("scheme", "pair", "knowledge", "correspondence")
+        parts: dict[str, Any] = {role: getattr(self, role) for role in roles}
         owners = {field.name: role for role, part in reversed(parts.items()) for field in dataclasses.fields(part)}
         changes: dict[str, dict[str, Any]] = {}
         for name, value in settings.items():

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ray_atr.data import draws
+from ray_atr.data import sampling
 from ray_atr.objectives.embeddings import Embeddings
-from ray_atr.objectives.pairs.base import Comparison
+from ray_atr.objectives.pairs.pair_loss import Comparison
 from ray_atr.settings import Settings, refuse, setting
 
 
@@ -32,16 +32,22 @@ class Weighted(NamedTuple):
 class Scheme(Settings):
     """A subclass sets `name` (its key in SCHEMES) and implements `needed` and `pairs`; `draw` where it draws.
 
-    `splits_by_language`: each comparison holds the texts of one language and weighs its number of pairs.
+    `splits_by_language`: each comparison holds the texts of one language and weighs its number of pairs. `has_anchor`: the
+    first language, English, has a part of its own.
     """
 
     name: ClassVar[str]
+    has_anchor: ClassVar[bool] = False
     is_drawn: ClassVar[bool] = False
     splits_by_language: ClassVar[bool] = False
 
     def draw(self, seed: int, epoch: int, clip_ids: Sequence[str], mask: Tensor) -> Tensor | None:
-        """The draw of each clip for an epoch, int64 [B], or None where nothing is drawn. mask [B, K]: languages it has."""
+        """The draw of each clip for an epoch, int64 [B], or None if nothing is drawn. mask [B, K]: languages it has."""
         return None
+
+    def trained_languages(self, languages: Sequence[str]) -> list[str]:
+        """Those of an experiment's languages that a model is trained on; the others it never sees."""
+        return list(languages)
 
     def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
         """Which texts have to be encoded, bool [B, K]."""
@@ -70,7 +76,7 @@ class Scheme(Settings):
         ]
 
     def require_draw(self, draw: Tensor | None, B: int) -> Tensor:
-        """The draw, or a ValueError where the scheme has none to go by."""
+        """The draw, or a ValueError if the scheme has none to go by."""
         if draw is None or tuple(draw.shape) != (B,):
             got = None if draw is None else tuple(draw.shape)
             raise refuse("draw", got, f"a LongTensor [{B}] from objective.scheme.draw(seed, epoch, clip_ids, mask)")
@@ -82,6 +88,11 @@ class English(Scheme):
     """Audio with English: pairs (audio, t_0)."""
 
     name: ClassVar[str] = "english"
+    has_anchor: ClassVar[bool] = True
+
+    def trained_languages(self, languages: Sequence[str]) -> list[str]:
+        """The first alone."""
+        return list(languages[:1])
 
     def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
         """English alone."""
@@ -95,15 +106,15 @@ class English(Scheme):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Random(Scheme):
+class MlClap(Scheme):
     """ML-CLAP (ATRI Eq. 4): one language a clip and epoch, uniform over those it has; pairs (audio, t_q)."""
 
-    name: ClassVar[str] = "random"
+    name: ClassVar[str] = "ml_clap"
     is_drawn: ClassVar[bool] = True
 
     def draw(self, seed: int, epoch: int, clip_ids: Sequence[str], mask: Tensor) -> Tensor:
-        """The language q_i of each clip; -1 where it has none."""
-        return draw_language(seed, epoch, clip_ids, mask, self.name)
+        """The language q_i of each clip; -1 if it has none."""
+        return draw_language(seed, epoch, clip_ids, mask, "random")  # a key of the hash: changing it changes every run
 
     def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
         """The drawn language alone."""
@@ -117,17 +128,18 @@ class Random(Scheme):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoAnchor(Scheme):
+class Cacl(Scheme):
     """CACL (ATRI Eq. 12-13): audio, English and one drawn other language; the mean of the three pair losses."""
 
-    name: ClassVar[str] = "co_anchor"
+    name: ClassVar[str] = "cacl"
+    has_anchor: ClassVar[bool] = True
     is_drawn: ClassVar[bool] = True
 
     def draw(self, seed: int, epoch: int, clip_ids: Sequence[str], mask: Tensor) -> Tensor:
-        """The other language q_i of each clip, uniform over those it has; -1 where it has none."""
+        """The other language q_i of each clip, uniform over those it has; -1 if it has none."""
         others = mask.clone()
         others[:, 0] = False
-        return draw_language(seed, epoch, clip_ids, others, self.name)
+        return draw_language(seed, epoch, clip_ids, others, "co_anchor")  # a key of the hash, as above
 
     def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
         """English and the drawn language."""
@@ -151,10 +163,10 @@ class CoAnchor(Scheme):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneToK(Scheme):
+class Kcl(Scheme):
     """KCL (ATRI Eq. 9-11): audio with every language; the negatives of (a_i, t_ik) are the texts of language k."""
 
-    name: ClassVar[str] = "one_to_k"
+    name: ClassVar[str] = "kcl"
     splits_by_language: ClassVar[bool] = True
 
     def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
@@ -174,6 +186,7 @@ class RandomMixture(Scheme):
     """
 
     name: ClassVar[str] = "random_mixture"
+    has_anchor: ClassVar[bool] = True
     is_drawn: ClassVar[bool] = True
     splits_by_language: ClassVar[bool] = True
 
@@ -185,7 +198,7 @@ class RandomMixture(Scheme):
         """The bit mask of each clip's languages."""
         bits = np.ones(len(clip_ids), dtype=np.int64)
         for k in range(1, mask.shape[1]):
-            takes_part = draws.uniform(clip_ids, seed, "scheme", self.name, epoch, k) < self.probability
+            takes_part = sampling.uniform(clip_ids, seed, "scheme", self.name, epoch, k) < self.probability
             bits |= takes_part.astype(np.int64) << k
         return torch.from_numpy(bits)
 
@@ -199,16 +212,14 @@ class RandomMixture(Scheme):
         return audio_text(embeddings, range(embeddings.num_languages), self.needed(embeddings.available(), draw))
 
 
-SCHEMES: dict[str, type[Scheme]] = {
-    scheme.name: scheme for scheme in (English, Random, CoAnchor, OneToK, RandomMixture)
-}
+SCHEMES: dict[str, type[Scheme]] = {scheme.name: scheme for scheme in (English, MlClap, Cacl, Kcl, RandomMixture)}
 
 
 def draw_language(seed: int, epoch: int, clip_ids: Sequence[str], mask: Tensor, scheme: str) -> Tensor:
-    """A language index for each clip, uniform over the True entries of its row of mask [B, K]; -1 where there is none."""
+    """A language index for each clip, uniform over the True entries of its row of mask [B, K]; -1 if there is none."""
     has = mask.cpu().numpy()
     counts = has.sum(axis=1)
-    choice = draws.integers(clip_ids, 0, np.maximum(counts, 1), seed, "scheme", scheme, epoch)
+    choice = sampling.integers(clip_ids, 0, np.maximum(counts, 1), seed, "scheme", scheme, epoch)
     # The choice-th True of the row is where the running count first reaches choice + 1.
     language = (has.cumsum(axis=1) > choice[:, None]).argmax(axis=1)
     return torch.from_numpy(np.where(counts > 0, language, -1))
@@ -220,7 +231,7 @@ def chosen(language: Tensor, mask: Tensor) -> Tensor:
 
 
 def valid_rows(valid: Tensor) -> Tensor | None:
-    """Indices of the True entries of [B], or None where all are."""
+    """Indices of the True entries of [B], or None if all are."""
     return None if bool(valid.all()) else valid.nonzero().squeeze(1)
 
 
@@ -266,7 +277,7 @@ def text_side(embeddings: Embeddings, rows: Tensor | None, first: Tensor, second
 
 
 def weigh(comparisons: list[tuple[Comparison, str]], *, by_size: bool = False) -> list[Weighted]:
-    """Equal weights, or weights by number of pairs, over the comparisons that have any; ValueError where none has."""
+    """Equal weights, or weights by number of pairs, over the comparisons that have any; ValueError if none has."""
     kept = [(comparison, label) for comparison, label in comparisons if comparison.size > 0]
     if not kept:
         raise refuse("embeddings.mask", "no text that the scheme compares", "at least one clip that has one")

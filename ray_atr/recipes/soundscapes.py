@@ -6,8 +6,8 @@ from ray_atr.experiment import Experiment
 from ray_atr.override import override
 
 
-def quickstart() -> Experiment:
-    """The synthetic soundscapes and two small towers: seconds an epoch on one CPU core."""
+def from_scratch() -> Experiment:
+    """The synthetic soundscapes and two small towers with random weights: seconds an epoch on one CPU core."""
     return override(
         Experiment(),
         {
@@ -17,5 +17,24 @@ def quickstart() -> Experiment:
             # A worker process of its own would take longer to start than a short trial trains.
             "scaling.workers": 0,
             "evaluation.validation_captions": 1,
+        },
+    )
+
+
+def quickstart() -> Experiment:
+    """The same with the towers that come with the package, frozen: only their projections are trained, in seconds."""
+    return override(
+        from_scratch(),
+        {
+            "model.audio.checkpoint": "shipped:small_cnn",
+            "model.audio.adapt.is_frozen": True,
+            "model.text.checkpoint": "shipped:small_transformer",
+            "model.text.num_layers": 1,
+            "model.text.vocab_size": 2048,
+            "model.text.adapt.is_frozen": True,
+            "model.projection": "mlp",
+            "train.epochs": 10,
+            # The trainer reads vectors faster than tasks could send them.
+            "scaling.ray_data": False,
         },
     )

@@ -9,9 +9,10 @@ from typing import Any
 import pandas as pd
 
 from ray_atr.report.aggregate import aggregate
-from ray_atr.report.cells import MISSING
+from ray_atr.report.formatting import MISSING
 from ray_atr.report.read import OBJECTIVE, Runs
-from ray_atr.report.tables import Column, Table, point_table
+from ray_atr.report.tables import Column, point_table
+from ray_atr.table import Table
 
 KNOWLEDGE = "objective.knowledge."
 SWITCHES = tuple(KNOWLEDGE + part for part in ("fine", "coarse", "injection", "transport", "reliability"))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
-from ray_atr.report.read import OBJECTIVE, SEED, Runs
+from ray_atr.objectives import PRESETS
+from ray_atr.report import formatting
+from ray_atr.report.differences import SEED
+from ray_atr.report.read import OBJECTIVE, TRAINED_LANGUAGES, Runs, short_name
 
 NUM_SEEDS = "num_seeds"
-PRESET_ORDER = (
-    "triplet", "contrastive", "contrastive_entropic", "m_ltm", "m_ltm_pot",
-    "ml_clap", "cacl", "kcl", "moco", "nnclr", "ance", "ask",
-)  # fmt: skip
 
 
 def aggregate(runs: Runs, metrics: Sequence[str] | None = None) -> pd.DataFrame:
@@ -21,19 +21,28 @@ def aggregate(runs: Runs, metrics: Sequence[str] | None = None) -> pd.DataFrame:
     For each metric the columns `name`, `name (sd)` (sample standard deviation over the seeds; NaN for one seed); and
     `num_seeds`, the number of finished trials.
     """
-    finished = runs.finished
+    # The same trial in two folders is one trial.
+    finished = runs.finished.drop_duplicates(subset=[*runs.varied, SEED])
     names = list(metrics) if metrics is not None else _metric_columns(finished)
     names = [name for name in names if name in finished]
     grouped = finished.groupby(runs.varied, dropna=False, sort=False)
     mean, deviation = grouped[names].mean(), grouped[names].std(ddof=1)
-    table = mean.join(deviation.add_suffix(" (sd)"))
-    table.insert(0, NUM_SEEDS, grouped[SEED].count())
+    first = pd.DataFrame({NUM_SEEDS: grouped[SEED].count(), TRAINED_LANGUAGES: grouped[TRAINED_LANGUAGES].first()})
+    # One block: pandas warns of a frame to which hundreds of columns were added.
+    table = pd.concat([first, mean, deviation.add_suffix(" (sd)")], axis=1).copy()
     return in_reading_order(table.reset_index(), runs.varied)
+
+
+def point_name(row: Mapping[Any, Any], paths: Sequence[str], *, names_objective: bool = True) -> str:
+    """What a figure calls a point: its objective, then the value of each path by which it differs from others."""
+    words = [str(row[OBJECTIVE])] if names_objective else []
+    words += [f"{short_name(path)}={formatting.value(row[path])}" for path in paths if path != OBJECTIVE]
+    return " ".join(words)
 
 
 def in_reading_order(table: pd.DataFrame, varied: Sequence[str]) -> pd.DataFrame:
     """Sorted by the objectives' order in the papers, then by the other varied paths."""
-    order = {name: index for index, name in enumerate(PRESET_ORDER)}
+    order = {name: index for index, name in enumerate(PRESETS)}
     key = table[OBJECTIVE].map(lambda name: (order.get(name, len(order)), name))
     others = [path for path in varied if path != OBJECTIVE]
     keyed = table.assign(_order=key)

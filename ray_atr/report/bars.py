@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ray_atr.report.aggregate import aggregate
+from ray_atr.report.aggregate import aggregate, point_name
 from ray_atr.report.read import NOISE, OBJECTIVE, Runs
 from ray_atr.report.style import RC, looks
 from ray_atr.report.tables import DIRECTIONS
@@ -13,9 +13,10 @@ MOST_BARS = 8
 
 
 def draw_languages(runs: Runs, path: Path) -> Path | None:
-    """A figure of R@1 by language at the lowest noise ratio, saved as PNG; None where there is one language only.
+    """A figure of R@1 by language at the lowest noise ratio, saved as PNG; None if there is one language only.
 
-    Points that differ in more than objective and noise are averaged into their objective's bar by its best point.
+    A bar is one point, named by all that it differs in; of more points than fit, the best of each objective. A language that
+    some trials were not trained on says so.
     """
     import matplotlib
 
@@ -30,27 +31,32 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
     lowest = points[NOISE].min() if NOISE in points else 0.0
     if NOISE in points:
         points = points[points[NOISE] == lowest]
-    by = points[f"text_to_audio/{languages[0]}/recall_at_1"]
-    best = points.loc[by.groupby(points[OBJECTIVE], sort=False).idxmax()].head(MOST_BARS)
-    names = list(best[OBJECTIVE])
+    if len(points) > MOST_BARS:
+        by = points[f"text_to_audio/{languages[0]}/recall_at_1"]
+        points = points.loc[by.groupby(points[OBJECTIVE], sort=False).idxmax()].head(MOST_BARS)
+    differing = [path for path in runs.varied if path != NOISE and points[path].nunique(dropna=False) > 1]
+    rows = points.to_dict("records")
+    names = [point_name(row, differing) for row in rows]
     look = looks(names)
     width = 0.82 / len(names)
+    unseen = "never trained on" if runs.is_unseen else "not by all"
+    ticks = [code if code in runs.trained else f"{code}\n({unseen})" for code in languages]
     with plt.rc_context(RC):
         figure, grid = plt.subplots(len(DIRECTIONS), 1, figsize=(10.4, 5.4), sharex=True)
         figure.subplots_adjust(left=0.075, right=0.865, top=0.93, bottom=0.08, hspace=0.24)
         for axes, (direction, title) in zip(grid, DIRECTIONS.items(), strict=True):
             axes.set_title(title + (f", noise {lowest:.0%}" if NOISE in points else ""))
             axes.set_ylabel("R@1 (%)")
-            for index, row in enumerate(best.to_dict("records")):
+            for index, row in enumerate(rows):
                 places = [position + (index - (len(names) - 1) / 2) * width for position in range(len(languages))]
                 heights = [100 * row[f"{direction}/{code}/recall_at_1"] for code in languages]
                 errors = [100 * row[f"{direction}/{code}/recall_at_1 (sd)"] for code in languages]
                 axes.bar(
-                    places, heights, width * 0.92, color=look[row[OBJECTIVE]]["color"], label=row[OBJECTIVE],
+                    places, heights, width * 0.92, color=look[names[index]]["color"], label=names[index],
                     yerr=errors if errors[0] == errors[0] else None,
                     error_kw={"elinewidth": 0.9, "capsize": 1.5, "ecolor": "#333333"},
                 )  # fmt: skip
-            axes.set_xticks(range(len(languages)), languages)
+            axes.set_xticks(range(len(languages)), ticks)
             axes.tick_params(axis="x", length=0)
             axes.set_ylim(bottom=0)
         grid[0].legend(loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize=9, handlelength=1.0)

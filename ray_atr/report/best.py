@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from ray_atr.report.aggregate import NUM_SEEDS, aggregate
-from ray_atr.report.read import NOISE, OBJECTIVE, SEED, Runs
+from ray_atr.report.differences import SEED
+from ray_atr.report.read import NOISE, OBJECTIVE, Runs
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pandas as pd
 
-from ray_atr.report import cells
-from ray_atr.report.aggregate import NUM_SEEDS, aggregate, in_reading_order
+from ray_atr.report import formatting
+from ray_atr.report.aggregate import NUM_SEEDS, aggregate, in_reading_order, point_name
 from ray_atr.report.labels import label_ends
 from ray_atr.report.read import NOISE, OBJECTIVE, Runs, short_name
 from ray_atr.report.style import QUIET, RC, looks
-from ray_atr.report.tables import DIRECTIONS
+from ray_atr.report.tables import DIRECTIONS, language_groups, of_whom
 
 MOST_LINES = 12
 MOST_VALUES = 25
@@ -32,7 +32,7 @@ class Curve:
 
 
 CURVES = (
-    Curve(NOISE, "noise: share of training clips that wear another clip's captions", "noise"),
+    Curve(NOISE, "noise: share of training clips with swapped captions", "noise"),
     Curve("objective.pair.transport_mass", "transport mass s", "transport_mass"),
     Curve("objective.pair.epsilon", "entropic regularisation ε", "epsilon", is_log=True),
     Curve("objective.knowledge.neighbours", "retrieved neighbours K", "neighbours", is_log=True),
@@ -66,16 +66,16 @@ def curves_of(runs: Runs) -> list[Curve]:
 def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
     """A figure of R@1 against the curve's setting, saved as PNG.
 
-    Columns are the directions; rows are English and the mean of languages (one row where only one language was measured).
-    Error bars are standard deviations over seeds. A setting sampled at many values is drawn as points; a point that has no
-    number for the setting (another objective, `auto`) as a dashed level.
+    Columns are the directions; rows are the trained languages and, if there are such, the others.
+    Bands are standard deviations over seeds (bars, for points that form no line). A setting sampled at many values is drawn as
+    points; a point that has no number for the setting (another objective, `auto`) as a dashed level.
     """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    languages = ["eng", "mean"] if len(runs.languages) > 1 else runs.languages or ["mean"]
+    languages = language_groups(runs)
     points = aggregate(runs, [f"{direction}/{code}/recall_at_1" for direction in DIRECTIONS for code in languages])
     is_on_axis = _are_numbers(points[curve.path])
     lines = _lines(points[is_on_axis].astype({curve.path: float}), runs.varied, curve.path)
@@ -84,7 +84,7 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
     look |= {name: look[line] for name, (line, _) in levels.items() if line in lines}
     with plt.rc_context(RC):
         size = 9 if len(lines) <= 6 else 7.5
-        # Inches: a panel, what stands left of it, and room at its right for the longest name.
+        # Inches: a panel, what is left of it, and room at its right for the longest name.
         left, panel, names = 0.75, 3.5, 0.3 + 0.0088 * size * max(map(len, [*lines, *levels]))
         width, height = 2 * (left + panel + names), 0.95 + 2.9 * len(languages)
         figure, grid = plt.subplots(
@@ -97,8 +97,7 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
         for row, code in enumerate(languages):
             for column, (direction, title) in enumerate(DIRECTIONS.items()):
                 axes = grid[row][column]
-                of_whom = {"eng": "English", "mean": f"mean of {len(runs.languages)} languages"}.get(code, code)
-                axes.set_title(f"{title}, {of_whom}")
+                axes.set_title(f"{title}, {of_whom(code, runs)}")
                 _draw_lines(axes, lines, look, curve, f"{direction}/{code}/recall_at_1")
                 _draw_levels(axes, levels, look, f"{direction}/{code}/recall_at_1")
                 if column == 0:
@@ -118,7 +117,7 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
                 label_ends(grid[row][column], ends, size=size)
         if points[NUM_SEEDS].max() > 1:
             figure.text(
-                0.995, 0.13 / figure.get_figheight(), "bars: ±1 sd over seeds", ha="right", fontsize=8, color=QUIET
+                0.995, 0.13 / figure.get_figheight(), "bands: ±1 sd over seeds", ha="right", fontsize=8, color=QUIET
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
@@ -136,7 +135,7 @@ def _lines(points: pd.DataFrame, varied: Sequence[str], x: str) -> dict[str, pd.
     names_objective = points[OBJECTIVE].nunique() > 1 or others == [OBJECTIVE]
     lines = {}
     for _, frame in points.groupby(others, dropna=False, sort=False):
-        lines[_line_name(frame.iloc[0], others, names_objective)] = frame.sort_values(x)
+        lines[point_name(frame.iloc[0], others, names_objective=names_objective) or "R@1"] = frame.sort_values(x)
     return lines
 
 
@@ -146,7 +145,9 @@ def _levels(points: pd.DataFrame, varied: Sequence[str], x: str) -> dict[str, tu
     levels = {}
     for position, row in points.iterrows():
         first = str(row[OBJECTIVE]) if pd.isna(row[x]) else f"{short_name(x)}={row[x]}"
-        line = " ".join(f"{short_name(path)}={cells.value(row[path])}" for path in others if not pd.isna(row[path]))
+        line = " ".join(
+            f"{short_name(path)}={formatting.value(row[path])}" for path in others if not pd.isna(row[path])
+        )
         levels[f"{first} {line}".strip()] = (line, points.loc[[position]])
     return dict(list(levels.items())[:MOST_LINES])
 
@@ -155,18 +156,12 @@ def _are_numbers(values: pd.Series) -> pd.Series:
     return values.map(lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value == value)
 
 
-def _line_name(row: pd.Series, others: Sequence[str], names_objective: bool) -> str:
-    words = [str(row[OBJECTIVE])] if names_objective else []
-    words += [f"{short_name(path)}={cells.value(row[path])}" for path in others if path != OBJECTIVE]
-    return " ".join(words) or "R@1"
-
-
 def _draw_lines(axes: Any, lines: dict[str, pd.DataFrame], look: dict[str, Any], curve: Curve, metric: str) -> None:
     from matplotlib.ticker import LogLocator
 
     values = sorted({value for frame in lines.values() for value in frame[curve.path].dropna()})
     is_log = curve.is_log and bool(values) and values[0] > 0
-    # Error bars that stand on one another cannot be read, so each line is moved sideways a little.
+    # Error bars that overlap cannot be read, so each line is moved sideways a little.
     step = 0.0 if is_log or len(values) < 2 else 0.006 * (values[-1] - values[0])
     for index, (name, frame) in enumerate(lines.items()):
         if metric not in frame:
@@ -174,21 +169,25 @@ def _draw_lines(axes: Any, lines: dict[str, pd.DataFrame], look: dict[str, Any],
         shift = step * (index - (len(lines) - 1) / 2) if frame[f"{metric} (sd)"].notna().any() else 0.0
         deviation = 100 * frame[f"{metric} (sd)"].fillna(0.0)
         is_line = frame[curve.path].is_unique
+        values_of_line = 100 * frame[metric]
+        if is_line and deviation.any():
+            band = (values_of_line - deviation, values_of_line + deviation)
+            axes.fill_between(frame[curve.path], *band, color=look[name]["color"], alpha=0.16, linewidth=0)
         axes.errorbar(
-            frame[curve.path] + shift, 100 * frame[metric], yerr=deviation if deviation.any() else None,
-            capsize=2.5, elinewidth=1, linestyle="-" if is_line else "none", markeredgecolor="white",
-            markeredgewidth=0.8, **look[name],
+            frame[curve.path] + (0.0 if is_line else shift), values_of_line,
+            yerr=deviation if deviation.any() and not is_line else None, capsize=2.5, elinewidth=1,
+            linestyle="-" if is_line else "none", markeredgecolor="white", markeredgewidth=0.8, **look[name],
         )  # fmt: skip
     if is_log:
         axes.set_xscale("log")
-    names = [f"{value:.0%}" if curve.path == NOISE else cells.value(value) for value in values]
-    # Chosen values name their own ticks; drawn ones have too many digits to stand beside each other.
+    names = [f"{value:.0%}" if curve.path == NOISE else formatting.value(value) for value in values]
+    # Chosen values name their own ticks; drawn ones have too many digits to be side by side.
     if 0 < len(values) <= MOST_TICKS and max(map(len, names)) <= LONGEST_TICK:
         axes.set_xticks(values, names)
         axes.minorticks_off()
     elif is_log:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(lambda value, _: cells.value(value))
+        axes.xaxis.set_major_formatter(lambda value, _: formatting.value(value))
         axes.minorticks_off()
 
 

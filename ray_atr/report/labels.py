@@ -27,6 +27,21 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
     return placed
 
 
+def within(places: Sequence[float], low: float, high: float, gap: float) -> list[float]:
+    """The places moved as little as keeps them at least `gap` apart and, if there is room for all, between low and high."""
+    order = sorted(range(len(places)), key=lambda index: places[index])
+    placed = list(places)
+    least = low
+    for index in order:
+        placed[index] = max(placed[index], least)
+        least = placed[index] + gap
+    most = max(high, low + gap * (len(places) - 1))
+    for index in reversed(order):
+        placed[index] = min(placed[index], most)
+        most = placed[index] - gap
+    return placed
+
+
 def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]], *, size: float = 9) -> None:
     """Write (x, y, text, colour) beside the right edge of the axes, joined to its line by a thin rule where it was moved."""
     if not ends:
@@ -36,12 +51,12 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]], *, size
     gap = (high - low) * size * 1.35 / pixels
     right = axes.get_xlim()[1]
     places = spread([y for _, y, _, _ in ends], gap)
-    overshoot = max(0.0, max(places) + gap / 2 - high)
+    places = within(places, low + gap / 2, high - gap / 2, gap)
     for (x, y, text, colour), place in zip(ends, places, strict=True):
         axes.annotate(
             text,
             xy=(x, y),
-            xytext=(right, place - overshoot),
+            xytext=(right, place),
             va="center",
             ha="left",
             fontsize=size,

@@ -1,4 +1,7 @@
-"""The papers' tables in their layouts, filled with our numbers; the printed ones stand below, greyed and named."""
+"""The papers' tables in their layouts, filled with our numbers.
+
+The printed ones are below, greyed, if the runs are of the data set and split that the paper's are of; both are named.
+"""
 
 from __future__ import annotations
 
@@ -7,44 +10,49 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from ray_atr.report import cells
-from ray_atr.report.ablation import ablation_table, is_ablation
+from ray_atr.objectives import PRESETS
+from ray_atr.report import formatting as cells
+from ray_atr.report.ablation import SWITCHES, TICK, ablation_table, is_ablation
 from ray_atr.report.aggregate import aggregate
-from ray_atr.report.papers import KNOWLEDGE_TABLE, LANGUAGE_TABLE, NOISE_TABLE, PaperTable, Printed
-from ray_atr.report.read import ESTIMATED_SHARE, NOISE, OBJECTIVE, TRUE_SHARE, Runs
-from ray_atr.report.tables import DIRECTIONS, Cell, Column, Table, point_table
+from ray_atr.report.papers import PaperTable, PrintedRow, ask_tables, atri_tables, m_ltm_tables
+from ray_atr.report.read import ESTIMATED_SHARE, NOISE, OBJECTIVE, TRUE_SHARE, Runs, short_name
+from ray_atr.report.tables import DIRECTIONS, Column, point_table
+from ray_atr.table import Cell, Table
 
-MASS = "objective.pair.transport_mass"
+PAIR = "objective.pair"
+MASS, EPSILON, METRIC = f"{PAIR}.transport_mass", f"{PAIR}.epsilon", f"{PAIR}.metric"
 BASELINE = "ml_clap"
-MEMORY, SECONDS = "cost/memory_mb", "cost/seconds_per_epoch"
+MEMORY, SECONDS = atri_tables.MEMORY, atri_tables.SECONDS
+BOTH_DIRECTIONS = "both_directions/eng/recall_at_1"
+LANGUAGE = "language"
 LANGUAGE_OBJECTIVES = ("ml_clap", "cacl", "kcl")
 KNOWLEDGE_OBJECTIVES = ("moco", "nnclr", "ance", "ask")
-
-Printer = Callable[[Printed], float | None]
+EUCLIDEAN = ("m_ltm_euclidean", "m_ltm_pot_euclidean")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One of the papers' tables: when a sweep can fill it, with which columns, and what the paper prints there."""
+    """One of the papers' tables: which runs can fill it, with which columns, and what is printed there."""
 
     title: str
     applies: Callable[[Runs], bool]
     columns: Callable[[Runs], list[Column]]
-    paper: PaperTable | None = None
-    printed: tuple[tuple[str, Printer], ...] = ()
-    """Metric -> the printed number that belongs in its column."""
+    papers: tuple[PaperTable, ...] = ()
+    by_language: bool = False
+    """A row a point and language, its columns named with `{}` for the language, instead of a row a point."""
 
 
 def paper_layouts(runs: Runs) -> list[Table]:
     """Every table of the papers that these runs can fill."""
     if runs.finished.empty:
         return []
-    points = _with_ratios(aggregate(runs), runs)
+    points = _with_both_directions(_with_ratios(aggregate(runs), runs))
     tables = [_fill(layout, runs, points) for layout in LAYOUTS if layout.applies(runs)]
     if is_ablation(runs):
         title = "ASK without each of its parts, English (layout of Fu et al. 2025, Table 2)"
-        tables.append(ablation_table(runs, recalls("eng"), title))
-    return tables
+        table = ablation_table(runs, recalls("eng"), title)
+        tables.append(_with_references(table, runs, recalls("eng"), (ask_tables.ABLATION,)))
+    return [table for table in tables if any(block for block in table.blocks)]
 
 
 def recalls(language: str) -> list[Column]:
@@ -56,16 +64,31 @@ def recalls(language: str) -> list[Column]:
     ]
 
 
-def _by_language(direction: str, metric: str, title: str) -> Callable[[Runs], list[Column]]:
-    kind, is_higher_better = ("number", False) if metric == "mean_rank_variance" else ("percent", True)
+def _precisions(runs: Runs) -> list[Column]:
+    return [
+        Column(f"{direction}/{{}}/{metric}", title, DIRECTIONS[direction])
+        for direction in DIRECTIONS
+        for metric, title in (("recall_at_1", "R@1"), ("recall_at_5", "R@5"), ("map_at_10", "mAP10"))
+    ]
 
-    def columns(runs: Runs) -> list[Column]:
-        return [
-            Column(f"{direction}/{code}/{metric}", code, title, kind, is_higher_better)  # type: ignore[arg-type]
-            for code in (*runs.languages, "mean")
-        ]
 
-    return columns
+def _distances(runs: Runs) -> list[Column]:
+    return [
+        Column(
+            f"embedding/{{}}/language_{name}", title, "from English, less is better", "number", is_higher_better=False
+        )
+        for name, title in (("gap", "gap"), ("distance", "distance"))
+    ]
+
+
+def _rank_variances(runs: Runs) -> list[Column]:
+    return [
+        Column(
+            f"text_to_audio/{code}/mean_rank_variance", code, "mean rank variance, less is better", "number",
+            is_higher_better=False,
+        )
+        for code in (*runs.languages, "mean")
+    ]  # fmt: skip
 
 
 def _cost_columns(runs: Runs) -> list[Column]:
@@ -75,6 +98,14 @@ def _cost_columns(runs: Runs) -> list[Column]:
         Column(f"{MEMORY} ratio", f"× {BASELINE}", "peak memory", "number", is_higher_better=False),
         Column(SECONDS, "s", "an epoch", "number", is_higher_better=False),
         Column(f"{SECONDS} ratio", f"× {BASELINE}", "an epoch", "number", is_higher_better=False),
+    ]
+
+
+def _share_columns(runs: Runs) -> list[Column]:
+    return [
+        Column(TRUE_SHARE, "true", "clean share", is_higher_better=None),
+        Column(ESTIMATED_SHARE, "estimated", "clean share", is_higher_better=None),
+        Column("train/transport_mass", "mass", "transported", is_higher_better=None),
     ]
 
 
@@ -93,143 +124,217 @@ def _with_ratios(points: pd.DataFrame, runs: Runs) -> pd.DataFrame:
     return points
 
 
+def _with_both_directions(points: pd.DataFrame) -> pd.DataFrame:
+    """English R@1 also as the mean of both directions, which m-LTM's Figure 2 draws."""
+    both = [f"{direction}/eng/recall_at_1" for direction in DIRECTIONS]
+    if not set(both) <= set(points):
+        return points
+    return points.assign(**{BOTH_DIRECTIONS: points[both].mean(axis=1)})
+
+
 def _has(*objectives: str) -> Callable[[Runs], bool]:
     return lambda runs: bool(set(objectives) & set(runs.finished[OBJECTIVE]))
 
 
-def _varies(path: str) -> Callable[[Runs], bool]:
-    return lambda runs: path in runs.varied
+def _varies(*paths: str) -> Callable[[Runs], bool]:
+    return lambda runs: any(path in runs.varied for path in paths)
 
 
-def _t2a(row: Printed) -> float | None:
-    return row.text_to_audio
+def _compares_metrics(runs: Runs) -> bool:
+    return METRIC in runs.varied or (_has("m_ltm")(runs) and _has(*EUCLIDEAN)(runs))
 
 
-def _a2t(row: Printed) -> float | None:
-    return row.audio_to_text
+def _compares_losses(runs: Runs) -> bool:
+    return not _varies(NOISE, MASS, EPSILON, METRIC)(runs) and not is_ablation(runs)
 
-
-def _over_baseline(row: Printed, cost: str) -> float | None:
-    """A printed cost as a ratio to the printed one of the baseline."""
-    (baseline,) = (other for other in LANGUAGE_TABLE.rows if other.objective == BASELINE)
-    return round(getattr(row, cost) / getattr(baseline, cost), 2)
-
-
-R1_OF_BOTH = (("text_to_audio/eng/recall_at_1", _t2a), ("audio_to_text/eng/recall_at_1", _a2t))
 
 LAYOUTS = (
     Layout(
         "Noisy correspondence, English (layout of Luong et al. 2024, Table 5)",
         _varies(NOISE),
         lambda runs: recalls("eng"),
-        NOISE_TABLE,
-        R1_OF_BOTH,
+        (m_ltm_tables.NOISY_PAIRS,),
     ),
     Layout(
-        "Retrieval, English (layout of Luong et al. 2024, Table 2)",
-        lambda runs: NOISE not in runs.varied and MASS not in runs.varied and not is_ablation(runs),
+        "Retrieval, English (layout of Luong et al. 2024, Tables 1 and 2)",
+        _compares_losses,
         lambda runs: recalls("eng"),
+        (
+            m_ltm_tables.STATE_OF_THE_ART_AUDIOCAPS,
+            m_ltm_tables.STATE_OF_THE_ART_CLOTHO,
+            m_ltm_tables.LOSSES_RESNET38,
+            m_ltm_tables.LOSSES_HTSAT,
+        ),
     ),
     Layout(
-        "Transport mass, English (layout of Luong et al. 2024, Table 6)",
+        "Modality gap, English (layout of Luong et al. 2024, Table 4)",
+        lambda runs: "embedding/eng/modality_gap" in runs.finished,
+        lambda runs: [Column("embedding/eng/modality_gap", "gap", "less is better", "number", is_higher_better=False)],
+        m_ltm_tables.MODALITY_GAPS,
+    ),
+    Layout(
+        "Ground metric and epsilon, English (layout of Luong et al. 2024, Table 6)",
+        _compares_metrics,
+        lambda runs: recalls("eng"),
+        (m_ltm_tables.METRICS_AND_EPSILONS,),
+    ),
+    Layout(
+        "Entropic term of the contrastive loss, English (layout of Luong et al. 2024, Table 7)",
+        _has("contrastive_entropic"),
+        lambda runs: recalls("eng"),
+        (m_ltm_tables.ENTROPIC_RESNET38, m_ltm_tables.ENTROPIC_HTSAT),
+    ),
+    Layout(
+        "Epsilon, English (layout of Luong et al. 2024, Table 8)",
+        lambda runs: _varies(EPSILON)(runs) and not _compares_metrics(runs) and not _has("contrastive_entropic")(runs),
+        lambda runs: recalls("eng"),
+        (m_ltm_tables.EPSILONS,),
+    ),
+    Layout(
+        "Transport mass, English, R@1 of both directions averaged (as in Luong et al. 2024, Figure 2)",
         _varies(MASS),
-        lambda runs: recalls("eng"),
+        lambda runs: [Column(BOTH_DIRECTIONS, "mean", "R@1"), *recalls("eng")],
     ),
     Layout(
         "Transport mass by itself: the share of clean pairs, and what the loss took it for",
         lambda runs: ESTIMATED_SHARE in runs.finished and runs.finished[ESTIMATED_SHARE].notna().any(),
-        lambda runs: [
-            Column(TRUE_SHARE, "true", "clean share", is_higher_better=None),
-            Column(ESTIMATED_SHARE, "estimated", "clean share", is_higher_better=None),
-            Column("train/transport_mass", "mass", "transported", is_higher_better=None),
-        ],
+        _share_columns,
     ),
     Layout(
-        "Languages, text→audio (layout of Yin et al. 2025, Table 1)",
+        "Languages (layout of Yin et al. 2025, Table 1)",
         _has(*LANGUAGE_OBJECTIVES),
-        _by_language("text_to_audio", "recall_at_1", "R@1"),
-        LANGUAGE_TABLE,
-        (("text_to_audio/mean/recall_at_1", _t2a),),
+        _precisions,
+        (atri_tables.LANGUAGES_AUDIOCAPS, atri_tables.LANGUAGES_CLOTHO, atri_tables.LABSE_LANGUAGES),
+        by_language=True,
     ),
     Layout(
-        "Languages, audio→text (layout of Yin et al. 2025, Table 2)",
+        "Languages against English in the embedding space (layout of Yin et al. 2025, Table 2)",
         _has(*LANGUAGE_OBJECTIVES),
-        _by_language("audio_to_text", "recall_at_1", "R@1"),
-        LANGUAGE_TABLE,
-        (("audio_to_text/mean/recall_at_1", _a2t),),
+        _distances,
+        (atri_tables.GAPS_AUDIOCAPS, atri_tables.GAPS_CLOTHO),
+        by_language=True,
     ),
     Layout(
         "Consistency of ranks across languages (layout of Yin et al. 2025, Table 3)",
         _has(*LANGUAGE_OBJECTIVES),
-        _by_language("text_to_audio", "mean_rank_variance", "mean rank variance, less is better"),
-        LANGUAGE_TABLE,
-        (("text_to_audio/mean/mean_rank_variance", lambda row: row.rank_variance),),
+        _rank_variances,
+        (atri_tables.RANKS_AUDIOCAPS, atri_tables.RANKS_CLOTHO, atri_tables.LABSE_RANKS),
     ),
     Layout(
         "What a language scheme costs (layout of Yin et al. 2025, Table 4)",
         _has(*LANGUAGE_OBJECTIVES),
         _cost_columns,
-        LANGUAGE_TABLE,
-        (
-            ("text_to_audio/mean/recall_at_1", _t2a),
-            (MEMORY, lambda row: row.memory_mb),
-            (SECONDS, lambda row: row.seconds_per_epoch),
-            (f"{MEMORY} ratio", lambda row: _over_baseline(row, "memory_mb")),
-            (f"{SECONDS} ratio", lambda row: _over_baseline(row, "seconds_per_epoch")),
-        ),
+        (atri_tables.COSTS_AUDIOCAPS, atri_tables.COSTS_CLOTHO),
     ),
     Layout(
-        "External knowledge, English (against Fu et al. 2025)",
+        "External knowledge, English (layout of Fu et al. 2025, Tables 1 and 5)",
         lambda runs: _has(*KNOWLEDGE_OBJECTIVES)(runs) and not is_ablation(runs),
         lambda runs: recalls("eng"),
-        KNOWLEDGE_TABLE,
-        R1_OF_BOTH,
+        (ask_tables.ALTERNATIVES, ask_tables.CLOTHO),
     ),
 )
 
+BY_EVALUATION = (m_ltm_tables.ZERO_SHOT, m_ltm_tables.ACROSS_CLOTHO, m_ltm_tables.ACROSS_AUDIOCAPS)
+"""Tables of models that are tested on another set than they were trained on: an evaluation fills them, no sweep does."""
+
 
 def _fill(layout: Layout, runs: Runs, points: pd.DataFrame) -> Table:
-    columns = [column for column in layout.columns(runs) if column.metric in points]
+    columns = layout.columns(runs)
+    papers = layout.papers
+    if layout.by_language:
+        points = _a_row_a_language(points, columns, (*runs.languages, "mean"))
+        runs = replace(runs, varied=[*runs.varied, LANGUAGE])
+        papers = tuple(_printed_by_language(paper, columns) for paper in papers)
+    columns = [column for column in columns if column.metric in points]
     points = points.dropna(subset=[column.metric for column in columns], how="all")
-    table = point_table(runs, layout.title, columns, points=points)
-    if layout.paper is None:
-        return table
-    printers = dict(layout.printed)
-    lead = len(table.columns) - len(columns) - 1
-    rows = [
-        row
-        for row in _printed_rows(layout.paper, runs, table.columns[:lead], columns, printers)
-        if any(cell.text != cells.MISSING for cell in row[lead:])
+    return _with_references(point_table(runs, layout.title, columns, points=points), runs, columns, papers)
+
+
+def _a_row_a_language(points: pd.DataFrame, columns: Sequence[Column], languages: Sequence[str]) -> pd.DataFrame:
+    """Each point's row once a language: its metrics of that language under the columns' names, with `{}` in them."""
+    parts = []
+    for language in languages:
+        named = {
+            f"{column.metric.format(language)}{end}": f"{column.metric}{end}"
+            for column in columns
+            for end in ("", " (sd)")
+        }
+        kept = [name for name in points if name in named or "/" not in name]
+        parts.append(points[kept].rename(columns=named).assign(**{LANGUAGE: language}))
+    return pd.concat(parts).sort_index(kind="stable").reset_index(drop=True)
+
+
+def _printed_by_language(paper: PaperTable, columns: Sequence[Column]) -> PaperTable:
+    """The same numbers with a row an objective and language."""
+    languages = dict.fromkeys(metric.split("/")[1] for row in paper.rows for metric in row.numbers)
+    split = [
+        PrintedRow(
+            row.objective,
+            {
+                column.metric: row.numbers[name]
+                for column in columns
+                if (name := column.metric.format(language)) in row.numbers
+            },
+            {**row.settings, LANGUAGE: language},
+        )
+        for row in paper.rows
+        for language in languages
     ]
-    return replace(
-        table,
-        references=rows,
-        reference_note=f"printed in {_place(layout.paper)}; {layout.paper.setting}.",
+    return replace(paper, rows=tuple(split))
+
+
+def _with_references(table: Table, runs: Runs, columns: Sequence[Column], papers: Sequence[PaperTable]) -> Table:
+    """The table with the printed rows of those papers' tables that are of these runs' data set and split."""
+    fitting = [paper for paper in papers if _is_of_the_same_data(paper, runs)]
+    lead = table.columns[: len(table.columns) - len(columns) - 1]
+    references = [
+        [
+            *_lead_cells(lead, row, paper),
+            *(Cell(_printed(row, column, paper)) for column in columns),
+            Cell(cells.MISSING),
+        ]
+        for paper in fitting
+        for row in paper.rows
+        if _is_comparable(row, runs) and any(_printed(row, column, paper) != cells.MISSING for column in columns)
+    ]
+    if not references:
+        return table
+    note = f"printed in {'; '.join(paper.source for paper in fitting)}."
+    return replace(table, references=references, reference_note=note)
+
+
+def _is_of_the_same_data(paper: PaperTable, runs: Runs) -> bool:
+    """Whether these runs trained, and were measured, on the paper's own data set and split."""
+    return not paper.trained_on and runs.measured_sets == [(paper.data, paper.split)]
+
+
+def _is_comparable(row: PrintedRow, runs: Runs) -> bool:
+    """Whether the row's objective ran, or another setting of it did, or it is a system of others."""
+    ran = set(runs.finished[OBJECTIVE])
+    return row.objective not in PRESETS or any(
+        name == row.objective or name.startswith(f"{row.objective}_") for name in ran
     )
 
 
-def _place(paper: PaperTable) -> str:
-    return ", ".join(filter(None, (paper.paper, paper.table)))
+def _lead_cells(lead: Sequence[str], row: PrintedRow, paper: PaperTable) -> list[Cell]:
+    """What names a printed row, in the order of the table's first columns."""
+    known = {short_name(path): cells.value(value) for path, value in row.settings.items()}
+    if paper is ask_tables.ABLATION:
+        known = _ticks(row)
+    known[OBJECTIVE] = f"{row.objective} (paper, {paper.towers})"
+    return [Cell(known.get(title, cells.MISSING), is_number=False) for title in lead]
 
 
-def _printed_rows(
-    paper: PaperTable, runs: Runs, lead: Sequence[str], columns: Sequence[Column], printers: dict[str, Printer]
-) -> list[list[Cell]]:
-    ran = set(runs.finished[OBJECTIVE])
-    rows = []
-    for row in paper.rows:
-        if row.objective not in ran:
-            continue
-        names = {"noise": cells.value(row.noise_ratio), OBJECTIVE: f"{row.objective} (paper)"}
-        texts = [
-            cells.value(printers[column.metric](row)) if column.metric in printers else cells.MISSING
-            for column in columns
-        ]
-        rows.append(
-            [
-                *(Cell(names.get(title, cells.MISSING), is_number=False) for title in lead),
-                *(Cell(text) for text in texts),
-                Cell(cells.MISSING),
-            ]
-        )
-    return rows
+def _ticks(row: PrintedRow) -> dict[str, str]:
+    parts = {path: row.settings.get(path, True) for path in SWITCHES}
+    parts["refresh"] = row.settings.get(f"{ask_tables.KNOWLEDGE}refresh_every_epochs", True)
+    return {short_name(path): TICK if is_on else cells.MISSING for path, is_on in parts.items()}
+
+
+def _printed(row: PrintedRow, column: Column, paper: PaperTable) -> str:
+    """A printed number as it is written here; costs also as a ratio to the printed baseline's."""
+    cost, _, is_ratio = column.metric.partition(" ")
+    if is_ratio:
+        (baseline,) = (other for other in paper.rows if other.objective == BASELINE)
+        return cells.value(round(row.numbers[cost] / baseline.numbers[cost], 2))
+    return cells.value(row.numbers.get(column.metric))

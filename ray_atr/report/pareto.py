@@ -5,33 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
+from ray_atr.metrics.metric import TRAINED, Metric
 from ray_atr.report.aggregate import aggregate
 from ray_atr.report.labels import label_ends
 from ray_atr.report.read import NOISE, OBJECTIVE, Runs
 from ray_atr.report.style import QUIET, RC, looks
+from ray_atr.report.tables import of_whom
+from ray_atr.sweep.pareto_front import pareto_front
 
-RECALL = "text_to_audio/mean/recall_at_1"
+RECALL = Metric("text_to_audio", TRAINED, "recall_at_1")
 MEMORY = "cost/memory_mb"
 SECONDS = "train_seconds"
 
 
 def front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
     """Indices, by rising cost, of the points that no other point beats: no dearer and no worse, and better in one."""
-    order = sorted(range(len(costs)), key=lambda index: (costs[index], -gains[index]))
-    kept: list[int] = []
-    best = -np.inf
-    for index in order:
-        if gains[index] > best:
-            kept.append(index)
-            best = gains[index]
-    return kept
+    return pareto_front([(-cost, gain) for cost, gain in zip(costs, gains, strict=True)])
 
 
 def draw_pareto(runs: Runs, path: Path) -> Path | None:
-    """A figure of R@1 against peak memory (where it was measured) and training time, saved as PNG; None without either."""
+    """A figure of R@1 against peak memory (if it was measured) and training time, saved as PNG; None without either."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -70,7 +65,7 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
                     markeredgewidth=0.8, markersize=8, **look[str(objective)],
                 )  # fmt: skip
             axes.set_xlim(left=0, right=1.08 * scale * shown[metric].max())
-        grid[0][0].set_ylabel("R@1 text→audio, mean of languages (%)")
+        grid[0][0].set_ylabel(f"R@1 text→audio, {of_whom(TRAINED, runs)} (%)", fontsize=9)
         grid[0][0].set_ylim(bottom=0, top=1.06 * 100 * points[RECALL].max())
         figure.canvas.draw()
         metric, _, scale = costs[-1]

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
-from ray_atr.report import cells
-from ray_atr.run_folder import CHOICES, FINISHED, SHORT_NAMES, RunFolder, TrialFolder, joined, read_json, train_seconds
+from ray_atr.experiment import Experiment
+from ray_atr.languages.codes import ENGLISH
+from ray_atr.metrics.epoch_report import TIMED_PARTS, EpochReport
+from ray_atr.metrics.metric import DIRECTIONS, MEANS, TRAINED, UNSEEN, Metric
+from ray_atr.objectives import PRESETS
+from ray_atr.objectives.schemes import SCHEMES
+from ray_atr.override import flatten
+from ray_atr.report import formatting
+from ray_atr.report.differences import SEED, varied_paths
+from ray_atr.run_folder import FINISHED, SHORT_NAMES, RunFolder, TrialFolder, joined, read_json, train_seconds
 from ray_atr.storage import Location
 from ray_atr.sweep.inheritance import perturbations
+from ray_atr.sweep.inputs import sets_of
 
 NOISE = "data.noise.ratio"
-SEED = "seed"
+TRAINED_LANGUAGES = "trained_languages"
+CHANGED, MEASURED = "changed on the way", "measured on"
 OBJECTIVE = "objective"
-PEAK = "memory/peak_allocated_bytes"
 TRUE_SHARE, ESTIMATED_SHARE = "train/clean_share", "train/estimated_clean_share"
 LAST_OF_TRAINING = (TRUE_SHARE, ESTIMATED_SHARE, "train/transport_mass")
 """What a row has from the last epoch's training, as means over its steps."""
@@ -28,9 +37,9 @@ class Runs:
     """Trials of one or several run folders.
 
     `trials` has a row a trial: `run`, `trial_id`, `name`, `status`, `error`, `train_seconds`, `epochs`, `measured_on`,
-    `objective` (a name), `data.noise.ratio`, `seed`, each other varied path, the metrics by their names (of the test split
-    where there is one, at the epoch chosen on validation, else of the validation split after the last epoch; so far for a
-    trial that has not finished), and `val/` + the validation metrics at the best epoch.
+    `objective` (a name), `data.noise.ratio`, `seed`, `trained_languages`, each varied path, the metrics by their names (of the
+    test split if there is one, at the epoch chosen on validation, else of the validation split after the last epoch; so far
+    for a trial that has not finished), and `val/` + the validation metrics at the best epoch.
     """
 
     trials: pd.DataFrame
@@ -39,7 +48,7 @@ class Runs:
     infos: list[Mapping[str, Any]]
     experiments: list[Mapping[str, Any]]
     folders: list[Location]
-    histories: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    histories: dict[str, list[EpochReport]] = field(default_factory=dict)
     """Trial id -> its epochs."""
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Trial id -> what it varies, as written in its folder."""
@@ -54,52 +63,126 @@ class Runs:
 
     @property
     def languages(self) -> list[str]:
-        """Codes of the languages that were measured, in the experiment's order."""
-        measured = {column.split("/")[1] for column in self.trials.columns if column.startswith("text_to_audio/")} - {
-            "mean"
-        }
-        declared = [code for experiment in self.experiments for code in experiment.get("data.languages", [])]
-        ordered = [code for code in dict.fromkeys(declared) if code in measured]
-        return ordered + sorted(measured - set(ordered))
+        """Codes of the languages that were measured, those that every trial was trained on first."""
+        trained, others = split_languages(self.trials)
+        return trained + others
+
+    @property
+    def trained(self) -> list[str]:
+        """The measured languages that every trial was trained on."""
+        return split_languages(self.trials)[0]
+
+    @property
+    def others(self) -> list[str]:
+        """The measured languages that some trial, or all, never saw."""
+        return split_languages(self.trials)[1]
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether no trial at all was trained on any of the others."""
+        return not any(set(row) & set(self.others) for row in self.trials[TRAINED_LANGUAGES])
 
     @property
     def measured_on(self) -> list[str]:
         """Which splits the finished trials' numbers are of."""
         return sorted(self.finished["measured_on"].unique())
 
+    @property
+    def measured_sets(self) -> list[tuple[str, str]]:
+        """Data set, by its manifest's own name, and split that the finished trials' numbers are of."""
+        splits = {TEST: "data.test_split", VALIDATION: "data.validation_split"}
+        found = {
+            (name, str(experiment.get(splits[split], splits[split])))
+            for info, experiment in zip(self.infos, self.experiments, strict=True)
+            for name in sets_of(info) or ["unknown"]
+            for split in self.measured_on
+        }
+        return sorted(found)
+
 
 def read_runs(folders: Sequence[Location | str]) -> Runs:
     """Read run folders. Raises ValueError for a folder that is none, and for folders that hold no trial."""
     runs = [RunFolder.open(folder) for folder in folders]
     rows: list[dict[str, Any]] = []
-    histories: dict[str, list[dict[str, Any]]] = {}
+    settings: list[dict[str, Any]] = []
+    histories: dict[str, list[EpochReport]] = {}
     overrides: dict[str, dict[str, Any]] = {}
-    experiments = [read_json(run.path / "experiment.json") for run in runs]
-    apart = _differences(experiments)
-    varied: dict[str, None] = dict.fromkeys(apart)
-    for run, experiment in zip(runs, experiments, strict=True):
+    for run in runs:
+        experiment, data = _experiment(run), _data_of(run)
         for trial in run.trials():
-            row, epochs = _row(run, experiment, trial, apart)
-            rows.append(row)
-            histories[trial.trial_id] = epochs
-            overrides[trial.trial_id] = trial.describe()["overrides"]
-            varied.update(dict.fromkeys(overrides[trial.trial_id]))
+            content = trial.describe()
+            of_trial = {**run.settings_of(content["overrides"], experiment), **data}
+            changed = _changed(trial)
+            rows.append(_row(run, of_trial, trial, content, changed))
+            settings.append({**of_trial, CHANGED: changed})
+            histories[trial.trial_id] = trial.epochs()
+            overrides[trial.trial_id] = content["overrides"]
     if not rows:
         raise ValueError(f"{', '.join(str(run.path) for run in runs)}: no trials yet")
-    trials = pd.DataFrame(rows)
-    # The objective's name says its scheme, pair loss and knowledge.
-    names = [path for path in varied if path not in (SEED, *CHOICES) and trials[path].nunique(dropna=False) > 1]
-    if NOISE not in names and trials[NOISE].nunique() > 1:
-        names.append(NOISE)
+    named = list(dict.fromkeys(path for one in overrides.values() for path in one))
+    # A trial's numbers of the test split are not averaged with another's of the validation split.
+    if len({row["measured_on"] for row in rows if row["status"] == FINISHED}) > 1:
+        settings = [{**one, MEASURED: row["measured_on"]} for one, row in zip(settings, rows, strict=True)]
+    varied = varied_paths(settings, [row[OBJECTIVE] for row in rows], named)
+    if NOISE not in varied and len({row[NOISE] for row in rows}) > 1:
+        varied.append(NOISE)
+    columns = [path for path in dict.fromkeys((*named, *varied)) if path not in (SEED, OBJECTIVE)]
+    rows = [
+        {**row, **{path: _plain(one.get(path)) for path in columns if path != NOISE}}
+        for row, one in zip(rows, settings, strict=True)
+    ]
     return Runs(
-        trials=trials,
-        varied=[OBJECTIVE, *sorted(names, key=lambda path: path != NOISE)],
+        trials=with_language_groups(pd.DataFrame(rows)),
+        varied=[OBJECTIVE, *sorted(varied, key=lambda path: path != NOISE)],
         infos=[run.info for run in runs],
-        experiments=experiments,
+        experiments=[read_json(run.path / "experiment.json") for run in runs],
         folders=[run.path for run in runs],
         histories=histories,
         overrides=overrides,
     )
+
+
+def with_language_groups(trials: pd.DataFrame) -> pd.DataFrame:
+    """The trials with means over the languages that all of them were trained on, and over the others that were measured.
+
+    A trial's own mean over what it was trained on would compare one trial's English with another's eight languages.
+    """
+    trained, others = split_languages(trials)
+    means: dict[str, pd.Series] = {}
+    columns = [Metric.parse(name) for name in trials.columns if name.startswith(DIRECTIONS) and "/" in name]
+    for group, languages in ((TRAINED, trained), (UNSEEN, others)):
+        for first in columns:
+            of_languages = [first.of(language) for language in languages]
+            if languages and first.language == languages[0] and all(name in trials for name in of_languages):
+                means[first.of(group)] = trials[of_languages].mean(axis=1, skipna=False)
+    kept = trials.drop(columns=[name for name in columns if name.language in (TRAINED, UNSEEN)])
+    # A copy is in one piece: pandas warns, on the user's screen, of a frame in a hundred.
+    return pd.concat([kept, pd.DataFrame(means, index=trials.index)], axis=1).copy()
+
+
+def split_languages(trials: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """The measured languages that every (finished) trial was trained on, and the others, in the experiment's order."""
+    is_finished = trials["status"] == FINISHED
+    shown = trials[is_finished] if is_finished.any() else trials
+    measured = {Metric.parse(name).language for name in shown.columns if name.startswith("text_to_audio/")} - set(MEANS)
+    declared = list(dict.fromkeys(language for row in shown["data_languages"] for language in row))
+    ordered = [language for language in declared if language in measured] + sorted(measured - set(declared))
+    trained = [language for language in ordered if all(language in row for row in shown[TRAINED_LANGUAGES])]
+    return trained, [language for language in ordered if language not in trained]
+
+
+def _experiment(run: RunFolder) -> Experiment | None:
+    """The run's experiment; None if it is of a version whose settings are not known."""
+    try:
+        return run.experiment
+    except ValueError:
+        return None
+
+
+def _data_of(run: RunFolder) -> dict[str, str]:
+    """The hash of what a run was trained on: a data set that was made again under its old name is another one."""
+    found = (run.info.get("data") or {}).get("hash")
+    return {"data.hash": str(found)} if found else {}
 
 
 def short_name(path: str) -> str:
@@ -107,24 +190,9 @@ def short_name(path: str) -> str:
     return SHORT_NAMES.get(path, path.rsplit(".", 1)[-1])
 
 
-def _differences(experiments: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Paths in which the folders' base experiments differ, so that their trials are never averaged together."""
-    paths = dict.fromkeys(path for experiment in experiments for path in experiment)
-    return [
-        path
-        for path in paths
-        if path != SEED
-        and not path.startswith(("objective.", "scaling.", "tracking."))
-        and any(experiment.get(path) != experiments[0].get(path) for experiment in experiments)
-    ]
-
-
 def _row(
-    run: RunFolder, experiment: Mapping[str, Any], trial: TrialFolder, apart: Sequence[str]
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    content = trial.describe()
-    overrides = content["overrides"]
-    settings = {**experiment, **overrides}
+    run: RunFolder, settings: Mapping[str, Any], trial: TrialFolder, content: Mapping[str, Any], changed: str | None
+) -> dict[str, Any]:
     epochs = trial.epochs()
     row = {
         "run": run.path.name,
@@ -133,9 +201,8 @@ def _row(
         "status": content["status"],
         "error": content.get("error"),
         "epochs": len(epochs),
-        "changed": _changed(trial, content["name"]),
-        **{path: _plain(settings.get(path)) for path in (*apart, *overrides)},
-        OBJECTIVE: objective_label(settings, overrides),
+        "changed": f"{content['name']}: {changed}" if changed else None,
+        OBJECTIVE: objective_label(settings, content["overrides"]),
         NOISE: float(settings.get(NOISE, 0.0)),
         SEED: int(settings.get(SEED, 0)),
     }
@@ -149,57 +216,78 @@ def _row(
         row["train_seconds"] = result.get("train_seconds", content.get("train_seconds"))
         row |= {f"val/{name}": value for name, value in (result.get("val") or {}).items()}
     else:
-        metrics = next((epoch for epoch in reversed(epochs) if any("recall" in name for name in epoch)), {})
+        metrics = next((epoch.validation for epoch in reversed(epochs) if epoch.validation), {})
         row["measured_on"] = SO_FAR
         row["train_seconds"] = train_seconds(epochs)
-    row |= dict(_metrics(metrics))
+    measured = {Metric.parse(name): float(value) for name, value in metrics.items()}
+    languages = _languages(settings, measured)
+    row |= {str(name): value for name, value in measured.items()}
+    row |= {"data_languages": languages, TRAINED_LANGUAGES: _trained(settings, languages)}
     row |= _cost(epochs)
-    row |= {
-        name: value
-        for epoch in epochs
-        for name, value in epoch.items()
-        if name.startswith(("memory/", "knowledge/")) or name in LAST_OF_TRAINING
-    }
-    return row, epochs
+    for epoch in epochs:
+        row |= {
+            f"{group}/{name}": value for group in ("memory", "knowledge") for name, value in epoch.group(group).items()
+        }
+        row |= {name: epoch[name] for name in LAST_OF_TRAINING if name in epoch}
+    return row
 
 
-def _changed(trial: TrialFolder, name: str) -> str | None:
+def _languages(settings: Mapping[str, Any], measured: Iterable[Metric]) -> tuple[str, ...]:
+    """A trial's languages; if its settings leave them to the data set, those that were measured, English first."""
+    languages = settings.get("data.languages") or ()
+    if languages:
+        return tuple(languages.split(",") if isinstance(languages, str) else languages)
+    found = {metric.language for metric in measured} - {*MEANS, ""}
+    return tuple(sorted(found, key=lambda language: (language != ENGLISH, language)))
+
+
+def _trained(settings: Mapping[str, Any], languages: Sequence[str]) -> tuple[str, ...]:
+    """The languages that a trial was trained on; of a scheme that is not known here, all of its data's."""
+    scheme = SCHEMES.get(str(settings.get("objective.scheme")))
+    return tuple(languages) if scheme is None else tuple(scheme().trained_languages(languages))
+
+
+def _changed(trial: TrialFolder) -> str | None:
     """What population-based training changed on the way, in words; the trial's name tells what it began with."""
     words = [
         f"after epoch {one['epoch']}: weights of {one['from']}, "
-        + ", ".join(f"{short_name(path)}={cells.value(value)}" for path, value in one["settings"].items())
+        + ", ".join(f"{short_name(path)}={formatting.value(value)}" for path, value in one["settings"].items())
         for one in perturbations(trial)
     ]
-    return f"{name}: {'; '.join(words)}" if words else None
+    return "; ".join(words) or None
 
 
 def objective_label(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
-    """The name of a trial's objective: the preset it chose, or the one that its choices add up to, or the choices: `kcl+pot`."""
-    from ray_atr.objectives import PRESETS
-
-    chosen = str(overrides.get(OBJECTIVE))
+    """The name of a trial's objective: the preset whose settings it has, or is nearest to, or its choices: `kcl+pot`."""
     parts = {part: settings.get(f"objective.{part}") for part in ("scheme", "pair", "knowledge")}
-    if chosen in PRESETS:
-        changed = {part: overrides.get(f"objective.{part}") for part in parts}
-        parts = {part: changed[part] or getattr(PRESETS[chosen], part).name for part in parts}
-    for name in (chosen, *PRESETS):
-        if name in PRESETS and all(getattr(PRESETS[name], part).name == choice for part, choice in parts.items()):
-            return name
-    return joined(str(choice) for choice in parts.values() if choice not in (None, "none")) or chosen
+    chosen = str(overrides.get(OBJECTIVE))
+    same = {
+        name: flatten(preset)
+        for name, preset in PRESETS.items()
+        if all(getattr(preset, part).name == choice for part, choice in parts.items())
+    }
+    if not same:
+        return joined(str(choice) for choice in parts.values() if choice not in (None, "none")) or chosen
+
+    def distance(name: str) -> tuple[int, bool]:
+        """Settings in which it is another than the preset; of two alike, the one that was named."""
+        differing = [path for path, value in same[name].items() if settings.get(f"objective.{path}", value) != value]
+        return len(differing), name != chosen
+
+    return min(same, key=distance)
 
 
-def _metrics(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name, value in row.items():
-        if "/" in name and isinstance(value, int | float) and not isinstance(value, bool):
-            yield name, float(value)
-
-
-def _cost(epochs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """What a trial took: `cost/seconds_per_epoch` of training, and `cost/memory_mb`, its peak on the device."""
+def _cost(epochs: Sequence[EpochReport]) -> dict[str, float]:
+    """What a trial took: `cost/seconds_per_epoch` of training, of its parts, and `cost/memory_mb`, its peak on the device."""
     cost = {}
-    if epochs and epochs[-1].get("seconds/train") is not None:
-        cost["cost/seconds_per_epoch"] = float(epochs[-1]["seconds/train"]) / len(epochs)
-    peaks = [float(epoch[PEAK]) for epoch in epochs if epoch.get(PEAK) is not None]
+    seconds = train_seconds(epochs)
+    if seconds is not None:
+        cost["cost/seconds_per_epoch"] = float(seconds) / len(epochs)
+    for part in TIMED_PARTS:
+        # An epoch without validation has none of its seconds.
+        if any(part in epoch.group("seconds") for epoch in epochs):
+            cost[f"cost/{part}_seconds"] = sum(epoch.group("seconds").get(part, 0.0) for epoch in epochs) / len(epochs)
+    peaks = [float(peak) for epoch in epochs if (peak := epoch.group("memory").get("peak_allocated_bytes")) is not None]
     if peaks:
         cost["cost/memory_mb"] = max(peaks) / 2**20
     return cost

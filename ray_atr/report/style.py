@@ -5,33 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-# Okabe and Ito's and Tol's palettes, without their yellows (too light for a line on white). Each objective keeps its colour
-# in every figure, and no two share one, so that bars can be told apart as well as lines.
-COLOURS = {
-    "triplet": "#7f7f7f",
-    "contrastive": "#0072B2",
-    "contrastive_entropic": "#332288",
-    "m_ltm": "#E69F00",
-    "m_ltm_pot": "#D55E00",
-    "ml_clap": "#56B4E9",
-    "cacl": "#CC79A7",
-    "kcl": "#009E73",
-    "ask": "#882255",
-    "moco": "#999933",
-    "nnclr": "#44AA99",
-    "ance": "#000000",
-}
-MARKERS = {
-    "triplet": "v",
-    "contrastive": "o",
-    "contrastive_entropic": "D",
-    "m_ltm": "s",
-    "m_ltm_pot": "^",
-    "ml_clap": "p",
-    "cacl": "D",
-    "kcl": "P",
-    "ask": "X",
-}
+from ray_atr.objectives.presets import PRESET_TABLE
+
+COLOURS = {one.name: one.colour for one in PRESET_TABLE}
+MARKERS = {one.name: one.marker for one in PRESET_TABLE}
 SPARE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7f7f7f", "#882255")
 SPARE_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 

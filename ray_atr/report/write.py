@@ -5,16 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
+
+from ray_atr.metrics.epoch_report import TASKS
 from ray_atr.report.ablation import ablation_table, is_ablation
 from ray_atr.report.aggregate import aggregate
 from ray_atr.report.bars import draw_languages
+from ray_atr.report.csv_file import write_csv
 from ray_atr.report.curves import curves_of, draw_curve
 from ray_atr.report.layouts import paper_layouts
-from ray_atr.report.page import Figure, render
+from ray_atr.report.paired import paired_table
 from ray_atr.report.pareto import draw_pareto
 from ray_atr.report.read import NOISE, Runs, read_runs
-from ray_atr.report.tables import Table, of_whom, recall_columns, recall_table
+from ray_atr.report.reality_check import write_reality_check
+from ray_atr.report.sweep_page import Figure, sweep_page
+from ray_atr.report.tables import language_groups, learnt_nothing, of_whom, recall_columns, recall_table
+from ray_atr.report.time_shares import draw_time_shares
+from ray_atr.run_folder import RunFolder
 from ray_atr.storage import Location, locate, sent
+from ray_atr.table import Table
+
+REALITY_CHECK = "sweep_correspondence"
+"""The sweep whose report has the reality check's table and picture."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +43,7 @@ def write_report(run_folder: Location | str, *more: Location | str, out: Locatio
     """Read one or several run folders and write report.html, table.csv, trials.csv, table.md and the figures.
 
     They go to `out`, by default `report/` in the first folder. A sweep that is still running, or that has failed trials, is
-    reported as far as it is. Raises ValueError where a folder is no run folder or holds no trial.
+    reported as far as it is. Raises ValueError if a folder is no run folder or holds no trial.
     """
     runs = read_runs([run_folder, *more])
     place = locate(out) if out is not None else runs.folders[0] / "report"
@@ -39,16 +51,31 @@ def write_report(run_folder: Location | str, *more: Location | str, out: Locatio
     layouts = paper_layouts(runs)
     with sent(place) as folder:
         figures = _figures(runs, folder)
-        aggregate(runs).to_csv(folder / "table.csv", index=False)
-        runs.trials.to_csv(folder / "trials.csv", index=False)
+        if _is_reality_check(runs):
+            check = write_reality_check(runs.folders[0], folder)
+            tables = [check.table, *tables]
+            figures = [*(Figure(file, title) for file, title in check.figures), *figures]
+        write_csv(_named_by_split(aggregate(runs), runs), folder / "table.csv")
+        write_csv(runs.trials, folder / "trials.csv")
         (folder / "table.md").write_text("\n".join(table.to_markdown() for table in (*tables, *layouts)))
-        (folder / "report.html").write_text(render(runs, tables, layouts, figures))
+        (folder / "report.html").write_text(sweep_page(runs, tables, layouts, figures))
     return ReportPaths(
         page=place / "report.html",
         table_csv=place / "table.csv",
         table_markdown=place / "table.md",
         figures=tuple(place / figure.path.name for figure in figures),
     )
+
+
+def _is_reality_check(runs: Runs) -> bool:
+    return not runs.finished.empty and RunFolder.open(runs.folders[0]).info["name"] == REALITY_CHECK
+
+
+def _named_by_split(points: pd.DataFrame, runs: Runs) -> pd.DataFrame:
+    """The points, each metric under the name of the split it was measured on: `test/text_to_audio/eng/recall_at_1`."""
+    if len(runs.measured_on) != 1:
+        return points
+    return points.rename(columns={name: f"{runs.measured_on[0]}/{name}" for name in points if name.startswith(TASKS)})
 
 
 def summary_table(run_folder: Location | str) -> str:
@@ -60,6 +87,9 @@ def summary_table(run_folder: Location | str) -> str:
     missing = [f"{count} {status}" for status, count in runs.unfinished["status"].value_counts().items()]
     if missing:
         text += f"\nleft out: {', '.join(missing)}"
+    nothing = learnt_nothing(runs)
+    if nothing:
+        text += "\nlearnt nothing (R@1 not told apart from chance): " + ", ".join(nothing)
     changed = list(runs.trials["changed"].dropna())
     if changed:
         text += "\nchanged on the way; the tables name what they began with:\n  " + "\n  ".join(changed)
@@ -67,16 +97,17 @@ def summary_table(run_folder: Location | str) -> str:
 
 
 def main_tables(runs: Runs) -> list[Table]:
-    """R@1, R@10 and mAP10 in both directions: for English, and for the mean of languages where there are several."""
+    """R@1, R@10 and mAP10 in both directions: of the languages that were trained, then of those that were not; differences."""
     if runs.finished.empty:
         return []
-    languages = ["eng", "mean"] if len(runs.languages) > 1 else runs.languages or ["mean"]
+    languages = language_groups(runs)
     if is_ablation(runs):
         return [
-            ablation_table(runs, recall_columns(language), f"Recall by ASK's parts, {of_whom(language)}")
+            ablation_table(runs, recall_columns(language), f"Recall by ASK's parts, {of_whom(language, runs)}")
             for language in languages
         ]
-    return [recall_table(runs, language) for language in languages]
+    differences = paired_table(runs)
+    return [*(recall_table(runs, language) for language in languages), *([differences] if differences else [])]
 
 
 def _figures(runs: Runs, folder: Path) -> list[Figure]:
@@ -89,6 +120,7 @@ def _figures(runs: Runs, folder: Path) -> list[Figure]:
     for path, title in (
         (draw_languages(runs, folder / "languages.png"), "R@1 by language"),
         (draw_pareto(runs, folder / "pareto.png"), "Recall against cost"),
+        (draw_time_shares(runs, folder / "time_shares.png"), "Where an epoch's time goes"),
     ):
         if path is not None:
             figures.append(Figure(path, title))

@@ -53,7 +53,7 @@ _VALUE = re.compile(r"""\s*(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<bare>[
 
 
 def _values(path: str, text: str, inside: str) -> list[Any]:
-    """What stands between the brackets, split at commas outside quotes; numbers, true and false as such."""
+    """What is between the brackets, split at commas outside quotes; numbers, true and false as such."""
     values: list[Any] = []
     position = 0
     while position < len(inside):

@@ -38,8 +38,7 @@ class Space:
         """The space of `PATH=DIMENSION` entries. ValueError for a form, path or value that the tree does not take."""
         dimensions: dict[str, Dimension] = {}
         for entry in entries:
-            path, equals, text = entry.partition("=")
-            path = path.strip().lstrip("-").replace("-", "_")
+            path, (_, equals, text) = path_of(entry), entry.partition("=")
             if not equals or not path:
                 raise refuse("--space", entry, "PATH=" + FORMS)
             if path in dimensions:
@@ -69,7 +68,7 @@ class Space:
         return {path: point[path] for path in self.dimensions if path in point}
 
     def draw(self, random_numbers: random.Random, fixed: Mapping[str, Any] | None = None) -> Point:
-        """A random point, with the `fixed` values where they are given."""
+        """A random point, with the `fixed` values if they are given."""
         given = fixed or {}
         return self.build(lambda path: given[path] if path in given else self.dimensions[path].draw(random_numbers))
 
@@ -79,13 +78,13 @@ class Space:
         return self._cells(list(self.dimensions))
 
     def require_grid(self) -> None:
-        """ValueError, naming the path, where a dimension is a range."""
+        """ValueError, naming the path, if a dimension is a range."""
         for path, dimension in self.dimensions.items():
             if not isinstance(dimension, Grid):
                 raise refuse(path, str(dimension), "grid(VALUE,...) here; a range needs --search random or optuna")
 
     def cells(self) -> list[Point]:
-        """The points of the grid dimensions alone: a search goes on within each of them by itself."""
+        """The points of the grid dimensions alone: a search runs within each of them separately."""
         return list(self._cells([path for path, dimension in self.dimensions.items() if type(dimension) is Grid]))
 
     def restricted(self, is_wanted: Callable[[str], bool]) -> Space:
@@ -101,13 +100,18 @@ class Space:
         return rebuilt == dict(point)
 
     @property
+    def trees(self) -> list[Any]:
+        """The settings tree with each combination of the variants that the space chooses among."""
+        return [override(self.tree, case.point) for case in self._cases]
+
+    @property
     def conditions(self) -> list[str]:
         """In words, which settings are left out of which points, because no such setting exists there."""
         lines = []
         for path in self.dimensions:
             without = [case.point for case in self._cases if path not in case.paths]
             if without:
-                lines.append(f"{path} is left out where {self._where(path, without)}: no such setting there")
+                lines.append(f"{path} is left out if {self._where(path, without)}: no such setting there")
         return lines
 
     def _where(self, path: str, without: Sequence[Point]) -> str:
@@ -179,6 +183,11 @@ class _Case:
         return {key: value for key, value in self.point.items() if key != path}
 
 
+def path_of(entry: str) -> str:
+    """The path of a `PATH=DIMENSION`."""
+    return entry.partition("=")[0].strip().lstrip("-").replace("-", "_")
+
+
 def _each_once(points: Iterable[Point]) -> Iterator[Point]:
     seen = set()
     for point in points:
@@ -194,7 +203,7 @@ def point_key(point: Mapping[str, Any]) -> str:
 
 
 def _check(path: str, dimension: Dimension, tree: Any) -> Dimension:
-    """The dimension with its values as the tree holds them. ValueError where the tree refuses one of them."""
+    """The dimension with its values as the tree holds them. ValueError if the tree refuses one of them."""
     held = []
     for value in dimension.probes:
         try:

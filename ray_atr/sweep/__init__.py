@@ -4,25 +4,33 @@ The run folder is the truth: a trial that has its result there is finished, what
 is therefore the same as starting it: what the folder holds is known, and the rest is run, each trial from its last checkpoint.
 """
 
+from ray_atr.sweep.first_epoch import FirstEpoch
+from ray_atr.sweep.goal import Goal
 from ray_atr.sweep.listener import SweepListener, SweepResult
 from ray_atr.sweep.optuna_search import OptunaSearch
-from ray_atr.sweep.plan import Goal, Plan
 from ray_atr.sweep.progress import ConsoleProgress
-from ray_atr.sweep.run import sweep
+from ray_atr.sweep.run_trials import sweep
 from ray_atr.sweep.schedulers import SCHEDULERS
-from ray_atr.sweep.search import FixedPoints, GridSearch, RandomSearch, Search
+from ray_atr.sweep.search import FixedPoints, GridSearch, RandomSearch, Search, SpaceSearch
+from ray_atr.sweep.sweep_plan import SweepPlan
+
+SEARCHES: dict[str, type[SpaceSearch]] = {search.name: search for search in (GridSearch, RandomSearch, OptunaSearch)}
+"""The searches of a space by the name that --search takes."""
 
 __all__ = [
     "SCHEDULERS",
+    "SEARCHES",
     "ConsoleProgress",
+    "FirstEpoch",
     "FixedPoints",
     "Goal",
     "GridSearch",
     "OptunaSearch",
-    "Plan",
     "RandomSearch",
     "Search",
+    "SpaceSearch",
     "SweepListener",
+    "SweepPlan",
     "SweepResult",
     "sweep",
 ]

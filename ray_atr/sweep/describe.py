@@ -2,67 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ray_atr.experiment import Experiment
 from ray_atr.override import override
 from ray_atr.run_folder import FINISHED, RunFolder, trial_name
 from ray_atr.space import Point, Space
-from ray_atr.sweep.agenda import Entry, recorded_points
-from ray_atr.sweep.plan import Goal, Plan
-from ray_atr.sweep.search import FixedPoints, Known
-from ray_atr.training.prepare import check_inputs
+from ray_atr.sweep.fixed import check_fixed, lines_of_fixed
+from ray_atr.sweep.goal import Goal
+from ray_atr.sweep.pareto_front import pareto_front
+from ray_atr.sweep.search import Known, SpaceSearch
+from ray_atr.sweep.sweep_plan import SweepPlan
+from ray_atr.sweep.trial_queue import Entry, recorded_trials
+from ray_atr.training.checks import check_experiment
 
 MOST_BEST = 10
 """Points of a Pareto front that a terminal shows."""
 
 
-def describe_plan(plan: Plan) -> dict[str, Any]:
+def describe_plan(plan: SweepPlan) -> dict[str, Any]:
     """What sweep.json holds of a plan: `varied`, `space`, `seeds`, and of a search its goals, budget and method."""
-    if isinstance(plan.search, FixedPoints):
+    if not isinstance(plan.search, SpaceSearch):
         points = plan.search.points
         varied = list(dict.fromkeys(path for point in points for path in point))
         values = {path: sorted({point[path] for point in points if path in point}, key=str) for path in varied}
-        return {"varied": varied, "space": values, "seeds": values.get("seed", [])}
-    space = _space(plan)
+        return {"varied": varied, "space": values, "seeds": values.get("seed", []), "fixed": dict(plan.fixed)}
+    space = plan.search.space
     return {
         "varied": [*space.dimensions, "seed"],
         "space": space.describe(),
+        "fixed": dict(plan.fixed),
         "seeds": list(plan.seeds),
         "trials": plan.num_points,
         "maximize": [goal.metric for goal in plan.goals if goal.is_maximised],
         "minimize": [goal.metric for goal in plan.goals if not goal.is_maximised],
         "search": plan.search.name,
-        "search_seed": getattr(plan.search, "seed", 0),
+        "search_seed": plan.search.seed,
         "scheduler": plan.scheduler,
-        "earlier": [{"point": one.point, "scores": list(one.scores)} for one in getattr(plan.search, "earlier", ())],
+        "earlier": [{"point": one.point, "scores": list(one.scores)} for one in plan.search.earlier],
     }
 
 
-def check_plan(plan: Plan, experiment: Experiment) -> None:
-    """ValueError where a point of the plan, or an end of a dimension of its space, cannot run with the experiment's data."""
-    if isinstance(plan.search, FixedPoints):
-        for point in plan.search.points:
-            check_inputs(override(experiment, point))
-        return
-    for point in _corners(_space(plan)):
-        check_inputs(override(experiment, point))
+def check_plan(plan: SweepPlan, experiment: Experiment, explicit: Collection[str] = ()) -> None:
+    """ValueError if a point of the plan, or an end of a dimension of its space, cannot run with the experiment's data.
+
+    Or if no point has one of the `explicit` fixed settings.
+    """
+    points = points_to_check(plan)
+    check_fixed(experiment, points, plan.fixed, explicit)
+    for point in points:
+        check_experiment(override(experiment, plan.overrides(experiment, point)))
 
 
-def conditions_of(plan: Plan) -> list[str]:
+def points_to_check(plan: SweepPlan) -> list[Point]:
+    """The points of a list; of a space, those in which one setting after the other takes each of its telling values."""
+    search = plan.search
+    return list(_corners(search.space)) if isinstance(search, SpaceSearch) else [dict(point) for point in search.points]
+
+
+def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
     """What is left out of which points, in words."""
-    return [] if isinstance(plan.search, FixedPoints) else _space(plan).conditions
+    of_space = plan.space.conditions if plan.space is not None else []
+    return [*of_space, *lines_of_fixed(experiment, points_to_check(plan), plan.fixed)]
 
 
-def best_lines(run: RunFolder, plan: Plan) -> Iterator[str]:
+def best_lines(run: RunFolder, plan: SweepPlan) -> Iterator[str]:
     """The best finished point of a search by its goals, or those that no other beats in every goal."""
-    if isinstance(plan.search, FixedPoints) or not plan.goals:
+    if not isinstance(plan.search, SpaceSearch) or not plan.goals:
         return
-    known = [
-        Entry(point, [run.add_trial({**point, "seed": seed}) for seed in plan.seeds]).known(plan.goals)
-        for point in recorded_points(run, without_seed=True)
-    ]
+    known = [Entry(point, trials).known(plan.goals) for point, trials in recorded_trials(run, without_seed=True)]
     finished = [one for one in known if one.status == FINISHED]
     best = unbeaten(finished, plan.goals)
     seeds = f" (means of {len(plan.seeds)} seeds)" if len(plan.seeds) > 1 else ""
@@ -74,24 +83,10 @@ def best_lines(run: RunFolder, plan: Plan) -> Iterator[str]:
 
 
 def unbeaten(known: Sequence[Known], goals: Sequence[Goal]) -> list[Known]:
-    """The points that no other is at least as good as in every goal and better in one; the best of the first goal first."""
+    """The points on the Pareto front of the goals, the best of the first goal first."""
     signs = [1 if goal.is_maximised else -1 for goal in goals]
-
-    def gains(one: Known) -> tuple[float, ...]:
-        return tuple(sign * score for sign, score in zip(signs, one.scores, strict=True))
-
-    def is_beaten(one: Known) -> bool:
-        mine = gains(one)
-        return any(
-            gains(other) != mine and all(a >= b for a, b in zip(gains(other), mine, strict=True)) for other in known
-        )
-
-    return sorted((one for one in known if not is_beaten(one)), key=gains, reverse=True)
-
-
-def _space(plan: Plan) -> Space:
-    space: Space = plan.search.space  # type: ignore[attr-defined]
-    return space
+    gains = [tuple(sign * score for sign, score in zip(signs, one.scores, strict=True)) for one in known]
+    return [known[index] for index in pareto_front(gains)]
 
 
 def _corners(space: Space) -> Iterator[Point]:

@@ -1,32 +1,42 @@
-"""One trial goes on from another's weights, optimiser and history, with settings of its own: population-based training.
+"""One trial takes over another's weights, optimiser and history, with settings of its own: population-based training.
 
 trials/<id>/perturbed.json   what was changed since the trial started: each time the epoch, whose weights, and the settings
+trials/<id>/takeover/        a take-over that is decided but not yet done: files that are to replace the trial's own
+
+The files of a take-over belong together. They are written aside, and from the moment that their folder has its name the
+take-over will be done, now or by the next start of the trial.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ray_atr.experiment import Experiment
+from ray_atr.experiment import Experiment, stored_experiment
 from ray_atr.override import override
-from ray_atr.run_folder import BEST, LAST, TrialFolder, read_json, write_json
-from ray_atr.storage import is_there, write_text
+from ray_atr.run_folder import BEST, LAST, METRICS_FILE, TrialFolder
+from ray_atr.storage import is_there, read_json, remove_folder, sync_folder, whole_folder, write_json, write_lines
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
-from ray_atr.training.loop import deciding_settings
+from ray_atr.training.state import deciding_settings
 
 PERTURBED_FILE = "perturbed.json"
+TAKEOVER = "takeover"
 NAME_FILE = "trial"
 
 
 def perturbations(trial: TrialFolder) -> list[dict[str, Any]]:
-    """Each time that a trial went on with another's weights: after which `epoch`, `from` which trial, with which `settings`."""
+    """Each time that a trial continued with another's weights: after which `epoch`, `from` which trial, with which `settings`."""
     path = trial.folder / PERTURBED_FILE
-    return list(read_json(path)) if is_there(path) else []
+    if not is_there(path):
+        return []
+    content = read_json(path)
+    # A list by itself until the file had a digest.
+    return list(content["changes"] if isinstance(content, dict) else content)
 
 
 def perturbed_settings(trial: TrialFolder) -> dict[str, Any]:
@@ -36,7 +46,7 @@ def perturbed_settings(trial: TrialFolder) -> dict[str, Any]:
 
 
 def save_for_others(trial: TrialFolder, target: Path, *, with_weights: bool) -> None:
-    """Copy what another trial needs to go on from here: the last checkpoint and the best retriever so far."""
+    """Copy what another trial needs to continue from here: the last checkpoint and the best retriever so far."""
     target.mkdir(parents=True, exist_ok=True)
     (target / NAME_FILE).write_text(trial.trial_id)
     if with_weights:
@@ -51,26 +61,38 @@ def saved_by(source: Path) -> str:
 
 
 def inherit(trial: TrialFolder, source: Path, settings: Mapping[str, Any], donor: str, experiment: Experiment) -> None:
-    """Make what `save_for_others` left in `source` the trial's own, to go on with the given settings.
+    """Make what `save_for_others` left in `source` the trial's own, to be trained with the given settings.
 
-    The trial's recorded epochs become the donor's: they are those of the weights that it now has.
+    The trial's recorded epochs become the donor's: they are those of the weights that it now has. A kill leaves the trial as
+    it was, or as the heir.
     """
     state = load_checkpoint(source / LAST)
     before = json.loads(state["experiment"])
     changed = override(experiment, settings)
     _rescale(state, before, changed)
     state["experiment"] = deciding_settings(changed)
-    history = state["progress"]["history"]
-    if (source / BEST).is_dir():
-        shutil.rmtree(_here(trial) / BEST, ignore_errors=True)
-        shutil.copytree(source / BEST, _here(trial) / BEST)
-    earlier = perturbations(trial)
-    rows = [{**row, "time": time.time()} for row in history]
-    write_text(trial.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    now = time.time()
     change = {"epoch": state["progress"]["epoch"], "from": donor, "settings": dict(settings)}
-    write_json(trial.folder / PERTURBED_FILE, [*earlier, change])
-    # Last: until it is there the trial goes on from its own weights.
-    save_checkpoint(_here(trial) / LAST, state)
+    with whole_folder(_here(trial) / TAKEOVER, is_synced=True) as aside:
+        save_checkpoint(aside / LAST, state)
+        if (source / BEST).is_dir():
+            shutil.copytree(source / BEST, aside / BEST)
+        write_lines(aside / METRICS_FILE, [{**row, "time": now} for row in state["progress"]["history"]])
+        write_json(aside / PERTURBED_FILE, {"changes": [*perturbations(trial), change]})
+    complete_take_over(trial)
+
+
+def complete_take_over(trial: TrialFolder) -> None:
+    """Put the files of a decided take-over in the place of the trial's own; does nothing if there is none."""
+    if not isinstance(trial.folder, Path) or not (trial.folder / TAKEOVER).is_dir():
+        return
+    for found in sorted((trial.folder / TAKEOVER).iterdir()):
+        own = trial.folder / found.name
+        if own.is_dir():
+            remove_folder(own)
+        os.replace(found, own)
+    sync_folder(trial.folder)
+    remove_folder(trial.folder / TAKEOVER)
 
 
 def _here(trial: TrialFolder) -> Path:
@@ -80,12 +102,13 @@ def _here(trial: TrialFolder) -> Path:
 
 def _rescale(state: dict[str, Any], before: Mapping[str, Any], after: Experiment) -> None:
     """Optimiser and schedule as they would be with the new rate and decay; each group keeps its own factor."""
-    rate = after.train.learning_rate / before["train.learning_rate"]
+    rate = after.learning_rate / stored_experiment(before).learning_rate
     decay = after.train.weight_decay / before["train.weight_decay"] if before["train.weight_decay"] else 1.0
     for group in state["optimizer"]["param_groups"]:
         group["lr"] *= rate
         group["initial_lr"] *= rate
         group["weight_decay"] *= decay
     schedule = state["scheduler"]
-    schedule["base_lrs"] = [rate * value for value in schedule["base_lrs"]]
-    schedule["_last_lr"] = [rate * value for value in schedule["_last_lr"]]
+    for part in (schedule, *schedule.get("_schedulers", ())):
+        for name in part.keys() & {"base_lrs", "_last_lr"}:
+            part[name] = [rate * value for value in part[name]]

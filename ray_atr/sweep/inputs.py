@@ -1,16 +1,16 @@
-"""What a sweep was run on and by: recorded in its run folder, and compared when it goes on."""
+"""What a sweep was run on and by: recorded in its run folder, and compared when it resumes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ray_atr.run_folder import RunFolder, write_json
-from ray_atr.training.prepare import Prepared
+from ray_atr.run_folder import RunFolder
+from ray_atr.training.inputs import Prepared
 
 
 def record_data(run: RunFolder, prepared: Sequence[Prepared]) -> None:
-    """Note names and manifest hashes of the data sets in sweep.json; ValueError where one is not what it was before."""
+    """Note names and manifest hashes of the data sets in sweep.json; ValueError if one is not what it was before."""
     info = run.info
     kept = hashes_of(info)
     found = {one.data.rstrip("/").rsplit("/", 1)[-1]: one.data_hash for one in prepared}
@@ -23,7 +23,9 @@ def record_data(run: RunFolder, prepared: Sequence[Prepared]) -> None:
     if found.items() <= kept.items():
         return
     data = {**kept, **found}
-    write_json(run.path / "sweep.json", {**info, "data": {"name": ", ".join(data), "hash": ", ".join(data.values())}})
+    sets = sorted({one.data_name for one in prepared if one.data_name} | set(sets_of(info)))
+    noted = {"name": ", ".join(data), "hash": ", ".join(data.values()), "set": ", ".join(sets)}
+    run.update_info(data=noted)
 
 
 def hashes_of(info: Mapping[str, Any]) -> dict[str, str]:
@@ -33,7 +35,12 @@ def hashes_of(info: Mapping[str, Any]) -> dict[str, str]:
     return {name: digest for name, digest in zip(names, hashes, strict=True) if name}
 
 
+def sets_of(info: Mapping[str, Any]) -> list[str]:
+    """What the data sets of a sweep.json call themselves in their manifests; none for a run of before that was noted."""
+    return [name for name in (info.get("data") or {}).get("set", "").split(", ") if name]
+
+
 def differences_of_code(info: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
-    """In words, where the code that goes on with a sweep is not the code that started it."""
+    """In words, how the code that resumes a sweep differs from the code that started it."""
     kept = info.get("code") or {}
     return [f"{name} was {kept[name]}, is {now[name]}" for name in now if name in kept and kept[name] != now[name]]

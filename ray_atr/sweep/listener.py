@@ -13,7 +13,10 @@ class SweepListener:
     """Told of a sweep's events in the driver; trackers and progress displays derive from it."""
 
     def sweep_started(self, num_trials: int | None, num_ended: int) -> None:
-        """How many trials the sweep has (None: it goes on until its time is over), and how many of them had ended before."""
+        """How many trials the sweep has (None: it continues until its time is over), and how many of them had ended before."""
+
+    def inputs_ready(self, seconds: Mapping[str, float]) -> None:
+        """Ray runs, and the data of every point known beforehand is there: the seconds that each took."""
 
     def trial_changed(self, trial: TrialFolder) -> None:
         """What each of the events below does where it does nothing of its own. The run folder holds what happened."""
@@ -45,4 +48,6 @@ class SweepResult:
     stopped: list[str]
     """Ended early by a scheduler."""
     is_out_of_time: bool = False
-    """Whether `hours` ended it; what is unfinished then goes on with more."""
+    """Whether `hours` ended it; what is unfinished can then be given more."""
+    common_failure: str | None = None
+    """The one reason for which every trial failed, which ended it."""

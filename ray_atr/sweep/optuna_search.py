@@ -3,88 +3,152 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ray_atr.run_folder import FAILED, FINISHED, STOPPED
-from ray_atr.space import Dimension, Grid, LogUniform, Point, QUniform, RandInt, Space, point_key
-from ray_atr.sweep.plan import Goal
-from ray_atr.sweep.search import Known, RandomSearch
+from ray_atr.space import Dimension, Grid, LogUniform, Point, QUniform, RandInt
+from ray_atr.sweep.search import History, Known, RandomSearch, SpaceSearch
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
-    from optuna.trial import FrozenTrial, Trial
+    from optuna.trial import Trial, TrialState
 
 STARTUP_POINTS = 5
 """Points drawn at random before the estimator has something to go by."""
+STUDY = "points"
 ATTEMPTS = 10
 """Proposals that repeat a known point before one is drawn at random instead."""
 
 
 @dataclass(frozen=True)
-class OptunaSearch:
+class OptunaSearch(SpaceSearch):
     """What TPE expects most of, given every point so far; a search of its own for each point of the grid dimensions.
 
     Points that are running count as unpromising for the time being (Optuna's constant liar), so that points at work together
-    differ. The study is told everything anew for each proposal: it is no other after a resume.
+    differ. Each proposal draws with numbers of its own from a study that is kept up with the history: it is the same whether
+    the study was kept since the first point or made from a run folder.
     """
 
-    space: Space
-    goals: tuple[Goal, ...]
-    seed: int = 0
-    earlier: tuple[Known, ...] = ()
-    """Points of another sweep, known from the start."""
     name: ClassVar[str] = "optuna"
     is_adaptive: ClassVar[bool] = True
 
-    def propose(self, number: int, known: Sequence[Known]) -> Point | None:
-        given = {point_key(one.point) for one in known}
+    def proposals(self, history: History) -> Iterator[Point]:
         cells = self.space.cells()
-        cell = cells[number % len(cells)]
-        told = [one for one in (*self.earlier, *known) if _is_in(one.point, cell)]
-        for attempt in range(ATTEMPTS):
-            point = self._ask(cell, told, f"{self.seed}/{number}/{attempt}")
-            if point_key(point) not in given:
-                return point
-        return RandomSearch(self.space, self.seed).propose(number, known)
+        studies = [_Study(self, cell, history) for cell in cells]
+        at_random = RandomSearch(self.space, seed=self.seed)
+        while True:
+            study = studies[len(history) % len(cells)]
+            study.keep_up()
+            point = self._unknown(study, history) or at_random.draw(history, cells)
+            if point is None:
+                return
+            yield point
 
-    def _ask(self, cell: Point, told: Sequence[Known], seed: str) -> Point:
+    def _unknown(self, study: _Study, history: History) -> Point | None:
+        """The first proposal that is not in the history; None if `ATTEMPTS` of them are."""
+        for attempt in range(ATTEMPTS):
+            point = study.propose(zlib.crc32(f"{self.seed}/{len(history)}/{attempt}".encode()))
+            if point not in history:
+                return point
+        return None
+
+
+class _Study:
+    """Optuna's study of the points of one cell: told once of each point, and again when it has ended."""
+
+    def __init__(self, search: OptunaSearch, cell: Point, history: History) -> None:
         import optuna
+        from optuna.storages import InMemoryStorage
+        from optuna.study import StudyDirection
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        study = optuna.create_study(
-            directions=["maximize" if goal.is_maximised else "minimize" for goal in self.goals],
-            sampler=optuna.samplers.TPESampler(
-                seed=zlib.crc32(seed.encode()), n_startup_trials=STARTUP_POINTS, constant_liar=True
-            ),
-        )
-        study.add_trials(list(self._frozen(told, cell)))
+        self.space, self.cell, self.history = search.space, cell, history
+        self.storage = InMemoryStorage()
+        directions = [
+            StudyDirection.MAXIMIZE if goal.is_maximised else StudyDirection.MINIMIZE for goal in search.goals
+        ]
+        self.study_id = self.storage.create_new_study(directions, STUDY)
+        self.num_read = 0
+        self.open: dict[int, int] = {}
+        """Place in the history -> trial of the study, of what had not ended when last looked at."""
+        for one in search.earlier:
+            if _is_in(one.point, cell):
+                self._tell(one)
+
+    def keep_up(self) -> None:
+        """Tell the study what the history has learnt since the last time."""
+        known = self.history.known
+        for place, trial in list(self.open.items()):
+            if _state(known[place]).is_finished():
+                self._end(trial, known[place])
+                del self.open[place]
+        for place in range(self.num_read, len(known)):
+            if _is_in(known[place].point, self.cell):
+                trial = self._tell(known[place])
+                if not _state(known[place]).is_finished():
+                    self.open[place] = trial
+        self.num_read = len(known)
+
+    def propose(self, seed: int) -> Point:
+        """The estimator's proposal by the random numbers of a seed."""
+        import optuna
+
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_POINTS, constant_liar=True)
+        # Optuna keeps a list of trials with the object of a study: a new object sees those that were told since.
+        study = optuna.load_study(study_name=STUDY, storage=self.storage, sampler=sampler)
         trial = study.ask()
 
         def choose(path: str) -> Any:
-            if path in cell:
-                return cell[path]
+            if path in self.cell:
+                return self.cell[path]
             return _suggested(trial, path, self.space.dimensions[path])
 
-        return self.space.build(choose)
+        point = self.space.build(choose)
+        # The history tells of the point if it is given out. The estimator passes over what failed.
+        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        return point
 
-    def _frozen(self, told: Sequence[Known], cell: Point) -> Iterator[FrozenTrial]:
+    def _tell(self, one: Known) -> int:
+        """A further trial of the study."""
         from optuna.trial import TrialState, create_trial
 
-        states = {FINISHED: TrialState.COMPLETE, STOPPED: TrialState.PRUNED, FAILED: TrialState.FAIL}
-        for one in told:
-            searched = {path: value for path, value in one.point.items() if path not in cell}
-            state = states.get(one.status, TrialState.RUNNING)
-            is_pruned = state is TrialState.PRUNED
-            yield create_trial(
-                state=state,
-                params={path: _encoded(self.space.dimensions[path], value) for path, value in searched.items()},
-                distributions={path: _distribution(self.space.dimensions[path]) for path in searched},
-                values=list(one.scores) if state is TrialState.COMPLETE else None,
-                # Optuna ranks pruned trials by how far they came, then by what they had reached there.
-                intermediate_values={one.epochs: one.scores[0]} if is_pruned and one.scores else None,
-            )
+        state = _state(one)
+        searched = {path: value for path, value in one.point.items() if path not in self.cell}
+        dimensions = self.space.dimensions
+        frozen = create_trial(
+            state=state,
+            params={path: _encoded(dimensions[path], value) for path, value in searched.items()},
+            distributions={path: _distribution(dimensions[path]) for path in searched},
+            values=list(one.scores) if state is TrialState.COMPLETE else None,
+            intermediate_values=_reached(one),
+        )
+        return self.storage.create_new_trial(self.study_id, frozen)
+
+    def _end(self, trial: int, one: Known) -> None:
+        """What became of a trial that the study was told of as running."""
+        from optuna.trial import TrialState
+
+        for epoch, value in (_reached(one) or {}).items():
+            self.storage.set_trial_intermediate_value(trial, epoch, value)
+        state = _state(one)
+        self.storage.set_trial_state_values(trial, state, one.scores if state is TrialState.COMPLETE else None)
+
+
+def _state(one: Known) -> TrialState:
+    from optuna.trial import TrialState
+
+    states = {FINISHED: TrialState.COMPLETE, STOPPED: TrialState.PRUNED, FAILED: TrialState.FAIL}
+    return states.get(one.status, TrialState.RUNNING)
+
+
+def _reached(one: Known) -> dict[int, float] | None:
+    """Epoch and score of a stopped point: Optuna ranks pruned trials by how far they came, then by what they had there.
+
+    Nothing for several goals, by which Optuna does not rank them.
+    """
+    return {one.epochs: one.scores[0]} if one.status == STOPPED and len(one.scores) == 1 else None
 
 
 def _is_in(point: Point, cell: Point) -> bool:
@@ -117,6 +181,7 @@ def _suggested(trial: Trial, path: str, dimension: Dimension) -> Any:
 
 
 def _encoded(dimension: Dimension, value: Any) -> Any:
+    """Optuna's value for a dimension's own."""
     if isinstance(dimension, Grid):
         return dimension.values.index(value)
     if isinstance(dimension, QUniform):

@@ -1,6 +1,6 @@
 """How many trials of a size a cluster holds at once, and the refusal of one that it never can.
 
-A trial's processes are its workers and the encoders of its knowledge base. A process lies on one node, a trial on one or several:
+A trial's processes are its workers and the encoders of its knowledge base. A process runs on one node, a trial on one or several:
 `--scaling.workers 1 --scaling.gpus_per_worker 1` runs as many one-GPU trials as there are GPUs, `--scaling.workers 16
 --scaling.gpus_per_worker 1` one trial on sixteen of them.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ray_atr.experiment import Experiment
-from ray_atr.objectives.knowledge.based import Based
+from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.settings import refuse
 
 Resources = Mapping[str, float]
@@ -21,12 +21,12 @@ MOST = 1000
 TOLERANCE = 1e-9
 
 
-def processes_of(experiment: Experiment) -> list[Resources]:
-    """What each process of a trial keeps busy."""
+def processes_of(experiment: Experiment, *, fewest: bool = False) -> list[Resources]:
+    """What each process of a trial keeps busy; with `fewest`, of one that has the least workers that it can do with."""
     scaling = experiment.scaling
     processes: list[Resources] = [{"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker}]
-    processes *= max(scaling.workers, 1)
-    if isinstance(experiment.objective.knowledge, Based):
+    processes *= max(scaling.fewest_workers if fewest else scaling.most_workers, 1)
+    if isinstance(experiment.objective.knowledge, KnowledgeBaseObjective):
         encoder: Resources = {"CPU": scaling.cpus_per_encoder, "GPU": scaling.gpus_per_encoder}
         processes += [encoder] * max(scaling.encoders, 1)
     return processes
@@ -42,7 +42,7 @@ def num_trials_that_fit(processes: Sequence[Resources], nodes: Sequence[Resource
 
 
 def concurrent_trials(experiments: Sequence[Experiment], limit: int | None = None) -> int:
-    """How many of these trials run at once, any of them beside any others. ValueError for one that the cluster cannot hold.
+    """How many of these trials run at once, in any combination. ValueError for one that the cluster cannot hold.
 
     On a cluster that grows by itself, what it may grow to counts.
     """
@@ -55,10 +55,11 @@ def concurrent_trials(experiments: Sequence[Experiment], limit: int | None = Non
         if key in checked:
             continue
         checked.add(key)
-        fitting = num_trials_that_fit(processes, nodes)
-        if fitting == 0:
-            raise _impossible(experiment, processes, nodes)
-        slots = min(slots, fitting)
+        least = processes_of(experiment, fewest=True)
+        if num_trials_that_fit(least, nodes) == 0:
+            raise _impossible(experiment, least, nodes)
+        # A trial that can do with fewer workers takes what there is.
+        slots = min(slots, max(1, num_trials_that_fit(processes, nodes)))
     return max(1, min(slots, limit or slots))
 
 
@@ -104,7 +105,7 @@ def _place(process: Resources, nodes: Sequence[_Devices]) -> bool:
 
 
 def _impossible(experiment: Experiment, processes: Sequence[Resources], nodes: Sequence[Resources]) -> ValueError:
-    workers = max(experiment.scaling.workers, 1)
+    workers = max(experiment.scaling.fewest_workers, 1)
     has = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
     for name, path in (("GPU", "scaling.gpus_per_worker"), ("CPU", "scaling.cpus_per_worker")):
         asked = sum(process[name] for process in processes)

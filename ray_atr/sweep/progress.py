@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ray_atr.metrics.epoch_report import EpochReport
+from ray_atr.metrics.metric import TRAINED, Metric
 from ray_atr.run_folder import TrialFolder
 from ray_atr.sweep.listener import SweepListener
-from ray_atr.training.prepare import Say
+from ray_atr.training.inputs import Say
 
 
 @dataclass
@@ -23,6 +25,12 @@ class ConsoleProgress(SweepListener):
     started: float = field(default_factory=time.monotonic)
     epochs_ended: int = 0
     numbers: dict[str, int] = field(default_factory=dict)
+    marks: dict[str, float] = field(default_factory=dict)
+    """When a running trial started or ended its last epoch."""
+    first_epochs: dict[str, float] = field(default_factory=dict)
+    """Seconds from a trial's start to the end of its first epoch: its start-up and an epoch."""
+    epochs: list[float] = field(default_factory=list)
+    """Seconds of the epochs after a trial's first one."""
 
     def sweep_started(self, num_trials: int | None, num_ended: int) -> None:
         self.num_trials, self.num_ended_before = num_trials, num_ended
@@ -30,18 +38,19 @@ class ConsoleProgress(SweepListener):
 
     def trial_started(self, trial: TrialFolder) -> None:
         self._number(trial)
+        self.marks[trial.trial_id] = time.monotonic()
 
     def epoch_ended(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
         self.epochs_ended += 1
+        self._time_epoch(trial.trial_id)
+        report = EpochReport(metrics)
+        measured = report.validation
         recall = [
-            f"{direction} R@1 {100 * metrics[key]:.1f}%"
-            for direction, key in (
-                ("text>audio", "text_to_audio/eng/recall_at_1"),
-                ("audio>text", "audio_to_text/eng/recall_at_1"),
-            )
-            if key in metrics
+            f"{words} R@1 {100 * measured[metric]:.1f}%"
+            for words, direction in (("validation text>audio", "text_to_audio"), ("audio>text", "audio_to_text"))
+            if (metric := Metric(direction, TRAINED, "recall_at_1")) in measured
         ]
-        loss = metrics.get("train/loss")
+        loss = report.group("train").get("loss")
         words = [
             self._head(trial),
             f"epoch {metrics['epoch']}/{self.epochs_per_trial}",
@@ -52,14 +61,17 @@ class ConsoleProgress(SweepListener):
         self.say("  ".join(words))
 
     def trial_finished(self, trial: TrialFolder) -> None:
+        self.marks.pop(trial.trial_id, None)
         self.say(f"{self._head(trial)}  finished")
 
     def trial_stopped(self, trial: TrialFolder) -> None:
+        self.marks.pop(trial.trial_id, None)
         # The epochs that it was spared are no longer to come.
         self.epochs_ended += max(self.epochs_per_trial - len(trial.epochs()), 0)
         self.say(f"{self._head(trial)}  stopped early, after {len(trial.epochs())} epochs")
 
     def trial_failed(self, trial: TrialFolder, error: str) -> None:
+        self.marks.pop(trial.trial_id, None)
         self.say(f"{self._head(trial)}  FAILED: {error}")
 
     def _head(self, trial: TrialFolder) -> str:
@@ -73,9 +85,34 @@ class ConsoleProgress(SweepListener):
         gone = time.monotonic() - self.started
         if self.num_trials is None:
             return f"{_minutes(gone)} gone"
-        total = (self.num_trials - self.num_ended_before) * self.epochs_per_trial
-        left = gone / max(self.epochs_ended, 1) * max(total - self.epochs_ended, 0)
-        return f"{_minutes(gone)} gone, about {_minutes(left)} left"
+        left = self._seconds_left()
+        return f"{_minutes(gone)} gone" + ("" if left is None else f", about {_minutes(left)} left")
+
+    def _time_epoch(self, trial_id: str) -> None:
+        now = time.monotonic()
+        begun = self.marks.get(trial_id)
+        self.marks[trial_id] = now
+        if begun is None:
+            return
+        if trial_id in self.first_epochs:
+            self.epochs.append(now - begun)
+        else:
+            self.first_epochs[trial_id] = now - begun
+
+    def _seconds_left(self) -> float | None:
+        """Of the epochs and start-ups that are to come, as many at a time as run now; None until an epoch was timed.
+
+        The start of Ray and of the first trials is no measure of it: a trial of seconds waits longer for them than it trains.
+        """
+        epochs = self.epochs or ([] if self.epochs_per_trial > 1 else list(self.first_epochs.values()))
+        if not epochs or self.num_trials is None:
+            return None
+        epoch = sum(epochs) / len(epochs)
+        start_up = max(min(self.first_epochs.values()) - epoch, 0) if self.first_epochs else 0
+        trials = self.num_trials - self.num_ended_before
+        epochs_left = max(trials * self.epochs_per_trial - self.epochs_ended, 0)
+        starts_left = max(trials - len(self.numbers), 0)
+        return (epochs_left * epoch + starts_left * start_up) / max(len(self.marks), 1)
 
 
 def _minutes(seconds: float) -> str:

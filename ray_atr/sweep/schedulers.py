@@ -1,4 +1,4 @@
-"""Ray Tune's schedulers over a run folder's trials: who is stopped early, and who goes on from another's weights."""
+"""Ray Tune's schedulers over a run folder's trials: who is stopped early, and who continues from another's weights."""
 
 from __future__ import annotations
 
@@ -8,32 +8,25 @@ from types import SimpleNamespace
 from typing import Any
 
 from ray_atr.experiment import Experiment
+from ray_atr.override import describe
 from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.settings import nearest, refuse
 from ray_atr.space import Dimension, Grid, LogUniform, Space
 from ray_atr.storage import Location, is_local
+from ray_atr.sweep.goal import Goal
 from ray_atr.sweep.inheritance import perturbed_settings
-from ray_atr.sweep.plan import Goal, Plan
+from ray_atr.sweep.sweep_plan import SweepPlan
 
 SCHEDULERS = ("none", "asha", "hyperband", "pbt")
 PAUSING = ("hyperband", "pbt")
-"""Schedulers that hold trials in the middle and let others go on."""
+"""Schedulers that hold trials part-way and let others continue."""
 REDUCTION_FACTOR = 3
-"""ASHA and HyperBand let about one trial in this many go on from each rung."""
+"""ASHA and HyperBand let about one trial in this many continue from each rung."""
 PERTURBATIONS = 5
 """Times that population-based training compares its trials in the course of their epochs."""
-CHANGEABLE = (
-    "train.learning_rate",
-    "train.weight_decay",
-    "train.clip_norm",
-    "objective.pair.epsilon",
-    "objective.pair.margin",
-    "objective.pair.transport_mass",
-)
-"""Settings that a trial can change between two epochs: they are no part of its weights, data or schedule."""
 
 
-def check_scheduler(plan: Plan, experiment: Experiment, run_path: Location) -> None:
+def check_scheduler(plan: SweepPlan, experiment: Experiment, run_path: Location) -> None:
     """ValueError for a scheduler that this plan cannot have, before anything is started."""
     if plan.scheduler not in SCHEDULERS:
         raise refuse(
@@ -65,15 +58,21 @@ def check_scheduler(plan: Plan, experiment: Experiment, run_path: Location) -> N
 
 def check_perturbed(space: Space) -> None:
     """ValueError for a space with a setting that population-based training cannot change in a running trial."""
+    changeable = list(dict.fromkeys(path for tree in space.trees for path in changeable_paths(tree)))
     for path, dimension in space.dimensions.items():
-        if path not in CHANGEABLE:
-            allowed = f"--scheduler pbt only for what can change in a running trial: {', '.join(CHANGEABLE)}"
+        if path not in changeable:
+            allowed = f"--scheduler pbt only for what can change in a running trial: {', '.join(changeable)}"
             raise refuse(path, str(dimension), allowed)
         if path == "train.weight_decay" and not min(dimension.probes) > 0:
             raise refuse(path, str(dimension), "values above 0 with --scheduler pbt, which scales the optimiser's own")
 
 
-def make_scheduler(plan: Plan, epochs: int, run: RunFolder, recorded: Sequence[TrialFolder]) -> Any:
+def changeable_paths(tree: Any) -> list[str]:
+    """Settings of a tree that a trial can change between two epochs: no part of its weights, data or schedule."""
+    return [entry.path for entry in describe(tree) if entry.is_changeable]
+
+
+def make_scheduler(plan: SweepPlan, epochs: int, run: RunFolder, recorded: Sequence[TrialFolder]) -> Any:
     """Tune's scheduler of the plan, told what the recorded trials have reported already; None for none."""
     if plan.scheduler == "none":
         return None
@@ -83,7 +82,9 @@ def make_scheduler(plan: Plan, epochs: int, run: RunFolder, recorded: Sequence[T
         return _asha(common, epochs, goal, recorded)
     if plan.scheduler == "hyperband":
         return _hyperband(common, epochs)
-    return _population(common, epochs, plan.search.space, run)  # type: ignore[attr-defined]
+    if plan.space is None:
+        raise refuse("--scheduler", plan.scheduler, "only with a space: it changes the settings of one")
+    return _population(common, epochs, plan.space, run)
 
 
 def _asha(common: dict[str, Any], epochs: int, goal: Goal, recorded: Sequence[TrialFolder]) -> Any:

@@ -1,17 +1,19 @@
 """What decides which point a sweep runs next: a given list, random draws, or (optuna_search.py) what earlier points reached.
 
-A search has no state. It is asked for the point of a number, given the points before and what is known of each, so that going
-on with a sweep, from its run folder, is the same as never having stopped.
+What a search proposes depends on nothing but the points before and what is known of each, so that going on with a sweep, from
+its run folder, is the same as never having stopped.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from ray_atr.space import Point, Space, point_key
+from ray_atr.sweep.goal import Goal
 
 ATTEMPTS = 100
 """Draws after which a space that only gives points that are there already counts as exhausted."""
@@ -30,15 +32,25 @@ class Known:
     """How many a stopped point reached."""
 
 
-class Search(Protocol):
-    """Proposes points."""
+class History:
+    """The points that were given out, in their order, with what is known of each; a point is added once and never removed."""
 
-    name: ClassVar[str]
-    is_adaptive: ClassVar[bool]
-    """Whether what it proposes depends on what earlier points reached."""
+    def __init__(self, known: Iterable[Known] = ()) -> None:
+        self.known: list[Known] = []
+        self._keys: set[str] = set()
+        for one in known:
+            self.add(one)
 
-    def propose(self, number: int, known: Sequence[Known]) -> Point | None:
-        """The point of this number (from 0 on), unlike those known; None where there is none left."""
+    def __len__(self) -> int:
+        return len(self.known)
+
+    def __contains__(self, point: Mapping[str, Any]) -> bool:
+        return point_key(point) in self._keys
+
+    def add(self, known: Known) -> None:
+        """A further point."""
+        self.known.append(known)
+        self._keys.add(point_key(known.point))
 
 
 @dataclass(frozen=True)
@@ -49,46 +61,75 @@ class FixedPoints:
     name: ClassVar[str] = "points"
     is_adaptive: ClassVar[bool] = False
 
-    def propose(self, number: int, known: Sequence[Known]) -> Point | None:
-        return _first_new(self.points, known)
+    def proposals(self, history: History) -> Iterator[Point]:
+        return _new(self.points, history)
 
 
 @dataclass(frozen=True)
-class GridSearch:
-    """Every point of a space of grids and choices. ValueError for a range."""
+class SpaceSearch(ABC):
+    """A search of a space; one more is a class with `proposals` and a line in `ray_atr.sweep.SEARCHES`."""
 
     space: Space
-    name: ClassVar[str] = "grid"
+    goals: tuple[Goal, ...] = ()
+    """What an adaptive search looks for."""
+    seed: int = 0
+    """Of its draws; a search that draws nothing has no use for it."""
+    earlier: tuple[Known, ...] = ()
+    """Points of another sweep, known from the start; an adaptive search learns from them."""
+    name: ClassVar[str]
     is_adaptive: ClassVar[bool] = False
+    is_finite: ClassVar[bool] = False
+    """Whether it ends by itself, so that it needs no number of points and no time."""
+
+    @abstractmethod
+    def proposals(self, history: History) -> Iterator[Point]:
+        """Points that the history does not hold, until none is left.
+
+        Each is asked for when the one before is in the history, which by then may also know more of the earlier ones.
+        """
+
+
+@dataclass(frozen=True)
+class GridSearch(SpaceSearch):
+    """Every point of a space of grids and choices. ValueError for a range."""
+
+    name: ClassVar[str] = "grid"
+    is_finite: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self.space.require_grid()
 
-    def propose(self, number: int, known: Sequence[Known]) -> Point | None:
-        return _first_new(self.space.grid(), known)
+    def proposals(self, history: History) -> Iterator[Point]:
+        return _new(self.space.grid(), history)
 
 
 @dataclass(frozen=True)
-class RandomSearch:
+class RandomSearch(SpaceSearch):
     """Independent draws; the grid dimensions' points in turn, so that each gets its share of the draws."""
 
-    space: Space
-    seed: int = 0
     name: ClassVar[str] = "random"
-    is_adaptive: ClassVar[bool] = False
 
-    def propose(self, number: int, known: Sequence[Known]) -> Point | None:
-        given = {point_key(one.point) for one in known}
+    def proposals(self, history: History) -> Iterator[Point]:
         cells = self.space.cells()
+        while (point := self.draw(history, cells)) is not None:
+            yield point
+
+    def draw(self, history: History, cells: Sequence[Point]) -> Point | None:
+        """A point that is not in the history; None if `ATTEMPTS` draws are."""
+        number = len(history)
         for attempt in range(ATTEMPTS):
             # A cell that has no further points is passed over for the next.
             cell = cells[(number + attempt) % len(cells)]
             point = self.space.draw(random.Random(f"{self.seed}/{number}/{attempt}"), cell)
-            if point_key(point) not in given:
+            if point not in history:
                 return point
         return None
 
 
-def _first_new(points: Iterable[Mapping[str, Any]], known: Sequence[Known]) -> Point | None:
-    given = {point_key(one.point) for one in known}
-    return next((dict(point) for point in points if point_key(point) not in given), None)
+Search = FixedPoints | SpaceSearch
+"""What proposes points."""
+
+
+def _new(points: Iterable[Mapping[str, Any]], history: History) -> Iterator[Point]:
+    """Those of the points that are not in the history when their turn comes."""
+    return (dict(point) for point in points if point not in history)

@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ray_atr.experiment import Experiment
+from ray_atr.experiment import Experiment, resolved
 from ray_atr.override import override
 from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.storage import is_there
-from ray_atr.sweep.inheritance import inherit, perturbed_settings, save_for_others, saved_by
+from ray_atr.sweep.inheritance import complete_take_over, inherit, perturbed_settings, save_for_others, saved_by
 from ray_atr.sweep.schedulers import PAUSING
 from ray_atr.training.packing import packed
-from ray_atr.training.run import ERROR_FILE, TrialError, run_trial
+from ray_atr.training.ray_train import ERROR_FILE, TrialError, run_trial
 
 
 def run_in_tune(config: dict[str, Any], run: str, home: str, scheduler: str, shown: Sequence[str] = ()) -> None:
-    """Train the trial `config["trial_id"]` of a run folder to its end, reporting to Tune. TrialError where it cannot go on.
+    """Train the trial `config["trial_id"]` of a run folder to its end, reporting to Tune. TrialError if it cannot continue.
 
     `shown` are the metrics that the scheduler compares.
     """
@@ -28,6 +28,7 @@ def run_in_tune(config: dict[str, Any], run: str, home: str, scheduler: str, sho
     trial = folder.trial(config["trial_id"])
     error = trial.folder / ERROR_FILE
     error.unlink(missing_ok=True)
+    complete_take_over(trial)
     if scheduler == "pbt":
         _take_over(config, folder, trial)
     experiment = experiment_of(folder, trial)
@@ -40,7 +41,7 @@ def run_in_tune(config: dict[str, Any], run: str, home: str, scheduler: str, sho
 
 def experiment_of(folder: RunFolder, trial: TrialFolder) -> Experiment:
     """A trial's experiment: the run's, with what the trial varies, and what was changed since it started."""
-    return override(folder.experiment, {**trial.describe()["overrides"], **perturbed_settings(trial)})
+    return resolved(override(folder.experiment, {**trial.describe()["overrides"], **perturbed_settings(trial)}))
 
 
 def _report(shown: Sequence[str]) -> Any:

@@ -1,4 +1,4 @@
-"""What an earlier sweep found, as far as it lies in a space."""
+"""What an earlier sweep found, as far as it is in a space."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ray_atr.override import flatten, override
 from ray_atr.run_folder import FINISHED, RunFolder
 from ray_atr.space import Point, Space, point_key
-from ray_atr.sweep.agenda import status_of
-from ray_atr.sweep.plan import Goal
+from ray_atr.sweep.goal import Goal
 from ray_atr.sweep.search import Known
+from ray_atr.sweep.trial_queue import status_of
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Earlier:
 
 
 def read_earlier(run: RunFolder, space: Space, goals: Sequence[Goal]) -> Earlier:
-    """The finished points of a run folder that lie in the space, with the mean of their trials' scores.
+    """The finished points of a run folder that are in the space, with the mean of their trials' scores.
 
-    A setting that the earlier sweep did not vary has the value it had there. ValueError where a trial lacks a goal's metric.
+    A setting that the earlier sweep did not vary has the value it had there. ValueError if a trial lacks a goal's metric.
     """
     scores: dict[str, list[list[float]]] = {}
     points: dict[str, Point] = {}

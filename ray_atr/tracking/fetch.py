@@ -7,21 +7,23 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ray_atr.experiment import Experiment
+from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.override import flatten, override
+from ray_atr.redaction import redact
 from ray_atr.run_folder import (
     FAILED,
     FINISHED,
+    METRICS_FILE,
     PENDING,
     RUNNING,
     STOPPED,
-    evaluation_metrics,
     train_seconds,
     trial_name,
     write_json,
 )
 from ray_atr.settings import nearest
-from ray_atr.storage import Location, is_there, make_folder, write_text
-from ray_atr.tracking.names import COMMAND_TAG, OVERRIDES_TAG, STOPPED_TAG, SWEEP_TAG, TRIAL_TAG
+from ray_atr.storage import Location, is_there, make_folder, safe_name, write_lines
+from ray_atr.tracking.names import COMMAND_TAG, FORMAT_TAG, OVERRIDES_TAG, STOPPED_TAG, SWEEP_TAG, TRIAL_TAG
 from ray_atr.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -34,8 +36,8 @@ STATUS = {"FINISHED": FINISHED, "FAILED": FAILED, "RUNNING": RUNNING, "SCHEDULED
 def fetch_experiment(name: str, store: Store, out: Location) -> list[Location]:
     """Write each sweep of an MLflow experiment as a run folder under `out`; the folders, oldest first.
 
-    A folder that is there already is kept as it is. Checkpoints are not fetched. Raises ValueError where the store has no
-    such experiment, or no sweep in it; ConnectionError where it cannot be reached.
+    A folder that is there already is kept as it is. Checkpoints are not fetched. Raises ValueError if the store has no
+    such experiment, or no sweep in it; ConnectionError if it cannot be reached.
     """
     from mlflow.exceptions import MlflowException
 
@@ -44,14 +46,14 @@ def fetch_experiment(name: str, store: Store, out: Location) -> list[Location]:
         experiment = client.get_experiment_by_name(name)
         if experiment is None:
             names = [found.name for found in client.search_experiments()]
-            raise ValueError(f"{store.uri}: no experiment {name}; it has {', '.join(names)}{nearest(name, names)}")
+            raise ValueError(f"{store}: no experiment {name}; it has {', '.join(names)}{nearest(name, names)}")
         runs = _all_runs(client, experiment.experiment_id)
         parents = [run for run in runs if SWEEP_TAG in run.data.tags and TRIAL_TAG not in run.data.tags]
         if not parents:
-            raise ValueError(f"{store.uri}: experiment {name} holds no sweep of ray_atr")
+            raise ValueError(f"{store}: experiment {name} holds no sweep of ray_atr")
         return [_write(client, parent, runs, out) for parent in sorted(parents, key=lambda run: run.info.start_time)]
     except MlflowException as error:
-        raise ConnectionError(f"MLflow at {store.uri}: {' '.join(str(error).split())[:200]}") from error
+        raise ConnectionError(f"MLflow at {store}: {redact(' '.join(str(error).split()))[:200]}") from error
 
 
 def _all_runs(client: MlflowClient, experiment_id: str) -> list[Run]:
@@ -66,7 +68,7 @@ def _all_runs(client: MlflowClient, experiment_id: str) -> list[Run]:
 
 
 def _write(client: MlflowClient, parent: Run, runs: list[Run], out: Location) -> Location:
-    sweep_id = parent.data.tags[SWEEP_TAG]
+    sweep_id = safe_name(parent.data.tags[SWEEP_TAG], f"MLflow tag {SWEEP_TAG}")
     folder = out / sweep_id
     if is_there(folder / "sweep.json"):
         return folder
@@ -100,9 +102,9 @@ def _sweep_info(parent: Run, trials: list[Run]) -> dict[str, Any]:
 
 def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
     overrides = json.loads(run.data.tags[OVERRIDES_TAG])
-    trial_id = run.data.tags[TRIAL_TAG]
+    trial_id = safe_name(run.data.tags[TRIAL_TAG], f"MLflow tag {TRIAL_TAG}")
     trial = folder / "trials" / trial_id
-    rows: dict[int, dict[str, Any]] = {}
+    rows: dict[int, EpochReport] = {}
     final: dict[str, dict[str, float]] = {"best": {}, "test": {}}
     for name, latest in run.data.metrics.items():
         kind, _, rest = name.partition("/")
@@ -110,11 +112,11 @@ def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
             final[kind][rest] = latest
         elif name != "best_epoch":
             for point in client.get_metric_history(run.info.run_id, name):
-                row = rows.setdefault(point.step, {"epoch": point.step, "time": point.timestamp / 1000})
-                row[name] = point.value
+                row = rows.setdefault(point.step, EpochReport(epoch=point.step, time=point.timestamp / 1000))
+                row[name.removeprefix("validation/")] = point.value
     epochs = [rows[step] for step in sorted(rows)]
     make_folder(trial)
-    write_text(trial / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in epochs))
+    write_lines(trial / METRICS_FILE, epochs)
     if "best_epoch" in run.data.metrics:
         write_json(trial / "result.json", _result(run.data.metrics, final, epochs))
     write_json(
@@ -123,6 +125,7 @@ def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
             "trial_id": trial_id,
             "name": trial_name(overrides),
             "overrides": overrides,
+            **({"format": int(run.data.tags[FORMAT_TAG])} if FORMAT_TAG in run.data.tags else {}),
             "status": STOPPED if STOPPED_TAG in run.data.tags else STATUS[run.info.status],
             "error": run.data.tags.get("error"),
             "train_seconds": train_seconds(epochs),
@@ -131,15 +134,15 @@ def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
 
 
 def _result(
-    metrics: Mapping[str, float], final: Mapping[str, Mapping[str, float]], epochs: Sequence[Mapping[str, Any]]
+    metrics: Mapping[str, float], final: Mapping[str, Mapping[str, float]], epochs: Sequence[EpochReport]
 ) -> dict[str, Any]:
-    last = epochs[-1] if epochs else {}
+    last = epochs[-1] if epochs else EpochReport()
     return {
         "best_epoch": int(metrics["best_epoch"]),
         "val": dict(final["best"]),
-        "last": evaluation_metrics(last),
+        "last": last.validation,
         "test": dict(final["test"]),
-        "clean_share": last.get("train/clean_share"),
+        "clean_share": last.group("train").get("clean_share"),
         "train_seconds": train_seconds(epochs),
     }
 

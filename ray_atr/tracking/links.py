@@ -20,12 +20,17 @@ def comparison(experiment_id: str, run_ids: Sequence[str]) -> str:
 def charts(experiment_id: str, sweep_id: str, metric: str) -> str:
     """The sweep's trials without their parent, the best by a metric first, with a chart of each metric by epoch."""
     wanted = {
-        "searchFilter": f"tags.`{SWEEP_TAG}` = '{sweep_id}' AND tags.`{TRIAL_TAG}` != ''",
+        "searchFilter": f"tags.`{SWEEP_TAG}` = {quoted(sweep_id)} AND tags.`{TRIAL_TAG}` != ''",
         "orderByKey": f"metrics.`{metric}`",
         "orderByAsc": "false",
         "compareRunsMode": "CHART",
     }
     return f"#/experiments/{experiment_id}/runs?" + _query(wanted)
+
+
+def quoted(text: str) -> str:
+    """A text as MLflow's filters take it: they have no escapes, but two kinds of quotation marks."""
+    return f'"{text}"' if "'" in text else f"'{text}'"
 
 
 def _query(parts: dict[str, str]) -> str:

@@ -44,7 +44,7 @@ class RetrieverModel(PythonModel):
     """
 
     def load_context(self, context: Any) -> None:
-        """Load the weights that lie beside the model."""
+        """Load the weights that are stored with the model."""
         from ray_atr.models.retriever import Retriever
 
         self.retriever = Retriever.from_pretrained(context.artifacts["retriever"])
@@ -59,7 +59,7 @@ class RetrieverModel(PythonModel):
         ]
         if both:
             raise refuse(f"row {both[0]}", "text and audio, or neither", "either a text or the bytes of an audio file")
-        result = np.zeros((len(model_input), self.retriever.settings.embedding_width), dtype=np.float32)
+        result = np.zeros((len(model_input), self.retriever.vector_width), dtype=np.float32)
         of_text = [row for row, text in enumerate(texts) if text is not None]
         of_audio = [row for row, clip in enumerate(clips) if clip is not None]
         if of_text:
@@ -70,8 +70,8 @@ class RetrieverModel(PythonModel):
         return result
 
 
-def signature(embedding_width: int) -> ModelSignature:
-    """What the model takes and gives: optional columns text, language, audio; embeddings [N, D]."""
+def signature(width: int) -> ModelSignature:
+    """What the model takes and gives: optional columns text, language, audio; vectors [N, r]."""
     return ModelSignature(
         inputs=Schema(
             [
@@ -80,12 +80,12 @@ def signature(embedding_width: int) -> ModelSignature:
                 ColSpec(DataType.binary, "audio", required=False),
             ]
         ),
-        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, embedding_width))]),
+        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, width))]),
     )
 
 
 def best_trial(run: RunFolder) -> TrialFolder:
-    """The finished trial with the highest metric of `evaluation.select_by` on validation. ValueError where none has it."""
+    """The finished trial with the highest metric of `evaluation.select_by` on validation. ValueError if none has it."""
     metric = str(read_json(run.path / "experiment.json").get("evaluation.select_by", "text_to_audio/mean/recall_at_1"))
     values = {}
     for trial in run.trials():
@@ -105,7 +105,7 @@ def register_model(
 
     The trial is the best on validation unless named. With `name`, a new version of that registered model is made. What
     MLflow lacks of the run folder is sent first. Raises ValueError for an unknown trial or one without a saved retriever,
-    ConnectionError where MLflow is away.
+    ConnectionError if MLflow is away.
     """
     run = RunFolder.open(run_folder)
     trial = best_trial(run) if trial_id is None else _named(run, trial_id)
@@ -121,7 +121,7 @@ def register_model(
         run.path, experiment_name=experiment_name, store=store, sample_seconds=None, is_patient=True
     ).trial_run_id(trial.trial_id)
     if run_id is None:
-        raise ConnectionError(f"MLflow at {store.uri}: cannot be reached")
+        raise ConnectionError(f"MLflow at {store}: cannot be reached")
     mlflow.set_tracking_uri(store.uri)
     # They tell of each file they copy, and warn of pickles and missing examples, which mean nothing to who registers.
     for logger in ("mlflow.utils.uv_utils", "mlflow.utils.environment", "mlflow.pyfunc", "mlflow.store.model_registry"):
@@ -136,7 +136,7 @@ def register_model(
             artifacts={"retriever": str(weights)},
             code_paths=[str(Path(ray_atr.__file__).parent)],
             pip_requirements=[f"{package}=={importlib.metadata.version(package)}" for package in PACKAGES],
-            signature=signature(Retriever.from_pretrained(weights).settings.embedding_width),
+            signature=signature(Retriever.from_pretrained(weights).vector_width),
             registered_model_name=name,
         )
     return str(logged.model_uri)
@@ -150,7 +150,7 @@ def _named(run: RunFolder, trial_id: str) -> TrialFolder:
 
 
 def _column(frame: pd.DataFrame, name: str) -> list[Any]:
-    """A column's values with None for every kind of absence; all None where the column is missing."""
+    """A column's values with None for every kind of absence; all None if the column is missing."""
     if name not in frame:
         return [None] * len(frame)
     return [value if isinstance(value, str | bytes) and value else None for value in frame[name]]

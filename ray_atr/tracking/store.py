@@ -1,15 +1,17 @@
-"""Where MLflow keeps what is tracked: a server named by MLFLOW_TRACKING_URI, else one SQLite file beside the run folders."""
+"""Where MLflow keeps what is tracked: a server named by MLFLOW_TRACKING_URI, else one SQLite file next to the run folders."""
 
 from __future__ import annotations
 
 import logging
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
+from ray_atr.redaction import redact
 from ray_atr.runtime import home
 from ray_atr.storage import Location, locate
 
@@ -27,7 +29,7 @@ QUIET = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
-# A sweep must not stand still for a server that is away: by default MLflow's client tries for many minutes.
+# A sweep must not wait for a server that cannot be reached: by default MLflow's client tries for many minutes.
 BRIEF = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -39,10 +41,14 @@ PATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT"
 
 @dataclass(frozen=True)
 class Store:
-    """A tracking store: its URI, and where its artifacts lie if this process decides that (a server does so itself)."""
+    """A tracking store: its URI, and where its artifacts are stored if this process decides that (a server does so itself)."""
 
     uri: str
     artifacts: Path | None
+
+    def __str__(self) -> str:
+        """The URI as it may be shown, without a user or password."""
+        return redact(self.uri)
 
     @property
     def is_server(self) -> bool:
@@ -51,7 +57,7 @@ class Store:
     def connect(self, *, is_patient: bool = False) -> MlflowClient:
         """A client; makes and migrates the SQLite file first, one process at a time.
 
-        What the environment says of MLflow's patience with a server stands; else it is brief unless `is_patient`.
+        What the environment says of MLflow's patience with a server is kept; else it is brief unless `is_patient`.
         """
         for name, value in {**QUIET, **(PATIENT if is_patient else BRIEF)}.items():
             os.environ.setdefault(name, value)
@@ -70,7 +76,7 @@ class Store:
         return client
 
     def experiment_id(self, client: MlflowClient, name: str) -> str:
-        """The id of the MLflow experiment of this name, made where there is none."""
+        """The id of the MLflow experiment of this name, made if there is none."""
         from mlflow.exceptions import MlflowException
 
         found = client.get_experiment_by_name(name)
@@ -92,7 +98,7 @@ class Store:
 
 
 def store_of(run_folder: str | Location) -> Store:
-    """The store that a run folder's results go to. A database cannot lie in an object store: it is in `home()/runs` then."""
+    """The store that a run folder's results go to. A database cannot be in an object store: it is in `home()/runs` then."""
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     if uri:
         return Store(uri=uri, artifacts=None)
@@ -105,5 +111,5 @@ def mlflow_command(run_folder: str | Location) -> str:
     """The one command that opens the comparison of runs in a browser, on the loopback address."""
     store = store_of(run_folder)
     if store.is_server:
-        return f"python -m webbrowser {store.uri}"
-    return f"uv run mlflow ui --backend-store-uri {store.uri} --host 127.0.0.1 --port {PORT}"
+        return f"python -m webbrowser {store}"
+    return f"uv run mlflow ui --backend-store-uri {shlex.quote(str(store))} --host 127.0.0.1 --port {PORT}"

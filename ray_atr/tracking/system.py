@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def watch_system(run_id: str, uri: str, sample_seconds: float) -> SystemMetricsMonitor:
     """Start a thread that logs a sample every `sample_seconds` while the run is RUNNING; end it with `.finish()`.
 
-    It goes on counting where an earlier controller of the same run stopped. It gives up when MLflow cannot be reached.
+    It continues counting from where an earlier controller of the same run stopped. It gives up when MLflow cannot be reached.
     """
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 

@@ -1,7 +1,7 @@
 """The controller's side of MLflow: what the run folder holds is brought over, each thing once.
 
 The run folder is the local truth; MLflow is a copy of it that can lag behind. One operation, `update`, sends whatever
-the copy lacks, so that logging an epoch, going on after a restore, and uploading after a server was away are the same.
+the copy lacks, so that logging an epoch, continuing after a restore, and uploading after a server was away are the same.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import getpass
 import json
 import logging
 import math
+import re
 import shlex
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ray_atr.override import flatten, override
+from ray_atr.metrics.epoch_report import EpochReport
+from ray_atr.redaction import redact
 from ray_atr.run_folder import (
     FAILED,
     FINISHED,
@@ -28,9 +30,9 @@ from ray_atr.run_folder import (
     read_json,
     write_json,
 )
-from ray_atr.storage import Location, fetched, folders_in, is_there, locate
+from ray_atr.storage import Location, fetched, folders_in, is_there, locate, read_text
 from ray_atr.tracking import links
-from ray_atr.tracking.names import COMMAND_TAG, EPOCHS_TAG, OVERRIDES_TAG, STOPPED_TAG, SWEEP_TAG, TRIAL_TAG
+from ray_atr.tracking.names import COMMAND_TAG, EPOCHS_TAG, FORMAT_TAG, OVERRIDES_TAG, STOPPED_TAG, SWEEP_TAG, TRIAL_TAG
 from ray_atr.tracking.store import PORT, Store, store_of
 from ray_atr.tracking.system import watch_system
 
@@ -44,8 +46,6 @@ Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 STATUS = {PENDING: "SCHEDULED", RUNNING: "RUNNING", FINISHED: "FINISHED", STOPPED: "KILLED", FAILED: "FAILED"}
-NOT_METRICS = ("epoch", "step", "time")
-"""What an epoch's row holds that MLflow has its own place for, or that would head its list of metrics for nothing."""
 MAX_PARAM, MAX_TAG = 6000, 5000
 MAX_PARAMS, MAX_TAGS, MAX_METRICS = 100, 100, 1000
 """What MLflow takes in one value and in one call."""
@@ -57,7 +57,7 @@ SAMPLE_SECONDS = 10.0
 class Tracker:
     """Copies a run folder into MLflow as it grows. Held by the controller alone; it can be pickled.
 
-    No method raises when MLflow cannot be reached or refuses: training goes on, the results stay in the run folder, one
+    No method raises when MLflow cannot be reached or refuses: training continues, the results stay in the run folder, one
     warning is logged, and the next update (at the earliest after `retry_seconds`) sends what was missed. Each method
     says whether MLflow has everything now.
     """
@@ -88,7 +88,7 @@ class Tracker:
         self._monitor: SystemMetricsMonitor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # The client holds database or network connections, and another process must look its runs up anew.
+        # The client holds database or network connections, and another process must look its runs up again.
         return {**self.__dict__, "_connection": None, "_monitor": None}
 
     def start_sweep(self) -> str | None:
@@ -129,7 +129,7 @@ class Tracker:
         return self._page(lambda connection: connection.charts())
 
     def _page(self, page: Callable[[_Connection], str]) -> str | None:
-        where = self.store.uri.rstrip("/") if self.store.is_server else f"http://127.0.0.1:{PORT}"
+        where = str(self.store).rstrip("/") if self.store.is_server else f"http://127.0.0.1:{PORT}"
         return self._attempt(lambda connection: f"{where}/{page(connection)}", is_urgent=True)
 
     def _attempt(self, action: Callable[[_Connection], Result], *, is_urgent: bool = False) -> Result | None:
@@ -148,7 +148,7 @@ class Tracker:
             self._connection = None
             self._retry_at = time.monotonic() + self.retry_seconds
             if self.problem is None:
-                log.warning("MLflow at %s: %s; results are kept in %s", self.store.uri, _brief(error), self.run_folder)
+                log.warning("MLflow at %s: %s; results are kept in %s", self.store, _brief(error), self.run_folder)
             self.problem = _brief(error)
             return None
         self.problem = None
@@ -158,7 +158,7 @@ class Tracker:
 def upload(run_folder: str | Location, *, experiment_name: str = "ray_atr", store: Store | None = None) -> str:
     """Send everything a run folder holds and MLflow lacks, nothing twice; the parent's run id.
 
-    Raises ConnectionError where MLflow cannot be reached or refuses.
+    Raises ConnectionError if MLflow cannot be reached or refuses.
     """
     tracker = Tracker(run_folder, experiment_name=experiment_name, store=store, sample_seconds=None, is_patient=True)
     trials = [trial.describe()["status"] for trial in RunFolder.open(tracker.run_folder).trials()]
@@ -166,7 +166,7 @@ def upload(run_folder: str | Location, *, experiment_name: str = "ray_atr", stor
     tracker.start_sweep()
     run_id = tracker.parent_run_id() if tracker.finish_sweep(is_complete=is_complete) else None
     if run_id is None:
-        raise ConnectionError(f"MLflow at {tracker.store.uri}: {tracker.problem}")
+        raise ConnectionError(f"MLflow at {tracker.store}: {tracker.problem}")
     return run_id
 
 
@@ -225,7 +225,7 @@ class _Connection:
             with fetched(self.run.path / "report") as report:
                 self.client.log_artifacts(parent, str(report), "report")
         for name in ("experiment.json", "sweep.json"):
-            self.client.log_text(parent, (self.run.path / name).read_text(encoding="utf-8"), name)
+            self.client.log_text(parent, redact(read_text(self.run.path / name)), name)
         # The trials have their runs only now.
         self._log(None, tags={"mlflow.note.content": self._note()})
         self._set_status(None, "FINISHED" if is_complete else "KILLED")
@@ -243,7 +243,10 @@ class _Connection:
         token = None
         while True:
             page = self.client.search_runs(
-                [self.experiment_id], f"tags.`{SWEEP_TAG}` = '{self.sweep_id}'", max_results=1000, page_token=token
+                [self.experiment_id],
+                f"tags.`{SWEEP_TAG}` = {links.quoted(self.sweep_id)}",
+                max_results=1000,
+                page_token=token,
             )
             yield from page
             token = page.token
@@ -257,7 +260,7 @@ class _Connection:
         run = self.client.create_run(
             self.experiment_id,
             run_name=name,
-            tags={key: _cut(value, MAX_TAG) for key, value in all_tags.items()},
+            tags={key: _cut(redact(value), MAX_TAG) for key, value in all_tags.items()},
         )
         self.statuses[trial_id] = run.info.status
         return run
@@ -272,7 +275,7 @@ class _Connection:
         return {COMMAND_TAG: command, "run_folder": str(self.run.path), **tags, **self._source_tags()}
 
     def _note(self) -> str:
-        """What the parent run's page says: two pages that show the trials together, how they were made, where they lie."""
+        """What the parent run's page says: two pages that show the trials together, how they were made, where they are stored."""
         pages = f"[Curves, best trial first]({self.charts()}) · [Trials side by side]({self.comparison(MAX_IN_NOTE)})"
         space = "\n".join(f"- `{path}`: {spec}" for path, spec in (self.info.get("space") or {}).items())
         return f"{pages}\n\n`{self.info.get('command', '')}`\n\n{space}\n\nRun folder: `{self.run.path}`"
@@ -292,16 +295,13 @@ class _Connection:
     def _trial_tags(self, content: Mapping[str, Any]) -> dict[str, str]:
         overrides = content["overrides"]
         varied = {path: str(value) for path, value in overrides.items()}
-        return {**varied, OVERRIDES_TAG: json.dumps(overrides), **self._source_tags()}
+        kept = {FORMAT_TAG: str(content["format"])} if "format" in content else {}
+        return {**varied, OVERRIDES_TAG: json.dumps(overrides), **kept, **self._source_tags()}
 
     def _trial_settings(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """The whole settings tree of a trial, with the names of the choices that it varies."""
         overrides = content["overrides"]
-        try:
-            return {**flatten(override(self.run.experiment, overrides)), **overrides}
-        except ValueError:
-            # A folder of an earlier version may hold settings that the tree no longer knows: they are still its settings.
-            return {**read_json(self.run.path / "experiment.json"), **overrides}
+        return {**self.run.settings_of(overrides), **overrides}
 
     def _add_params(self, trial_id: str | None, settings: Mapping[str, Any]) -> None:
         known = self.runs[trial_id].data.params
@@ -324,13 +324,15 @@ class _Connection:
             )
             self.sent[trial.trial_id] = epoch
 
-    def _main_first(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def _main_first(self, row: EpochReport) -> dict[str, float]:
         """The metric that chooses leads: MLflow's comparison opens on the first that a run was sent.
 
-        The best epoch so far is left out: as a metric, `best_epoch` says that a trial's result has been sent.
+        What an epoch measured is `validation/...`, so that one name is one number, apart from `best/...` and `test/...`. The best
+        epoch so far is left out: as a metric, `best_epoch` says that a trial's result has been sent.
         """
-        first = {self.select_by: row[self.select_by]} if self.select_by in row else {}
-        return {**first, **{name: value for name, value in row.items() if name != "best_epoch"}}
+        numbers = row.numbers
+        first = f"validation/{self.select_by}"
+        return {**({first: numbers[first]} if first in numbers else {}), **numbers}
 
     def _send_result(self, trial: TrialFolder) -> None:
         if not trial.is_finished or trial.trial_id in self.is_final:
@@ -380,7 +382,7 @@ def _script(command: str) -> str:
 
 
 def _last_time(trial: TrialFolder) -> float | None:
-    """When the trial recorded its last epoch, in seconds of the epoch; None where it recorded none."""
+    """When the trial recorded its last epoch, in seconds of the epoch; None if it recorded none."""
     rows = trial.epochs()
     return rows[-1].get("time") if rows else None
 
@@ -390,7 +392,8 @@ def _sweep_id(folder: Location) -> str:
     path = folder / "tracking.json"
     if is_there(path):
         return str(read_json(path)["sweep_id"])
-    sweep_id = f"{folder.name}-{uuid.uuid4().hex[:8]}"
+    # It is used in the filters of MLflow's search, between quotation marks.
+    sweep_id = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', folder.name)}-{uuid.uuid4().hex[:8]}"
     write_json(path, {"sweep_id": sweep_id})
     return sweep_id
 
@@ -400,7 +403,7 @@ def _metrics(values: Mapping[str, Any], epoch: int, time_seconds: float | None) 
 
     milliseconds = int(1000 * (time.time() if time_seconds is None else time_seconds))
     for name, value in values.items():
-        if name in NOT_METRICS or isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             continue
         yield Metric(name, float(value) if math.isfinite(value) else math.nan, milliseconds, epoch)
 
@@ -408,13 +411,13 @@ def _metrics(values: Mapping[str, Any], epoch: int, time_seconds: float | None) 
 def _params(values: Mapping[str, str]) -> list[Param]:
     from mlflow.entities import Param
 
-    return [Param(name, _cut(value, MAX_PARAM)) for name, value in values.items()]
+    return [Param(name, _cut(redact(value), MAX_PARAM)) for name, value in values.items()]
 
 
 def _tags(values: Mapping[str, str]) -> list[RunTag]:
     from mlflow.entities import RunTag
 
-    return [RunTag(name, _cut(value, MAX_TAG)) for name, value in values.items()]
+    return [RunTag(name, _cut(redact(value), MAX_TAG)) for name, value in values.items()]
 
 
 def _as_text(value: Any) -> str:
@@ -429,5 +432,4 @@ def _cut(text: str, length: int) -> str:
 
 
 def _brief(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) <= 200 else text[:199] + "…"
+    return _cut(" ".join(redact(str(error)).split()), 200)

@@ -1,23 +1,30 @@
 """A checkpoint folder: everything a stopped run needs to end with the weights of one that never stopped.
 
-Written aside and renamed, so a folder with a `state.pt` is a whole one. Loaded with `weights_only=True`: tensors and
-plain values only, nothing is unpickled.
+Written aside and renamed, so a folder with a `state.pt` is a whole one. The file is torch's ZIP archive; its digest is the
+archive's comment, so that both appear at once. Loaded with `weights_only=True`: tensors and plain values only, nothing is
+unpickled.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 
-from ray_atr.storage import whole_file
+from ray_atr.migrate import migrated_checkpoint
+from ray_atr.models.loading import require_plain_archive
+from ray_atr.storage import DamagedFileError, whole_file
+from ray_atr.storage.digests import digest_of, digest_of_file, mapped
 
 STATE_FILE = "state.pt"
+_END = b"PK\x05\x06"
+_END_BYTES, _LENGTH_BYTES, _COMMENT_BYTES = 22, 2, len(digest_of(b""))
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
@@ -25,21 +32,52 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with whole_file(folder / STATE_FILE, is_synced=True) as file:
         torch.save(state, file)
+        _seal(file)
     return folder
 
 
 def load_checkpoint(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """The state saved in a checkpoint folder. ValueError, naming the file, when it is absent or not whole."""
+    """The state saved in a checkpoint folder. ValueError, naming the file, if it is absent, damaged or no checkpoint."""
     path = Path(folder) / STATE_FILE
     if not path.is_file():
         raise ValueError(f"{folder}: no checkpoint here ({STATE_FILE} is missing)")
+    is_sealed = _check(path)
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
-    except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: not a whole checkpoint ({error})") from None
+        require_plain_archive(path)
+        # The digest has read every byte: mapped, they are not read a second time. A file here is replaced, never changed.
+        state = torch.load(path, map_location=device, weights_only=True, mmap=is_sealed)
+    except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: not a whole checkpoint ({' '.join(str(error).split())[:200]})") from None
     if not isinstance(state, dict):
         raise ValueError(f"{path}: not a checkpoint of ray_atr")
-    return state
+    return migrated_checkpoint(state)
+
+
+def _seal(file: IO[bytes]) -> None:
+    """Make the digest of a ZIP archive its comment: the length of the comment is the last thing that the archive says."""
+    file.flush()
+    file.seek(-_LENGTH_BYTES, os.SEEK_END)
+    file.truncate()
+    file.write(_comment(digest_of_file(Path(file.name))))
+
+
+def _check(path: Path) -> bool:
+    """Whether the archive has a digest; DamagedFileError if it is not that of its bytes. Earlier versions wrote none."""
+    with mapped(path) as content:
+        own = len(content) - _COMMENT_BYTES - _LENGTH_BYTES
+        is_sealed = own > 0 and content[own - (_END_BYTES - _LENGTH_BYTES) :][:4] == _END
+        is_whole = is_sealed and content[own:] == _comment(digest_of(content[:own]))
+        has_no_comment = content[-_END_BYTES:][:4] == _END and content[-_LENGTH_BYTES:] == bytes(_LENGTH_BYTES)
+    if is_sealed and not is_whole:
+        raise DamagedFileError(path, "delete it to train from the start, or restore it from a copy")
+    if not is_sealed and not has_no_comment:
+        raise ValueError(f"{path}: not a whole checkpoint (its end is missing)")
+    return is_sealed
+
+
+def _comment(digest: str) -> bytes:
+    """The length of an archive's comment and the comment itself."""
+    return len(digest).to_bytes(_LENGTH_BYTES, "little") + digest.encode()
 
 
 def random_state() -> dict[str, Any]:

@@ -2,20 +2,19 @@
 
 Exactness: every worker gathers all embeddings and computes the same loss on the global batch of B pairs. The backward
 of the gather takes the worker's own slice times W (no collective is needed: all workers hold the same gradient), and
-`average_gradients` then takes the mean over workers. Encoder gradients are sums of the workers' parts, gradients
+`GradientMean` then takes the mean over workers. Encoder gradients are sums of the workers' parts, gradients
 of parameters used after the gather (temperature, metric) are the mean of W equal values: both are those of one process
 that holds all B pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -25,13 +24,15 @@ class WorkerGroup:
     rank: int = 0
     size: int = 1
     device: torch.device = torch.device("cpu")
+    shares: tuple[int, ...] = ()
+    """Samples of a global batch that each worker has; empty: as many on each."""
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """The workers' equally shaped `[b, ...]` tensors stacked in rank order to `[W b, ...]`, with gradient."""
+        """The workers' `[b, ...]` tensors of their shares, stacked in rank order to `[B, ...]`, with gradient."""
         if self.size == 1:
             return tensor
         return _Gather.apply(tensor, self)  # type: ignore[no-any-return]
@@ -53,27 +54,6 @@ class WorkerGroup:
         padded[: len(tensor)] = tensor
         stacked = _all_gather(padded, self.size)
         return torch.cat([part[:length] for part, length in zip(stacked, lengths, strict=True)])
-
-    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace every gradient by its mean over the workers, in one flat all-reduce a dtype."""
-        if self.size == 1:
-            return
-        by_type: dict[torch.dtype, list[Tensor]] = {}
-        for parameter in parameters:
-            if not parameter.requires_grad:
-                continue
-            # A worker whose share of the batch did not touch a parameter still takes part in its mean.
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            by_type.setdefault(parameter.grad.dtype, []).append(parameter.grad)
-        for gradients in by_type.values():
-            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-            dist.all_reduce(flat)
-            flat /= self.size
-            offset = 0
-            for gradient in gradients:
-                gradient.copy_(flat[offset : offset + gradient.numel()].view_as(gradient))
-                offset += gradient.numel()
 
     def any(self, condition: bool) -> bool:
         """Whether the condition holds on at least one worker."""
@@ -99,10 +79,14 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: WorkerGroup) -> Tensor:
-        ctx.group, ctx.length = group, len(tensor)
-        return torch.cat(_all_gather(tensor, group.size))
+        shares = group.shares or (len(tensor),) * group.size
+        ctx.group, ctx.start, ctx.length = group, sum(shares[: group.rank]), len(tensor)
+        longest = max(shares)
+        padded = tensor
+        if len(tensor) < longest:
+            padded = torch.cat([tensor, tensor.new_zeros(longest - len(tensor), *tensor.shape[1:])])
+        return torch.cat([part[:length] for part, length in zip(_all_gather(padded, group.size), shares, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        start = ctx.group.rank * ctx.length
-        return gradient[start : start + ctx.length] * ctx.group.size, None
+        return gradient[ctx.start : ctx.start + ctx.length] * ctx.group.size, None

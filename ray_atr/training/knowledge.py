@@ -1,9 +1,10 @@
-"""A knowledge base beside a training run: what encodes its source, and where it is hosted."""
+"""The knowledge base of a training run: what encodes its source, and where it is hosted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ray_atr.data.captions import TrainingCaptions
+from ray_atr.data.captions import TrainingCaptions, positive_groups
 from ray_atr.data.features import FeatureSet, open_features
+from ray_atr.encoding.encode import clip_batches, encode_clips, rows_in_parts
+from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
-from ray_atr.knowledge.base import Entries
-from ray_atr.knowledge.refreshing import Host
-from ray_atr.models.retriever import Retriever, build_retriever, metric_arguments
-from ray_atr.objectives.knowledge.based import Based
+from ray_atr.jobs import Resources, run_jobs
+from ray_atr.knowledge.refresher import Refresher
+from ray_atr.knowledge.snapshot import Entries
+from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.override import flatten, override
 from ray_atr.training.base_source import read_caption_file
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.prepare import Prepared
-from ray_atr.training.texts import TextBatcher
-from ray_atr.training.validation import embed_clips
+from ray_atr.training.inputs import Prepared
 
-MakeHost = Callable[[Based, "SourceEncoder", Path, WorkerGroup], Host]
+MakeRefresher = Callable[[KnowledgeBaseObjective, "SourceEncoder", Path, WorkerGroup], Refresher]
 """Starts a run's base, or finds the one that its first worker started."""
+
+CLIPS = 64
+"""Clips that are in memory together."""
 
 BLOCK = 256
 """Clips that are encoded together: the same whoever encodes them, so that a base does not depend on how many do."""
@@ -39,6 +44,8 @@ class Source:
     features: FeatureSet
     languages: list[str]
     captions: list[list[str]]
+    groups: NDArray[np.int64]
+    """Equal for clips that are positives of each other."""
 
     def __len__(self) -> int:
         return len(self.features)
@@ -46,29 +53,37 @@ class Source:
     @torch.no_grad()
     def encode(self, retriever: Retriever, rows: NDArray[np.int64]) -> Entries:
         """The entries of some rows, as the retriever embeds them in evaluation mode; its mode is left as it was."""
-        was_training = retriever.training
-        retriever.eval()
         texts = TextBatcher(retriever)
-        audio = embed_clips(retriever, self.features, 64, WorkerGroup(device=retriever.device), rows)
-        of_languages = [
-            texts.embed([(captions[row], language) for row in rows])
-            for language, captions in zip(self.languages, self.captions, strict=True)
-        ]
-        retriever.train(was_training)
+        parts = [rows[places] for places in rows_in_parts(0, len(rows), CLIPS)]
+        with retriever.evaluating():
+            audio = encode_clips(
+                retriever.embed_audio,
+                clip_batches(self.features, parts),
+                width=retriever.settings.embedding_width,
+                device=retriever.device,
+                pool=retriever.pool_windows,
+            )
+            of_languages = [
+                texts.embed([(captions[row], language) for row in rows])
+                for language, captions in zip(self.languages, self.captions, strict=True)
+            ]
         there = np.array([[bool(captions[row]) for row in rows] for captions in self.captions])
         ids = np.asarray([self.features.clip_ids[row] for row in rows], dtype=np.str_)
-        return Entries(audio.cpu().numpy(), torch.stack(of_languages).cpu().numpy(), ids, there)
+        return Entries(audio.cpu().numpy(), torch.stack(of_languages).cpu().numpy(), ids, there, self.groups[rows])
 
 
 class SourceEncoder:
-    """Encodes a base's source with published weights, block by block, on the CPU or on a GPU.
+    """Encodes a base's source with published weights, block by block, on the CPU or on a GPU, here or in several processes.
 
-    Picklable; opens its data at the first call. Training clips are encoded with the captions they wear, noise included: the
-    base knows no more than the run does.
+    Picklable; opens its data at the first call. Training clips are encoded with the captions that they have in training,
+    noise included: the base knows no more than the run does. With `processes`, several encode at once; the entries are bit
+    for bit those of one process with as many threads (another number of them adds in another order).
     """
 
-    def __init__(self, experiment: Experiment, prepared: Prepared, *, block: int = BLOCK) -> None:
-        self.flat, self.prepared, self.block = flatten(experiment), prepared, block
+    def __init__(
+        self, experiment: Experiment, prepared: Prepared, *, block: int = BLOCK, processes: Resources | None = None
+    ) -> None:
+        self.flat, self.prepared, self.block, self.processes = flatten(experiment), prepared, block, processes
         self._source: Source | None = None
         self._retriever: Retriever | None = None
 
@@ -77,7 +92,15 @@ class SourceEncoder:
 
     def __call__(self, weights: Mapping[str, torch.Tensor]) -> Entries:
         """The whole source."""
-        return joined([self.encode_block(weights, block) for block in range(self.num_blocks)])
+        blocks = list(range(self.num_blocks))
+        if self.processes is None:
+            return joined([self.encode_block(weights, block) for block in blocks])
+        import ray
+
+        # In a box: a bare reference would be resolved into the processes' own arguments, and copied there.
+        make_worker = partial(_BlockEncoder, self, [ray.put(dict(weights))])
+        parts = dict(run_jobs(blocks, make_worker, ray=self.processes))
+        return joined([parts[block] for block in blocks])
 
     @property
     def experiment(self) -> Experiment:
@@ -110,9 +133,22 @@ class SourceEncoder:
             experiment.model,
             tokenizer=self.prepared.load_tokenizer(),
             seed=experiment.seed,
-            **metric_arguments(experiment.objective.pair),
+            learned=experiment.learned,
+            ranking=experiment.ranking,
         )
         return self.prepared.reading(retriever).to("cuda" if experiment.scaling.gpus_per_encoder else "cpu")
+
+
+class _BlockEncoder:
+    """Encodes one block after the other with weights that are fetched once."""
+
+    def __init__(self, encoder: SourceEncoder, boxed: list[Any]) -> None:
+        import ray
+
+        self.encoder, self.weights = encoder, ray.get(boxed[0])
+
+    def __call__(self, block: int) -> Entries:
+        return self.encoder.encode_block(self.weights, block)
 
 
 def joined(parts: Sequence[Entries]) -> Entries:
@@ -122,29 +158,33 @@ def joined(parts: Sequence[Entries]) -> Entries:
         np.concatenate([part.text for part in parts], axis=1),
         np.concatenate([np.asarray(part.ids) for part in parts]),
         np.concatenate([part.text_mask for part in parts if part.text_mask is not None], axis=1),
+        np.concatenate([part.groups for part in parts if part.groups is not None]),
     )
 
 
 def _open_source(experiment: Experiment, prepared: Prepared) -> Source:
-    knowledge = experiment.objective.knowledge
-    assert isinstance(knowledge, Based), "only a knowledge with a base has a source"
-    languages = list(experiment.data.languages) if knowledge.text_entries == "each" else ["eng"]
+    knowledge, data = experiment.objective.knowledge, experiment.data
+    assert isinstance(knowledge, KnowledgeBaseObjective), "only a knowledge with a base has a source"
+    languages = list(data.languages) if knowledge.text_entries == "each" else list(data.languages[:1])
     if knowledge.source == "train":
-        features = open_features(prepared.features, experiment.data.train_split)
-        captions = _worn(experiment, features, languages)
+        features = open_features(prepared.features, data.train_split)
+        captions, groups = _in_training(experiment, features, languages)
     else:
-        folder = prepared.features_of(experiment, knowledge.source)
-        features = open_features(folder, experiment.data.train_split)
+        features = open_features(prepared.features_of(experiment, knowledge.source), data.train_split)
         captions = [[(own or [""])[0] for own in features.captions_in(language)] for language in languages]
+        groups = positive_groups(data.positives, features.clip_ids, captions[0], features.labels)
     if knowledge.captions is not None:
         new = read_caption_file(Path(knowledge.captions))
         captions[0] = [new.get(clip_id, own) for clip_id, own in zip(features.clip_ids, captions[0], strict=True)]
-    return Source(features, languages, captions)
+    return Source(features, languages, captions, groups)
 
 
-def _worn(experiment: Experiment, features: FeatureSet, languages: list[str]) -> list[list[str]]:
+def _in_training(
+    experiment: Experiment, features: FeatureSet, languages: list[str]
+) -> tuple[list[list[str]], NDArray[np.int64]]:
+    """The captions that the clips have in training, noise included, in each language, and the clips' groups."""
     data = experiment.data
     captions = TrainingCaptions(features, data.languages, data.noise, experiment.seed, data.positives)
     batch = captions.batch(np.arange(len(features)), epoch=0)
     columns = [data.languages.index(language) for language in languages]
-    return [[texts[column] for texts in batch.texts] for column in columns]
+    return [[texts[column] for texts in batch.texts] for column in columns], batch.groups

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from ray_atr.data.epoch_order import evaluation_plan
 from ray_atr.data.features import MANIFEST_FILE, FeatureSet
-from ray_atr.data.plan import Plan, evaluation_plan
-from ray_atr.data.stream import stream
-from ray_atr.evaluation import align_captions, evaluate_languages
-from ray_atr.evaluation.captions import AlignedCaptions
-from ray_atr.evaluation.languages import embedding_metrics, language_metrics
+from ray_atr.encoding.encode import clip_batches, encode_clips
+from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
+from ray_atr.metrics import align_captions, evaluate_languages
+from ray_atr.metrics.alignment import AlignedCaptions
+from ray_atr.metrics.languages import embedding_metrics, language_metrics
+from ray_atr.metrics.metric import Metric
+from ray_atr.metrics.ranking import rankings_beside
+from ray_atr.metrics.retrieval import Retrieval
 from ray_atr.models.retriever import Retriever
+from ray_atr.storage import read_json
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.local import retrieve_locally
-from ray_atr.training.texts import TextBatcher
+from ray_atr.training.late_interaction import retrieve_by_tokens
+
+MOST_PLANNED = 2**24
+"""Pairs of a test split up to which its plan is computed besides the ranking that counts."""
 
 
 def split_exists(features: object, split: str) -> bool:
     """Whether a feature cache has a split."""
-    content = json.loads((features / MANIFEST_FILE).read_text())  # type: ignore[operator]
+    content = read_json(features / MANIFEST_FILE)  # type: ignore[operator]
     return split in content["splits"]
 
 
@@ -34,19 +40,17 @@ def embed_clips(
     features: FeatureSet,
     batch_size: int,
     group: WorkerGroup,
-    rows: NDArray[np.int64] | None = None,
 ) -> Tensor:
-    """Unit-norm embeddings [N, D] of a split's clips (all, or those at `rows`), each worker embedding a share."""
-    num_clips = len(features) if rows is None else len(rows)
-    plan = evaluation_plan(num_clips, batch_size=batch_size, rank=group.rank, num_workers=group.size)
-    if rows is not None:
-        plan = Plan(epoch=plan.epoch, rows=[rows[positions] for positions in plan.rows])
+    """Unit-norm embeddings [N, D] of a split's clips, each worker embedding a share."""
     # Read in this process: the rows are cached and memory-mapped, and a short pass is not worth an execution's start.
-    parts = [
-        retriever.embed_audio(batch.features.to(group.device), batch.frames.to(group.device))
-        for batch in stream(features, [plan], use_ray=False)
-    ]
-    mine = torch.cat(parts) if parts else torch.zeros(0, retriever.settings.embedding_width, device=group.device)
+    plan = evaluation_plan(len(features), batch_size=batch_size, rank=group.rank, num_workers=group.size)
+    mine = encode_clips(
+        retriever.embed_audio,
+        clip_batches(features, plan.rows),
+        width=retriever.settings.embedding_width,
+        device=group.device,
+        pool=retriever.pool_windows,
+    )
     return group.gather_rows(mine)
 
 
@@ -54,7 +58,7 @@ def embed_clips(
 def embed_captions(
     texts: TextBatcher, captions: AlignedCaptions, language: str, width: int, group: WorkerGroup
 ) -> Tensor:
-    """Unit-norm embeddings [M, D] of the captions in one language, zeros where it lacks one; each worker embeds a share."""
+    """Unit-norm embeddings [M, D] of the captions in one language, zeros if it lacks one; each worker embeds a share."""
     rows = np.flatnonzero(captions.present[language])
     mine = np.array_split(rows, group.size)[group.rank]
     sentences = captions.sentences[language]
@@ -72,9 +76,12 @@ def evaluate_split(
     group: WorkerGroup,
     *,
     max_captions: int = 0,
-) -> dict[str, float]:
+    has_other_rankings: bool = False,
+    keep: Callable[[Mapping[str, Retrieval]], None] | None = None,
+) -> dict[Metric, float]:
     """The metrics of `evaluate_languages` on a split: `text_to_audio/fra/recall_at_1`, `embedding/fra/language_gap`, ...
 
+    Ranked as the retriever ranks, and with `has_other_rankings` in the other ways too. `keep` is handed every query's scores.
     `max_captions` limits the captions of a clip and language to the first ones; 0 takes all of them. A language that the
     split lacks is left out. All workers take part and all get the metrics.
     """
@@ -84,15 +91,27 @@ def evaluate_split(
         return {}
     settings = experiment.evaluation
     captions = align_captions(spoken, max_captions, labels=features.labels, relevance=settings.relevance)
-    was_training = retriever.training
-    retriever.eval()
-    audio = embed_clips(retriever, features, settings.batch_size, group)
-    text = {language: embed_captions(texts, captions, language, audio.shape[1], group) for language in spoken}
-    try:
-        if experiment.model.interaction == "local":
-            retrievals = retrieve_locally(retriever, texts, features, captions, settings.batch_size, group)
+    trained = experiment.trained_languages
+    with retriever.evaluating():
+        audio = embed_clips(retriever, features, settings.batch_size, group)
+        text = {language: embed_captions(texts, captions, language, audio.shape[1], group) for language in spoken}
+        if experiment.model.interaction == "late":
+            retrievals = retrieve_by_tokens(retriever, texts, features, captions, settings.batch_size, group)
+            if keep is not None:
+                keep(retrievals)
             metrics = embedding_metrics(audio, text, captions.relevance, present=captions.present)
-            return language_metrics(retrievals) | metrics
-        return evaluate_languages(audio, text, captions.relevance, present=captions.present)
-    finally:
-        retriever.train(was_training)
+            return language_metrics(retrievals, trained=trained) | metrics
+        ranking, metric = retriever.ranking, retriever.learned_metric
+        beside = rankings_beside(ranking.ranking, has_metric=metric is not None) if has_other_rankings else []
+        return evaluate_languages(
+            audio,
+            text,
+            captions.relevance,
+            present=captions.present,
+            ranking=ranking.ranking,
+            beside=[one for one in beside if one != "plan" or len(audio) * len(captions) <= MOST_PLANNED],
+            metric=metric,
+            plan=ranking.plan,
+            trained=trained,
+            keep=keep,
+        )

@@ -1,14 +1,26 @@
-"""Entropic optimal transport, balanced and partial: `solve(cost, epsilon, mass=...) -> Plan`, and exact gradients.
+"""Entropic optimal transport, balanced and partial: `solve(cost, epsilon, mass=...) -> TransportPlan`, and exact gradients.
 
 plan = solve(cost, epsilon=0.05, mass=0.8)       # plan.matrix, plan.residual, plan.iterations, plan.is_converged
-plans = solve_batch(costs, epsilon=0.05)        # costs [P, N, M]: many small problems at once
 loss, plan = matching_loss(cost, epsilon=0.05)   # KL(I/N || plan), differentiable in the cost
+ranks = Ranks.here()                             # a cost whose rows are on several processes
+log_rows, plan = log_plan_across_ranks(own_rows, 0.05, N, ranks)
 """
 
-from ray_atr.transport.batched import solve_batch
+from ray_atr.transport.across_ranks import log_plan_across_ranks
+from ray_atr.transport.exact import exact_plan
 from ray_atr.transport.gradient import log_plan, matching_loss
-from ray_atr.transport.plan import Plan
+from ray_atr.transport.plan import TransportPlan
 from ray_atr.transport.problem import Problem
+from ray_atr.transport.ranks import Ranks
 from ray_atr.transport.solve import solve
 
-__all__ = ["Plan", "Problem", "log_plan", "matching_loss", "solve", "solve_batch"]
+__all__ = [
+    "Problem",
+    "Ranks",
+    "TransportPlan",
+    "exact_plan",
+    "log_plan",
+    "log_plan_across_ranks",
+    "matching_loss",
+    "solve",
+]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.transport.newton import ascend
-from ray_atr.transport.plan import Plan
+from ray_atr.transport.plan import TransportPlan
 from ray_atr.transport.problem import KERNEL_RANGE, Problem
 
 CHECK_EVERY = 4
@@ -27,12 +27,14 @@ EXTREME = 70.0
 LOG_SWEEPS = 4
 # Newton's steps, two or three of them, cost about as much as M/2 sweeps: they take over where that many have been made,
 # or more would be needed at the rate seen. None beyond this size.
-PATIENCE_LEAST = 16
+PATIENCE_LEAST = 64
 NEWTON_LARGEST = 2048
 
 
-def solve_balanced(problem: Problem, start: Plan | None, tolerance: float, max_iterations: int) -> Plan:
-    """The plan with row sums 1/N and column sums 1/M."""
+def solve_balanced(
+    problem: Problem, start: TransportPlan | None, tolerance: float, max_iterations: int
+) -> TransportPlan:
+    """The plan with row sums a and column sums b."""
     scores = problem.cost / -problem.epsilon
     N, M = scores.shape
     row, column = scores.new_zeros(N), scores.new_zeros(M)
@@ -40,14 +42,15 @@ def solve_balanced(problem: Problem, start: Plan | None, tolerance: float, max_i
         column = start.column_potential
     may_use_newton = max(N, M) <= NEWTON_LARGEST
     patience = max(PATIENCE_LEAST, M // 2) if may_use_newton else max_iterations
+    marginals = None if problem.rows is None and problem.columns is None else Marginals.of(problem)
     iterations, residual, domain = 0, math.inf, "kernel"
     is_safe = problem.log_range <= KERNEL_RANGE
     while True:
         if not is_safe:
             sweeps = min(LOG_SWEEPS, max_iterations - iterations)
-            column = log_sweeps(scores, column, sweeps)
+            row, column = log_sweeps(scores, column, sweeps, marginals)
             iterations, domain = iterations + sweeps, "log"
-        swept = kernel_sweeps(scores, column, tolerance, max(1, max_iterations - iterations), patience)
+        swept = kernel_sweeps(scores, column, tolerance, max(1, max_iterations - iterations), patience, marginals)
         iterations, is_safe = iterations + swept.sweeps, swept.is_safe
         if is_safe:
             row, column, residual, domain = swept.row, swept.column, swept.residual, "kernel"
@@ -55,11 +58,18 @@ def solve_balanced(problem: Problem, start: Plan | None, tolerance: float, max_i
             break
         if may_use_newton and (swept.is_slow or iterations >= patience):
             # A step squares the error, and the relative error of a small gradient profits from one more.
-            row, column, residual, steps = ascend(scores, column, tolerance / 10, max_iterations - iterations)
+            row, column, residual, steps = ascend(
+                scores,
+                column,
+                tolerance / 10,
+                max_iterations - iterations,
+                problem.row_marginal,
+                problem.column_marginal,
+            )
             iterations, domain = iterations + steps, "newton"
             break
     everywhere = torch.ones(1, dtype=torch.bool, device=scores.device)
-    return Plan(
+    return TransportPlan(
         log_matrix=scores.add_(row[:, None]).add_(column),
         row_potential=row,
         column_potential=column,
@@ -72,18 +82,35 @@ def solve_balanced(problem: Problem, start: Plan | None, tolerance: float, max_i
     )
 
 
-def log_sweeps(scores: Tensor, column: Tensor, sweeps: int) -> Tensor:
-    """Column potentials after some sweeps in the log domain."""
+class Marginals(NamedTuple):
+    """The plan's row sums a [N] and column sums b [M], where one of them is not uniform."""
+
+    rows: Tensor
+    columns: Tensor
+
+    @classmethod
+    def of(cls, problem: Problem) -> Marginals:
+        """Those of a problem."""
+        return cls(problem.row_marginal, problem.column_marginal)
+
+
+def log_sweeps(
+    scores: Tensor, column: Tensor, sweeps: int, marginals: Marginals | None = None
+) -> tuple[Tensor, Tensor]:
+    """Row and column potentials after some sweeps in the log domain; the column sums are then exact."""
     N, M = scores.shape
+    log_rows = -math.log(N) if marginals is None else marginals.rows.log()
+    log_columns = -math.log(M) if marginals is None else marginals.columns.log()
+    row = scores.new_zeros(N)
     for _ in range(sweeps):
-        row = -math.log(N) - torch.logsumexp(scores + column, dim=1)
-        column = -math.log(M) - torch.logsumexp(scores + row[:, None], dim=0)
-    return column
+        row = log_rows - torch.logsumexp(scores + column, dim=1)
+        column = log_columns - torch.logsumexp(scores + row[:, None], dim=0)
+    return row, column
 
 
 class Swept(NamedTuple):
     """Potentials, the rows' summed error, sweeps made, whether the scalings stayed within float's range, and whether the
-    rate of convergence is too slow to go on."""
+    rate of convergence is too slow to continue."""
 
     row: Tensor
     column: Tensor
@@ -93,7 +120,14 @@ class Swept(NamedTuple):
     is_slow: bool = False
 
 
-def kernel_sweeps(scores: Tensor, column: Tensor, tolerance: float, most: int, patience: float = math.inf) -> Swept:
+def kernel_sweeps(
+    scores: Tensor,
+    column: Tensor,
+    tolerance: float,
+    most: int,
+    patience: float = math.inf,
+    marginals: Marginals | None = None,
+) -> Swept:
     """Sweep in the kernel domain until the tolerance is met, `most` sweeps are made, or the scalings should be absorbed.
 
     Gives up where at the rate of the last two checks more than `patience` further sweeps would be needed.
@@ -102,20 +136,24 @@ def kernel_sweeps(scores: Tensor, column: Tensor, tolerance: float, most: int, p
     # Rows of the kernel sum to 1, so that u starts at 1: the first half sweep is made in the log domain.
     exponents = scores + column
     kernel = torch.softmax(exponents, dim=1)
-    row = kernel.amax(dim=1).log_().sub_(exponents.amax(dim=1)).sub_(math.log(N))
+    row = kernel.amax(dim=1).log_().sub_(exponents.amax(dim=1))
+    row = row.sub_(math.log(N)) if marginals is None else row.add_(marginals.rows.log())
     del exponents
     transposed = kernel.T
-    u = ones = kernel.new_ones(N)
+    u = kernel.new_ones(N)
     previous, is_slow = math.inf, False
     for sweep in range(1, most + 1):
-        v = torch.mv(transposed, u).reciprocal_()
-        if N != M:
+        v = torch.mv(transposed, u if marginals is None else u * marginals.rows).reciprocal_()
+        if marginals is not None:
+            v.mul_(marginals.columns)
+        elif N != M:
             v.mul_(N / M)
         inflow = torch.mv(kernel, v)
         if sweep % CHECK_EVERY == 0 or sweep == most:
-            error = torch.dist(u * inflow, ones, 1)
-            summed, low, high = torch.stack([error, *torch.aminmax(torch.cat([u, v]))]).tolist()
-            residual, largest = summed / N, max(high, 1 / low) if low > 0 else math.inf
+            left = u * inflow - 1
+            error = left.abs().sum() / N if marginals is None else (left * marginals.rows).abs().sum()
+            residual, low, high = torch.stack([error, *torch.aminmax(torch.cat([u, v]))]).tolist()
+            largest = max(high, 1 / low) if low > 0 else math.inf
             if not largest < math.exp(EXTREME):
                 return Swept(row, column, math.inf, sweep, False)
             is_slow = sweeps_left(previous, residual, tolerance) > patience
@@ -127,7 +165,7 @@ def kernel_sweeps(scores: Tensor, column: Tensor, tolerance: float, most: int, p
 
 
 def sweeps_left(previous: float, residual: float, tolerance: float) -> float:
-    """How many sweeps are left to the tolerance if the residual goes on falling as since the check before; 0 at the first."""
+    """How many sweeps are left to the tolerance if the residual keeps falling as since the last check; 0 at the first."""
     if residual <= tolerance or math.isinf(previous):
         return 0.0
     if residual >= previous:

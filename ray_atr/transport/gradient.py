@@ -9,17 +9,17 @@ match without weights) the solution is x + y + w = -1 and no system is solved: t
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from ray_atr.transport.active_set import solve_active_set
-from ray_atr.transport.plan import Plan
-from ray_atr.transport.solve import MAX_ITERATIONS, solve
+from ray_atr.transport.plan import TransportPlan
+from ray_atr.transport.solve import SolveOptions, solve
 
 
-def adjoint(plan: Plan, is_balanced: bool, outer: Tensor) -> Tensor:
+def adjoint(plan: TransportPlan, is_balanced: bool, outer: Tensor) -> Tensor:
     """dL/d(cost) * (-epsilon), [N, M], for outer = dL/d(log pi) [N, M]."""
     matrix = plan.matrix
     right = (outer.sum(dim=1), outer.sum(dim=0), outer.sum())
@@ -29,7 +29,7 @@ def adjoint(plan: Plan, is_balanced: bool, outer: Tensor) -> Tensor:
 
 class _LogPlan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, cost: Tensor, plan: Plan, epsilon: float, is_balanced: bool) -> Tensor:
+    def forward(ctx: Any, cost: Tensor, plan: TransportPlan, epsilon: float, is_balanced: bool) -> Tensor:
         ctx.plan, ctx.epsilon, ctx.is_balanced = plan, epsilon, is_balanced
         return plan.log_matrix.clone()
 
@@ -41,13 +41,18 @@ class _LogPlan(torch.autograd.Function):
 class _MatchingLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, cost: Tensor, target: Tensor | None, plan: Plan, epsilon: float, is_balanced: bool, is_matched: bool
+        ctx: Any,
+        cost: Tensor,
+        target: Tensor | None,
+        plan: TransportPlan,
+        epsilon: float,
+        is_balanced: bool,
+        is_matched: bool,
     ) -> Tensor:
         ctx.plan, ctx.epsilon, ctx.is_balanced, ctx.is_matched = plan, epsilon, is_balanced, is_matched
         ctx.target = target
-        N = len(cost)
         if target is None:
-            return -(plan.log_matrix.diagonal().mean() + math.log(N))
+            return -(plan.log_matrix.diagonal().mean() + math.log(len(cost)))
         return (torch.xlogy(target, target) - target * plan.log_matrix).sum()
 
     @staticmethod
@@ -69,41 +74,39 @@ class _MatchingLoss(torch.autograd.Function):
 
 
 def log_plan(
-    cost: Tensor,
-    epsilon: float,
-    *,
-    mass: float = 1.0,
-    start: Plan | None = None,
-    tolerance: float | None = None,
-    max_iterations: int = MAX_ITERATIONS,
-) -> tuple[Tensor, Plan]:
-    """(log pi [N, M] with an exact gradient to the cost, the plan). Costs one linear solve of size N + M backwards."""
-    plan = solve(cost, epsilon, mass=mass, start=start, tolerance=tolerance, max_iterations=max_iterations)
+    cost: Tensor, epsilon: float, *, mass: float = 1.0, **options: Unpack[SolveOptions]
+) -> tuple[Tensor, TransportPlan]:
+    """(log pi [N, M] with an exact gradient to the cost, the plan); `options` are those of `solve`.
+
+    Costs one linear solve of size N + M backwards.
+    """
+    plan = solve(cost, epsilon, mass=mass, **options)
     return _LogPlan.apply(cost, plan, epsilon, mass == 1), plan
 
 
 def matching_loss(
-    cost: Tensor,
-    epsilon: float,
-    *,
-    mass: float = 1.0,
-    target: Tensor | None = None,
-    start: Plan | None = None,
-    tolerance: float | None = None,
-    max_iterations: int = MAX_ITERATIONS,
-) -> tuple[Tensor, Plan]:
+    cost: Tensor, epsilon: float, *, mass: float = 1.0, target: Tensor | None = None, **options: Unpack[SolveOptions]
+) -> tuple[Tensor, TransportPlan]:
     """(KL(target || pi) = sum target log(target / pi), the plan), with the exact gradient to the cost [N, N].
 
-    target [N, N] sums to 1; None is I/N. The envelope theorem serves where the plan is balanced and the target's marginals
-    are uniform, the active-set solve elsewhere. Luong et al. 2024, Eq. 6 and 13.
+    target   [N, N], any total mass; None is I/N, or diag(rows) if marginals are given.
+    options  those of `solve`.
+
+    The envelope theorem gives the gradient if the plan is balanced and the target has its marginals, the active-set solve
+    otherwise. Luong et al. 2024, Eq. 6, 13.
     """
-    plan = solve(cost, epsilon, mass=mass, start=start, tolerance=tolerance, max_iterations=max_iterations)
+    plan = solve(cost, epsilon, mass=mass, **options)
+    rows, columns = options.get("rows"), options.get("columns")
+    if target is None and rows is not None:
+        target = torch.diag(rows.to(cost))
     is_balanced = mass == 1
-    is_matched = is_balanced and (target is None or _has_uniform_marginals(target))
+    is_matched = is_balanced and (_has_marginals(target, rows, columns) if target is not None else columns is None)
     return _MatchingLoss.apply(cost, target, plan, epsilon, is_balanced, is_matched), plan
 
 
-def _has_uniform_marginals(target: Tensor) -> bool:
+def _has_marginals(target: Tensor, rows: Tensor | None, columns: Tensor | None) -> bool:
+    """Whether the target's row and column sums are the plan's, to 1e-5 of their mean."""
     N, M = target.shape
-    rows, columns = (target.sum(dim=1) * N - 1).abs().max(), (target.sum(dim=0) * M - 1).abs().max()
-    return bool(torch.maximum(rows, columns) < 1e-5)
+    row_gap = (target.sum(dim=1) - (1 / N if rows is None else rows)).abs().max() * N
+    column_gap = (target.sum(dim=0) - (1 / M if columns is None else columns)).abs().max() * M
+    return bool(torch.maximum(row_gap, column_gap) < 1e-5)

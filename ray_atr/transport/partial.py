@@ -1,20 +1,18 @@
 """The partial problem (Luong et al. 2024, Eq. 13): water-filling blocks, then Newton's steps on the active set.
 
 log pi_ij = -c_ij/epsilon + u_i + v_j + l with u, v <= 0, and u_i < 0 only where row i is saturated. A block fixes v and
-finds u and l together: with q_i = sum_j exp(-c_ij/epsilon + v_j), row i receives min(L q_i, 1/N), and L = exp(l) is the
+finds u and l together: with q_i = sum_j exp(-c_ij/epsilon + v_j), row i receives min(L q_i, a_i), and L = exp(l) is the
 one level at which the rows' sum is the mass; one sort finds it. Rows and columns alternate. Blocks need few sweeps where
 epsilon is not small; where they crawl, a projected Newton method takes over.
 """
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from ray_atr.transport.newton import ascend_projected
-from ray_atr.transport.plan import Plan
+from ray_atr.transport.plan import TransportPlan
 from ray_atr.transport.problem import KERNEL_RANGE, Problem
 
 CHECK_EVERY = 5
@@ -22,23 +20,26 @@ NEWTON_AFTER_LEAST = 30
 NEWTON_LARGEST = 2048
 
 
-def solve_partial(problem: Problem, start: Plan | None, tolerance: float, max_iterations: int) -> Plan:
-    """The plan of total mass `problem.mass` whose row and column sums are at most 1/N and 1/M."""
+def solve_partial(
+    problem: Problem, start: TransportPlan | None, tolerance: float, max_iterations: int
+) -> TransportPlan:
+    """The plan of total mass `problem.mass` whose row and column sums are at most a and b."""
     scores = problem.cost / -problem.epsilon
     N, M = scores.shape
+    rows, columns = problem.row_marginal, problem.column_marginal
     v = scores.new_zeros(M) if start is None else start.column_potential
     may_use_newton = max(N, M) <= NEWTON_LARGEST
     blocks = min(max_iterations, max(NEWTON_AFTER_LEAST, M // 8)) if may_use_newton else max_iterations
     is_kernel_safe = problem.log_range <= KERNEL_RANGE
     sweep_blocks = kernel_blocks if is_kernel_safe else log_blocks
-    u, v, level, residual, iterations = sweep_blocks(scores, v, problem.mass, tolerance, blocks)
+    u, v, level, residual, iterations = sweep_blocks(scores, v, problem.mass, tolerance, blocks, rows, columns)
     domain = "kernel" if is_kernel_safe else "log"
     if residual > tolerance and iterations < max_iterations:
-        found = ascend_projected(scores, u, v, problem.mass, tolerance, max_iterations - iterations)
+        found = ascend_projected(scores, u, v, problem.mass, tolerance, max_iterations - iterations, rows, columns)
         iterations += found.steps
         if found.residual < residual:
             u, v, level, residual, domain = found.u, found.v, found.level, found.residual, "newton"
-    return Plan(
+    return TransportPlan(
         log_matrix=scores.add_(u[:, None]).add_(v).add_(level),
         row_potential=u + level,
         column_potential=v,
@@ -52,72 +53,71 @@ def solve_partial(problem: Problem, start: Plan | None, tolerance: float, max_it
 
 
 def log_blocks(
-    scores: Tensor, v: Tensor, mass: float, tolerance: float, most: int
+    scores: Tensor, v: Tensor, mass: float, tolerance: float, most: int, rows: Tensor, columns: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, float, int]:
     """(u, v, l, violation, sweeps) of block sweeps in the log domain."""
     inflow = torch.logsumexp(scores + v, dim=1)
     for sweep in range(1, most + 1):
-        u, _ = fill(inflow, mass)
-        v, level = fill(torch.logsumexp(scores + u[:, None], dim=0), mass)
+        u, _ = fill(inflow, mass, rows)
+        v, level = fill(torch.logsumexp(scores + u[:, None], dim=0), mass, columns)
         inflow = torch.logsumexp(scores + v, dim=1)
         if sweep % CHECK_EVERY == 0 or sweep == most or sweep == 1:
-            residual = violation((inflow + u + level).exp(), u < 0)
+            residual = violation((inflow + u + level).exp(), u < 0, rows)
             if residual <= tolerance:
                 break
     return u, v, level, residual, sweep
 
 
 def kernel_blocks(
-    scores: Tensor, v: Tensor, mass: float, tolerance: float, most: int
+    scores: Tensor, v: Tensor, mass: float, tolerance: float, most: int, rows: Tensor, columns: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, float, int]:
     """(u, v, l, violation, sweeps) of block sweeps on exp(-c/epsilon), shifted so that its largest entry is 1."""
     shift = scores.max()
     kernel = (scores - shift).exp_()
     transposed = kernel.T
-    N, M = scores.shape
-    left_rows, left_columns = mass - torch.arange(N).to(scores) / N, mass - torch.arange(M).to(scores) / M
     inflow = torch.mv(kernel, v.exp())
     for sweep in range(1, most + 1):
-        alpha, _ = level_and_scaling(inflow, left_rows)
-        beta, level = level_and_scaling(torch.mv(transposed, alpha), left_columns)
+        alpha, _ = level_and_scaling(inflow, mass, rows)
+        beta, level = level_and_scaling(torch.mv(transposed, alpha), mass, columns)
         inflow = torch.mv(kernel, beta)
         if sweep % CHECK_EVERY == 0 or sweep == most or sweep == 1:
             # The columns and the mass are exact after their block: the rows are judged.
-            residual = violation(level * alpha * inflow, alpha < 1)
+            residual = violation(level * alpha * inflow, alpha < 1, rows)
             if residual <= tolerance:
                 break
     return alpha.log(), beta.log(), level.log() - shift, residual, sweep
 
 
-def level_and_scaling(inflow: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
-    """Scalings in (0, 1] and the level L with L * scaling * inflow = min(L * inflow, 1/N) summing to the mass.
+def level_and_scaling(inflow: Tensor, mass: float, bounds: Tensor) -> tuple[Tensor, Tensor]:
+    """Scalings in (0, 1] and the level L with L * scaling * inflow = min(L * inflow, bound) summing to the mass; all [N].
 
-    With the k largest inflows saturated, L = (mass - k/N) / (sum of the others); the k sought is the smallest at which the
-    next inflow stays below 1/N. left [N] is mass - k/N.
+    With the k rows of the largest inflow / bound saturated, L = (mass - their bounds) / (sum of the other inflows); the k
+    sought is the smallest at which the next row stays below its bound.
     """
-    N = len(inflow)
-    descending = inflow.sort(descending=True).values
+    order = (inflow / bounds).argsort(descending=True)
+    descending, limits = inflow[order], bounds[order]
+    left = mass - limits.cumsum(0) + limits
     levels = left / descending.flip(0).cumsum(0).flip(0)
-    is_enough = (levels * descending <= 1 / N) | (left <= 1 / N)
+    is_enough = (levels * descending <= limits) | (left <= limits)
     # argmax of booleans: the first True.
     level = levels[is_enough.to(torch.uint8).argmax()]
-    return (1 / (N * level * inflow)).clamp(max=1), level
+    return (bounds / (level * inflow)).clamp(max=1), level
 
 
-def fill(inflow: Tensor, mass: float) -> tuple[Tensor, Tensor]:
+def fill(inflow: Tensor, mass: float, bounds: Tensor) -> tuple[Tensor, Tensor]:
     """(u, l) of one block, from the log inflow [N]: `level_and_scaling` in the log domain."""
     shift = inflow.max()
-    N = len(inflow)
-    left = mass - torch.arange(N).to(inflow) / N
-    descending = inflow.sort(descending=True).values - shift
+    order = (inflow - bounds.log()).argsort(descending=True)
+    descending, limits = inflow[order] - shift, bounds[order]
+    left = mass - limits.cumsum(0) + limits
     log_tail = descending.flip(0).logcumsumexp(0).flip(0)
     log_levels = left.clamp(min=torch.finfo(left.dtype).tiny).log() - log_tail
-    is_enough = (log_levels + descending <= -math.log(N)) | (left <= 1 / N)
+    is_enough = (log_levels + descending <= limits.log()) | (left <= limits)
     level = log_levels[is_enough.to(torch.uint8).argmax()] - shift
-    return (-math.log(N) - level - inflow).clamp(max=0), level
+    return (bounds.log() - level - inflow).clamp(max=0), level
 
 
-def violation(sums: Tensor, pushes: Tensor) -> float:
-    """Mass by which rows exceed 1/N, or fall short of it though their potential pushes (bool [N])."""
-    excess = sums - 1 / len(sums)
+def violation(sums: Tensor, pushes: Tensor, bounds: Tensor) -> float:
+    """Mass by which rows exceed their bounds [N], or fall short of them though their potential pushes (bool [N])."""
+    excess = sums - bounds
     return float(torch.where(pushes, excess.abs(), excess.clamp(min=0)).sum())

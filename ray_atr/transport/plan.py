@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class TransportPlan:
     """The plan pi between N rows and M columns, log pi_ij = -c_ij / epsilon + row_i + column_j, and its evidence.
 
     log_matrix         [N, M]: log pi, finite where pi itself would underflow.

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from ray_atr.data.audio import FrontEnd, clip_features, decode, fit, log_mel, mel_filters, num_frames, resample
+from ray_atr.data.audio import FrontEnd, clip_features, fit, log_mel, mel_filters, num_frames
+from ray_atr.data.decoding import decode, resample
 
 
 def encoded(waveform: np.ndarray, sample_rate: int = 16_000, format: str = "WAV", subtype: str | None = None) -> bytes:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tiny import make_data, tone
 
-from ray_atr.data import cache
+from ray_atr.data import feature_cache
 from ray_atr.data.audio import FrontEnd, clip_features
-from ray_atr.data.cache import ensure_features, find_features
+from ray_atr.data.feature_cache import ensure_features, find_features
 from ray_atr.data.features import MANIFEST_FILE, open_features
 from ray_atr.data.shards import read_manifest
 
@@ -47,7 +47,7 @@ def test_they_are_computed_once_and_again_for_another_front_end(
     assert find_features(manifest, FRONT_END, tmp_path) == folder
     other = dataclasses.replace(FRONT_END, num_mels=16)
     assert ensure_features(data, other, tmp_path, use_ray=False) != folder
-    monkeypatch.setattr(cache, "clip_features", None)
+    monkeypatch.setattr(feature_cache, "clip_windows", None)
     assert ensure_features(data, FRONT_END, tmp_path, use_ray=False) == folder
 
 
@@ -59,15 +59,15 @@ def test_interrupted_work_is_taken_up_shard_by_shard(
             raise KeyboardInterrupt
         return compute(job)
 
-    compute = cache.compute_shard
-    monkeypatch.setattr(cache, "compute_shard", stop_after_train)
+    compute = feature_cache.compute_shard
+    monkeypatch.setattr(feature_cache, "compute_shard", stop_after_train)
     with pytest.raises(KeyboardInterrupt):
         ensure_features(data, FRONT_END, tmp_path, use_ray=False)
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     with pytest.raises(ValueError, match=f"not a whole feature cache \\({MANIFEST_FILE} is missing"):
         open_features(folder, "train")
     done = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    monkeypatch.setattr(cache, "compute_shard", compute)
+    monkeypatch.setattr(feature_cache, "compute_shard", compute)
     progress: list[tuple[int, int]] = []
     assert (
         ensure_features(data, FRONT_END, tmp_path, use_ray=False, progress=lambda *seen: progress.append(seen))

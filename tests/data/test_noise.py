@@ -1,15 +1,29 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from ray_atr.data.languages import LANGUAGES
-from ray_atr.data.noise import NOISE_KINDS, Noise, caption_owner, caption_owners
+from ray_atr.data.noise import NOISE_KINDS, Noise, caption_owners
+from ray_atr.data.noise_index import INDEX_FILE, write_index
+from ray_atr.data.wear import wear
+from ray_atr.languages.codes import LANGUAGES
 
 IDS = [f"clip-{i:05d}" for i in range(5000)]
 OWN = np.arange(len(IDS))
 CODES = tuple(LANGUAGES)
+
+
+def caption_owner(clip_ids: list[str], noise: Noise, seed: int) -> np.ndarray:
+    """One language's answer."""
+    return caption_owners(clip_ids, ("all",), noise, seed)[:, 0]
+
+
+def words_of(ids: list[str]) -> list[str]:
+    """A caption for each clip, which shares words with those of neighbouring numbers."""
+    return [f"sound {int(name[-5:]) // 40} of place {int(name[-5:]) // 7} number {name}" for name in ids]
 
 
 @pytest.mark.parametrize("ratio", [0.2, 0.4, 0.6])
@@ -42,7 +56,7 @@ def test_two_clips_swap_and_never_keep_their_own() -> None:
 @pytest.mark.parametrize("kind", NOISE_KINDS)
 def test_order_of_clips_and_languages_does_not_matter(kind: str) -> None:
     ids, noise = IDS[:400], Noise(ratio=0.5, kind=kind)
-    owners = caption_owners(ids, CODES, noise, 11)
+    owners = caption_owners(ids, CODES, noise, 11, texts=lambda: words_of(ids))
     named = {
         (name, code): ids[owner]
         for name, row in zip(ids, owners, strict=True)
@@ -50,7 +64,7 @@ def test_order_of_clips_and_languages_does_not_matter(kind: str) -> None:
     }
     shuffle = np.random.default_rng(0).permutation(len(ids))
     mixed, codes = [ids[i] for i in shuffle], CODES[::-1]
-    again = caption_owners(mixed, codes, noise, 11)
+    again = caption_owners(mixed, codes, noise, 11, texts=lambda: words_of(mixed))
     for name, row in zip(mixed, again, strict=True):
         for code, owner in zip(codes, row, strict=True):
             assert mixed[owner] == named[name, code]
@@ -94,9 +108,108 @@ def test_bad_noise_is_refused() -> None:
             Noise(ratio=ratio)
     with pytest.raises(ValueError, match=r"kind: got 'pairs'; .*did you mean pair\?"):
         Noise(kind="pairs")
-    with pytest.raises(ValueError, match="caption_owners"):
-        caption_owner(IDS, Noise(ratio=0.2, kind="language"), 0)
     with pytest.raises(ValueError, match="each clip once"):
         caption_owner(["a", "a"], Noise(ratio=0.2), 0)
     with pytest.raises(ValueError, match="training split of one clip"):
         caption_owner(["a"], Noise(ratio=0.2), 0)
+
+
+def test_a_shifted_block_has_the_next_ones_captions_and_nothing_else_moves() -> None:
+    owner = caption_owner(IDS, Noise(ratio=0.3, kind="shift"), 4)
+    moved = np.flatnonzero(owner != OWN)
+    assert len(moved) == 1500
+    assert moved[-1] - moved[0] == 1499
+    np.testing.assert_array_equal(owner[moved[:-1]], moved[:-1] + 1)
+    assert owner[moved[-1]] == moved[0]
+    assert moved[0] != np.flatnonzero(caption_owner(IDS, Noise(ratio=0.3, kind="shift"), 5) != OWN)[0]
+
+
+def test_a_near_caption_is_one_of_the_most_alike_and_never_the_same_words() -> None:
+    ids = IDS[:600]
+    texts = words_of(ids)
+    texts[10] = texts[11].upper()
+    owner = caption_owners(ids, ("all",), Noise(ratio=0.5, kind="near"), 1, texts=lambda: texts)[:, 0]
+    moved = np.flatnonzero(owner != np.arange(600))
+    assert stats.binomtest(len(moved), 600, 0.5).pvalue > 1e-3
+    assert np.mean(moved // 40 == owner[moved] // 40) > 0.9
+    assert all(texts[row].casefold() != texts[owner[row]].casefold() for row in moved)
+    with pytest.raises(ValueError, match=r"noise.kind: got 'near'; allowed on clips whose captions"):
+        caption_owners(ids, ("all",), Noise(ratio=0.5, kind="near"), 1)
+
+
+COUNTS = np.array([[3, 3], [1, 1], [2, 1], [3, 0], [2, 2], [1, 1]] * 100)
+
+
+@pytest.mark.parametrize("kind", NOISE_KINDS)
+def test_noise_by_the_caption_replaces_captions_one_by_one_and_only_by_those_that_are_there(kind: str) -> None:
+    ids = IDS[:600]
+    noise = Noise(ratio=0.4, kind=kind, unit="caption")
+    worn = wear(ids, COUNTS, ("eng", "fra"), noise, 7, lambda: words_of(ids))
+    exists = np.arange(3)[None, :, None] < COUNTS[:, None, :]
+    own = worn.is_own & (worn.slot == np.arange(3)[None, :, None])
+    share = 1 - own[:, :, 0][exists[:, :, 0]].mean()
+    # Of the captions in two languages, `language` replaces one or the other.
+    assert share == pytest.approx(0.3 if kind == "language" else 0.4, abs=0.06)
+    if kind not in ("shift", "prefix_shuffle"):
+        # Some clips keep one caption and lose another.
+        some = own[:, :, 0] & exists[:, :, 0]
+        assert ((some.sum(axis=1) > 0) & (some.sum(axis=1) < COUNTS[:, 0])).any()
+    languages = np.arange(2)
+    assert (worn.slot < np.maximum(COUNTS.max(axis=1)[worn.owner[:, :, languages]], 1))[exists].all()
+    if kind in ("pair", "near"):
+        moved = ~own & exists
+        assert (worn.owner != np.arange(600)[:, None, None])[moved].all()
+
+
+@pytest.mark.parametrize("unit", ["clip", "caption"])
+def test_a_runs_own_index_gives_the_same_noise_again(unit: str, tmp_path: Path) -> None:
+    ids = IDS[:600]
+    worn = wear(ids, COUNTS, ("eng", "fra"), Noise(ratio=0.5, unit=unit, kind="language"), 3)
+    write_index(tmp_path, worn)
+    again = wear(ids, COUNTS, ("eng", "fra"), Noise(index=str(tmp_path / INDEX_FILE)), 99)
+    np.testing.assert_array_equal(again.owner, worn.owner)
+    np.testing.assert_array_equal(again.slot, worn.slot)
+
+
+def test_the_papers_index_is_read_as_ncr_writes_it(tmp_path: Path) -> None:
+    """As NCR's data.py makes it: text to image, a share of the entries shuffled among themselves; here 50 clips with 5 each."""
+    generator = np.random.default_rng(0)
+    index = np.arange(250) // 5
+    chosen = generator.permutation(250)[:100]
+    index[chosen] = index[generator.permutation(chosen)]
+    np.save(tmp_path / "0.4_noise_index.npy", index)
+    worn = wear(IDS[:50], np.full((50, 1), 5), ("eng",), Noise(index=str(tmp_path / "0.4_noise_index.npy")), 0)
+    pairs = {
+        (clip, int(o) * 5 + int(s))
+        for clip in range(50)
+        for o, s in zip(worn.owner[clip, :, 0], worn.slot[clip, :, 0], strict=True)
+    }
+    assert pairs == {(int(clip), caption) for caption, clip in enumerate(index)}
+    kept = index[np.arange(250)] == np.arange(250) // 5
+    assert worn.is_own.sum() == kept.sum() < 250
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (np.zeros(7, int), r"data.noise.index: got '.*7 entries'; allowed 6"),
+        (np.array([0, 0, 0, 1, 1, 9]), r"index.npy, row 5: got 9; allowed a clip's number below 2"),
+        (np.array([0, 0, 1, 1, 1, 1]), r"index.npy, clip 0: got '2 captions'; allowed '?3"),
+        (np.full((2, 3), 6), r"index.npy, row 0: got 6; allowed a caption's number below 6"),
+        (np.zeros((4, 4), int), r"of shape \[4, 4\]'; allowed \[6\], \[2, 3\] or \[2, 3, 1\]"),
+        (np.zeros(6), r"of float64'; allowed integers"),
+    ],
+)
+def test_an_index_that_does_not_fit_is_refused_with_its_row(content: np.ndarray, named: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "index.npy", content)
+    with pytest.raises(ValueError, match=named):
+        wear(["a", "b"], np.full((2, 1), 3), ("eng",), Noise(index=str(tmp_path / "index.npy")), 0)
+
+
+def test_an_index_that_is_no_array_or_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "index.npy"
+    with pytest.raises(ValueError, match=r"data.noise.index: got '.*'; allowed a NumPy file .* not there"):
+        wear(["a", "b"], np.ones((2, 1), int), ("eng",), Noise(index=str(path)), 0)
+    np.save(path, np.array([{"code": "would run"}], object), allow_pickle=True)
+    with pytest.raises(ValueError, match="a NumPy file"):
+        wear(["a", "b"], np.ones((2, 1), int), ("eng",), Noise(index=str(path)), 0)

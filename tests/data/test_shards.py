@@ -14,12 +14,12 @@ from ray_atr.data.shards import (
     hash_of_file,
     iterate_rows,
     new_data_set,
-    open_folder,
     read_captions,
     read_manifest,
     read_shard,
     write_clips,
 )
+from ray_atr.storage import open_folder
 
 
 def clip(index: int, split: str = "train", **changes: object) -> Clip:
@@ -106,7 +106,7 @@ def test_another_data_set_is_never_overwritten(tmp_path: Path) -> None:
 
 def test_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     for bad in ([clip(0), clip(0)], [clip(0), clip(1, audio=b"")], []):
-        with pytest.raises(ValueError, match=r"its id stands twice|audio|no clips"):
+        with pytest.raises(ValueError, match=r"its id occurs twice|audio|no clips"):
             write_clips(tmp_path / "set", bad, name="toy", licence="CC0")
         assert list(tmp_path.iterdir()) == []
     with pytest.raises(RuntimeError), new_data_set(tmp_path / "set"):
@@ -147,3 +147,41 @@ def test_a_shard_of_other_columns_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"clip_id": ["a"]}), path)
     with pytest.raises(ValueError, match="column audio is missing"):
         list(read_shard(manifest, manifest.shards[0]))
+
+
+HOSTILE_MANIFESTS = {
+    "no hash": lambda content: content.pop("hash"),
+    "no shards": lambda content: content.pop("shards"),
+    "name is a number": lambda content: content.update(name=1),
+    "name leads out": lambda content: content.update(name="../x"),
+    "shards is text": lambda content: content.update(shards="x"),
+    "a shard is a number": lambda content: content.update(shards=[1]),
+    "file leads out": lambda content: content["shards"][0].update(file="/etc/passwd"),
+    "split leads out": lambda content: content["shards"][0].update(split="../../x"),
+    "rows of 400 digits": lambda content: content["shards"][0].update(num_rows=10**400),
+    "negative rows": lambda content: content["shards"][0].update(num_rows=-1),
+    "captions is a list": lambda content: content["shards"][0].update(captions=["eng"]),
+    "notes is a number": lambda content: content.update(notes=1),
+    "a long name": lambda content: content.update(name="x" * 100_000),
+    "an unknown field": lambda content: content["shards"][0].update(path="x"),
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE_MANIFESTS)
+def test_a_hostile_manifest_is_refused_in_one_short_line(tmp_path: Path, change: str) -> None:
+    write_clips(tmp_path / "set", [clip(0)], name="toy", licence="CC0")
+    file = tmp_path / "set" / "manifest.json"
+    content = json.loads(file.read_text())
+    HOSTILE_MANIFESTS[change](content)
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"manifest\.json") as caught:
+        read_manifest(tmp_path / "set")
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"name": 1' + "0" * 5_000 + "}", "[1]", "\0", ""])
+def test_what_is_no_manifest_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(ValueError, match="not a manifest of clips") as caught:
+        read_manifest(tmp_path)
+    assert len(str(caught.value)) < 500

@@ -7,8 +7,8 @@ import pytest
 from tiny import tone
 
 from ray_atr.data.audio import FrontEnd
-from ray_atr.data.cache import ensure_features
 from ray_atr.data.captions import TrainingCaptions
+from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import FeatureSet, open_features
 from ray_atr.data.noise import Noise
 from ray_atr.data.schema import Clip
@@ -73,7 +73,7 @@ def test_noise_exchanges_captions_of_all_languages_together(features: FeatureSet
     assert owners != [max(number, 1) for number in range(8)]
     for texts, owner, mask in zip(worn.texts, owners, worn.mask, strict=True):
         assert not mask[1] or texts[1].endswith(f" de {owner}")
-    clean = sum(own == number for number, own in enumerate(captions.owners[:, 0])) / 8
+    clean = sum(own == number for number, own in enumerate(captions.worn.owner[:, 0, 0])) / 8
     assert captions.clean_share == clean < 1
 
 

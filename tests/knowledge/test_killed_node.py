@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from own_ray import end_processes_of
 
-PROGRAM = Path(__file__).with_name("killed_node.py")
+PROGRAM = Path(__file__).parents[1] / "support" / "killed_node.py"
 
 
 @pytest.mark.slow

@@ -7,15 +7,15 @@ import time
 import encoders
 import numpy as np
 import pytest
-from encoders import Asked, Turn, weights
+from encoders import SPEC, Turn, weights
 from ray import cloudpickle
 from ray.exceptions import RayActorError
 
-from ray_atr.knowledge.base import BaseSettings
-from ray_atr.knowledge.refreshing import SnapshotClient
+from ray_atr.knowledge.refresher import SnapshotClient
+from ray_atr.knowledge.snapshot import SnapshotSettings
 
 pytestmark = pytest.mark.ray
-SETTINGS = BaseSettings(prototypes=5)
+SETTINGS = SnapshotSettings(prototypes=5)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def start(ray_session, tmp_path):
 
 def test_publishing_returns_at_once_and_a_failure_is_told(start, caplog):
     host = start("a", Turn(seconds=0.5))
-    client = SnapshotClient(host, Asked(refresh_lag=1), poll_seconds=0.5)
+    client = SnapshotClient(host, SPEC, 1, poll_seconds=0.5)
     host.wait(1, 0)
     started = time.perf_counter()
     client.refresh(5, weights(0))
@@ -54,7 +54,7 @@ def test_snapshots_are_mapped_and_read_only(start):
     import ray
 
     host = start("a")
-    client = SnapshotClient(host, Asked())
+    client = SnapshotClient(host, SPEC, 2)
     client.refresh(0, weights(0), lag=0)
     client.before_step(0)
     first, second = host.get(1), host.get(1)
@@ -78,7 +78,7 @@ def test_two_workers_are_on_the_same_version_at_every_step(start):
 
     @ray.remote(num_cpus=0.1)
     def work(host, is_publisher, delay):
-        client = SnapshotClient(host, Asked(refresh_lag=2), is_publisher=is_publisher, poll_seconds=0.2)
+        client = SnapshotClient(host, SPEC, 2, is_publisher=is_publisher, poll_seconds=0.2)
         client.refresh(0, weights(0) if is_publisher else None, lag=0)
         seen = []
         for step in range(10):
@@ -99,7 +99,7 @@ def test_an_actor_killed_in_mid_refresh_comes_back_and_builds_it(start, tmp_path
 
     gate = tmp_path / "go"
     host = start("a", Turn(gate=str(gate)))
-    client = SnapshotClient(host, Asked(refresh_lag=1), poll_seconds=0.2)
+    client = SnapshotClient(host, SPEC, 1, poll_seconds=0.2)
     gate.touch()
     client.refresh(0, weights(0), lag=0)
     client.before_step(0)
@@ -120,7 +120,7 @@ def test_the_same_run_twice_gives_the_same_snapshots(start):
     found = []
     for name in ("a", "b"):
         host = start(name)
-        client = SnapshotClient(host, Asked(refresh_lag=2))
+        client = SnapshotClient(host, SPEC, 2)
         client.refresh(0, weights(0), lag=0)
         for step in range(6):
             if step == 2:
@@ -134,7 +134,7 @@ def test_the_same_run_twice_gives_the_same_snapshots(start):
 
 def test_a_restarted_run_ends_the_base_it_finds_and_goes_on_from_its_folder(start):
     host = start("a")
-    client = SnapshotClient(host, Asked(refresh_lag=0))
+    client = SnapshotClient(host, SPEC, 0)
     client.refresh(0, weights(0))
     client.before_step(0)
     before = client.searcher.snapshot.audio.copy()

@@ -1,80 +1,174 @@
-"""Queues and momentum encoders."""
+"""The memory as a training loop talks to it, for every knowledge variant."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
+from encoders import Turn, clips, weights
 from torch import nn
 from torch.nn.functional import normalize
 
-from ray_atr.knowledge.memory import Momentum, Queue
+from ray_atr.knowledge.memory import MomentumMemory, WorkerBatch, make_memory
+from ray_atr.knowledge.queue import Queue
+from ray_atr.knowledge.refresher import InProcessRefresher
+from ray_atr.knowledge.snapshot import Entries, SnapshotSettings
+from ray_atr.objectives import Embeddings, Objective
+from ray_atr.objectives.knowledge import Ance, Ask, Moco, Nnclr, NoKnowledge
+from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
+from ray_atr.objectives.schemes import Kcl
+
+B, K, D = 6, 2, 8
+IDS = clips()[1]
 
 
-def batch(first, count, D=4, K=2):
-    """Clips numbered from `first`, whose embeddings say their number."""
-    numbers = torch.arange(first, first + count).float()
-    return numbers[:, None].expand(count, D), numbers[:, None, None].expand(count, K, D)
+class Toy(nn.Module):
+    """A retriever of one matrix a modality."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.audio = nn.Parameter(torch.randn(D, D, generator=generator))
+        self.text = nn.Parameter(torch.randn(D, D, generator=generator))
 
 
-def held(queue):
-    return sorted(int(row[0]) for row in queue.audio[: len(queue)])
+def inputs(step):
+    generator = torch.Generator().manual_seed(step)
+    rows = torch.randperm(len(IDS), generator=generator)[:B].tolist()
+    return [IDS[row] for row in rows], torch.randn(B, D, generator=generator), torch.randn(B, K, D, generator=generator)
 
 
-def test_a_queue_holds_the_last_clips_even_where_a_batch_crosses_its_end():
-    queue = Queue(7, 4, 2)
-    first = 0
-    for count in (3, 3, 3, 5, 1):
-        queue.push(*batch(first, count))
-        first += count
-        assert held(queue) == list(range(max(0, first - 7), first))
-    assert torch.equal(queue.audio[:, 0], queue.text[:, 1, 0])
-    queue.push(*batch(100, 20))
-    assert held(queue) == list(range(113, 120))
+def embed(toy, waveforms, words):
+    return normalize(waveforms @ toy.audio, dim=-1), normalize(words @ toy.text, dim=-1)
 
 
-def test_a_queue_goes_on_from_its_state():
-    queue, other = Queue(5, 4, 2), Queue(5, 4, 2)
-    queue.push(*batch(0, 3))
-    other.load_state_dict(queue.state_dict())
-    for one in (queue, other):
-        one.push(*batch(3, 4))
-    assert torch.equal(queue.audio, other.audio)
-    with pytest.raises(ValueError, match="queue"):
-        Queue(6, 4, 2).load_state_dict(queue.state_dict())
+def run(knowledge, folder, steps=9, stop=None):
+    """Losses of a short training, two epochs of four steps and one more; stopped and resumed before step `stop`."""
+    objective = Objective(scheme=Kcl(), knowledge=knowledge)
+
+    def begin():
+        toy = Toy()
+        host = (
+            InProcessRefresher(Turn(), SnapshotSettings(prototypes=4), folder)
+            if isinstance(knowledge, KnowledgeBaseObjective)
+            else None
+        )
+        recall = make_memory(
+            knowledge, host=host, retriever=toy, width=D, languages=K, ids=IDS, is_first=True, steps_per_epoch=4
+        )
+        return toy, torch.optim.SGD(toy.parameters(), 0.1), recall
+
+    toy, optimizer, recall = begin()
+    losses = []
+    for step in range(steps):
+        if step == stop:
+            state = [toy.state_dict(), optimizer.state_dict(), recall.state_dict()]
+            toy, optimizer, recall = begin()
+            for one, saved in zip((toy, optimizer, recall), state, strict=True):
+                one.load_state_dict(saved)
+        if step % 4 == 0:
+            recall.begin_epoch(step // 4, step, lambda step=step: weights(step))
+        recall.before_step(step)
+        ids, waveforms, words = inputs(step)
+        audio, text = embed(toy, waveforms, words)
+        batch = Embeddings(audio=audio, text=text)
+        groups = torch.tensor([IDS.index(name) for name in ids])
+        local = WorkerBatch(
+            batch.audio,
+            batch.text,
+            batch.available(),
+            ids,
+            groups,
+            step,
+            partial(embed, waveforms=waveforms, words=words),
+        )
+        retrieved = recall.retrieve(local, lambda tensor: tensor)
+        if objective.knowledge.needs_retrieval:
+            assert retrieved is not None
+        loss = objective(batch, retrieved=retrieved).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        recall.after_step(batch, ids)
+        losses.append(loss.item())
+    return losses, recall
 
 
-def test_the_nearest_of_the_support_set_by_a_loop_within_a_language():
-    generator = torch.Generator().manual_seed(0)
-    queue = Queue(20, 6, 3)
-    audio, text = (normalize(torch.randn(*shape, generator=generator), dim=-1) for shape in ((15, 6), (15, 3, 6)))
-    mask = torch.rand(15, 3, generator=generator) > 0.4
-    mask[:, 2] = False
-    queue.push(audio, text, mask)
-    asked, words = (normalize(torch.randn(*shape, generator=generator), dim=-1) for shape in ((4, 6), (4, 3, 6)))
-    found = queue.nearest(asked, words).fine
-    for i in range(4):
-        best = max(range(15), key=lambda n: float(asked[i] @ audio[n]))
-        assert torch.equal(found.by_audio.audio[i, 0, 0], audio[best])
-        for k in range(2):
-            there = [n for n in range(15) if mask[n, k]]
-            best = max(there, key=lambda n: float(words[i, k] @ text[n, k]))
-            assert torch.equal(found.by_text.text[i, k, 0], text[best, k])
-            assert torch.equal(found.by_text.audio[i, k, 0], audio[best])
-            assert bool(found.by_text.valid[i, k, 0])
-    assert not found.by_text.valid[:, 2].any()
-    assert Queue(20, 6, 3).nearest(asked, words).fine is None
+VARIANTS = {
+    "none": NoKnowledge(),
+    "ask": Ask(prototypes=4, refresh_lag=0),
+    "ask_in_background": Ask(prototypes=4),
+    "ask_late": Ask(prototypes=4, refresh_lag=3),
+    "write_through": Ask(prototypes=4, refresh="write_through", refresh_lag=1),
+    "moco": Moco(queue_size=10, momentum=0.9),
+    "nnclr": Nnclr(support_size=10),
+    "ance": Ance(pool=8, negatives=3),
+}
+
+
+@pytest.mark.parametrize("name", list(VARIANTS))
+def test_a_resumed_run_is_the_run_that_never_stopped(name, tmp_path):
+    whole, _ = run(VARIANTS[name], tmp_path / "whole")
+    again, _ = run(VARIANTS[name], tmp_path / "again")
+    assert whole == again
+    stopped, _ = run(VARIANTS[name], tmp_path / "stopped", stop=5)
+    assert stopped == whole
+
+
+def test_knowledge_changes_the_loss(tmp_path):
+    losses = {name: run(knowledge, tmp_path / name)[0] for name, knowledge in VARIANTS.items() if name != "none"}
+    losses["none"] = run(NoKnowledge(), tmp_path)[0]
+    assert len({tuple(values) for values in losses.values()}) == len(VARIANTS)
+
+
+def test_the_refreshes_follow_the_settings(tmp_path):
+    _, recall = run(Ask(prototypes=4, refresh_every_epochs=2, refresh_lag=0), tmp_path / "two")
+    stats = recall.stats(8)
+    assert (stats["version"], stats["staleness_steps"]) == (2, 0)
+    _, recall = run(Ask(prototypes=4, refresh_every_epochs=0), tmp_path / "never")
+    assert recall.stats(8)["staleness_steps"] == 8
+
+
+def test_a_refresh_takes_half_a_period_in_the_background_unless_told_otherwise(tmp_path):
+    assert Ask().lag_steps(steps_per_epoch=10) == 5
+    assert Ask(refresh_every_epochs=3).lag_steps(steps_per_epoch=10) == 15
+    assert Ask(refresh_lag=0).lag_steps(steps_per_epoch=10) == 0
+    # Epochs of four steps: what was published at step 4 is searched from step 6 on.
+    for steps, version in ((6, 1), (7, 2)):
+        _, memory = run(Ask(prototypes=4), tmp_path / str(steps), steps=steps)
+        assert memory.snapshot.version == version
 
 
 def test_momentum_weights_are_the_running_mean_of_the_followed_ones():
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
-    follower = Momentum(model, 0.9)
+    memory = MomentumMemory(model, Queue(4, 3, 1), 0.9)
     expected = model[0].weight.detach().clone()
+    nothing = Embeddings(audio=torch.zeros(0, 3), text=torch.zeros(0, 1, 3))
     for step in range(3):
         with torch.no_grad():
             model[0].weight.add_(step + 1.0)
             model[1].running_mean.add_(1.0)
-        follower.update(model)
+        memory.after_step(nothing, [])
         expected = 0.9 * expected + 0.1 * model[0].weight.detach()
-    assert torch.allclose(follower.module[0].weight, expected)
-    assert torch.equal(follower.module[1].running_mean, model[1].running_mean)
-    assert not follower.module[0].weight.requires_grad
+    follower = memory.follower.module
+    assert torch.allclose(follower[0].weight, expected)
+    assert torch.equal(follower[1].running_mean, model[1].running_mean)
+    assert not follower[0].weight.requires_grad
+
+
+def test_write_through_builds_the_base_from_what_was_trained_on(tmp_path):
+    _, recall = run(VARIANTS["write_through"], tmp_path)
+    recall.before_step(9)
+    snapshot = recall.client.searcher.snapshot
+    assert snapshot.version == 3
+    trained_on = {name for step in range(8) for name in inputs(step)[0]}
+    assert set(snapshot.ids.tolist()) == trained_on
+    assert isinstance(recall.written.entries(), Entries)
+    with pytest.raises(ValueError, match="write_through"):
+        type(recall.written)(IDS).entries()
+
+
+def test_a_base_needs_a_host():
+    with pytest.raises(ValueError, match="ask"):
+        make_memory(Ask(), retriever=Toy(), width=D, languages=K, ids=IDS, is_first=True, steps_per_epoch=4)

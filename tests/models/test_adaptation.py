@@ -12,10 +12,11 @@ from torch import nn
 
 from ray_atr.models.adaptation import Adaptation, adapt, compile_layers, parameter_levels
 from ray_atr.models.audio import AUDIO_TOWERS, Ced, ResNet38, SmallCnn
-from ray_atr.models.retriever import MetricSettings, ModelSettings, Retriever, build_retriever
+from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import Bert, SmallTransformer, Sonar
 from ray_atr.models.text.tokenizer import train_tokenizer
 from ray_atr.models.tower import pad_tokens
+from ray_atr.objectives import LearnedSettings
 
 FEATURES = torch.randn(3, 70, 64, generator=torch.Generator().manual_seed(0))
 FRAMES = torch.tensor([70, 64, 33])
@@ -92,7 +93,7 @@ def test_a_frozen_tower_stays_in_evaluation_mode_and_has_no_rate() -> None:
 
 def test_rates_fall_by_depth_and_decay_is_for_matrices() -> None:
     text = Adaptation(learning_rate_scale=0.5, layer_decay=0.1)
-    model = retriever(text=text, metric=MetricSettings(kind="factored"))
+    model = retriever(text=text, learned=LearnedSettings(metric="factored"))
     groups = model.parameter_groups(1.0, weight_decay=0.2)
     found = {id(parameter): group for group in groups for parameter in group["params"]}
     assert sum(len(group["params"]) for group in groups) == len(found) == len(list(model.parameters()))
@@ -104,7 +105,7 @@ def test_rates_fall_by_depth_and_decay_is_for_matrices() -> None:
     assert rates["embedding.weight"] == pytest.approx(0.00005)
     assert found[id(model.audio_projection.weight)]["lr"] == 1.0
     for name, parameter in model.named_parameters():
-        is_matrix = parameter.ndim > 1 and name != "metric"
+        is_matrix = parameter.ndim > 1 and name != "learned.metric"
         assert found[id(parameter)]["weight_decay"] == (0.2 if is_matrix else 0.0), name
 
 
@@ -188,13 +189,13 @@ def test_compiling_layers_changes_neither_names_nor_values() -> None:
 
 
 def test_the_metric_is_brought_back_after_a_step() -> None:
-    model = retriever(metric=MetricSettings(kind="mahalanobis", project_every=2))
+    model = retriever(learned=LearnedSettings(metric="mahalanobis", project_every=2))
     with torch.no_grad():
-        model.metric.copy_(torch.diag(torch.tensor([1.0, 2, 3, 4, 5, 6, 7, -8])))
-    model.after_step()
-    assert torch.linalg.eigvalsh(model.metric).min() < -7
-    model.after_step()
-    assert torch.linalg.eigvalsh(model.metric).min() > -1e-5
+        model.learned.metric.copy_(torch.diag(torch.tensor([1.0, 2, 3, 4, 5, 6, 7, -8])))
+    model.learned.after_step()
+    assert torch.linalg.eigvalsh(model.learned.metric).min() < -7
+    model.learned.after_step()
+    assert torch.linalg.eigvalsh(model.learned.metric).min() > -1e-5
 
 
 def test_every_tower_is_named_as_it_is_registered() -> None:

@@ -17,11 +17,13 @@ import soundfile
 import tiny_checkpoints as tiny
 import torch
 
+from ray_atr.metrics.ranking import RankingSettings
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, SmallCnn, TransformersAudio
-from ray_atr.models.retriever import MetricSettings, ModelSettings, Retriever, build_retriever
+from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import Bert, Labse, SmallTransformer, Sonar, TransformersText, XlmRoberta
 from ray_atr.models.text.tokenizer import train_tokenizer
+from ray_atr.objectives import LearnedSettings
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINTS = ("sonar", "bert", "xlm_roberta", "clap", "ast", "wav2vec2")
@@ -185,15 +187,77 @@ def test_an_embedding_is_the_same_alone_and_in_any_company(name: str, tmp_path: 
 
 def test_metric_and_projection_counter_come_back(tmp_path: Path) -> None:
     settings = ModelSettings(audio=SmallCnn(channels=4), embedding_width=8)
-    metric = MetricSettings(kind="factored", rank=3)
-    retriever = build_retriever(settings, tokenizer=train_tokenizer(tiny.TEXTS, 300), metric=metric, seed=0)
+    learned = LearnedSettings(metric="factored", metric_rank=3)
+    retriever = build_retriever(settings, tokenizer=train_tokenizer(tiny.TEXTS, 300), learned=learned, seed=0)
     for _ in range(4):
-        retriever.after_step()
+        retriever.learned.after_step()
     retriever.save_pretrained(tmp_path / "saved")
     restored = Retriever.from_pretrained(tmp_path / "saved")
-    assert restored.metric_settings == metric
-    assert restored.metric.shape == (8, 3)
-    assert int(restored.num_steps) == 4
+    assert restored.learned.settings == learned
+    assert restored.learned.metric.shape == (8, 3)
+    assert int(restored.learned.num_steps) == 4
+
+
+KINDS = ("diagonal", "mahalanobis", "factored")
+
+
+def with_metric(kind: str, ranking: str = "learned") -> Retriever:
+    """A retriever whose learnt metric is far from the identity."""
+    made = scratch()
+    retriever = Retriever(
+        made.audio_tower,
+        made.text_tower,
+        made.settings,
+        learned=LearnedSettings(metric=kind, metric_rank=5),
+        ranking=RankingSettings(ranking=ranking),
+    )
+    assert retriever.learned.metric is not None
+    generator = torch.Generator().manual_seed(3)
+    metric = torch.rand(retriever.learned.metric.shape, generator=generator)
+    retriever.learned.metric.data = metric @ metric.T if kind == "mahalanobis" else metric
+    return retriever.eval()
+
+
+def matrix_of(retriever: Retriever, kind: str) -> torch.Tensor:
+    """M [D, D], written out."""
+    metric = retriever.learned.metric.detach().double()  # type: ignore[union-attr]
+    return {"diagonal": metric.diag, "mahalanobis": lambda: metric, "factored": lambda: metric @ metric.T}[kind]()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_nearest_vectors_are_the_nearest_under_the_learnt_metric(kind: str) -> None:
+    retriever = with_metric(kind)
+    generator = torch.Generator().manual_seed(4)
+    text, audio = (torch.nn.functional.normalize(torch.randn(n, 16, generator=generator), dim=1) for n in (40, 30))
+    difference = text.double()[:, None] - audio.double()
+    distances = torch.einsum("mnd,de,mne->mn", difference, matrix_of(retriever, kind), difference)
+    found = torch.cdist(retriever.vectors(text).double(), retriever.vectors(audio).double())
+    assert retriever.distance == "euclidean"
+    assert torch.equal(found.argsort(dim=1), distances.argsort(dim=1))
+    assert torch.equal(found.argsort(dim=0), distances.argsort(dim=0))
+    assert not torch.equal((text @ audio.T).argsort(dim=1, descending=True), distances.argsort(dim=1))
+
+
+def test_without_a_metric_or_by_cosine_the_vectors_are_the_unit_rows() -> None:
+    rows = torch.nn.functional.normalize(torch.randn(6, 16, generator=torch.Generator().manual_seed(5)), dim=1)
+    for retriever in (scratch(), *(with_metric(kind, "cosine") for kind in KINDS)):
+        assert retriever.distance == "cosine"
+        assert torch.equal(retriever.vectors(rows), rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_retriever_of_before_rankings_were_kept_ranks_by_cosine_as_then(kind: str, tmp_path: Path) -> None:
+    retriever = with_metric(kind)
+    retriever.save_pretrained(tmp_path / "former")
+    file = tmp_path / "former" / "retriever.json"
+    content = json.loads(file.read_text())
+    del content["ranking"]
+    file.write_text(json.dumps(content))
+    (tmp_path / "former" / "digests.json").unlink()
+    former = Retriever.from_pretrained(tmp_path / "former")
+    assert (former.ranking.ranking, former.distance) == ("cosine", "cosine")
+    torch.testing.assert_close(former.encode_text(tiny.TEXTS), retriever.embed_sentences(tiny.TEXTS))
+    assert former.encode_text(tiny.TEXTS).shape == (len(tiny.TEXTS), 16)
 
 
 def test_saving_again_replaces_the_folder_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
@@ -227,6 +291,8 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "saved" / "retriever.json").read_text())
     content["model"]["audio.channels"] = 8
     (tmp_path / "saved" / "retriever.json").write_text(json.dumps(content))
+    # Without its list of digests, as a folder of an earlier version: else it is refused as damaged.
+    (tmp_path / "saved" / "digests.json").unlink()
     with pytest.raises(
         ValueError, match=r"shape of audio_tower\.convolutions\.0\.weight is \[4, 1, 5, 5\], not \[8, 1, 5, 5\]"
     ):

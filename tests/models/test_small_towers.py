@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from ray_atr.models.audio import SmallCnn
-from ray_atr.models.retriever import MetricSettings, ModelSettings, Retriever, build_retriever
+from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import SmallTransformer
 from ray_atr.models.text.tokenizer import train_tokenizer
 from ray_atr.models.tower import masked_mean, pad_tokens, tower_fingerprint
+from ray_atr.objectives import LearnedSettings
 
 CAPTIONS = {
     "eng": ["A dog barks twice.", "Rain falls on a tin roof while a bell rings in the distance.", "A siren"],
@@ -98,11 +99,13 @@ def test_the_metric_has_the_shape_its_kind_asks_for_and_is_positive(
     kind: str, rank: int | None, shape: tuple[int, ...]
 ) -> None:
     tokenizer = train_tokenizer(CAPTIONS["eng"], 300)
-    metric = MetricSettings(kind=kind, rank=rank)
-    model = build_retriever(ModelSettings(embedding_width=16), tokenizer=tokenizer, metric=metric, seed=0)
-    assert model.metric is not None
-    assert model.metric.shape == shape
-    M = {"diagonal": torch.diag, "mahalanobis": lambda M: M, "factored": lambda L: L @ L.T}[kind](model.metric.detach())
+    learned = LearnedSettings(metric=kind, metric_rank=rank)
+    model = build_retriever(ModelSettings(embedding_width=16), tokenizer=tokenizer, learned=learned, seed=0)
+    assert model.learned.metric is not None
+    assert model.learned.metric.shape == shape
+    M = {"diagonal": torch.diag, "mahalanobis": lambda M: M, "factored": lambda L: L @ L.T}[kind](
+        model.learned.metric.detach()
+    )
     assert torch.linalg.eigvalsh(M).min() > -1e-6
     assert torch.trace(M) == pytest.approx(16, rel=0.05)
 
@@ -123,9 +126,10 @@ def test_both_towers_learn_to_tell_a_few_pairs_apart() -> None:
 
 def test_a_learnt_temperature_has_a_gradient_and_else_the_objectives_own_holds() -> None:
     model = retriever(learn_temperature=True)
-    assert model.temperature.item() == pytest.approx(0.07)
-    assert model.temperature.requires_grad
-    assert retriever().temperature is None
+    temperature = model.learned.values().temperature
+    assert temperature.item() == pytest.approx(0.07)
+    assert temperature.requires_grad
+    assert retriever().learned.values().temperature is None
 
 
 def test_a_tower_from_scratch_asks_for_its_tokeniser() -> None:

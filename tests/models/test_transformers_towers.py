@@ -23,7 +23,7 @@ from transformers import (
 from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
 
 from ray_atr.data.audio import fit, log_mel
-from ray_atr.data.languages import LANGUAGES
+from ray_atr.languages.codes import LANGUAGES
 from ray_atr.models.audio import Ast, Htsat, TransformersAudio
 from ray_atr.models.text import Bert, Labse, Sonar, TransformersText, XlmRoberta
 from ray_atr.models.text.transformers import length_groups
@@ -55,7 +55,7 @@ def library_states(model: Any, tokenizer: Any, text: str, language: str) -> Any:
         return model.eval()(**{k: v for k, v in tokenizer(text, return_tensors="pt").items() if k != "token_type_ids"})
 
 
-CASES = {
+CASES: dict[str, Any] = {
     "sonar": (Sonar, tiny.sonar, M2M100Encoder, lambda out: out.last_hidden_state[0].mean(dim=0)),
     "labse": (Labse, tiny.bert, BertModel, lambda out: out.pooler_output[0]),
     "bert": (Bert, tiny.bert, BertModel, lambda out: out.last_hidden_state[0, 0]),
@@ -69,6 +69,7 @@ def test_text_embeddings_of_a_mixed_batch_are_the_librarys_own_one_by_one(name: 
     settings, checkpoint, model_class, pool = CASES[name]
     path = folder(checkpoint)
     tower = settings(checkpoint=path, length_groups=3).build().eval()
+    tokenizer: Any
     tokenizer, model = AutoTokenizer.from_pretrained(path), model_class.from_pretrained(path)
     texts, languages = tiny.TEXTS * 3, tiny.LANGUAGES * 3
     together = encode(tower, texts, languages)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ray_atr import objectives
-from ray_atr.objectives import PAIRS, PRESETS, SCHEMES, Embeddings, Objective, preset
+from ray_atr.objectives import PAIRS, PRESETS, SCHEMES, Embeddings, Learned, Objective, preset
 from ray_atr.override import flatten, override
 
 B, K, D = 6, 3, 5
@@ -23,7 +23,7 @@ def batch(**changes: object) -> Embeddings:
 def test_the_readmes_lines() -> None:
     audio, text, metric = torch.randn(B, D, requires_grad=True), torch.randn(B, K, D), torch.ones(D)
     objective = objectives.preset("m_ltm_pot", transport_mass=0.8, epsilon=0.05, metric="diagonal")
-    terms = objective(objectives.Embeddings(audio=audio, text=text), metric=metric)
+    terms = objective(objectives.Embeddings(audio=audio, text=text), learned=objectives.Learned(metric=metric))
     terms.loss.backward()
     assert terms.loss.ndim == 0
     assert torch.isfinite(audio.grad).all()
@@ -66,7 +66,7 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
 
 def test_learned_temperature_takes_the_settings_place_and_gets_a_gradient() -> None:
     temperature = torch.tensor(0.2, requires_grad=True)
-    loss = preset("contrastive")(batch(), temperature=temperature).loss
+    loss = preset("contrastive")(batch(), learned=Learned(temperature=temperature)).loss
     loss.backward()
     torch.testing.assert_close(loss, preset("contrastive", temperature=0.2)(batch()).loss)
     assert temperature.grad is not None

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import ot
 import pytest
 import torch
+from sklearn.metrics import log_loss
 from torch import Tensor
 from torch.nn import functional
 
+from ray_atr.objectives import Learned
 from ray_atr.objectives.pairs import (
     PAIRS,
     Comparison,
+    Complementary,
     Contrastive,
     ContrastiveEntropic,
     LearningToMatch,
@@ -41,21 +45,32 @@ def same(*groups: int) -> Tensor:
     return numbers[:, None] == numbers[None, :]
 
 
+CASES: dict[str, list[dict[str, object]]] = {
+    "contrastive": [{"temperature": TAU}],
+    "contrastive_entropic": [{"temperature": TAU}],
+    "complementary": [{"temperature": TAU, "form": form} for form in ("log", "tan", "gce")],
+    "triplet": [{"mining": mining} for mining in ("hardest", "all", "weighted")],
+    "learning_to_match": [{"epsilon": 0.1}],
+    "partial_learning_to_match": [
+        {"epsilon": 0.1, "transport_mass": 0.7, "target": target} for target in ("identity", "followed")
+    ],
+}
+"""Settings under which a registered loss is tried; one that is not named here is tried with its defaults."""
+
+
 def all_losses() -> list[PairLoss]:
-    return [
-        Contrastive(temperature=TAU),
-        ContrastiveEntropic(temperature=TAU),
-        Sigmoid(),
-        Triplet(),
-        Triplet(mining="all"),
-        Triplet(mining="weighted"),
-        LearningToMatch(epsilon=0.1),
-        PartialLearningToMatch(epsilon=0.1, transport_mass=0.7),
-    ]
+    return [loss(**settings) for name, loss in PAIRS.items() for settings in CASES.get(name, [{}])]
+
+
+def differentiable_losses() -> list[PairLoss]:
+    """Those whose gradient is the slope of their value: a target that follows the plan is held constant on purpose."""
+    return [loss for loss in all_losses() if getattr(loss, "target", None) != "followed"]
 
 
 def name_of(loss: PairLoss) -> str:
-    return f"{loss.name}-{getattr(loss, 'mining', '')}"
+    return "-".join(
+        [loss.name, *(str(getattr(loss, name)) for name in ("mining", "form", "target") if hasattr(loss, name))]
+    )
 
 
 def both_ways(similarity: Tensor, positives: Tensor, sample_loss: object) -> float:
@@ -103,7 +118,7 @@ def test_contrastive_is_torch_cross_entropy() -> None:
     labels = torch.arange(6)
     expected = (functional.cross_entropy(logits, labels) + functional.cross_entropy(logits.T, labels)) / 2
     torch.testing.assert_close(Contrastive(temperature=TAU)(case).loss, expected)
-    torch.testing.assert_close(Contrastive()(case, temperature=torch.tensor(TAU)).loss, expected)
+    torch.testing.assert_close(Contrastive()(case, Learned(temperature=torch.tensor(TAU))).loss, expected)
 
 
 def test_further_negatives_stand_in_the_denominator_of_their_direction() -> None:
@@ -169,6 +184,52 @@ def test_sigmoid_is_the_formula(positives: Tensor | None) -> None:
     assert Sigmoid()(case).loss.item() == pytest.approx(total / 6, abs=1e-12)
 
 
+@pytest.mark.parametrize("form", ["log", "tan", "gce"])
+@pytest.mark.parametrize("positives", [None, same(0, 0, 1, 2, 2, 2), same(0, 0, 0, 0, 0, 0)])
+def test_complementary_is_the_formula(form: str, positives: Tensor | None) -> None:
+    case = comparison(positives=positives)
+    penalty = {
+        "log": lambda p: -math.log(1 - p),
+        "tan": math.tan,
+        "gce": lambda p: (1 - (1 - p) ** 0.5) / 0.5,
+    }[form]
+
+    def loss(scores: Tensor, positives: Tensor, i: int) -> float:
+        total = sum(math.exp(float(s) / TAU) for s in scores)
+        return sum(
+            penalty(math.exp(float(s) / TAU) / total)
+            for s, positive in zip(scores, positives, strict=True)
+            if not positive
+        )
+
+    expected = both_ways(case.cross_similarity(), case.positive_mask(), loss)
+    assert Complementary(temperature=TAU, form=form)(case).loss.item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_complementary_by_scikit_learns_zero_one_losses() -> None:
+    """log_loss of "is no negative" for each negative alone: -log(1 - p), from another library."""
+    case = comparison()
+    probabilities = functional.softmax(case.cross_similarity() / TAU, dim=1).numpy()
+    columns = functional.softmax(case.cross_similarity().T / TAU, dim=1).numpy()
+    expected = sum(
+        log_loss([0], [matrix[i, j]], labels=[0, 1])
+        for matrix in (probabilities, columns)
+        for i in range(6)
+        for j in range(6)
+        if i != j
+    )
+    assert Complementary(temperature=TAU)(case).loss.item() == pytest.approx(expected / 12, abs=1e-9)
+
+
+def test_gce_lies_between_the_logarithm_and_the_probability() -> None:
+    case = comparison()
+    near_log = Complementary(temperature=TAU, form="gce", q=1e-6)(case).loss
+    torch.testing.assert_close(near_log, Complementary(temperature=TAU)(case).loss, rtol=1e-5, atol=1e-5)
+    rows, columns = (functional.softmax(m / TAU, dim=1) for m in (case.cross_similarity(), case.cross_similarity().T))
+    left = 1 - 0.5 * (rows.diagonal().mean() + columns.diagonal().mean())
+    torch.testing.assert_close(Complementary(temperature=TAU, form="gce", q=1.0)(case).loss, left)
+
+
 @pytest.mark.parametrize("positives", [None, same(0, 0, 1, 2, 2, 2)])
 def test_learning_to_match_is_the_divergence_from_pots_plan(positives: Tensor | None) -> None:
     case = comparison(positives=positives)
@@ -196,6 +257,46 @@ def test_partial_learning_to_match_is_the_divergence_from_pots_plan() -> None:
     assert loss.item() == pytest.approx(expected, abs=1e-6)
 
 
+def test_a_followed_target_is_the_plans_own_row_mass_held_constant() -> None:
+    u, v = unit(6, 5, 0).requires_grad_(), functional.normalize(unit(6, 5, 0) + unit(6, 5, 1), dim=1)
+    loss = PartialLearningToMatch(epsilon=0.1, transport_mass=0.6, target="followed")
+    value = loss(Comparison(u=u, v=v)).loss
+    (gradient,) = torch.autograd.grad(value, u)
+    uniform = torch.full((6,), 1 / 6, dtype=torch.float64).numpy()
+
+    def plan_of(u: Tensor) -> Tensor:
+        cost = (2 - 2 * u.detach() @ v.T).sqrt()
+        options = {"reg": 0.1, "m": 0.6, "numItermax": 20000, "stopThr": 1e-14}
+        return torch.from_numpy(
+            ot.partial.entropic_partial_wasserstein(uniform, uniform, (cost / cost.max()).numpy(), **options)
+        )
+
+    mass = plan_of(u).sum(dim=1)
+
+    def held(u: Tensor) -> float:
+        plan = plan_of(u)
+        return sum(float(mass[i] * torch.log(mass[i] / plan[i, i])) for i in range(6))
+
+    assert value.item() == pytest.approx(held(u), abs=1e-6)
+    for i, d in ((0, 0), (2, 3), (5, 4)):
+        step = torch.zeros_like(u)
+        step[i, d] = 1e-4
+        assert float(gradient[i, d]) == pytest.approx((held(u + step) - held(u - step)) / 2e-4, abs=1e-5)
+
+
+def test_a_pair_that_the_plan_discards_is_pulled_by_the_papers_target_and_not_by_the_followed_one() -> None:
+    u = unit(24, 16, 0)
+    v = functional.normalize(u + 0.4 * unit(24, 16, 1), dim=1)
+    v[0] = -u[0]
+    pulls = {}
+    for target in ("identity", "followed"):
+        similarity = (u @ v.T).requires_grad_()
+        loss = PartialLearningToMatch(transport_mass=0.8, target=target, detach_maximum=True)
+        (gradient,) = torch.autograd.grad(loss(Comparison(u=u, v=v, similarity=similarity)).loss, similarity)
+        pulls[target] = -float(gradient[0, 0])
+    assert pulls["identity"] > 100 * abs(pulls["followed"])
+
+
 def test_partial_at_full_mass_is_learning_to_match() -> None:
     case = comparison()
     partial = PartialLearningToMatch(epsilon=0.1, transport_mass=1.0)(case).loss
@@ -213,7 +314,7 @@ def test_metrics_are_the_mahalanobis_distance(kind: str) -> None:
     by_hand = dataclasses.replace(case, similarity=1 - cost.double() ** 2 / 2)
     expected = LearningToMatch(epsilon=0.1)(by_hand).loss
     torch.testing.assert_close(
-        LearningToMatch(epsilon=0.1, metric=kind)(case, metric=given).loss, expected, rtol=1e-5, atol=1e-6
+        LearningToMatch(epsilon=0.1, metric=kind)(case, Learned(metric=given)).loss, expected, rtol=1e-5, atol=1e-6
     )
 
 
@@ -221,10 +322,10 @@ def test_a_metric_that_is_missing_or_does_not_fit_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="metric: got None; allowed a tensor \\[D\\] with D = 5"):
         LearningToMatch(metric="diagonal")(comparison())
     with pytest.raises(ValueError, match="metric: got \\(4,\\)"):
-        LearningToMatch(metric="diagonal")(comparison(), metric=torch.ones(4))
+        LearningToMatch(metric="diagonal")(comparison(), Learned(metric=torch.ones(4)))
 
 
-@pytest.mark.parametrize("loss", all_losses(), ids=name_of)
+@pytest.mark.parametrize("loss", differentiable_losses(), ids=name_of)
 @pytest.mark.parametrize("positives", [None, same(0, 0, 1, 2, 2)])
 def test_gradients_against_finite_differences(loss: PairLoss, positives: Tensor | None) -> None:
     u, v = unit(5, 4, 0).requires_grad_(), unit(5, 4, 1).requires_grad_()
@@ -242,10 +343,10 @@ def test_gradients_of_metrics_against_finite_differences(kind: str) -> None:
     given = {"diagonal": factor[:, 0].abs() + 0.5, "mahalanobis": factor @ factor.T + torch.eye(3), "factored": factor}
     loss = LearningToMatch(epsilon=0.1, metric=kind)
     metric = given[kind].detach().requires_grad_()
-    assert torch.autograd.gradcheck(lambda m: loss(case, metric=m).loss, (metric,), atol=1e-5, rtol=1e-4)
+    assert torch.autograd.gradcheck(lambda m: loss(case, Learned(metric=m)).loss, (metric,), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("loss", all_losses(), ids=name_of)
+@pytest.mark.parametrize("loss", differentiable_losses(), ids=name_of)
 def test_gain_and_weights_against_finite_differences(loss: PairLoss) -> None:
     case = comparison(4, 3)
     generator = torch.Generator().manual_seed(6)
@@ -296,7 +397,8 @@ def test_collapsed_embeddings_stay_finite(loss: PairLoss, dtype: torch.dtype) ->
 def test_small_epsilon_in_float32_is_finite_and_near_float64(name: str, epsilon: float) -> None:
     u = unit(48, 16, 0)
     v = functional.normalize(u + 0.8 * unit(48, 16, 1), dim=1)
-    loss = PAIRS[name](epsilon=epsilon)
+    kind: type[Any] = PAIRS[name]
+    loss = kind(epsilon=epsilon)
     single, double = loss(Comparison(u=u.float(), v=v.float())).loss, loss(Comparison(u=u, v=v)).loss
     assert single.item() == pytest.approx(double.item(), abs=1e-3)
 

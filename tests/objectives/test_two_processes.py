@@ -6,25 +6,36 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
-from ray_atr.objectives import KNOWLEDGE, PRESETS, Embeddings, Objective, contrastive_across_ranks
+from ray_atr.objectives import KNOWLEDGE, PAIRS, PRESETS, Embeddings, Learned, Objective, contrastive_across_ranks
+from ray_atr.objectives.correspondence import CORRESPONDENCES, SelfRefining, Teaching, TrainingPairs
 from ray_atr.objectives.knowledge.retrieved import Granularity, Neighbours, Queued, Retrieved
 from ray_atr.objectives.pairs import Comparison, Contrastive
 
 B, K, D, WORKERS = 8, 3, 6, 2
 ACROSS = "contrastive_across_ranks"
-# Every preset, and one_to_k with every knowledge, also those that no preset has.
+# Every preset, and kcl with every knowledge, also those that no preset has.
 OBJECTIVES: dict[str, Objective] = {
     **PRESETS,
     **{
         f"kcl x {name}": Objective(scheme=PRESETS["kcl"].scheme, pair=Contrastive(), knowledge=knowledge())
         for name, knowledge in KNOWLEDGE.items()
     },
+}
+# Every pair loss whose pairs are believed by halves, and every correspondence under KCL.
+OBJECTIVES |= {
+    f"{pair} x self_refining": Objective(pair=loss(), correspondence=SelfRefining(warmup_epochs=0))
+    for pair, loss in PAIRS.items()
+}
+OBJECTIVES |= {
+    f"kcl x {name}": Objective(scheme=PRESETS["kcl"].scheme, correspondence=method())
+    for name, method in CORRESPONDENCES.items()
 }
 NAMES = [*OBJECTIVES, ACROSS]
 
@@ -61,7 +72,9 @@ def retrieved_for(objective: Objective) -> Retrieved | Queued | None:
     generator = torch.Generator().manual_seed(2)
     if objective.knowledge.name == "moco":
         there = torch.rand(7, K, generator=generator) > 0.3
-        return Queued(unit(generator, B), unit(generator, B, K), unit(generator, 7), unit(generator, 7, K), there)
+        negative = torch.rand(B, 7, generator=generator) > 0.2
+        keys = unit(generator, B), unit(generator, B, K), unit(generator, 7), unit(generator, 7, K)
+        return Queued(*keys, there, negative)
 
     def found() -> Granularity:
         valid = torch.rand(B, K, 4, generator=generator) > 0.2
@@ -79,7 +92,7 @@ def objective_loss(name: str, owned: dict[str, nn.Parameter], data: dict[str, Te
     if name == ACROSS:
         u, v = functional.normalize(audio, dim=1), functional.normalize(text[:, 0], dim=1)
         if gather is identity:
-            return Contrastive()(Comparison(u, v), temperature=owned["temperature"]).loss
+            return Contrastive()(Comparison(u, v), Learned(temperature=owned["temperature"])).loss
         return contrastive_across_ranks(u, v, owned["temperature"], tile=3)
     objective = OBJECTIVES[name]
     whole = batch()
@@ -93,7 +106,25 @@ def objective_loss(name: str, owned: dict[str, nn.Parameter], data: dict[str, Te
     )
     metric = owned["metric"] if "ltm" in name else None
     retrieved = retrieved_for(objective)
-    return objective(embeddings, metric=metric, temperature=owned["temperature"], draw=draw, retrieved=retrieved).loss
+    options: dict[str, Any] = {
+        "learned": Learned(temperature=owned["temperature"], metric=metric),
+        "draw": draw,
+        "retrieved": retrieved,
+    }
+    rows = torch.arange(B)
+    estimator = objective.correspondence.estimator(pairs_of_the_batch())
+    for epoch in range(4):
+        # Each step judges by what the ones before recorded.
+        estimator.begin_epoch(epoch)
+        loss = objective(embeddings, believe=estimator.of(rows, 0 * rows), **options).loss
+    return loss
+
+
+def pairs_of_the_batch() -> TrainingPairs:
+    generator = torch.Generator().manual_seed(3)
+    truth = torch.rand(B, 1, K, generator=generator) > 0.3
+    teaching = [Teaching(unit(generator, B), unit(generator, B, 1, K))]
+    return TrainingPairs([f"clip {row}" for row in range(B)], 1, K, truth=truth, teaching=teaching)
 
 
 def identity(tensor: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from ray_atr.cli import settings_from
+from ray_atr.cli.parse import settings_from
 from ray_atr.override import flatten, override
 from ray_atr.recipes import RECIPES
 from ray_atr.report import read_runs
@@ -18,7 +18,7 @@ from ray_atr.run_folder import RunFolder
     ("changed", "overrides"),
     [
         ({"train.epochs": 3}, {"objective": "m_ltm_pot", "objective.pair.transport_mass": 0.7, "seed": 2}),
-        ({"data.languages": "eng,fra"}, {"objective.scheme": "one_to_k", "objective.pair": "learning_to_match"}),
+        ({"data.languages": "eng,fra"}, {"objective.scheme": "kcl", "objective.pair": "learning_to_match"}),
         ({"objective": "ask"}, {"objective.knowledge.neighbours": 3, "data.noise.ratio": 0.4}),
         ({"objective": "kcl", "seed": 5}, {"train.learning_rate": 3e-4}),
         ({"data.source": "s3://bucket/data/esc50"}, {}),

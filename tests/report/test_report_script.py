@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_runs import write_run
 
-from ray_atr.report import report_script
+from ray_atr.cli.reporting import report_script
 
 
 def test_prints_tables_and_where_the_report_is(tmp_path, capsys):

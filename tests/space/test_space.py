@@ -102,8 +102,8 @@ def test_a_setting_is_left_out_of_the_points_that_do_not_have_it_and_that_is_sai
         assert {path.rsplit(".", 1)[-1] for path in point if path != "objective"} == paths[point["objective"]]
         override(Experiment(), point)
     assert space.conditions == [
-        "objective.pair.epsilon is left out where objective=contrastive: no such setting there",
-        "objective.pair.transport_mass is left out where objective=contrastive or objective=m_ltm: no such setting there",
+        "objective.pair.epsilon is left out if objective=contrastive: no such setting there",
+        "objective.pair.transport_mass is left out if objective=contrastive or objective=m_ltm: no such setting there",
     ]
 
 
@@ -124,7 +124,7 @@ def test_a_setting_that_no_choice_has_is_refused() -> None:
 
 
 def test_scheme_pair_and_knowledge_are_chosen_one_by_one() -> None:
-    entries = ["objective.scheme=grid(english,one_to_k)", "objective.pair=grid(contrastive,partial_learning_to_match)"]
+    entries = ["objective.scheme=grid(english,kcl)", "objective.pair=grid(contrastive,partial_learning_to_match)"]
     space = Space.parse([*entries, "objective.pair.transport_mass=grid(0.6,0.8)"], Experiment())
     assert len(list(space.grid())) == 2 * (1 + 2)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 from pathlib import Path
@@ -12,9 +13,9 @@ from ray_atr.experiment import Experiment
 from ray_atr.run_folder import FINISHED, RunFolder
 from ray_atr.sweep import Goal
 from ray_atr.sweep.describe import unbeaten
-from ray_atr.sweep.inputs import differences_of_code, hashes_of, record_data
+from ray_atr.sweep.inputs import differences_of_code, hashes_of, record_data, sets_of
 from ray_atr.sweep.search import Known
-from ray_atr.training.prepare import Prepared
+from ray_atr.training.inputs import Prepared
 
 RECALL, SECONDS = Goal("recall"), Goal("seconds/train", is_maximised=False)
 
@@ -30,8 +31,8 @@ def test_what_no_point_beats_in_every_goal() -> None:
         (recall, seconds), (others_recall, others_seconds) = one.scores, other.scores
         if others_recall >= recall and others_seconds <= seconds and other.scores != one.scores:
             assert one not in front
-    for one in set(map(id, known)) - set(map(id, front)):
-        beaten = next(point for point in known if id(point) == one)
+    for beaten_id in set(map(id, known)) - set(map(id, front)):
+        beaten = next(point for point in known if id(point) == beaten_id)
         assert any(
             best.scores[0] >= beaten.scores[0] and best.scores[1] <= beaten.scores[1] and best.scores != beaten.scores
             for best in front
@@ -47,6 +48,8 @@ def test_with_one_goal_the_best_comes_alone() -> None:
 def test_data_and_code_of_a_sweep() -> None:
     assert hashes_of({}) == {}
     assert hashes_of({"data": {"name": "a, b", "hash": "1, 2"}}) == {"a": "1", "b": "2"}
+    assert sets_of({}) == sets_of({"data": {"name": "a", "hash": "1"}}) == []
+    assert sets_of({"data": {"name": "a, b", "hash": "1, 2", "set": "audiocaps, clotho"}}) == ["audiocaps", "clotho"]
     assert differences_of_code({}, {"ray": "2"}) == []
     assert differences_of_code({"code": {"ray": "1", "torch": "2"}}, {"ray": "2", "torch": "2"}) == ["ray was 1, is 2"]
 
@@ -57,8 +60,9 @@ def test_other_data_under_the_same_name_is_refused(tmp_path: Path) -> None:
     def prepared(digest: str, name: str = "tones") -> Prepared:
         return Prepared(data=f"s3://bucket/{name}", data_hash=digest, features=tmp_path, tokenizer=None, home=tmp_path)
 
-    record_data(run, [prepared("abc")])
+    record_data(run, [dataclasses.replace(prepared("abc"), data_name="audiocaps")])
+    assert sets_of(run.info) == ["audiocaps"]
     record_data(run, [prepared("abc"), prepared("def", name="rain")])
-    assert run.info["data"] == {"name": "tones, rain", "hash": "abc, def"}
+    assert run.info["data"] == {"name": "tones, rain", "hash": "abc, def", "set": "audiocaps"}
     with pytest.raises(ValueError, match="run on other data: tones has the hash abc there and 123 now"):
         record_data(run, [prepared("123")])

@@ -14,8 +14,8 @@ from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.sweep.inheritance import inherit, perturbed_settings, save_for_others
 from ray_atr.sweep.trial import experiment_of
 from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train
-from ray_atr.training.prepare import prepare
 
 
 def test_weights_history_and_best_are_the_donors_and_the_rate_is_new(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import pytest
 from ray_atr.experiment import Experiment
 from ray_atr.run_folder import RunFolder
 from ray_atr.space import Space
-from ray_atr.sweep import FixedPoints, Goal, Plan
+from ray_atr.sweep import FixedPoints, Goal, SweepPlan
 from ray_atr.sweep.schedulers import check_perturbed, make_scheduler
 
 RECALL = Goal("text_to_audio/eng/recall_at_1")
-PLAN = Plan(FixedPoints([]), goals=(RECALL,), scheduler="asha")
+PLAN = SweepPlan(FixedPoints([]), goals=(RECALL,), scheduler="asha")
 
 
 def decision(scheduler: Any, **result: Any) -> str:
@@ -49,7 +49,7 @@ def test_a_goal_to_lower_keeps_the_low(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "sweep"})
     for seed in range(3):
         run.add_trial({"seed": seed}).add_epoch({"epoch": 1, "train/loss": 1.0})
-    plan = Plan(FixedPoints([]), goals=(Goal("train/loss", is_maximised=False),), scheduler="asha")
+    plan = SweepPlan(FixedPoints([]), goals=(Goal("train/loss", is_maximised=False),), scheduler="asha")
     recorded = list(run.trials())
     assert decision(make_scheduler(plan, 9, run, recorded), **{"epoch": 1, "train/loss": 2.0}) == "STOP"
     assert decision(make_scheduler(plan, 9, run, recorded), **{"epoch": 1, "train/loss": 0.5}) == "CONTINUE"

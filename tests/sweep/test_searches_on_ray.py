@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from tiny import make_data, tiny
 
-from ray_atr.knowledge.base import load
+from ray_atr.knowledge.snapshot import load
 from ray_atr.run_folder import FINISHED, STOPPED, RunFolder, read_json
 from ray_atr.space import Space
-from ray_atr.sweep import ConsoleProgress, Goal, OptunaSearch, Plan, RandomSearch, sweep
-from ray_atr.sweep.inheritance import perturbed_settings
+from ray_atr.sweep import ConsoleProgress, Goal, OptunaSearch, RandomSearch, SweepPlan, sweep
+from ray_atr.sweep.inheritance import perturbations, perturbed_settings
 from ray_atr.training.checkpoint import load_checkpoint
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
@@ -45,8 +45,8 @@ def test_stopped_trials_are_recorded_as_such_and_not_repeated(home: Path) -> Non
     space = Space.parse(["train.learning_rate=loguniform(1e-7,3e-2)"], run.experiment)
     lines: list[str] = []
 
-    def plan(num_points: int) -> Plan:
-        return Plan(OptunaSearch(space, (LOSS,)), (0,), num_points, goals=(LOSS,), scheduler="asha")
+    def plan(num_points: int) -> SweepPlan:
+        return SweepPlan(OptunaSearch(space, (LOSS,)), (0,), num_points, goals=(LOSS,), scheduler="asha")
 
     result = sweep(run, plan(6), home, listeners=[ConsoleProgress(4, say=lines.append)], concurrency=1, say=quiet)
     assert result.stopped
@@ -70,13 +70,13 @@ def test_stopped_trials_are_recorded_as_such_and_not_repeated(home: Path) -> Non
 def test_a_population_goes_on_from_its_better_half(home: Path) -> None:
     run = new_run(home, "pbt", train__epochs=10)
     space = Space.parse(["train.learning_rate=loguniform(1e-7,3e-2)"], run.experiment)
-    plan = Plan(RandomSearch(space), (0,), 4, goals=(LOSS,), scheduler="pbt")
+    plan = SweepPlan(RandomSearch(space), (0,), 4, goals=(LOSS,), scheduler="pbt")
     result = sweep(run, plan, home, say=quiet)
     assert len(result.finished) == 4
     changed = [trial for trial in run.trials() if perturbed_settings(trial)]
     assert changed
     for trial in changed:
-        last = json.loads((trial.folder / "perturbed.json").read_text())[-1]
+        last = perturbations(trial)[-1]
         assert last["from"] != trial.trial_id
         rate = last["settings"]["train.learning_rate"]
         assert 1e-7 <= rate <= 3e-2
@@ -90,7 +90,7 @@ def test_a_population_goes_on_from_its_better_half(home: Path) -> None:
 def test_hyperband_ends_its_brackets(home: Path) -> None:
     run = new_run(home, "hyperband", train__epochs=4)
     space = Space.parse(["train.learning_rate=loguniform(1e-7,3e-2)"], run.experiment)
-    result = sweep(run, Plan(RandomSearch(space), (0,), 4, goals=(LOSS,), scheduler="hyperband"), home, say=quiet)
+    result = sweep(run, SweepPlan(RandomSearch(space), (0,), 4, goals=(LOSS,), scheduler="hyperband"), home, say=quiet)
     assert len(result.finished) + len(result.stopped) == 4
     assert result.finished
     for trial in run.trials():
@@ -138,7 +138,7 @@ def test_out_of_time_leaves_trials_to_go_on_with(home: Path) -> None:
     run = new_run(home, "hours", train__epochs=400)
     result = sweep(
         run,
-        Plan(
+        SweepPlan(
             RandomSearch(Space.parse(["train.learning_rate=loguniform(1e-4,1e-2)"], run.experiment)),
             (0,),
             2,
@@ -208,7 +208,7 @@ def test_a_killed_driver_leaves_a_sweep_that_goes_on(
     request.getfixturevalue("ray_session")
     space = Space.parse([f"{path}={text}" for path, text in run.info["space"].items()], run.experiment)
     goals = (Goal(run.experiment.evaluation.select_by),)
-    result = sweep(run, Plan(OptunaSearch(space, goals), (0,), 4, goals=goals), home, concurrency=1, say=quiet)
+    result = sweep(run, SweepPlan(OptunaSearch(space, goals), (0,), 4, goals=goals), home, concurrency=1, say=quiet)
     assert len(result.finished) == 4
     assert set(begun) <= set(result.finished)
     assert all(path.stat().st_mtime_ns == written for path, written in finished.items())

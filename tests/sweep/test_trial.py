@@ -13,7 +13,7 @@ from tiny import make_data, tiny
 from ray_atr.experiment import Experiment
 from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.space import Space
-from ray_atr.sweep import Goal, Plan, RandomSearch
+from ray_atr.sweep import Goal, RandomSearch, SweepPlan
 from ray_atr.sweep.inheritance import perturbed_settings
 from ray_atr.sweep.schedulers import make_scheduler
 from ray_atr.sweep.trial import run_in_tune
@@ -24,7 +24,8 @@ class Session:
     """Keeps what is reported, and the checkpoint that came with the last report as Tune would keep it."""
 
     def __init__(self, keep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.keep, self.reports, self.stop_after = keep, [], 1000
+        self.keep, self.stop_after = keep, 1000
+        self.reports: list[Any] = []
         self.checkpoint: Path | None = None
         self.given: Path | None = None
         monkeypatch.setattr(tune, "report", self.report)
@@ -102,7 +103,7 @@ def test_a_population_takes_over_another_trials_checkpoint(tmp_path: Path, monke
 def test_a_perturbed_trial_keeps_its_folder_and_its_range(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "test"})
     space = Space.parse(["train.learning_rate=loguniform(1e-4,1e-2)"], Experiment())
-    plan = Plan(RandomSearch(space), goals=(Goal("train/loss", is_maximised=False),), scheduler="pbt")
+    plan = SweepPlan(RandomSearch(space), goals=(Goal("train/loss", is_maximised=False),), scheduler="pbt")
     scheduler = make_scheduler(plan, 10, run, [])
     donor, heir = (
         SimpleNamespace(config={"trial_id": name, "train.learning_rate": rate})

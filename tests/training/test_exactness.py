@@ -15,23 +15,27 @@ from tiny import prepared_for, tiny
 from torch.nn import functional
 
 from ray_atr.data.captions import TrainingCaptions
+from ray_atr.data.epoch_order import training_plan
 from ray_atr.data.features import open_features
-from ray_atr.data.plan import training_plan
 from ray_atr.data.stream import stream
+from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
-from ray_atr.knowledge.recall import MomentumRecall, Recall, SupportRecall, local_host, make_recall
-from ray_atr.models.retriever import Retriever, build_retriever, metric_arguments
+from ray_atr.knowledge.memory import Memory, MomentumMemory, SupportMemory, in_process_refresher, make_memory
+from ray_atr.knowledge.queue import Identity
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives import PRESETS
-from ray_atr.objectives.knowledge.based import Based
+from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.override import flatten, override
 from ray_atr.run_folder import LAST
+from ray_atr.training import reduction
+from ray_atr.training.batch import Batch
 from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.correspondence import make_estimator
 from ray_atr.training.group import WorkerGroup
+from ray_atr.training.inputs import Prepared
 from ray_atr.training.knowledge import SourceEncoder
 from ray_atr.training.loop import train
-from ray_atr.training.prepare import Prepared
-from ray_atr.training.step import StepInput, StepResult, as_draw, training_step
-from ray_atr.training.texts import TextBatcher
+from ray_atr.training.step import StepResult, training_step
 
 ASK = {"objective__knowledge__prototypes": 4, "objective__knowledge__neighbours": 2}
 WRITE_THROUGH = {**ASK, "objective__knowledge__refresh": "write_through", "objective__knowledge__refresh_lag": 1}
@@ -39,21 +43,30 @@ WRITE_THROUGH = {**ASK, "objective__knowledge__refresh": "write_through", "objec
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"objective": name} for name in PRESETS},
     "by language, in chunks": {
-        "objective__scheme": "one_to_k",
+        "objective__scheme": "kcl",
         "objective__pair": "partial_learning_to_match",
         "objective__pair__metric": "factored",
         "train__language_chunk": 1,
         "train__embedding_chunk": 3,
     },
-    "ask, in chunks": {"objective": "ask", "objective__scheme": "co_anchor", "train__embedding_chunk": 3},
+    "plans that workers share": {"objective": "m_ltm_pot", "objective__pair__shared_from": 2},
+    "ask, in chunks": {"objective": "ask", "objective__scheme": "cacl", "train__embedding_chunk": 3},
+    # Beliefs of a first step: by the row of each clip of the global batch, by that batch's plan, by its probabilities.
+    "oracle": {"objective__correspondence": "oracle"},
+    "plan": {"objective__correspondence": "transport"},
+    "probability": {"objective__correspondence": "self_refining", "objective__correspondence__warmup_epochs": 0},
 }
 
 
-def recall_of(experiment: Experiment, prepared: Prepared, retriever: Retriever, ids: list[str], folder: Path) -> Recall:
+def recall_of(experiment: Experiment, prepared: Prepared, retriever: Retriever, ids: list[str], folder: Path) -> Memory:
     """A memory of the worker's own, made from the first weights as every other worker's is."""
     knowledge = experiment.objective.knowledge
-    host = local_host(knowledge, SourceEncoder(experiment, prepared), folder) if isinstance(knowledge, Based) else None
-    recall = make_recall(
+    host = (
+        in_process_refresher(knowledge, SourceEncoder(experiment, prepared), folder)
+        if isinstance(knowledge, KnowledgeBaseObjective)
+        else None
+    )
+    recall = make_memory(
         knowledge,
         host=host,
         retriever=retriever,
@@ -61,12 +74,16 @@ def recall_of(experiment: Experiment, prepared: Prepared, retriever: Retriever, 
         languages=len(experiment.data.languages),
         ids=ids,
         is_first=True,
+        steps_per_epoch=3,
     )
-    if isinstance(recall, SupportRecall | MomentumRecall):
+    if isinstance(recall, SupportMemory | MomentumMemory):
         # As after some steps: with empty queues the first of moco's has nothing to compare with.
         D, K = experiment.model.embedding_width, len(experiment.data.languages)
         filled = torch.randn(5, K + 1, D, generator=torch.Generator().manual_seed(0))
-        recall.queue.push(functional.normalize(filled[:, 0], dim=-1), functional.normalize(filled[:, 1:], dim=-1))
+        nobody = Identity(torch.arange(5) - 9, torch.arange(5) - 9)
+        recall.queue.push(
+            nobody, functional.normalize(filled[:, 0], dim=-1), functional.normalize(filled[:, 1:], dim=-1)
+        )
     recall.begin_epoch(0, 0, retriever.state_dict)
     recall.before_step(0)
     return recall
@@ -79,21 +96,22 @@ def one_step(
     features = open_features(prepared.features, "train")
     captions = TrainingCaptions(features, experiment.data.languages, experiment.data.noise, experiment.seed)
     retriever = build_retriever(
-        experiment.model, tokenizer=prepared.load_tokenizer(), seed=0, **metric_arguments(experiment.objective.pair)
+        experiment.model, tokenizer=prepared.load_tokenizer(), seed=0, learned=experiment.learned
     )
     plan = training_plan(features.clip_ids, seed=0, epoch=0, batch_size=8, rank=group.rank, num_workers=group.size)
     batch = next(stream(features, [plan], use_ray=False))
     worn = captions.batch(batch.rows, 0)
     clip_ids = [features.clip_ids[row] for row in batch.rows]
-    draw = as_draw(experiment.objective.scheme.draw(0, 0, clip_ids, torch.from_numpy(worn.mask)))
+    draw = experiment.objective.scheme.draw(0, 0, clip_ids, torch.from_numpy(worn.mask))
+    languages = experiment.data.languages
     result = training_step(
         retriever,
         TextBatcher(retriever),
         experiment.objective,
-        StepInput(clip_ids=clip_ids, features=batch.features, frames=batch.frames, captions=worn, draw=draw),
-        experiment.data.languages,
+        Batch.gathered(clip_ids, batch.features, batch.frames, worn, draw, languages, group),
         group,
-        recall=recall_of(experiment, prepared, retriever, features.clip_ids, folder),
+        memory=recall_of(experiment, prepared, retriever, features.clip_ids, folder),
+        estimator=make_estimator(experiment, captions, prepared.data, prepared.home, group.device, lambda: None),
         language_chunk=experiment.train.language_chunk,
         embedding_chunk=experiment.train.embedding_chunk,
     )
@@ -103,6 +121,8 @@ def one_step(
 
 def worker(rank: int, size: int, flats: list[dict[str, Any]], prepared: list[Prepared], folder: str) -> None:
     torch.set_num_threads(1)
+    # The tiny model's gradients travel in many buckets, as a large one's do.
+    reduction.BUCKET_BYTES = 4096
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
     group = WorkerGroup(rank=rank, size=size)
     steps = [

@@ -14,11 +14,14 @@ from tiny import make_data, prepared_for, tiny
 
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
-from ray_atr.knowledge.base import Entries, base_settings, build
-from ray_atr.knowledge.recall import BaseRecall, make_recall
-from ray_atr.knowledge.refreshing import KnowledgeBase
+from ray_atr.experiment import Experiment
+from ray_atr.knowledge.memory import SnapshotMemory, make_memory
+from ray_atr.knowledge.refresher import InProcessRefresher
+from ray_atr.knowledge.snapshot import Entries, build
 from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge import SourceEncoder
 from ray_atr.training.loop import train
 from ray_atr.training.probe import BaseProbe
@@ -109,22 +112,28 @@ def test_a_refresh_that_fails_is_reported_and_training_goes_on(
     assert "the encoder broke" in caplog.text
 
 
-def drift_of(probe: BaseProbe, recall: BaseRecall, retriever: Retriever) -> float:
-    found = probe.measure(recall, retriever, [])
+def drift_of(probe: BaseProbe, recall: SnapshotMemory, retriever: Retriever) -> float:
+    found = probe.measure(recall, retriever, [], WorkerGroup())
     return found["drift_audio"] + found["drift_text"]
 
 
+def base_of(experiment: Experiment) -> KnowledgeBaseObjective:
+    knowledge = experiment.objective.knowledge
+    assert isinstance(knowledge, KnowledgeBaseObjective)
+    return knowledge
+
+
 def test_drift_is_zero_after_a_synchronous_refresh_rises_and_falls_again(home: Path, tmp_path: Path) -> None:
-    experiment = tiny(home / "tones", **ASK)
-    prepared, knowledge = prepared_for(experiment, home), experiment.objective.knowledge
+    experiment = tiny(home / "tones", **ASK, **{f"{KNOWLEDGE}.refresh_lag": 0})
+    prepared, knowledge = prepared_for(experiment, home), base_of(experiment)
     encoder = SourceEncoder(experiment, prepared)
     retriever = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=0)
-    base = KnowledgeBase(encoder, base_settings(knowledge), tmp_path)
-    recall = make_recall(
+    base = InProcessRefresher(encoder, knowledge.snapshot_settings(0), tmp_path)
+    recall = make_memory(
         knowledge, host=base, retriever=retriever, width=16, languages=2, ids=encoder.source.features.clip_ids,
-        is_first=True,
+        is_first=True, steps_per_epoch=3,
     )  # fmt: skip
-    assert isinstance(recall, BaseRecall)
+    assert isinstance(recall, SnapshotMemory)
     probe = BaseProbe(encoder.source, seed=0, num_clips=10)
     assert len(set(probe.rows.tolist())) == 10
 
@@ -187,7 +196,7 @@ def test_a_caption_file_and_another_data_set_may_be_the_source(home: Path, tmp_p
 
 def test_duplicates_in_the_base_and_one_smaller_than_the_neighbours_train(home: Path, tmp_path: Path) -> None:
     rows = np.ones((3, 4), np.float32)
-    snapshot = build(rows, rows, ["a", "a", "b"], base_settings(tiny(home / "tones", **ASK).objective.knowledge))
+    snapshot = build(rows, rows, ["a", "a", "b"], base_of(tiny(home / "tones", **ASK)).snapshot_settings(0))
     assert len(snapshot) == 3
     make_data(tmp_path / "few", num_train=3, num_val=2, num_test=2)
     few = {**ASK, f"{KNOWLEDGE}.source": str(tmp_path / "few"), f"{KNOWLEDGE}.neighbours": 10}

@@ -9,9 +9,10 @@ import pytest
 import torch
 from tiny import tiny
 
+from ray_atr.jobs import Resources
 from ray_atr.models.retriever import build_retriever
+from ray_atr.training.inputs import prepare
 from ray_atr.training.knowledge import SourceEncoder
-from ray_atr.training.prepare import prepare
 
 pytestmark = pytest.mark.ray
 
@@ -25,14 +26,13 @@ ASK = {
 
 @pytest.mark.usefixtures("ray_session")
 def test_several_encoders_give_the_entries_of_one_bit_for_bit(home: Path) -> None:
-    from ray_atr.training.encoders import ParallelEncoder
-
     experiment = tiny(home / "tones", **ASK, **{"objective.knowledge.text_entries": "each"})
     prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
     weights = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=3).state_dict()
     one = SourceEncoder(experiment, prepared, block=10)
     assert one.num_blocks == 3
-    several = ParallelEncoder(one, encoders=2, cpus=0.0, gpus=0.0)(weights)
+    processes = Resources(cpus=0.0, processes=2, threads=1)
+    several = SourceEncoder(experiment, prepared, block=10, processes=processes)(weights)
     threads = torch.get_num_threads()
     # As many as an encoder takes: another number adds in another order.
     torch.set_num_threads(1)

@@ -13,17 +13,17 @@ import torch
 from moto.server import ThreadedMotoServer
 from tiny import make_data, tiny
 
-from ray_atr.evaluating import EvaluationOptions, evaluate
-from ray_atr.evaluating.encoding import Encoding
+from ray_atr.evaluation.options import Encoding, EvaluationOptions
+from ray_atr.evaluation.run import evaluate
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.report import write_report
 from ray_atr.run_folder import LAST, RunFolder
 from ray_atr.storage import StorageError, folders_in
+from ray_atr.storage.checkpoint_sync import on_this_node
 from ray_atr.training.checkpoint import load_checkpoint
-from ray_atr.training.diagnostics import OtherRun
+from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.loop import train
-from ray_atr.training.mirror import on_this_node
-from ray_atr.training.prepare import Prepared, prepare
+from ray_atr.training.trajectory import OtherRun
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def weights_of_a_run_that_never_stopped(experiment: Any, prepared: Prepared, fol
 @pytest.mark.slow
 def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(s3: ThreadedMotoServer, tmp_path: Path) -> None:
     make_data("s3://bucket/data/tones")  # type: ignore[arg-type]
-    experiment = tiny("s3://bucket/data/tones")  # type: ignore[arg-type]
+    experiment = tiny("s3://bucket/data/tones", train__keep_trajectory=True)  # type: ignore[arg-type]
     prepared = prepare(experiment, tmp_path, use_ray=False, say=lambda message: None)
     assert (prepared.data, prepared.features.parent) == ("s3://bucket/data/tones", tmp_path / "data" / "features")
     expected = weights_of_a_run_that_never_stopped(experiment, prepared, tmp_path / "whole")
@@ -87,13 +87,14 @@ def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(s3: ThreadedMotoS
         trial.add_epoch(metrics)
     trial.finish(reported[-1])
     names = {path.name for path in folders_in(trial.folder)}
-    assert names == {"best", "checkpoint.json", "metrics.jsonl", "objects", "result.json", "trial.json"}
+    assert names == {"best", "checkpoint.json", "metrics.jsonl", "objects", "result.json", "test", "trial.json"}
     assert set(json.loads((trial.folder / "checkpoint.json").read_text())["files"]) >= {"last/state.pt"}
     assert Retriever.from_pretrained(str(trial.folder / "best")).settings == experiment.model
-    distance = OtherRun(
-        str(trial.folder), build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=0)
-    )
-    assert all(torch.equal(expected[name], distance.weights[name]) for name in expected)
+    fresh = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=0)
+    steps = int(reported[-2]["step"])
+    weights = OtherRun(str(trial.folder), fresh, steps // experiment.train.epochs).weights_after(steps)
+    assert weights is not None
+    assert all(torch.equal(expected[name], weights[name]) for name in expected)
     paths = write_report("s3://bucket/runs/x")
     assert str(paths.page) == "s3://bucket/runs/x/report/report.html"
     assert "1 of 1 trials finished" in paths.page.read_text()

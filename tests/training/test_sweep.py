@@ -59,21 +59,42 @@ def test_trials_are_recorded_and_not_repeated(home: Path, workers: int) -> None:
 @pytest.mark.usefixtures("ray_session")
 def test_a_failed_trial_is_named_and_retried_only_when_asked(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = new_run(home, "failing", scaling__workers=0, scaling__ray_data=False)
-    # A metric that no validation has: found when the trial runs, like any mistake that cannot be seen before.
-    broken = {"evaluation.select_by": "text_to_audio/eng/recall_at_3"}
+    # Found when the trial runs, like any mistake that cannot be seen before.
+    broken = {"train.learning_rate": 1e30}
     points = [{"seed": 1, **broken}, {"seed": 2}]
     listener = Listener()
     result = sweep(run, points, home, listeners=[listener], say=lambda message: None)
     assert (len(result.finished), len(result.failed)) == (1, 1)
     failed = run.trial(result.failed[0]).describe()
     assert failed["status"] == FAILED
-    assert "evaluation.select_by: got 'text_to_audio/eng/recall_at_3'" in failed["error"]
+    assert "NaN or infinite" in failed["error"]
     assert ("failed", failed["error"]) in listener.events
     quiet = Listener()
     sweep(run, points, home, listeners=[quiet], say=lambda message: None)
     assert quiet.events == []
     sweep(run, points, home, listeners=[quiet], retry_failed=True, say=lambda message: None)
     assert [event for event, _ in quiet.events] == ["started", "failed"]
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_sweep_whose_first_trials_all_fail_for_one_reason_stops(home: Path) -> None:
+    run = new_run(home, "all-failing", scaling__workers=0, scaling__ray_data=False)
+    data = home / "tones"
+
+    def lose_the_data(message: str) -> None:
+        # Said after the checks: no trial finds what it needs.
+        if "at a time" in message:
+            data.rename(home / "lost")
+
+    points = [{"seed": seed} for seed in range(6)]
+    try:
+        result = sweep(run, points, home, concurrency=1, say=lose_the_data)
+    finally:
+        (home / "lost").rename(data)
+    assert "no data set" in str(result.common_failure)
+    assert (len(result.failed), len(result.unfinished)) == (3, 3)
+    mended = sweep(run, points, home, retry_failed=True, say=lambda message: None)
+    assert (len(mended.finished), mended.common_failure) == (6, None)
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -117,6 +138,10 @@ def test_storage_that_vanishes_ends_the_sweep_by_name(home: Path) -> None:
         ({"data.noise.ratio": 1.2}, r"data.noise.ratio: got 1.2; allowed \[0, 1\)"),
         ({"objective": "m_ltn"}, "objective: got 'm_ltn'.*did you mean m_ltm"),
         ({"data.train_split": "tarin"}, "data.train_split: got 'tarin'"),
+        (
+            {"evaluation.select_by": "text_to_audio/eng/recall_at_3"},
+            "evaluation.select_by: got .*did you mean text_to_audio",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_starts(home: Path, change: dict[str, Any], words: str) -> None:

@@ -11,22 +11,24 @@ from tiny import make_data, tiny
 from torch import Tensor, nn
 
 from ray_atr.data.captions import TrainingCaptions
+from ray_atr.data.epoch_order import training_plan
 from ray_atr.data.features import open_features
-from ray_atr.data.plan import training_plan
 from ray_atr.data.stream import stream
+from ray_atr.encoding import chunks
+from ray_atr.encoding.chunks import embed_in_chunks
+from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
-from ray_atr.models.retriever import build_retriever, metric_arguments
+from ray_atr.models.retriever import build_retriever
 from ray_atr.override import override
-from ray_atr.training import chunks
-from ray_atr.training.chunks import embed_in_chunks
+from ray_atr.training.batch import Batch
+from ray_atr.training.checks import check_experiment
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.prepare import check_inputs, prepare
-from ray_atr.training.step import StepInput, as_draw, training_step
-from ray_atr.training.texts import TextBatcher
+from ray_atr.training.inputs import prepare
+from ray_atr.training.step import training_step
 
 MIXTURE = {"objective__scheme": "random_mixture", "objective__pair": "contrastive"}
 PARTIAL = {
-    "objective__scheme": "one_to_k",
+    "objective__scheme": "kcl",
     "objective__pair": "partial_learning_to_match",
     "objective__pair__metric": "factored",
 }
@@ -43,7 +45,7 @@ def gradient(experiment: Experiment, home: Path) -> tuple[dict[str, float], Tens
     features = open_features(prepared.features, "train")
     captions = TrainingCaptions(features, experiment.data.languages, experiment.data.noise, experiment.seed)
     retriever = build_retriever(
-        experiment.model, tokenizer=prepared.load_tokenizer(), seed=0, **metric_arguments(experiment.objective.pair)
+        experiment.model, tokenizer=prepared.load_tokenizer(), seed=0, learned=experiment.learned
     ).train()
     plan = training_plan(features.clip_ids, seed=0, epoch=0, batch_size=12, rank=0, num_workers=1)
     batch = next(stream(features, [plan], use_ray=False))
@@ -51,15 +53,15 @@ def gradient(experiment: Experiment, home: Path) -> tuple[dict[str, float], Tens
     # A language that some clips lack: parts then differ in their number of pairs.
     worn.mask[[1, 4, 5], 1] = False
     clip_ids = [features.clip_ids[row] for row in batch.rows]
-    draw = as_draw(experiment.objective.scheme.draw(0, 0, clip_ids, torch.from_numpy(worn.mask)))
+    draw = experiment.objective.scheme.draw(0, 0, clip_ids, torch.from_numpy(worn.mask))
+    languages, group = experiment.data.languages, WorkerGroup()
     torch.manual_seed(5)
     result = training_step(
         retriever,
         TextBatcher(retriever),
         experiment.objective,
-        StepInput(clip_ids=clip_ids, features=batch.features, frames=batch.frames, captions=worn, draw=draw),
-        experiment.data.languages,
-        WorkerGroup(),
+        Batch.gathered(clip_ids, batch.features, batch.frames, worn, draw, languages, group),
+        group,
         language_chunk=experiment.train.language_chunk,
         embedding_chunk=experiment.train.embedding_chunk,
     )
@@ -131,13 +133,13 @@ def test_chunks_keep_their_inputs_alone_and_leave_the_random_state_where_it_woul
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"objective": "cacl"}, "objective.scheme=co_anchor"),
+        ({"objective": "cacl"}, "objective.scheme=cacl"),
         ({"objective": "contrastive"}, "objective.scheme=english"),
-        ({"objective__scheme": "one_to_k", "objective__knowledge": "ask"}, "objective.knowledge=ask"),
+        ({"objective__scheme": "kcl", "objective__knowledge": "ask"}, "objective.knowledge=ask"),
     ],
 )
 def test_what_does_not_split_by_language_is_refused_before_anything_starts(
     data: Path, settings: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(ValueError, match=rf"train\.language_chunk: got 1; allowed 0 with {named}"):
-        check_inputs(tiny(data, train__language_chunk=1, **settings))
+        check_experiment(tiny(data, train__language_chunk=1, **settings))

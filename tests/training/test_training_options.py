@@ -18,8 +18,8 @@ from ray_atr.models.text.small_transformer import SmallTransformerTower
 from ray_atr.override import override
 from ray_atr.run_folder import LAST
 from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train
-from ray_atr.training.prepare import prepare
 
 Weights = Mapping[str, torch.Tensor]
 RATE = 0.003

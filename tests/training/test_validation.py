@@ -6,17 +6,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import make_data, tiny, tone
+import torch
+from tiny import make_data, prepared_for, tiny, tone
 
 from ray_atr.data.features import FeatureSet, open_features
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import write_clips
-from ray_atr.evaluation import evaluate_languages, retrieval_metrics, zero_shot_metrics
+from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
+from ray_atr.metrics import evaluate_languages, retrieval_metrics, zero_shot_metrics
+from ray_atr.metrics.arrays_file import from_arrays
+from ray_atr.metrics.metric import Metric
 from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.override import override
+from ray_atr.run_folder import TEST_SCORES
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.prepare import prepare
-from ray_atr.training.texts import TextBatcher
+from ray_atr.training.inputs import prepare
+from ray_atr.training.loop import train
 from ray_atr.training.validation import embed_clips, evaluate_split
 
 
@@ -26,7 +32,7 @@ def start(experiment: Experiment, home: Path, split: str) -> tuple[Retriever, Fe
     return retriever, open_features(prepared.features, split)
 
 
-def evaluate(retriever: Retriever, features: FeatureSet, experiment: Experiment, **options: int) -> dict[str, float]:
+def evaluate(retriever: Retriever, features: FeatureSet, experiment: Experiment, **options: int) -> dict[Metric, float]:
     return evaluate_split(retriever, TextBatcher(retriever), features, experiment, WorkerGroup(), **options)
 
 
@@ -41,11 +47,47 @@ def test_every_metric_of_an_evaluation_is_there(tmp_path: Path) -> None:
         language: retriever.encode_text([own[0] for own in features.captions_in(language)], language)
         for language in ("eng", "fra")
     }
-    expected = evaluate_languages(audio, text, range(len(features)))
+    expected = evaluate_languages(audio, text, range(len(features)), trained=["eng"])
     assert got == pytest.approx(expected, abs=1e-5)
     for name in ("modality_gap", "language_gap", "language_distance"):
         assert f"embedding/fra/{name}" in got
     assert "text_to_audio/mean/mean_rank_variance" in got
+
+
+def test_a_validation_ranks_by_what_was_learnt_unless_told_otherwise(tmp_path: Path) -> None:
+    experiment = tiny(make_data(tmp_path / "data"), objective="m_ltm")
+    _, features = start(experiment, tmp_path, "val")
+    learnt = build_retriever(
+        experiment.model, tokenizer=prepare(experiment, tmp_path, use_ray=False, say=lambda message: None).load_tokenizer(),
+        seed=0, ranking=experiment.ranking, learned=experiment.learned,
+    )  # fmt: skip
+    assert learnt.learned.metric is not None
+    learnt.learned.metric.data = torch.diag(torch.linspace(0, 8, learnt.settings.embedding_width))
+    audio = embed_clips(learnt.eval(), features, 3, WorkerGroup())
+    text = {
+        language: learnt.embed_sentences([own[0] for own in features.captions_in(language)], language)
+        for language in ("eng", "fra")
+    }
+    found = {}
+    for ranking in ("learned", "cosine", "plan"):
+        learnt.ranking = override(experiment, {"evaluation.ranking": ranking}).ranking
+        found[ranking] = evaluate(learnt, features, experiment)
+        expected = evaluate_languages(
+            audio, text, range(len(features)), ranking=ranking, metric=learnt.learned_metric, trained=["eng"]
+        )
+        assert found[ranking] == pytest.approx(expected, abs=1e-5)
+    name = "text_to_audio/mean/map_at_10"
+    assert len({values[name] for values in found.values()}) == 3
+    final = evaluate_split(learnt, TextBatcher(learnt), features, experiment, WorkerGroup(), has_other_rankings=True)
+    assert final["text_to_audio_by_learned/mean/map_at_10"] == found["learned"][name]
+    assert final["text_to_audio_by_cosine/mean/map_at_10"] == found["cosine"][name]
+
+
+def test_a_plan_has_the_objectives_own_epsilon_unless_one_is_set() -> None:
+    own = override(Experiment(), {"objective": "m_ltm", "objective.pair.epsilon": 0.11})
+    assert own.ranking.plan_epsilon == 0.11
+    assert override(own, {"evaluation.plan_epsilon": 0.03}).ranking.plan_epsilon == 0.03
+    assert Experiment().ranking.plan_epsilon == 0.05
 
 
 def test_class_captions_are_asked_once_a_class(tmp_path: Path) -> None:
@@ -105,3 +147,17 @@ def test_only_the_first_captions_are_asked_for_where_a_limit_says_so(tmp_path: P
         for name, value in expected.items():
             direction, metric = name.split("/")
             assert got[f"{direction}/eng/{metric}"] == pytest.approx(value)
+
+
+def test_a_trial_keeps_whether_each_test_query_found_its_own(tmp_path: Path) -> None:
+    experiment = tiny(make_data(tmp_path / "data"), train__epochs=1)
+    reports: list[dict[str, float]] = []
+    train(experiment, prepared_for(experiment, tmp_path), tmp_path / "trial", reports.append, use_ray_data=False)
+    with np.load(tmp_path / "trial" / TEST_SCORES) as arrays:
+        kept = from_arrays(dict(arrays))
+    # Only English was trained.
+    assert list(kept) == ["text_to_audio/eng", "audio_to_text/eng"]
+    for key, sample in kept.items():
+        assert list(sample.means) == ["recall_at_1"]
+        assert sample.means["recall_at_1"].mean() == pytest.approx(reports[-1][f"test/{key}/recall_at_1"])
+        assert sorted(set(sample.unit.tolist())) == list(range(8))

@@ -46,6 +46,21 @@ def test_log_plan_against_finite_differences(mass: float) -> None:
     )
 
 
+@pytest.mark.parametrize("mass", [1.0, 0.7])
+@pytest.mark.parametrize("is_given", [False, True])
+def test_unequal_marginals_against_finite_differences(mass: float, is_given: bool) -> None:
+    generator = torch.Generator().manual_seed(5)
+    rows, columns = (torch.rand(6, generator=generator, dtype=torch.float64) + 0.1 for _ in range(2))
+    marginals = {"rows": rows / rows.sum(), "columns": columns / columns.sum()}
+    target = torch.outer(marginals["rows"], marginals["columns"]) if is_given else None
+    assert torch.autograd.gradcheck(
+        lambda c: matching_loss(c, 0.1, mass=mass, target=target, **marginals, **EXACT)[0],
+        (some_cost(6),),
+        atol=1e-5,
+        rtol=1e-5,
+    )
+
+
 def test_balanced_gradient_equals_that_of_unrolled_sweeps() -> None:
     cost = some_cost(12)
     matching_loss(cost, 0.1, **EXACT)[0].backward()

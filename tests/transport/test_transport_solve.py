@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from ray_atr.transport import Plan, solve, solve_batch
+from ray_atr.transport import TransportPlan, solve
 
 
 def trained_cost(B: int, *, num_wrong: int = 0, seed: int = 0) -> Tensor:
@@ -23,7 +23,7 @@ def trained_cost(B: int, *, num_wrong: int = 0, seed: int = 0) -> Tensor:
     return cost / cost.max()
 
 
-def assert_optimal(plan: Plan, cost: Tensor, epsilon: float, mass: float, tolerance: float) -> None:
+def assert_optimal(plan: TransportPlan, cost: Tensor, epsilon: float, mass: float, tolerance: float) -> None:
     """The conditions that only the solution meets, read off the plan itself."""
     N, M = cost.shape
     matrix = plan.matrix
@@ -149,30 +149,46 @@ def test_warm_start_takes_fewer_iterations_to_the_same_plan(mass: float) -> None
     assert float((warm.matrix - cold.matrix).abs().sum()) < 1e-3
 
 
-@pytest.mark.parametrize("shape", [(24, 24), (12, 30), (150, 150)])
-@pytest.mark.parametrize(("epsilon", "mass"), [(0.1, 1.0), (0.02, 1.0), (0.005, 1.0), (0.1, 0.8)])
-def test_many_problems_at_once_are_each_alone(epsilon: float, mass: float, shape: tuple[int, int]) -> None:
-    # Easy and hard ones together: the first converges long before the others.
-    costs = torch.stack(
-        [(trained_cost(150, num_wrong=30 * p, seed=p) ** (p + 1))[: shape[0], : shape[1]] for p in range(3)]
-    )
-    together = solve_batch(costs, epsilon, mass=mass)
-    assert len(together) == 3
-    for cost, plan in zip(costs, together, strict=True):
-        alone = solve(cost, epsilon, mass=mass)
-        assert plan.is_converged == alone.is_converged
-        assert float((plan.matrix - alone.matrix).abs().sum()) < 1e-6
-        if alone.is_converged:
-            assert_optimal(plan, cost, epsilon, mass, 1e-7)
+def some_marginal(size: int, seed: int) -> Tensor:
+    """Positive, sums to 1, some entries a hundred times others."""
+    drawn = torch.rand(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** 3 + 0.01
+    return drawn / drawn.sum()
 
 
-def test_a_batch_of_problems_is_refused_as_one_is() -> None:
-    with pytest.raises(ValueError, match="costs: got \\(4, 4\\); allowed a tensor \\[P, N, M\\]"):
-        solve_batch(torch.rand(4, 4), 0.05)
-    costs = torch.rand(2, 4, 4)
-    costs[1, 0, 0] = torch.nan
-    with pytest.raises(ValueError, match="cost: got"):
-        solve_batch(costs, 0.05)
+@pytest.mark.parametrize("shape", [(9, 9), (30, 17), (150, 150)])
+@pytest.mark.parametrize("epsilon", [0.3, 0.05, 0.02])
+def test_unequal_marginals_give_pots_plan(epsilon: float, shape: tuple[int, int]) -> None:
+    cost = trained_cost(150, num_wrong=40)[: shape[0], : shape[1]]
+    rows, columns = some_marginal(shape[0], 1), some_marginal(shape[1], 2)
+    arrays = rows.numpy(), columns.numpy(), cost.numpy()
+    balanced = ot.sinkhorn(*arrays, epsilon, method="sinkhorn_log", stopThr=1e-12, numItermax=100_000)
+    partial = ot.partial.entropic_partial_wasserstein(*arrays, reg=epsilon, m=0.6, stopThr=1e-13, numItermax=10_000)
+    for mass, expected in ((1.0, balanced), (0.6, partial)):
+        plan = solve(cost, epsilon, mass=mass, rows=rows, columns=columns)
+        assert plan.is_converged
+        assert abs(plan.matrix.numpy() - expected).sum() < 1e-6
+
+
+@pytest.mark.parametrize("mass", [1.0, 0.7])
+@pytest.mark.parametrize("epsilon", [0.1, 0.004])
+def test_equal_marginals_that_are_given_change_nothing(mass: float, epsilon: float) -> None:
+    cost = trained_cost(60, num_wrong=10)
+    even = torch.full((60,), 1 / 60, dtype=torch.float64)
+    given, plain = (solve(cost, epsilon, mass=mass, **both) for both in ({"rows": even, "columns": even}, {}))
+    assert float((given.matrix - plain.matrix).abs().sum()) < 1e-8
+
+
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        (torch.full((5,), 0.2), "rows: got \\(5,\\); allowed a tensor \\[4\\]"),
+        (torch.tensor([0.5, 0.5, 0.0, 0.0]), "rows: got 'marginals of at least 0"),
+        (torch.full((4,), 0.5), "rows: got 'marginals of at least 0.5 that sum to 2'"),
+    ],
+)
+def test_marginals_that_are_none_are_refused_by_name(rows: Tensor, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        solve(torch.rand(4, 4), 0.1, rows=rows)
 
 
 @pytest.mark.parametrize("mass", [1.0, 0.7])

@@ -24,8 +24,11 @@ class ResNet38(AudioSettings):
     """PANNs ResNet38; `width_divisor` makes a narrow one for tests."""
 
     name: ClassVar[str] = "resnet38"
+    is_convolutional: ClassVar[bool] = True
 
-    checkpoint: str | None = setting(None, "file of the weights (ResNet38_mAP=0.434.pth); none: random weights")
+    checkpoint: str | None = setting(
+        None, "file of the weights (ResNet38_mAP=0.434.pth); none: random weights", path="if there"
+    )
     allow_mismatch: tuple[str, ...] = setting((), "patterns of parameter names that the checkpoint need not match")
     output: str = setting(
         "pooled",

@@ -1,4 +1,4 @@
-"""A convolutional audio tower that trains from scratch on two CPU cores."""
+"""A convolutional audio tower, small enough to train from scratch on two CPU cores."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ray_atr.data.audio import FrontEnd
+from ray_atr.models.loading import load_weights, locate, read_checkpoint
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, length_mask, masked_mean
 from ray_atr.settings import setting
 
@@ -18,9 +19,18 @@ class SmallCnn(AudioSettings):
     """Three strided convolutions over time and frequency, then one over time; mean and maximum over the clip."""
 
     name: ClassVar[str] = "small_cnn"
+    is_convolutional: ClassVar[bool] = True
 
-    channels: int = setting(16, "channels after the first convolution; each later one doubles them", at_least=4)
-    width: int = setting(192, "width W of the tower's embedding", at_least=8)
+    channels: int = setting(
+        16, "channels after the first convolution; each later one doubles them", at_least=4, at_most=2**12
+    )
+    checkpoint: str | None = setting(
+        None,
+        "file or folder of the weights; shipped:small_cnn: those that come with the package, which have learned to name the "
+        "sounds of soundscapes; none: random weights",
+        path="if there",
+    )
+    width: int = setting(192, "width W of the tower's embedding", at_least=8, at_most=2**14)
     clip_seconds: float = setting(10.0, "longer clips are cut to this length (s)", above=0)
 
     @property
@@ -39,6 +49,12 @@ class SmallCnn(AudioSettings):
         )
 
     def build(self) -> SmallCnnTower:
+        tower = SmallCnnTower(self)
+        if self.checkpoint is not None:
+            load_weights(tower, read_checkpoint(locate(self.checkpoint)), source=self.checkpoint)
+        return tower
+
+    def rebuild(self, folder: object) -> SmallCnnTower:
         return SmallCnnTower(self)
 
 
@@ -68,7 +84,7 @@ class SmallCnnTower(AudioTower):
         is_ragged = bool((frames < features.shape[1]).any())
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             if is_ragged:
-                # Zero what lies beyond the clip's end, as the convolution's own padding is.
+                # Zero what is beyond the clip's end, as the convolution's own padding is.
                 x = x * length_mask(frames, x.shape[2])[:, None, :, None].to(x.dtype)
             x = convolution(x)
             x = nn.functional.gelu(norm(x.permute(0, 2, 3, 1))).permute(0, 3, 1, 2)

@@ -28,7 +28,7 @@ class TransformersAudio(AudioSettings):
 
     name: ClassVar[str] = "transformers"
 
-    checkpoint: str = setting("", "folder or hub id of the encoder and its preprocessor_config.json")
+    checkpoint: str = setting("", "folder or hub id of the encoder and its preprocessor_config.json", path="if there")
     pooling: str = setting(
         "model", "of a clip's tokens: as the model pools them, or their mean", choices=("model", "mean")
     )

@@ -1,4 +1,4 @@
-"""A light transformer over a subword vocabulary, trained from scratch on two CPU cores."""
+"""A light transformer over a subword vocabulary, small enough to train from scratch on two CPU cores."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from ray_atr.models.loading import load_weights, locate, read_checkpoint
 from ray_atr.models.text.tokenizer import PAD_ID, START_ID, TOKENIZER_FILE, read_tokenizer
 from ray_atr.models.tower import Encoded, TextSettings, TextTower, masked_mean
 from ray_atr.settings import refuse, setting
+
+WHERE = "model.text.checkpoint"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +25,19 @@ class SmallTransformer(TextSettings):
     """Token embeddings, a pre-norm transformer, mean over the tokens."""
 
     name: ClassVar[str] = "small_transformer"
-    trains_tokenizer: ClassVar[bool] = True
-
-    vocab_size: int = setting(4096, "subwords of the vocabulary that is trained on the training captions", at_least=260)
-    width: int = setting(128, "width W of the tower", at_least=8)
-    num_layers: int = setting(2, "transformer layers", at_least=1)
-    num_heads: int = setting(4, "attention heads; they divide the width", at_least=1)
-    max_tokens: int = setting(64, "longer texts are cut to so many tokens", at_least=2)
+    vocab_size: int = setting(
+        4096, "subwords of the vocabulary trained on the training captions", at_least=260, at_most=2**20
+    )
+    checkpoint: str | None = setting(
+        None,
+        "folder of the weights and their tokenizer.json; shipped:small_transformer: those that come with the package, which "
+        "have learned what sounds captions of soundscapes name, in eight languages; none: random weights",
+        path="if there",
+    )
+    width: int = setting(128, "width W of the tower", at_least=8, at_most=2**14)
+    num_layers: int = setting(2, "transformer layers", at_least=1, at_most=256)
+    num_heads: int = setting(4, "attention heads; they divide the width", at_least=1, at_most=2**10)
+    max_tokens: int = setting(64, "longer texts are cut to this many tokens", at_least=2, at_most=2**14)
     dropout: float = setting(0.0, "share of token embeddings' elements that training sets to zero", at_least=0, below=1)
 
     def __post_init__(self) -> None:
@@ -36,7 +45,16 @@ class SmallTransformer(TextSettings):
         if self.width % self.num_heads:
             raise refuse("num_heads", self.num_heads, f"a divisor of the width, {self.width}")
 
+    @property
+    def trains_tokenizer(self) -> bool:
+        return self.checkpoint is None
+
     def build(self, tokenizer: object | None = None) -> SmallTransformerTower:
+        if self.checkpoint is not None:
+            weights = locate(self.checkpoint, WHERE)
+            tower = SmallTransformerTower(self, read_tokenizer(weights.parent / TOKENIZER_FILE))
+            load_weights(tower, read_checkpoint(weights, WHERE), source=self.checkpoint, path=WHERE)
+            return tower
         if not isinstance(tokenizer, Tokenizer):
             raise refuse(
                 "model.text", tokenizer, f"a tokeniser trained on the training captions; {self.name} has no other"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from ray_atr.settings import refuse
+from ray_atr.storage import read_json, write_json
 
 PAD, START = "<pad>", "<s>"
 PAD_ID, START_ID = 0, 1
@@ -33,11 +35,17 @@ def train_tokenizer(captions: Iterable[str], vocab_size: int = 4096) -> Tokenize
     return tokenizer
 
 
+def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
+    """Write a tokeniser with its digest, whole, in a folder that exists."""
+    write_json(path, {"tokenizer": json.loads(tokenizer.to_str())})
+
+
 def read_tokenizer(path: Path) -> Tokenizer:
-    """The tokeniser that `Tokenizer.save` wrote. Raises ValueError where the file is missing or is none."""
+    """The tokeniser that `save_tokenizer` or `Tokenizer.save` wrote. ValueError if the file is missing, damaged or none."""
     if not path.is_file():
         raise refuse("tokenizer", str(path), "the tokenizer.json that was saved with the model; the file is missing")
+    content = read_json(path)
     try:
-        return Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        return Tokenizer.from_str(json.dumps(content.get("tokenizer", content)))
     except Exception as error:  # noqa: BLE001 (the Rust binding raises bare Exception)
-        raise refuse("tokenizer", str(path), f"a whole tokenizer.json ({error})") from None
+        raise refuse("tokenizer", str(path), f"a whole tokenizer.json ({str(error)[:200]})") from None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ray_atr.data.languages import require_language
+from ray_atr.languages.codes import tag_among
 from ray_atr.models.pretrained import load_model, load_tokenizer, read_config
 from ray_atr.models.tower import Encoded, TextSettings, TextTower, masked_mean
 from ray_atr.settings import refuse, setting
@@ -27,19 +27,21 @@ HEADS = ("cls.", "lm_head.", "pooler.", "decoder.", "model.decoder.", "shared.",
 
 @dataclass(frozen=True, kw_only=True)
 class TransformersText(TextSettings):
-    """An encoder from a local folder or the hub, with the tokeniser that lies beside it."""
+    """An encoder from a local folder or the hub, with the tokeniser in its folder."""
 
     name: ClassVar[str] = "transformers"
 
-    checkpoint: str = setting("", "folder or hub id of the encoder and its tokeniser")
+    checkpoint: str = setting("", "folder or hub id of the encoder and its tokeniser", path="if there")
     pooling: str = setting(
         "mean",
         "of a text's tokens: their mean, the first one (cls), or the first one through the model's own pooler",
         choices=POOLINGS,
     )
-    max_tokens: int = setting(128, "longer texts are cut to so many tokens", at_least=3)
+    max_tokens: int = setting(128, "longer texts are cut to this many tokens", at_least=3)
     length_groups: int = setting(
-        4, "a batch is sorted by length and encoded in so many groups, each padded to its own longest text", at_least=1
+        4,
+        "a batch is sorted by length and encoded in this many groups, each padded to its own longest text",
+        at_least=1,
     )
     dropout: float | None = setting(
         None, "replaces every dropout of the model; none keeps the checkpoint's", at_least=0, below=1
@@ -83,6 +85,7 @@ class TransformersTextTower(TextTower):
         self.max_tokens = min(settings.max_tokens, positions - offset)
         is_tagged = hasattr(tokenizer, "src_lang") and hasattr(tokenizer, "tgt_lang")
         self.language_tags = is_tagged
+        self._tag_of: dict[str, str | None] = {}
 
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
         """Token ids, with the language's tag where the tokeniser has tags. Raises ValueError for a language it lacks."""
@@ -90,9 +93,11 @@ class TransformersTextTower(TextTower):
             return self._tokenise(list(texts))
         token_ids: list[list[int]] = [[] for _ in texts]
         for code in dict.fromkeys(languages):
-            tag = require_language(code).tag
-            if self.tokenizer.convert_tokens_to_ids(tag) in (None, self.tokenizer.unk_token_id):
-                raise refuse("language", code, f"one that the text tower's tokeniser has a tag for; it lacks {tag}")
+            if code not in self._tag_of:
+                self._tag_of[code] = tag_among(code, self.tokenizer.get_vocab())
+            tag = self._tag_of[code]
+            if tag is None:
+                raise refuse("language", code, "one that the text tower's tokeniser has a tag for")
             self.tokenizer.src_lang = tag
             places = [place for place, language in enumerate(languages) if language == code]
             for place, ids in zip(places, self._tokenise([texts[place] for place in places]), strict=True):

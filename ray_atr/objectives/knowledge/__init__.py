@@ -2,7 +2,7 @@
 
 from ray_atr.objectives.knowledge.ance import Ance
 from ray_atr.objectives.knowledge.ask import Ask
-from ray_atr.objectives.knowledge.base import Knowledge, NoKnowledge
+from ray_atr.objectives.knowledge.knowledge import Knowledge, NoKnowledge
 from ray_atr.objectives.knowledge.moco import Moco
 from ray_atr.objectives.knowledge.nnclr import Nnclr
 

@@ -2,9 +2,9 @@
 
     l_i = -log( exp(<u_i, v_i>/tau) / (exp(<u_i, v_i>/tau) + sum over mined n of exp(<u_i, n>/tau)) )
 
-The n are drawn from what u_i itself retrieves across modalities, its own clip left out. Both directions, half of each.
-The authors encode the drawn negatives anew; here they are the index's own vectors, without gradient, so that a step encodes
-nothing beyond its batch.
+The n are drawn from what u_i itself retrieves across modalities; entries of its own clip and of those that have its caption
+(its positives) are left out. Both directions, half of each. The authors encode the drawn negatives again; here they are the
+index's own vectors, without gradient, so that a step encodes nothing beyond its batch.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ray_atr.objectives.knowledge.ask import Sides
-from ray_atr.objectives.knowledge.based import Based
+from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.objectives.knowledge.info_nce import contrastive_temperature, info_nce
+from ray_atr.objectives.knowledge.knowledge import SearchSpec
 from ray_atr.objectives.knowledge.retrieved import Retrieved
-from ray_atr.objectives.pairs.base import Comparison, PairLoss
+from ray_atr.objectives.knowledge.sides import Sides
+from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
+from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import refuse, setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ance(Based):
+class Ance(KnowledgeBaseObjective):
     """Hard negatives from a stale index, the baseline of ASK's Appendix E."""
 
     name: ClassVar[str] = "ance"
@@ -34,10 +36,6 @@ class Ance(Based):
     negatives: int = setting(8, "hard negatives a query", at_least=1)
     pool: int = setting(200, "nearest entries that the negatives are drawn from", at_least=1)
     in_batch: bool = setting(False, "compare with the batch's other clips as well")
-    prototypes: ClassVar[int] = 0
-    fine: ClassVar[bool] = True
-    coarse: ClassVar[bool] = False
-    searches_across: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,22 +45,21 @@ class Ance(Based):
             raise refuse("text_entries", self.text_entries, "english for ance")
 
     @property
-    def neighbours(self) -> int:
-        """How many entries are searched for a query."""
-        return self.pool
+    def search_spec(self) -> SearchSpec:
+        """The nearest clips of the other modality, from which the negatives are drawn: no positive is among them."""
+        left_out = "positives" if self.exclude_own else "nothing"
+        return SearchSpec(self.pool, coarse=False, left_out=left_out, across=True, index=self.index, probes=self.probes)
 
     def score(
         self,
         comparison: Comparison,
         pair: PairLoss,
         retrieved: Retrieved,
-        *,
-        metric: Tensor | None = None,
-        temperature: Tensor | None = None,
+        learned: Learned = NOTHING_LEARNED,
     ) -> Terms:
         """InfoNCE among the hard negatives of each direction; with `in_batch`, the pair loss with them added."""
         if retrieved.fine is None:
-            return pair(comparison, metric=metric, temperature=temperature)
+            return pair(comparison, learned)
         sides = Sides.of(comparison, retrieved.fine)
         of_u, of_v = sides.u.component(sides.v_is_audio), sides.v.component(sides.u_is_audio)
         with torch.no_grad():
@@ -74,14 +71,14 @@ class Ance(Based):
                 extra_v=_or_opposite(of_u, comparison.u, sides.u.valid),
                 extra_u=_or_opposite(of_v, comparison.v, sides.v.valid),
             )
-            terms = pair(extended, metric=metric, temperature=temperature)
+            terms = pair(extended, learned)
             return Terms(terms.loss, {**terms.scalars, **scalars})
-        tau = contrastive_temperature(pair, temperature, self.name)
+        tau = contrastive_temperature(pair, learned, self.name)
         row_losses = info_nce(comparison.u, comparison.v, of_u, tau, sides.u.valid)
         column_losses = info_nce(comparison.v, comparison.u, of_v, tau, sides.v.valid)
         return Terms(comparison.both_directions(row_losses, column_losses), scalars)
 
 
 def _or_opposite(negatives: Tensor, anchors: Tensor, valid: Tensor) -> Tensor:
-    """Negatives [N, Q, D], with the anchor's opposite (similarity -1, hardly any weight) where there is none."""
+    """Negatives [N, Q, D], with the anchor's opposite (similarity -1, hardly any weight) if there is none."""
     return torch.where(valid[:, :, None], negatives, -anchors.detach()[:, None])

@@ -4,7 +4,7 @@ At each granularity, single clips (fine) and prototypes (coarse): both sides are
 (injection), their similarities realigned by a transport plan (realignment), and the pair loss scores them; the two
 losses are added (Eq. 16). Each sample's loss is multiplied by how far its neighbours can be relied on (modulation).
 
-The paper's formulas were not readable to us: what stands here is rebuilt from its words and the printed rows of its
+The paper's formulas were not readable to us: what is here is rebuilt from its words and the printed rows of its
 Table 6. The defaults are those of the work it grew out of and are to be swept.
 """
 
@@ -17,18 +17,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ray_atr.objectives.knowledge.based import Based
+from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective, SnapshotSettings
 from ray_atr.objectives.knowledge.injection import inject, kept_share
+from ray_atr.objectives.knowledge.knowledge import SearchSpec
 from ray_atr.objectives.knowledge.realignment import FORMS, agreement, realign
-from ray_atr.objectives.knowledge.reliability import consistency, multiplier, potential, reliability
-from ray_atr.objectives.knowledge.retrieved import Found, Granularity, Retrieved
-from ray_atr.objectives.pairs.base import Comparison, PairLoss
+from ray_atr.objectives.knowledge.reliability import multiplier, reliability
+from ray_atr.objectives.knowledge.retrieved import Retrieved
+from ray_atr.objectives.knowledge.sides import Sides
+from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
+from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
 from ray_atr.objectives.terms import Terms, weighted_sum
 from ray_atr.settings import refuse, setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask(Based):
+class Ask(KnowledgeBaseObjective):
     """Injection, realignment and modulation with neighbours from a refreshed base; each has its switch."""
 
     name: ClassVar[str] = "ask"
@@ -36,10 +39,18 @@ class Ask(Based):
     neighbours: int = setting(5, "entries that each query retrieves (K)", at_least=1)
     prototypes: int = setting(256, "clusters of the coarse base (P)", at_least=0)
     pooling: str = setting("max", "prototype of a cluster: elementwise max or mean", choices=("max", "mean"))
+    separate_text_clusters: bool = setting(
+        False,
+        "cluster the texts by themselves, as section 4.1 says; their prototypes are then no pairs with the audio's, which "
+        "one clustering for both makes them",
+    )
     fine: bool = setting(True, "use single clips")
     coarse: bool = setting(True, "use prototypes")
     injection: bool = setting(True, "enhance embeddings with their neighbours")
     injection_ratio: float = setting(0.2, "share of the neighbours in an enhanced embedding", at_least=0, at_most=1)
+    renormalise: bool = setting(
+        True, "bring enhanced embeddings back to unit norm; the derivative that follows Eq. 10 is of a form without"
+    )
     transport: bool = setting(True, "realign similarities with the batch's transport plan")
     beta: float = setting(0.2, "share of the plan in a realigned similarity", at_least=0, at_most=1)
     transport_epsilon: float = setting(
@@ -66,14 +77,34 @@ class Ask(Based):
         if self.coarse and self.prototypes == 0:
             raise refuse("prototypes", 0, "1 or more (or set coarse=false)")
 
+    @property
+    def search_spec(self) -> SearchSpec:
+        """The nearest clips and prototypes of each query's own modality."""
+        left_out = "own" if self.exclude_own else "nothing"
+        return SearchSpec(
+            self.neighbours,
+            fine=self.fine,
+            coarse=self.coarse,
+            left_out=left_out,
+            index=self.index,
+            probes=self.probes,
+        )
+
+    def snapshot_settings(self, seed: int) -> SnapshotSettings:
+        """How its snapshots are made, prototypes included."""
+        return dataclasses.replace(
+            super().snapshot_settings(seed),
+            prototypes=self.prototypes,
+            pooling=self.pooling,
+            separate_text_clusters=self.separate_text_clusters,
+        )
+
     def score(
         self,
         comparison: Comparison,
         pair: PairLoss,
         retrieved: Retrieved,
-        *,
-        metric: Tensor | None = None,
-        temperature: Tensor | None = None,
+        learned: Learned = NOTHING_LEARNED,
     ) -> Terms:
         """The fine and the coarse loss of one comparison, added."""
         sides = {
@@ -82,7 +113,7 @@ class Ask(Based):
             if getattr(self, name) and granularity is not None
         }
         if not sides:
-            return pair(comparison, metric=metric, temperature=temperature)
+            return pair(comparison, learned)
         comparison, scalars = self.modulate(comparison, sides)
         terms = []
         for name, found in sides.items():
@@ -92,7 +123,7 @@ class Ask(Based):
                 enhanced = realign(enhanced, agreed, self.beta, self.transport_form)
                 scalars[f"realignment_{name}_residual"] = agreed.new_tensor(plan.residual)
                 scalars[f"realignment_{name}_own"] = agreed.diagonal().mean()
-            terms.append(pair(enhanced, metric=metric, temperature=temperature))
+            terms.append(pair(enhanced, learned))
             scalars[f"loss_{name}"] = terms[-1].loss.detach()
         loss, found_scalars = weighted_sum(terms, [1.0] * len(terms))
         return Terms(loss, {**found_scalars, **scalars})
@@ -107,10 +138,14 @@ class Ask(Based):
             return comparison
         ratio, u, v = self.injection_ratio, comparison.u, comparison.v
         near_u, near_v = sides.u.component(sides.u_is_audio), sides.v.component(sides.v_is_audio)
-        new_u, new_v = inject(u, near_u, sides.u.valid, ratio), inject(v, near_v, sides.v.valid, ratio)
+        of_u, of_v = (
+            (u, near_u, sides.u.valid, ratio, self.renormalise),
+            (v, near_v, sides.v.valid, ratio, self.renormalise),
+        )
+        new_u, new_v = inject(*of_u), inject(*of_v)
         similarity = comparison.similarity
         if similarity is not None:
-            kept = torch.outer(kept_share(u, near_u, sides.u.valid, ratio), kept_share(v, near_v, sides.v.valid, ratio))
+            kept = torch.outer(kept_share(*of_u), kept_share(*of_v))
             similarity = new_u @ new_v.T + kept * (similarity - u @ v.T)
         return dataclasses.replace(comparison, u=new_u, v=new_v, similarity=similarity)
 
@@ -130,36 +165,3 @@ class Ask(Based):
                 if weight is not None:
                     scalars[f"multiplier_{label}"] = weight.detach().mean()
         return dataclasses.replace(comparison, row_weight=weights[0], column_weight=weights[1]), scalars
-
-
-@dataclass(frozen=True, eq=False)
-class Sides:
-    """What the two sides of a comparison found in one base, and which of them is audio."""
-
-    u: Found
-    v: Found
-    u_is_audio: bool
-    v_is_audio: bool
-
-    @classmethod
-    def of(cls, comparison: Comparison, granularity: Granularity) -> Sides:
-        """The part of a batch's neighbours that the comparison's rows and languages are concerned with."""
-        rows = comparison.rows
-        if rows is None:
-            rows = torch.arange(comparison.size, device=comparison.u.device)
-        u_language, v_language = comparison.u_language, comparison.v_language
-
-        def found(own: Tensor | None, other: Tensor | None) -> Found:
-            queries = granularity.by_audio if own is None else granularity.by_text
-            return queries.of(rows, own, other)
-
-        return cls(found(u_language, v_language), found(v_language, u_language), u_language is None, v_language is None)
-
-    def potentials(self, comparison: Comparison) -> tuple[Tensor, Tensor]:
-        """phi [N] of the rows' queries u and of the columns' queries v (Eq. 11-13)."""
-        # Components in the modality that the query is not: v's for u, u's for v.
-        as_v = self.u.component(self.v_is_audio), self.v.component(self.v_is_audio)
-        as_u = self.v.component(self.u_is_audio), self.u.component(self.u_is_audio)
-        phi_u = potential(comparison.u, as_v[0], consistency(*as_v, self.v.valid), self.u.valid)
-        phi_v = potential(comparison.v, as_u[0], consistency(*as_u, self.u.valid), self.v.valid)
-        return phi_u, phi_v

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ray_atr.objectives.pairs.base import PairLoss
+from ray_atr.objectives.learned import Learned
+from ray_atr.objectives.pairs.pair_loss import PairLoss
 from ray_atr.settings import refuse
 
 
@@ -16,7 +17,7 @@ def info_nce(
     """-log(exp(<a_i, p_i>/tau) / (exp(<a_i, p_i>/tau) + sum over negatives n of exp(<a_i, n>/tau))), [N].
 
     anchors and positives [N, D]; negatives [Q, D] shared by all or [N, Q, D] own ones; valid [N, Q] bool says which of own
-    ones count. 0 where there is no negative.
+    ones count. 0 if there is no negative.
     """
     own = (anchors * positives).sum(dim=1, keepdim=True)
     others = anchors @ negatives.T if negatives.ndim == 2 else torch.einsum("nd,nqd->nq", anchors, negatives)
@@ -28,8 +29,8 @@ def info_nce(
     )
 
 
-def contrastive_temperature(pair: PairLoss, temperature: Tensor | None, knowledge: str) -> Tensor | float:
+def contrastive_temperature(pair: PairLoss, learned: Learned, knowledge: str) -> Tensor | float:
     """The learned temperature, or the contrastive pair loss's; ValueError for pair losses that the method is not defined for."""
     if pair.name != "contrastive":
         raise refuse("objective.pair", pair.name, f"contrastive, the only pair loss that {knowledge} is defined for")
-    return pair.temperature if temperature is None else temperature  # type: ignore[attr-defined]
+    return pair.temperature if learned.temperature is None else learned.temperature  # type: ignore[attr-defined]

@@ -3,7 +3,8 @@
     l_i = -log( exp(<u_i, k_i>/tau) / (exp(<u_i, k_i>/tau) + sum over the queue's k of exp(<u_i, k>/tau)) )
 
 u_i is an embedding with gradient, k_i the momentum encoder's key of its partner, and the queue holds earlier batches' keys
-of the partner's modality. Both directions, half of each.
+of the partner's modality. Keys of u_i's own clip, and of clips that are its positives, are no negatives: a queue longer than
+an epoch holds them. Both directions, half of each.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ray_atr.objectives.knowledge.base import Knowledge
 from ray_atr.objectives.knowledge.info_nce import contrastive_temperature, info_nce
+from ray_atr.objectives.knowledge.knowledge import Knowledge
 from ray_atr.objectives.knowledge.retrieved import Queued
-from ray_atr.objectives.pairs.base import Comparison, PairLoss
+from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
+from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import setting
 
@@ -28,7 +30,6 @@ class Moco(Knowledge):
 
     name: ClassVar[str] = "moco"
     needs_retrieval: ClassVar[bool] = True
-    memory: ClassVar[str] = "momentum"
 
     queue_size: int = setting(4096, "keys that the queue holds", at_least=1)
     momentum: float = setting(
@@ -40,27 +41,30 @@ class Moco(Knowledge):
         comparison: Comparison,
         pair: PairLoss,
         retrieved: Queued,
-        *,
-        metric: Tensor | None = None,
-        temperature: Tensor | None = None,
+        learned: Learned = NOTHING_LEARNED,
     ) -> Terms:
         """InfoNCE of both directions; of the pair loss only the temperature is used."""
-        tau = contrastive_temperature(pair, temperature, self.name)
+        tau = contrastive_temperature(pair, learned, self.name)
         rows = comparison.rows
         if rows is None:
             rows = torch.arange(comparison.size, device=comparison.u.device)
-        v_keys, v_queue = _keys(retrieved, rows, comparison.v_language)
-        u_keys, u_queue = _keys(retrieved, rows, comparison.u_language)
-        row_losses = info_nce(comparison.u, v_keys, v_queue, tau)
-        column_losses = info_nce(comparison.v, u_keys, u_queue, tau)
+        v_keys, v_queue, v_negative = _keys(retrieved, rows, comparison.v_language)
+        u_keys, u_queue, u_negative = _keys(retrieved, rows, comparison.u_language)
+        row_losses = info_nce(comparison.u, v_keys, v_queue, tau, v_negative)
+        column_losses = info_nce(comparison.v, u_keys, u_queue, tau, u_negative)
         queued = comparison.u.new_tensor(float(len(v_queue)))
         return Terms(comparison.both_directions(row_losses, column_losses), {"queued_keys": queued})
 
 
-def _keys(queued: Queued, rows: Tensor, language: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(keys [N, D] of the rows, queue [Q', D]) of audio, or of text: queued texts in a language that the rows have."""
+def _keys(queued: Queued, rows: Tensor, language: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """(keys [N, D] of the rows, queue [Q', D], which of it are negatives [N, Q']) of audio, or of text.
+
+    Texts: those queued in a language that the rows have.
+    """
     if language is None:
-        return queued.audio[rows], queued.queue_audio
+        return queued.audio[rows], queued.queue_audio, queued.negative[rows]
     taken = torch.zeros(queued.text.shape[1], dtype=torch.bool, device=language.device)
     taken[language] = True
-    return queued.text[rows, language], queued.queue_text[queued.queue_mask & taken]
+    there = queued.queue_mask & taken
+    clip = there.nonzero(as_tuple=True)[0]
+    return queued.text[rows, language], queued.queue_text[there], queued.negative[rows][:, clip]

@@ -13,14 +13,14 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from ray_atr.objectives.pairs.base import Comparison
-from ray_atr.transport import Plan, solve
+from ray_atr.objectives.pairs.pair_loss import Comparison
+from ray_atr.transport import TransportPlan, solve
 
 FORMS = ("weighted", "additive", "product")
 
 
 @torch.no_grad()
-def agreement(similarity: Tensor, epsilon: float, iterations: int) -> tuple[Tensor, Plan]:
+def agreement(similarity: Tensor, epsilon: float, iterations: int) -> tuple[Tensor, TransportPlan]:
     """(B Q [B, B], whose mean is 1, and the plan Q) of a similarity [B, B]; no gradient."""
     similarity = similarity.detach().float()
     plan = solve(similarity.max() - similarity, epsilon, max_iterations=iterations)

@@ -28,7 +28,7 @@ def consistency(of_own: Tensor, of_partner: Tensor, partner_valid: Tensor) -> Te
 
 
 def potential(embeddings: Tensor, components: Tensor, consistencies: Tensor, valid: Tensor) -> Tensor:
-    """phi [N] of query embeddings [N, D] and the partner components [N, Kn, D] of their neighbours; 1 where there are none."""
+    """phi [N] of query embeddings [N, D] and the partner components [N, Kn, D] of their neighbours; 1 if there are none."""
     none = ~valid.any(dim=1, keepdim=True)
     scores = consistencies.masked_fill(~valid & ~none, -torch.inf)
     weights = scores.softmax(dim=1)
@@ -38,14 +38,14 @@ def potential(embeddings: Tensor, components: Tensor, consistencies: Tensor, val
 
 
 def reliability(phi: Tensor) -> Tensor:
-    """R = -log phi (Eq. 17): below 0 where the neighbours agree with the query, which eases the sample's loss."""
+    """R = -log phi (Eq. 17): below 0 if the neighbours agree with the query, which eases the sample's loss."""
     return -phi.log()
 
 
 def multiplier(
     fine: Tensor | None, coarse: Tensor | None, weight_fine: float, weight_coarse: float, scope: str = "sample"
 ) -> Tensor | None:
-    """1 + lambda_f R_f + lambda_c R_c (Eq. 18), [N]; None where there is neither. `scope` batch: its mean for every sample.
+    """1 + lambda_f R_f + lambda_c R_c (Eq. 18), [N]; None if there is neither. `scope` batch: its mean for every sample.
 
     Positive for lambda_f + lambda_c < 1, as R is in [-1, 1].
     """

@@ -1,21 +1,33 @@
 """How two sides are compared: one file a loss, one line here."""
 
-from ray_atr.objectives.pairs.base import Comparison, PairLoss
+from ray_atr.objectives.pairs.complementary import Complementary
 from ray_atr.objectives.pairs.contrastive import Contrastive
 from ray_atr.objectives.pairs.contrastive_entropic import ContrastiveEntropic
 from ray_atr.objectives.pairs.learning_to_match import LearningToMatch
+from ray_atr.objectives.pairs.pair_loss import PAIRS, Comparison, PairLoss
 from ray_atr.objectives.pairs.partial_learning_to_match import PartialLearningToMatch
 from ray_atr.objectives.pairs.sigmoid import Sigmoid
 from ray_atr.objectives.pairs.triplet import Triplet
 
-PAIRS: dict[str, type[PairLoss]] = {
-    loss.name: loss
-    for loss in (Triplet, Contrastive, ContrastiveEntropic, Sigmoid, LearningToMatch, PartialLearningToMatch)
-}
+PAIRS.update(
+    {
+        loss.name: loss
+        for loss in (
+            Triplet,
+            Contrastive,
+            ContrastiveEntropic,
+            Complementary,
+            Sigmoid,
+            LearningToMatch,
+            PartialLearningToMatch,
+        )
+    }
+)
 
 __all__ = [
     "PAIRS",
     "Comparison",
+    "Complementary",
     "Contrastive",
     "ContrastiveEntropic",
     "LearningToMatch",

@@ -2,7 +2,8 @@
 
     l_i = -log( exp(s_ii / tau) / (exp(s_ii / tau) + sum over negatives j of exp(s_ij / tau)) )
 
-With several positives, l_i is the mean over them, and none of them stands in another's denominator.
+With several positives, l_i is the mean over them, and none of them is in another's denominator. With soft targets t, l_i is
+sum_j t_ij l_ij, the cross-entropy of t_i and the row's softmax; the own partner's share is spread over the positives.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ray_atr.objectives.pairs.base import Comparison, PairLoss
+from ray_atr.objectives.learned import Learned, LearnedSettings
+from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import setting
 
@@ -28,14 +30,20 @@ class Contrastive(PairLoss):
 
     temperature: float = setting(0.07, "divides the similarities (tau); a learned one takes its place", above=0)
 
-    def score(self, comparison: Comparison, metric: Tensor | None, temperature: Tensor | None) -> Terms:
+    def learns(self) -> LearnedSettings:
+        """Nothing by itself; a temperature that the model is told to learn starts from this one."""
+        return LearnedSettings(temperature=self.temperature)
+
+    def score(self, comparison: Comparison, learned: Learned) -> Terms:
         """Half of each direction, mean over samples."""
-        tau = self.temperature if temperature is None else temperature
+        tau = self.temperature if learned.temperature is None else learned.temperature
         logits = comparison.cross_similarity() / tau
         positives = comparison.positives
-        row_losses = sample_losses(logits, positives, extra_logits(comparison.u, comparison.extra_v, tau))
+        for_rows = extra_logits(comparison.u, comparison.extra_v, tau)
+        for_columns = extra_logits(comparison.v, comparison.extra_u, tau)
+        row_losses = sample_losses(logits, positives, for_rows, comparison.targets)
         column_losses = sample_losses(
-            logits.T, None if positives is None else positives.T, extra_logits(comparison.v, comparison.extra_u, tau)
+            logits.T, None if positives is None else positives.T, for_columns, comparison.column_targets()
         )
         loss = comparison.both_directions(row_losses, column_losses)
         return Terms(
@@ -52,15 +60,37 @@ def extra_logits(anchors: Tensor, extra: Tensor | None, tau: float | Tensor) -> 
     return similarity / tau
 
 
-def sample_losses(logits: Tensor, positives: Tensor | None, extra: Tensor | None) -> Tensor:
-    """-log-probability [N] of each row's positives among it and the row's negatives; the mean where there are several."""
+def sample_losses(
+    logits: Tensor, positives: Tensor | None, extra: Tensor | None, targets: Tensor | None = None
+) -> Tensor:
+    """-log-probability [N] of each row's positives among it and the row's negatives; the mean if there are several.
+
+    With targets [N, N], their mean under them: a target that is no positive competes with the whole row.
+    """
+    if targets is not None:
+        return soft_losses(logits, positives, extra, targets)
     if positives is None:
         every = logits if extra is None else torch.cat([logits, extra], dim=1)
         return functional.cross_entropy(every, torch.arange(len(logits), device=logits.device), reduction="none")
+    return (against_negatives(logits, positives, extra) * positives).sum(dim=1) / positives.sum(dim=1)
+
+
+def against_negatives(logits: Tensor, positives: Tensor, extra: Tensor | None) -> Tensor:
+    """-log-probability [N, N] of each entry among itself and the row's negatives."""
     # A finite "minus infinity": a row without negatives has loss 0 and gradient 0, not NaN.
     negatives = logits.masked_fill(positives, torch.finfo(logits.dtype).min / 4)
     if extra is not None:
         negatives = torch.cat([negatives, extra], dim=1)
-    against = torch.logsumexp(negatives, dim=1)
-    losses = functional.softplus(against[:, None] - logits)
-    return (losses * positives).sum(dim=1) / positives.sum(dim=1)
+    return functional.softplus(torch.logsumexp(negatives, dim=1)[:, None] - logits)
+
+
+def soft_losses(logits: Tensor, positives: Tensor | None, extra: Tensor | None, targets: Tensor) -> Tensor:
+    """sum_j t_ij l_ij of each row, [N]."""
+    every = logits if extra is None else torch.cat([logits, extra], dim=1)
+    losses = torch.logsumexp(every, dim=1)[:, None] - logits
+    if positives is None:
+        return (targets * losses).sum(dim=1)
+    losses = torch.where(positives, against_negatives(logits, positives, extra), losses)
+    own = targets.diagonal()
+    shares = targets - torch.diag(own) + positives * (own / positives.sum(dim=1))[:, None]
+    return (shares * losses).sum(dim=1)

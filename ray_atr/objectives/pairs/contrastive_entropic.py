@@ -15,8 +15,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ray_atr.objectives.pairs.base import Comparison
+from ray_atr.objectives.learned import Learned
 from ray_atr.objectives.pairs.contrastive import Contrastive
+from ray_atr.objectives.pairs.pair_loss import Comparison
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import setting
 
@@ -27,17 +28,17 @@ class ContrastiveEntropic(Contrastive):
 
     name: ClassVar[str] = "contrastive_entropic"
 
-    epsilon: float = setting(0.05, "weight of the entropic term", above=0)
+    epsilon: float = setting(0.05, "weight of the entropic term", above=0, changeable=True)
     entropy: str = setting(
         "encourage",
         "encourage: soft rankings, as transport does; discourage: the released code's sign",
         choices=("encourage", "discourage"),
     )
 
-    def score(self, comparison: Comparison, metric: Tensor | None, temperature: Tensor | None) -> Terms:
+    def score(self, comparison: Comparison, learned: Learned) -> Terms:
         """The contrastive loss and the entropic term, on the batch's own similarities."""
-        contrastive = super().score(comparison, metric, temperature)
-        tau = self.temperature if temperature is None else temperature
+        contrastive = super().score(comparison, learned)
+        tau = self.temperature if learned.temperature is None else learned.temperature
         logits = comparison.cross_similarity() / tau
         term = comparison.both_directions(negative_entropy(logits), negative_entropy(logits.T))
         sign = 1.0 if self.entropy == "encourage" else -1.0

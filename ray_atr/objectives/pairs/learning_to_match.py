@@ -1,21 +1,28 @@
 """Learning to match: the plan of the batch should be the true matching (Luong et al. 2024, Eq. 3, 6, 9).
 
 loss = KL(pi_hat || pi),  pi = argmin <pi, c> - epsilon H(pi) with marginals 1/N,  pi_hat = I/N
+
+With beliefs y, both marginals are y / sum y, pi_hat = diag(y) / sum y, and the loss is multiplied by the mean of y: a pair that
+is not believed has no mass to place. With soft targets t, pi_hat_ij = a_i t_ij for the marginals a.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ray_atr.objectives.pairs.base import Comparison, PairLoss
-from ray_atr.objectives.pairs.cost import METRICS, normalised_cost
+from ray_atr.objectives.learned import Learned, LearnedSettings
+from ray_atr.objectives.metric import METRICS
+from ray_atr.objectives.pairs.cost import normalised_cost
+from ray_atr.objectives.pairs.matching_across_ranks import match_across_ranks, own_rows
+from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
+from ray_atr.objectives.pairs.true_matching import true_matching
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import setting
-from ray_atr.transport import Plan, log_plan, matching_loss
+from ray_atr.transport import Ranks, TransportPlan, log_plan, matching_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +31,7 @@ class LearningToMatch(PairLoss):
 
     name: ClassVar[str] = "learning_to_match"
 
-    epsilon: float = setting(0.05, "entropic regularisation, for costs in [0, 1]", above=0)
+    epsilon: float = setting(0.05, "entropic regularisation, for costs in [0, 1]", above=0, changeable=True)
     metric: str = setting(
         "euclidean",
         "distance: euclidean; diagonal (what the paper's released code computes), mahalanobis (full M, as the paper says) or "
@@ -35,13 +42,58 @@ class LearningToMatch(PairLoss):
     project_every: int = setting(1, "optimiser steps between projections of a full M to the PSD cone", at_least=1)
     detach_maximum: bool = setting(False, "hold the maximum that the cost is divided by constant in the gradient")
     max_iterations: int = setting(2000, "cap on the solver's iterations", at_least=1)
+    shared_from: int = setting(
+        4096,
+        "pairs in a comparison from which a trial's workers share its plan, each with its own rows of it: the same loss in the "
+        "memory of one share; 0: never",
+        at_least=0,
+    )
 
-    def score(self, comparison: Comparison, metric: Tensor | None, temperature: Tensor | None) -> Terms:
+    def learns(self) -> LearnedSettings:
+        """The metric, unless it is Euclidean."""
+        return LearnedSettings(metric=self.metric, metric_rank=self.metric_rank, project_every=self.project_every)
+
+    def score(self, comparison: Comparison, learned: Learned) -> Terms:
         """KL(pi_hat || pi) of the comparison's cost."""
-        cost = normalised_cost(comparison, self.metric, metric, detach_maximum=self.detach_maximum)
+        whole, comparison = comparison, comparison.believed()
+        if comparison.size == 0:
+            return Terms(0 * whole.cross_similarity().sum(), {})
+        if self.is_shared(comparison):
+            return self._shared(whole, comparison, learned)
+        cost = normalised_cost(comparison, self.metric, learned.metric, detach_maximum=self.detach_maximum)
         mass, about_mass = self.mass(cost.detach(), comparison)
-        loss, plan = match(comparison, cost, self.epsilon, mass, self.max_iterations)
-        return Terms(loss, {**plan_scalars(plan, cost, mass), **about_mass})
+        loss, plan = match(comparison, cost, self.epsilon, mass, self.max_iterations, follows=self.follows_plan)
+        if comparison.belief is not None:
+            loss = loss * (comparison.belief.sum() / whole.size)
+        return Terms(loss, {**plan_scalars(plan, own_mass(plan.log_matrix), mass), **about_mass})
+
+    def is_shared(self, comparison: Comparison) -> bool:
+        """Whether the workers share the plan; not if the comparison holds a matrix [N, N] of its own anyway.
+
+        One worker alone takes the same way: the result does not depend on how many there are.
+        """
+        has_matrix = comparison.similarity is not None or comparison.gain is not None
+        is_large = 0 < self.shared_from <= comparison.size
+        return is_large and Ranks.here().size <= comparison.size and not has_matrix
+
+    def _shared(self, whole: Comparison, comparison: Comparison, learned: Learned) -> Terms:
+        """`score` by this worker's rows of the comparison: the same loss and gradients on every worker."""
+        ranks = Ranks.here()
+        own = own_rows(comparison, ranks)
+        metric = None if learned.metric is None else ranks.replicated(learned.metric)
+        cost = normalised_cost(own, self.metric, metric, detach_maximum=self.detach_maximum, ranks=ranks)
+        mass, _ = self.mass(cost.detach(), comparison)
+        options: dict[str, Any] = {"mass": mass, "max_iterations": self.max_iterations, "follows": self.follows_plan}
+        loss, log_rows, plan = match_across_ranks(comparison, own, cost, self.epsilon, ranks, **options)
+        if comparison.belief is not None:
+            loss = loss * (comparison.belief.sum() / whole.size)
+        own_pairs = log_rows[:, ranks.own(comparison.size)]
+        return Terms(loss, plan_scalars(plan, ranks.sum(own_mass(own_pairs)), mass))
+
+    @property
+    def follows_plan(self) -> bool:
+        """Whether the target is the plan's own row mass."""
+        return False
 
     def mass(self, cost: Tensor, comparison: Comparison) -> tuple[float, dict[str, Tensor]]:
         """(the share of the mass that is transported, what to log of how it was found): all of it."""
@@ -49,39 +101,35 @@ class LearningToMatch(PairLoss):
 
 
 def match(
-    comparison: Comparison, cost: Tensor, epsilon: float, mass: float, max_iterations: int
-) -> tuple[Tensor, Plan]:
-    """(KL of the true matching and the plan, the plan).
+    comparison: Comparison, cost: Tensor, epsilon: float, mass: float, max_iterations: int, *, follows: bool = False
+) -> tuple[Tensor, TransportPlan]:
+    """(KL of the true matching and the plan, the plan); with `follows` the true matching has the plan's own row mass.
 
     Sample weights multiply the pointwise terms: sum_ij (row_weight_i + column_weight_j)/2 pi_hat_ij log(pi_hat_ij / pi_ij).
     """
-    target = None if comparison.positives is None else true_matching(comparison.positives, cost.dtype)
-    if not comparison.is_weighted:
-        return matching_loss(cost, epsilon, mass=mass, target=target, max_iterations=max_iterations)
-    log_matrix, plan = log_plan(cost, epsilon, mass=mass, max_iterations=max_iterations)
-    if target is None:
-        target = true_matching(comparison.positive_mask(), cost.dtype)
-    ones = cost.new_ones(len(cost))
-    row = ones if comparison.row_weight is None else comparison.row_weight
-    column = ones if comparison.column_weight is None else comparison.column_weight
+    marginal = None if comparison.belief is None else comparison.belief / comparison.belief.sum()
+    options: dict[str, Any] = {"mass": mass, "rows": marginal, "columns": marginal, "max_iterations": max_iterations}
+    if not comparison.is_weighted and not follows:
+        is_plain = comparison.positives is None and comparison.targets is None
+        target = None if is_plain else true_matching(comparison, marginal)
+        return matching_loss(cost, epsilon, target=target, **options)
+    log_matrix, plan = log_plan(cost, epsilon, **options)
+    target = true_matching(comparison, plan.matrix.sum(dim=1) if follows else marginal)
     pointwise = torch.xlogy(target, target) - target * log_matrix
-    return (0.5 * (row[:, None] + column) * pointwise).sum(), plan
+    return (comparison.pair_weights() * pointwise).sum(), plan
 
 
-def true_matching(positives: Tensor, dtype: torch.dtype) -> Tensor:
-    """pi_hat [N, N]: each row's mass 1/N spread evenly over its positives."""
-    spread = positives.to(dtype)
-    return spread / (spread.sum(dim=1, keepdim=True) * len(positives))
+def own_mass(log_matrix: Tensor) -> Tensor:
+    """The mass on the true pairs: of a plan's matrix, or of the square of its rows that holds their own columns."""
+    return log_matrix.detach().diagonal().exp().sum()
 
 
-def plan_scalars(plan: Plan, cost: Tensor, mass: float) -> dict[str, Tensor]:
-    """How the solver fared and how much of the mass lies on the true pairs."""
-    with torch.no_grad():
-        own = plan.log_matrix.diagonal().exp().sum()
+def plan_scalars(plan: TransportPlan, own: Tensor, mass: float) -> dict[str, Tensor]:
+    """How the solver fared and how much of the mass is on the true pairs."""
     return {
-        "transport_residual": cost.new_tensor(plan.residual),
-        "transport_iterations": cost.new_tensor(float(plan.iterations)),
-        "transport_is_capped": cost.new_tensor(float(not plan.is_converged)),
-        "transport_mass": cost.new_tensor(mass),
+        "transport_residual": own.new_tensor(plan.residual),
+        "transport_iterations": own.new_tensor(float(plan.iterations)),
+        "transport_is_capped": own.new_tensor(float(not plan.is_converged)),
+        "transport_mass": own.new_tensor(mass),
         "mass_on_true_pairs": own,
     }

@@ -1,7 +1,11 @@
-"""Partial learning to match: only a share of the mass is transported, so that wrong pairs may stay unmatched.
+"""Partial learning to match: only a share of the mass is transported.
 
 loss = KL(pi_hat || pi),  pi = argmin <pi, c> - epsilon H(pi) with row and column sums <= 1/N and total mass s
-                                                                        (Luong et al. 2024, Eq. 13)
+                                                                        (Luong et al. 2024, Eq. 12-13)
+
+With the paper's pi_hat = I/N the loss discards no pair: whatever the plan does, each pair is pulled by 1/(N epsilon), and a
+pair that the plan leaves unmatched is pushed back less than the others, not more. With `target=followed`, which is ours,
+pi_hat = diag of the plan's row mass, held constant: a pair is pulled as far as the plan matches it, a discarded one not at all.
 """
 
 from __future__ import annotations
@@ -11,9 +15,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from ray_atr.objectives.pairs.base import Comparison
 from ray_atr.objectives.pairs.clean_share import judge_pairs
 from ray_atr.objectives.pairs.learning_to_match import LearningToMatch
+from ray_atr.objectives.pairs.pair_loss import Comparison
 from ray_atr.settings import refuse, setting
 
 
@@ -29,6 +33,12 @@ class PartialLearningToMatch(LearningToMatch):
         "less the model tells pairs apart yet",
         above=0,
         at_most=1,
+        changeable=True,
+    )
+    target: str = setting(
+        "identity",
+        "the matching aimed at: identity, every pair by 1/N (the paper's); followed, each pair by its row's mass in the plan",
+        choices=("identity", "followed"),
     )
     smallest_mass: float = setting(0.2, "the least that `transport_mass=auto` transports", above=0, at_most=1)
 
@@ -36,6 +46,15 @@ class PartialLearningToMatch(LearningToMatch):
         super().__post_init__()
         if isinstance(self.transport_mass, str) and self.transport_mass != "auto":
             raise refuse("transport_mass", self.transport_mass, "(0, 1] or auto")
+
+    @property
+    def follows_plan(self) -> bool:
+        """Whether the target is the plan's own row mass."""
+        return self.target == "followed"
+
+    def is_shared(self, comparison: Comparison) -> bool:
+        """Not with `auto` either: what a batch's ranks say needs all of its costs."""
+        return not isinstance(self.transport_mass, str) and super().is_shared(comparison)
 
     def mass(self, cost: Tensor, comparison: Comparison) -> tuple[float, dict[str, Tensor]]:
         """The set share; or what the batch's ranks say (clean_share.py), no less than `smallest_mass`."""

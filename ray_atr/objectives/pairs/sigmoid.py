@@ -1,6 +1,10 @@
 """Every pair judged on its own: sigmoid loss (Zhai et al. 2023, "Sigmoid loss for language image pre-training", Eq. 1).
 
 loss = -1/N sum_ij log sigmoid(z_ij (s_ij / tau + b)),   z_ij = 1 for positives, -1 for negatives
+
+The paper learns tau and b, from log(1/tau) = log 10 and b = -10, so that the many negatives do not dominate the first steps.
+
+With soft targets t, a pair counts as a positive by t_ij and as a negative by 1 - t_ij; positives share the own partner's t_ii.
 """
 
 from __future__ import annotations
@@ -8,11 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ray_atr.objectives.pairs.base import Comparison, PairLoss
+from ray_atr.objectives.learned import Learned, LearnedSettings
 from ray_atr.objectives.pairs.contrastive import extra_logits
+from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import setting
 
@@ -24,20 +30,41 @@ class Sigmoid(PairLoss):
     name: ClassVar[str] = "sigmoid"
     takes_extra_negatives: ClassVar[bool] = True
 
-    temperature: float = setting(0.1, "divides the similarities (tau); a learned one takes its place", above=0)
-    bias: float = setting(-10.0, "added to every logit (b): most pairs are negatives")
+    temperature: float = setting(0.1, "divides the similarities (tau): its first value if it is learned", above=0)
+    bias: float = setting(-10.0, "added to every logit (b): its first value if it is learned")
+    learn_scale: bool = setting(True, "learn temperature and bias, as the paper does; false: both stay as they are")
 
-    def score(self, comparison: Comparison, metric: Tensor | None, temperature: Tensor | None) -> Terms:
+    def learns(self) -> LearnedSettings:
+        """Temperature and bias, unless they are held."""
+        return LearnedSettings(
+            temperature=self.temperature,
+            learn_temperature=self.learn_scale,
+            bias=self.bias if self.learn_scale else None,
+        )
+
+    def score(self, comparison: Comparison, learned: Learned) -> Terms:
         """Summed over a row's (a column's) pairs, mean over samples; with unit weights both directions are equal."""
-        tau = self.temperature if temperature is None else temperature
-        logits = comparison.cross_similarity() / tau + self.bias
-        pairwise = functional.softplus(logits.where(~comparison.positive_mask(), -logits))
-        row_losses, column_losses = pairwise.sum(dim=1), pairwise.sum(dim=0)
+        tau = self.temperature if learned.temperature is None else learned.temperature
+        bias = self.bias if learned.bias is None else learned.bias
+        logits = comparison.cross_similarity() / tau + bias
+        positives = comparison.positive_mask()
+        pairwise = pair_losses(logits, positives, comparison.targets)
+        row_losses = pairwise.sum(dim=1)
+        column_losses = pair_losses(logits.T, positives.T, comparison.column_targets()).sum(dim=1)
         for_rows = extra_logits(comparison.u, comparison.extra_v, tau)
         for_columns = extra_logits(comparison.v, comparison.extra_u, tau)
         if for_rows is not None:
-            row_losses = row_losses + functional.softplus(for_rows + self.bias).sum(dim=1)
+            row_losses = row_losses + functional.softplus(for_rows + bias).sum(dim=1)
         if for_columns is not None:
-            column_losses = column_losses + functional.softplus(for_columns + self.bias).sum(dim=1)
+            column_losses = column_losses + functional.softplus(for_columns + bias).sum(dim=1)
         own = pairwise.detach().diagonal().mean()
         return Terms(comparison.both_directions(row_losses, column_losses), {"loss_of_true_pairs": own})
+
+
+def pair_losses(logits: Tensor, positives: Tensor, targets: Tensor | None) -> Tensor:
+    """-log sigmoid(z_ij logit_ij) of every pair, [N, N]; with targets, the mean over z_ij = 1 by t_ij and -1 by 1 - t_ij."""
+    if targets is None:
+        return functional.softplus(logits.where(~positives, -logits))
+    share = torch.where(positives, targets.diagonal()[:, None], targets)
+    # softplus(-x) = softplus(x) - x
+    return functional.softplus(logits) - share * logits

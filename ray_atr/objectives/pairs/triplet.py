@@ -4,6 +4,8 @@ l_i = max over negatives j of [margin + s_ij - s_ii]_+        (hardest; Faghri e
 l_i = sum over negatives j of [margin + s_ij - s_ii]_+        (all)
 l_i = [0.2 s_ii^2 - 0.7 s_ii + 0.5]_+ + [0.9 n^2 - 0.4 n + 0.03]_+,  n = max over negatives with s_ij > s_ii - margin
                                                               (weighted; Wei et al. 2020, as ML-ACT uses it)
+
+With soft targets t, s_ii becomes the partners' mean sum_j t_ij s_ij, and a negative's margin (1 - t_ij) times the margin.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ray_atr.objectives.pairs.base import Comparison, PairLoss
+from ray_atr.objectives.learned import Learned
+from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import setting
 
@@ -27,25 +30,30 @@ class Triplet(PairLoss):
 
     name: ClassVar[str] = "triplet"
 
-    margin: float = setting(0.2, "by how much a positive must beat a negative, in cosine similarity", above=0)
+    margin: float = setting(
+        0.2, "by how much a positive must beat a negative, in cosine similarity", above=0, changeable=True
+    )
     mining: str = setting(
         "hardest",
         "which negatives count: the hardest of the batch, all (their sum), or weighted (ML-ACT's polynomial weights)",
         choices=MININGS,
     )
 
-    def score(self, comparison: Comparison, metric: Tensor | None, temperature: Tensor | None) -> Terms:
+    def score(self, comparison: Comparison, learned: Learned) -> Terms:
         """The hinge of the chosen mining."""
         similarity = comparison.cross_similarity()
         positives = comparison.positive_mask()
-        row_losses = self.sample_losses(similarity, positives)
-        column_losses = self.sample_losses(similarity.T, positives.T)
+        row_losses = self.sample_losses(similarity, positives, comparison.targets)
+        column_losses = self.sample_losses(similarity.T, positives.T, comparison.column_targets())
         active = (row_losses.detach() > 0).float().mean() + (column_losses.detach() > 0).float().mean()
         return Terms(comparison.both_directions(row_losses, column_losses), {"active_share": active / 2})
 
-    def sample_losses(self, similarity: Tensor, positives: Tensor) -> Tensor:
+    def sample_losses(self, similarity: Tensor, positives: Tensor, targets: Tensor | None = None) -> Tensor:
         """Loss [N] of each row; with several positives, the own partner is the one that must win."""
         own = similarity.diagonal()
+        if targets is not None:
+            # A likely partner is a negative at a smaller margin: the same as a similarity that is so much lower.
+            own, similarity = (targets * similarity).sum(dim=1), similarity - self.margin * targets
         if self.mining == "all":
             violations = (self.margin + similarity - own[:, None]).clamp(min=0)
             return violations.masked_fill(positives, 0.0).sum(dim=1)

@@ -1,0 +1,147 @@
+"""What a sweep's driver does for each trial, without the training: search, run folder, events.
+
+    python benchmarks/bench_controller.py                      # 1,000 trials of 10 epochs, 64 at a time, by each search
+    python benchmarks/bench_controller.py --trials 10000 --searches random
+    python benchmarks/bench_controller.py --proposals 100000   # proposals alone, with that many points known
+
+Trials are simulated: their events go through the agenda and the recording as those of Ray Tune do. Prints CPU milliseconds
+of the driver for a trial, in each fifth of the sweep (a cost that grows with the number of trials shows as a rise), how often
+files of the run folder are opened for a trial, and what resuming the finished sweep takes. Every write waits for the disk:
+`TMPDIR=/dev/shm` leaves that out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import sys
+import tempfile
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from side_by_side import compared
+
+from ray_atr.experiment import Experiment
+from ray_atr.run_folder import FINISHED, RUNNING, RunFolder
+from ray_atr.space import Space
+from ray_atr.sweep import SEARCHES, Goal, SpaceSearch, SweepPlan
+from ray_atr.sweep.common_failure import CommonFailure
+from ray_atr.sweep.recording import Recording
+from ray_atr.sweep.search import History, Known
+from ray_atr.sweep.trial_queue import Agenda
+
+GOAL = Goal("text_to_audio/mean/recall_at_1")
+RANGES = [
+    "train.learning_rate=loguniform(1e-5,1e-2)",
+    "train.weight_decay=uniform(0,0.1)",
+    "objective=choice(contrastive,m_ltm)",
+]
+
+
+def space_of(search: str, points: int) -> Space:
+    if search != "grid":
+        return Space.parse(RANGES, Experiment())
+    seeds = ",".join(str(number) for number in range(1, -(-points // 10) + 1))
+    widths = ",".join(str(number) for number in range(16, 26))
+    return Space.parse([f"train.epochs=grid({seeds})", f"train.batch_size=grid({widths})"], Experiment())
+
+
+def search_of(name: str, points: int) -> SpaceSearch:
+    return SEARCHES[name](space_of(name, points), (GOAL,), 0)
+
+
+def simulated(name: str, trials: int, epochs: int, at_once: int, opened: list[int]) -> None:
+    """One sweep; `opened[0]` counts the files opened."""
+    drawn = random.Random(0)
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunFolder.create(Path(folder) / "run", Experiment(), {"name": "simulated"})
+        plan = SweepPlan(search_of(name, trials), (), trials, goals=(GOAL,))
+        opened[0], began = 0, time.process_time()
+        agenda = Agenda(run, plan, lambda point: None)
+        prepared = time.process_time() - began
+        recording = Recording((), CommonFailure())
+        working: deque[tuple[Any, int]] = deque()
+        ended, marks = 0, [time.process_time()]
+        while True:
+            while len(working) < at_once and (trial := agenda.next()) is not None:
+                recording.started(trial)
+                working.append((trial, 1))
+            if not working:
+                break
+            trial, epoch = working.popleft()
+            recall = drawn.random()
+            recording.reported(trial, {"epoch": epoch, GOAL.metric: recall, "seconds/train": float(epoch)})
+            if epoch < epochs:
+                working.append((trial, epoch + 1))
+                continue
+            recording.reported(trial, {"is_final": True, "best_epoch": epoch, "epoch": epoch})
+            recording.ended(trial)
+            ended += 1
+            if ended % max(1, trials // 5) == 0:
+                marks.append(time.process_time())
+        files = opened[0] / ended
+        fifths = [1e3 * (after - before) / (trials // 5) for before, after in itertools.pairwise(marks)]
+        opened[0], began = 0, time.process_time()
+        again = Agenda(RunFolder.open(run.path), plan, lambda point: None)
+        assert again.is_done
+        resumed, read = time.process_time() - began, opened[0] / ended
+        shown = ", ".join(f"{value:.1f}" for value in fifths)
+        print(
+            f"{name}: {ended} trials of {epochs} epochs, {at_once} at a time: {shown} ms of CPU a trial by fifths; agenda "
+            f"{prepared:.1f} s; {files:.0f} files opened a trial; resuming {resumed:.1f} s, {read:.1f} files a trial",
+            flush=True,
+        )
+        compared(f"driver of {trials} trials, {name}: last fifth against first", fifths[-1], fifths[0], "first fifth")
+
+
+def proposals(points: int) -> None:
+    """CPU seconds of what the searches propose with so many points known."""
+    drawn, space = random.Random(0), space_of("optuna", points)
+    history = History(Known(space.draw(drawn), FINISHED, (drawn.random(),)) for _ in range(points))
+    asked = search_of("optuna", points).proposals(history)
+    began = time.process_time()
+    history.add(Known(next(asked), RUNNING))
+    first, took = time.process_time() - began, []
+    for _ in range(5):
+        began = time.process_time()
+        point = next(asked)
+        took.append(time.process_time() - began)
+        history.known[-1] = Known(history.known[-1].point, FINISHED, (drawn.random(),))
+        history.add(Known(point, RUNNING))
+    print(
+        f"optuna, {points:,} points known: {first:.2f} s for the first proposal, then {sorted(took)[2]:.3f} s",
+        flush=True,
+    )
+    for name in ("grid", "random"):
+        began, filled = time.process_time(), History()
+        for point in itertools.islice(search_of(name, points).proposals(filled), points):
+            filled.add(Known(point, RUNNING))
+        print(f"{name}, {len(filled):,} points: {time.process_time() - began:.1f} s in all", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--at-once", type=int, default=64)
+    parser.add_argument("--searches", nargs="+", choices=tuple(SEARCHES), default=list(SEARCHES))
+    parser.add_argument("--proposals", type=int, default=0)
+    options = parser.parse_args()
+    if options.proposals:
+        proposals(options.proposals)
+        return
+    opened = [0]
+
+    def count(event: str, arguments: Any) -> None:
+        opened[0] += event == "open" and "/run/" in str(arguments[0])
+
+    sys.addaudithook(count)
+    for search in options.searches:
+        simulated(search, options.trials, options.epochs, options.at_once, opened)
+
+
+if __name__ == "__main__":
+    main()

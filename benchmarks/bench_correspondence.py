@@ -1,0 +1,117 @@
+"""What judging the pairs costs a training step: an epoch with each correspondence, against the same epoch without.
+
+    python benchmarks/bench_correspondence.py [--rounds 15 --clips 1216 --batch 64]
+
+CPU seconds on one thread, epochs in turn, what is done once an epoch included. `towers`: small towers on soundscapes, trained
+from scratch. `heads`: heads on vectors, the cheapest step that there is, of which a judgement is the largest share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from side_by_side import compared, cpu_milliseconds
+
+from ray_atr.data.importing.import_options import VectorImport
+from ray_atr.data.importing.vector_import import import_vectors
+from ray_atr.encoding.texts import TextBatcher
+from ray_atr.experiment import Experiment
+from ray_atr.override import override
+from ray_atr.recipes import RECIPES
+from ray_atr.training.batch import TrainingData
+from ray_atr.training.clock import Clock
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.inputs import prepare
+from ray_atr.training.languages import with_languages
+from ray_atr.training.loop import step
+from ray_atr.training.setup import first_state
+
+GOALS = {
+    "small_loss": 1.05,
+    "self_refining": 1.05,
+    "transport": 1.05,
+    "rematch": 1.05,
+    "neighbours": 1.15,
+}
+WIDTH = 512
+
+
+def vector_set(folder: Path, clips: int) -> Path:
+    """A data set of random vectors, one English caption a clip."""
+    generator = np.random.default_rng(0)
+    for name in ("audio", "text"):
+        np.save(folder / f"{name}.npy", generator.standard_normal((clips + 64, WIDTH)).astype(np.float32))
+    lines = [f"{row},sound {row},{'train' if row < clips else 'val'}" for row in range(clips + 64)]
+    (folder / "pairs.csv").write_text("\n".join(["audio_row,caption,split", *lines]) + "\n")
+    files = {name: str(folder / f"{name}.npy") for name in ("audio", "text")}
+    import_vectors(VectorImport(**files, table=str(folder / "pairs.csv")), folder / "data")
+    return folder / "data"
+
+
+def an_epoch(experiment: Experiment, home: Path, folder: Path) -> Callable[[], object]:
+    """What trains one epoch more whenever it is called, from batches that are in memory."""
+    prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+    group, clock = WorkerGroup(), Clock()
+    data = TrainingData(experiment, prepared, group)
+    state = first_state(experiment, prepared, data, folder, group, None)
+    texts = TextBatcher(state.retriever)
+    batches = list(next(iter(data.epochs(0, 0, use_ray=False)))[1])
+    warm_up = 4
+    passed = 0
+
+    def train() -> object:
+        nonlocal passed
+        # Judged as after the warm-up, however many epochs a round has had.
+        state.estimator.begin_epoch(passed if passed < warm_up else warm_up)
+        passed += 1
+        for batch in batches:
+            step(state, data, texts, batch, clock)
+        return state.estimator.end_epoch()
+
+    state.retriever.train()
+    for _ in range(warm_up):
+        train()
+    return train
+
+
+def compare(what: str, base: Experiment, names: Sequence[str], rounds: int, folder: Path) -> None:
+    """Print and record each correspondence's epoch against one without."""
+    epochs = {
+        name: an_epoch(override(base, {"objective.correspondence": name}), folder / "home", folder / what / name)
+        for name in ("none", *names)
+    }
+    took = cpu_milliseconds(epochs, rounds)
+    for name in names:
+        ratio = compared(f"epoch of {what}, {name}", took[name], took["none"], "without", at_most=GOALS[name])
+        print(f"{what:8} {name:14} {took[name]:8.1f} ms an epoch, without {took['none']:8.1f}: {ratio:.3f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--clips", type=int, default=1216)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--only", choices=("heads", "towers"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        common = {"train.batch_size": options.batch, "data.noise.ratio": 0.4, "train.learning_rate": 1e-4}
+        if options.only != "towers":
+            heads = {"data.source": str(vector_set(folder, options.clips)), **common}
+            compare("heads", with_languages(override(RECIPES["vectors"](), heads)), list(GOALS), options.rounds, folder)
+        if options.only != "heads":
+            sizes = {"num_train": options.clips // 4, "num_val": 16, "num_test": 16, "languages": "eng"}
+            sounds = {f"data.soundscapes.{name}": value for name, value in sizes.items()}
+            towers = override(RECIPES["from_scratch"](), {**sounds, **common})
+            rounds = max(3, options.rounds // 3)
+            compare("towers", with_languages(towers), list(GOALS), rounds, folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""A whole validation ranked by a learnt metric against the same ranked by cosine, in turn in one process.
+
+    uv run python benchmarks/bench_validation.py
+
+`quickstart`: encoding and scoring the synthetic validation split with the small towers, in eight languages. `scoring`: what is
+left if encoding costs nothing, 2,500 captions of 500 clips of random unit rows, 512 wide.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import tyro
+from side_by_side import compared, cpu_milliseconds
+
+from ray_atr.data.features import open_features
+from ray_atr.encoding.texts import TextBatcher
+from ray_atr.metrics import evaluate_languages
+from ray_atr.metrics.ranking import RankingSettings
+from ray_atr.models.retriever import build_retriever
+from ray_atr.objectives.metric import initial_metric
+from ray_atr.override import override
+from ray_atr.recipes import RECIPES
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.inputs import prepare
+from ray_atr.training.languages import with_languages
+from ray_atr.training.validation import evaluate_split
+
+GOAL = 1.1
+CAPTIONS, CLIPS, WIDTH = 2500, 500, 512
+
+
+@dataclass(frozen=True)
+class Options:
+    """Measure what ranking by a learnt metric adds to a validation."""
+
+    home: Annotated[Path | None, tyro.conf.arg(help="folder for the data (default: a temporary one)")] = None
+    rounds: int = 15
+
+
+def main() -> None:
+    options = tyro.cli(Options)
+    with tempfile.TemporaryDirectory() as aside:
+        show("whole validation, small towers", of_quickstart(options.home or Path(aside)), options.rounds, GOAL)
+    show(f"scoring alone, {CAPTIONS} x {CLIPS}, {WIDTH} wide", of_scoring(), options.rounds, None)
+
+
+def of_quickstart(home: Path) -> dict[str, Callable[[], object]]:
+    """A validation as it is at the end of an epoch of the quickstart, by ranking."""
+    experiment = with_languages(override(RECIPES["quickstart"](), {"objective": "m_ltm"}))
+    prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+    features = open_features(prepared.features, experiment.data.validation_split)
+
+    def validate(ranking: str) -> Callable[[], object]:
+        retriever = build_retriever(
+            experiment.model,
+            tokenizer=prepared.load_tokenizer(),
+            learned=experiment.learned,
+            ranking=RankingSettings(ranking=ranking),
+            seed=0,
+        )
+        texts, group = TextBatcher(retriever), WorkerGroup()
+        limit = experiment.evaluation.validation_captions
+        return lambda: evaluate_split(retriever, texts, features, experiment, group, max_captions=limit)
+
+    return {ranking: validate(ranking) for ranking in ("learned", "cosine")}
+
+
+def of_scoring() -> dict[str, Callable[[], object]]:
+    """The scoring of one language, by ranking."""
+    generator = torch.Generator().manual_seed(0)
+    audio = torch.nn.functional.normalize(torch.randn(CLIPS, WIDTH, generator=generator), dim=1)
+    clip = torch.arange(CAPTIONS) % CLIPS
+    noise = torch.nn.functional.normalize(torch.randn(CAPTIONS, WIDTH, generator=generator), dim=1)
+    text = {"eng": torch.nn.functional.normalize(audio[clip] + 6.0 * noise, dim=1)}
+    metric = initial_metric("mahalanobis", WIDTH)
+    return {
+        ranking: lambda ranking=ranking: evaluate_languages(audio, text, clip, ranking=ranking, metric=metric)  # type: ignore[misc]
+        for ranking in ("learned", "cosine")
+    }
+
+
+def show(what: str, contenders: dict[str, Callable[[], object]], rounds: int, goal: float | None) -> None:
+    took = cpu_milliseconds(contenders, rounds)
+    ratio = compared(what, took["learned"], took["cosine"], "cosine", at_most=goal)
+    told = "" if goal is None else f" (at most {goal})"
+    print(
+        f"{what}: learned {took['learned']:.1f}, cosine {took['cosine']:.1f} CPU ms, ratio {ratio:.3f}{told}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

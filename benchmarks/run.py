@@ -1,0 +1,138 @@
+"""Every benchmark, or those named: one table of ratios, ours against a named peer measured in the same run.
+
+    uv run --group bench python benchmarks/run.py                      # all; --list names them
+    uv run --group bench python benchmarks/run.py search transport --out results
+
+Each runs in a process of its own, one after the other. Prints a Markdown table and writes it as `benchmarks.md` and
+`benchmarks.json` to `--out`. The exit code is 1 if a goal was missed, 2 if a benchmark failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from side_by_side import ROWS
+
+HERE = Path(__file__).parent
+ARGUMENTS: dict[str, list[list[str]]] = {
+    "input": [[], ["--memory"]],
+    "step": [["loop"], ["shares"]],
+    "start": [["help"], ["first"]],
+    "contrastive": [[]],
+    "transport": [[]],
+    "plan_rows": [[]],
+    "metric_cost": [[]],
+    "kcl": [[]],
+    "step_memory": [[]],
+    "search": [[]],
+    "refresh": [[]],
+    "snapshot": [[]],
+    "ask_step": [[]],
+    "correspondence": [[]],
+    "frozen": [[]],
+    "evaluation": [[]],
+    "validation": [[]],
+    "import": [[]],
+    "sweep": [["loop"], ["efficiency"]],
+    "growth": [[]],
+    "controller": [["--trials", "200"]],
+    "towers_gpu": [["--size", "tiny"]],
+}
+"""The command lines of each benchmark, in the order in which they run."""
+GPU = {"towers_gpu": "without a GPU: --size tiny checks the gradients alone"}
+
+
+def rows_of(name: str, arguments: list[str]) -> tuple[list[dict[str, Any]], int]:
+    """What one benchmark recorded, and its exit code; its own output goes to the terminal."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.jsonl"
+        command = [sys.executable, str(HERE / f"bench_{name}.py"), *arguments]
+        code = subprocess.run(command, env={**os.environ, ROWS: str(file)}, check=False).returncode
+        rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [{"benchmark": name, **row} for row in rows], code
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """`met`, `missed`, or nothing for a row without a goal."""
+    return "" if row["goal"] is None else "met" if row["ratio"] <= row["goal"] else "missed"
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """The rows as one Markdown table."""
+    lines = ["| benchmark | what | ours | peer | ratio | goal | |", "| --- | --- | ---: | --- | ---: | ---: | --- |"]
+    for row in rows:
+        goal = "" if row["goal"] is None else f"at most {row['goal']:.2f}"
+        lines.append(
+            f"| {row['benchmark']} | {row['what']} | {row['ours']:.4g} {row['unit']} | {row['peer_name']}: "
+            f"{row['peer']:.4g} {row['unit']} | {row['ratio']:.3f} | {goal} | {verdict(row)} |"
+        )
+    return "\n".join(lines)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on: processor, cores, load at the start, versions."""
+    import torch
+
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "load": load,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def write(folder: Path, facts: dict[str, Any], rows: list[dict[str, Any]], failed: list[str]) -> None:
+    """The table and the JSON of what has been measured so far."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "benchmarks.md").write_text(markdown(rows) + "\n")
+    content = {"machine": facts, "rows": rows, "failed": failed}
+    (folder / "benchmarks.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run (default: all)")
+    parser.add_argument("--list", action="store_true", help="print the names and stop")
+    parser.add_argument("--out", type=Path, default=Path("benchmark_results"), help="folder of the table and the JSON")
+    options = parser.parse_args()
+    if options.list:
+        print("\n".join(ARGUMENTS))
+        return 0
+    unknown = [name for name in options.names if name not in ARGUMENTS]
+    if unknown:
+        parser.error(f"got {unknown[0]!r}; allowed {', '.join(ARGUMENTS)}")
+    facts, rows, failed = machine(), [], []
+    if facts["load"] and facts["load"] > 0.5:
+        print(f"warning: the machine's load is {facts['load']:.1f}; times will be noisy", file=sys.stderr)
+    for name in options.names or ARGUMENTS:
+        if name in GPU and facts["gpu"] is None:
+            print(f"{name}: {GPU[name]}", flush=True)
+        for arguments in ARGUMENTS[name]:
+            print(f"\n== {' '.join([name, *arguments])}", flush=True)
+            recorded, code = rows_of(name, arguments)
+            rows += recorded
+            failed += [name] if code else []
+            # After each: what was measured is not lost if a later one is interrupted.
+            write(options.out, facts, rows, failed)
+    table = markdown(rows)
+    missed = [row["what"] for row in rows if verdict(row) == "missed"]
+    print(f"\n{table}\n\n{', '.join(f'{key} {value}' for key, value in facts.items() if value is not None)}")
+    print(f"{len(rows)} rows, {len(missed)} goals missed, {len(failed)} benchmarks failed; written to {options.out}")
+    return 2 if failed else 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

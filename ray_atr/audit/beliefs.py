@@ -1,0 +1,75 @@
+"""From scores of pairs to the posterior that each is wrong, and to the largest list with a stated share of false alarms.
+
+A wrong pair scores as a random mispair does. So the p-value of a pair, the share of mispairs that score at least as high, is
+uniform if the pair is wrong and small if it is right. With e the share of wrong pairs and f the density of all p-values,
+the posterior of "wrong" is e / f(p) (the local false discovery rate with the roles of the hypotheses exchanged; Efron et al.
+2001). e is estimated from the large p-values (Storey 2002, lambda = 1/2), f by the decreasing density of Grenander (1956).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ray_atr.settings import refuse
+
+Floats = NDArray[np.float64]
+LAMBDA = 0.5
+BINS = 64
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the scores say of M pairs: p-values [M], posteriors of being wrong [M], and the estimated share of wrong pairs."""
+
+    p_value: Floats
+    wrong: Floats
+    wrong_share: float
+
+    def flagged(self, rate: float) -> NDArray[np.bool_]:
+        """The pairs [M] called wrong: the longest list, most suspicious first, of which at most `rate` is right, as estimated.
+
+        Raises ValueError unless 0 < rate < 1.
+        """
+        if not 0 < rate < 1:
+            raise refuse("rate", rate, "(0, 1)")
+        order = np.argsort(-self.wrong, kind="stable")
+        false_alarms = np.cumsum(1 - self.wrong[order]) / np.arange(1, len(order) + 1)
+        enough = np.flatnonzero(false_alarms <= rate)
+        flagged = np.zeros(len(order), dtype=bool)
+        if len(enough):
+            flagged[order[: enough[-1] + 1]] = True
+        return flagged
+
+
+def judge(scores: Floats, mispairs: Floats) -> Judged:
+    """The judgement on pairs with `scores` [M], against the scores of random mispairs [R]. Higher scores fit better.
+
+    Raises ValueError if either is empty or not finite.
+    """
+    for name, values in (("scores", scores), ("mispairs", mispairs)):
+        if not len(values) or not np.isfinite(values).all():
+            raise refuse(name, f"{len(values)} values", "finite numbers, at least one")
+    null = np.sort(mispairs)
+    at_least = len(null) - np.searchsorted(null, scores, side="left")
+    p_value = (at_least + 1) / (len(null) + 1)
+    share = float(min(1.0, (p_value > LAMBDA).mean() / (1 - LAMBDA)))
+    wrong = np.minimum(1.0, share / decreasing_density(p_value))
+    return Judged(p_value, wrong, share)
+
+
+def decreasing_density(p_value: Floats, bins: int = BINS) -> Floats:
+    """The maximum-likelihood decreasing density on [0, 1] of p-values [M], at each of them, [M].
+
+    Isotonic regression of a histogram whose bins are fine near 0, where the density is steep. At least that of one pair a bin.
+    """
+    from sklearn.isotonic import IsotonicRegression
+
+    edges = np.concatenate([[0.0], np.geomspace(1e-4, 1.0, bins)])
+    counts, _ = np.histogram(p_value, edges)
+    width = np.diff(edges)
+    fitted = IsotonicRegression(increasing=False).fit_transform(np.arange(bins), counts / width, sample_weight=width)
+    density = np.maximum(fitted, 1.0 / width.max() / max(len(p_value), 1)) / len(p_value)
+    return np.asarray(density[np.clip(np.searchsorted(edges, p_value, side="left") - 1, 0, bins - 1)])

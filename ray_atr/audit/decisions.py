@@ -1,0 +1,142 @@
+"""The decisions of an audit's page, and the data set that they make."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ray_atr.audit.run import FACTS_FILE
+from ray_atr.data.schema import Clip, to_clips
+from ray_atr.data.shards import Manifest, read_manifest, read_shard, write_clips
+from ray_atr.settings import refuse
+from ray_atr.storage import read_json
+
+DECISIONS = ("keep", "drop", "fix")
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What is to become of one caption; `text` is the new one of a `fix`."""
+
+    decision: str
+    text: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Applied:
+    """The cleaned data set, and how many captions were dropped and fixed, and clips left without any."""
+
+    manifest: Manifest
+    dropped: int
+    fixed: int
+    clips_without_captions: int
+
+
+Key = tuple[str, str, int]
+"""Clip id, language, caption number."""
+
+
+def read_decisions(path: Path, data_hash: str) -> dict[Key, Decision]:
+    """The decisions of a file that the page saved. ValueError names the file and the entry that is not understood.
+
+    Also if it was saved for another data set (`data_hash` is the manifest's).
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        found, entries = content["data_hash"], dict(content["decisions"])
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file; the audit's page saves it") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError, RecursionError):
+        raise ValueError(f"{path}: not a file of decisions that an audit's page saved") from None
+    if found != data_hash:
+        raise refuse(f"{path}: data_hash", str(found)[:16], f"{data_hash[:16]}, the data set's as it is now")
+    return {_key(path, name): _decision(path, name, entry) for name, entry in entries.items()}
+
+
+def _key(path: Path, name: str) -> Key:
+    parts = name.split("\t")
+    if len(parts) != 3 or not parts[2].isascii() or not parts[2].isdigit() or len(parts[2]) > 6:
+        raise refuse(f"{path}: decisions", name[:80], "clip id, language and caption number with tabs between")
+    return parts[0], parts[1], int(parts[2])
+
+
+def _decision(path: Path, name: str, entry: Any) -> Decision:
+    at = f"{path}: {name[:80]!r}"
+    if not isinstance(entry, Mapping) or entry.get("decision") not in DECISIONS:
+        raise refuse(at, str(entry)[:80], "decision " + ", ".join(DECISIONS))
+    text = entry.get("text", "")
+    if not isinstance(text, str) or (entry["decision"] == "fix" and not text.strip()):
+        raise refuse(f"{at}, text", str(text)[:80], "the new caption of a fix")
+    return Decision(entry["decision"], text)
+
+
+def apply_decisions(audit: Path, decisions: Path, out: str | Path) -> Applied:
+    """Write the audited data set again, without the dropped captions and with the fixed ones, every split included.
+
+    A clip of the audited split that loses its last caption is left out: it has nothing left to train on. Raises ValueError if
+    the data set changed since the audit, or a decision names a caption that is not there; nothing is written then.
+    """
+    facts = read_json(audit / FACTS_FILE)
+    manifest = read_manifest(facts["data"])
+    if manifest.hash != facts["data_hash"]:
+        raise refuse(f"{audit}: data", facts["data"], "the data set as it was when it was audited")
+    wanted = read_decisions(decisions, manifest.hash)
+    counts = {"dropped": 0, "fixed": 0, "empty": 0}
+    unused = set(wanted)
+
+    def clips() -> Iterator[Clip]:
+        for split in manifest.splits:
+            for shard in manifest.shards_of(split):
+                for batch in read_shard(manifest, shard):
+                    for clip in to_clips(batch):
+                        cleaned = _cleaned(clip, wanted, unused, counts) if split == facts["split"] else clip
+                        if cleaned is not None:
+                            yield cleaned
+        if unused:
+            raise refuse(f"{decisions}: decisions", " ".join(map(str, min(unused))), "captions of the audited split")
+
+    written = write_clips(
+        out, clips(), name=f"{manifest.name}_audited", licence=manifest.licence, skipped=manifest.skipped
+    )
+    return Applied(written, counts["dropped"], counts["fixed"], counts["empty"])
+
+
+def _cleaned(clip: Clip, wanted: Mapping[Key, Decision], unused: set[Key], counts: dict[str, int]) -> Clip | None:
+    """The clip with what was decided; None if it has no caption left."""
+    captions: dict[str, dict[int, str]] = {}
+    for language, texts in clip.captions.items():
+        captions[language] = {}
+        for slot, text in enumerate(texts):
+            key = (clip.clip_id, language, slot)
+            decision = wanted.get(key, Decision("keep"))
+            unused.discard(key)
+            counts["dropped"] += decision.decision == "drop"
+            counts["fixed"] += decision.decision == "fix"
+            if decision.decision != "drop":
+                captions[language][slot] = decision.text if decision.decision == "fix" else text
+    aligned = _aligned(captions)
+    if not aligned:
+        counts["empty"] += 1
+        return None
+    return dataclasses.replace(clip, captions=aligned)
+
+
+def _aligned(captions: Mapping[str, Mapping[int, str]]) -> dict[str, list[str]]:
+    """Captions by language, so that caption j stays one sentence in every language.
+
+    Slots that more languages keep come first. A slot that would still leave a gap in some language is left out of all of them.
+    """
+    slots = sorted({slot for texts in captions.values() for slot in texts})
+    slots.sort(key=lambda slot: -sum(slot in texts for texts in captions.values()))
+    result: dict[str, list[str]] = {language: [] for language in captions}
+    placed = 0
+    for slot in slots:
+        having = [language for language, texts in captions.items() if slot in texts]
+        if all(len(result[language]) == placed for language in having):
+            for language in having:
+                result[language].append(captions[language][slot])
+            placed += 1
+    return {language: texts for language, texts in result.items() if texts}

@@ -1,0 +1,229 @@
+"""One audit of a data set's split: encode, cross-fit, judge, and write a folder with the page, the table and the index."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ray_atr.audit.folds import Pairs
+from ray_atr.audit.options import AuditOptions, CrossFit
+from ray_atr.audit.page import Suspect, write_audit_page
+from ray_atr.audit.score import Audit, audit_pairs
+from ray_atr.data.shards import Manifest, read_captions, read_manifest
+from ray_atr.evaluation.checkpoints import find_checkpoint
+from ray_atr.evaluation.encoding import Source, encode
+from ray_atr.evaluation.eval_split import pose_questions
+from ray_atr.evaluation.options import Encoding
+from ray_atr.languages.codes import language_codes, normalise
+from ray_atr.runtime import home
+from ray_atr.settings import nearest, refuse
+from ray_atr.storage import folders_in, locate, whole_folder
+
+FACTS_FILE = "audit.json"
+TABLE_FILE = "pairs.csv"
+INDEX_FILE = "noise_index.npy"
+Progress = Callable[[str, int, int], None]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Captions:
+    """M captions of a split in its order: clip row, language, place among the clip's captions, text."""
+
+    clip_ids: list[str]
+    clip: list[int]
+    language: list[str]
+    slot: list[int]
+    text: list[str]
+
+
+def audit_data_set(
+    data: str,
+    checkpoint: str,
+    out: str | Path,
+    options: AuditOptions | None = None,
+    *,
+    cross_fit: CrossFit | None = None,
+    encoding: Encoding | None = None,
+    progress: Progress | None = None,
+    say: Say = print,
+) -> Path:
+    """Judge every (clip, caption, language) of a split by vectors of a saved retriever, and write the audit to `out`.
+
+    The retriever must not have been trained on these very pairs: it would believe them. Raises ValueError for bad input
+    before anything is encoded or written.
+    """
+    options, cross_fit, encoding = options or AuditOptions(), cross_fit or CrossFit(), encoding or Encoding()
+    folder = locate(out)
+    if not isinstance(folder, Path) or folders_in(folder) or (folder.is_dir() and any(folder.iterdir())):
+        raise refuse("out", str(out), "a new or empty local folder")
+    found = find_checkpoint(checkpoint)
+    manifest = read_manifest(data)
+    captions = captions_of(manifest, options.split, options.languages)
+    if (
+        found.experiment is not None
+        and found.is_trained_on(manifest)
+        and options.split == found.experiment.data.train_split
+    ):
+        say(f"warning: {found.folder} was trained on these pairs: it believes what it saw, and finds fewer wrong ones")
+    source = Source(
+        retriever=str(found.folder),
+        data=manifest.folder,
+        split=options.split,
+        features=str(home() / "data" / "features"),
+        batch_size=encoding.batch_size,
+    )
+    asked = list(zip(captions.language, captions.text, strict=True))
+    audio, text = encode(source, asked, encoding, _told(progress, "encoding"))
+    pairs = Pairs(
+        audio=audio,
+        text=text,
+        clip=np.array(captions.clip),
+        language=np.array(captions.language),
+        key=np.array([normalise(text).casefold() for text in captions.text]),
+    )
+    result = audit_pairs(pairs, cross_fit, _told(progress, "training the judges"))
+    facts = _facts(manifest, str(found.folder), options, cross_fit, captions, result)
+    listen = pose_questions(manifest, options.split).listen
+    with whole_folder(folder, last=FACTS_FILE) as aside:
+        place = Path(str(aside))
+        _write_table(place / TABLE_FILE, captions, result, options.rate)
+        np.save(place / INDEX_FILE, noise_index(captions, result, options.rate))
+        write_audit_page(place / "audit.html", facts, _suspects(captions, result, options), listen)
+        (place / FACTS_FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return folder
+
+
+def captions_of(manifest: Manifest, split: str, languages: tuple[str, ...] = ()) -> Captions:
+    """The captions of a split. ValueError if the split or a language is not there."""
+    if split not in manifest.splits:
+        raise refuse(
+            "split", split, f"splits of {manifest.name}: {', '.join(manifest.splits)}", nearest(split, manifest.splits)
+        )
+    wanted = language_codes(languages) if languages else list(manifest.languages)
+    missing = [code for code in wanted if code not in manifest.languages]
+    if missing:
+        raise refuse("languages", ", ".join(missing), f"languages of {manifest.name}: {', '.join(manifest.languages)}")
+    result = Captions([], [], [], [], [])
+    for row, clip in enumerate(read_captions(manifest, split)):
+        result.clip_ids.append(clip.clip_id)
+        for language in wanted:
+            for slot, text in enumerate(clip.captions.get(language) or []):
+                if text:
+                    result.clip.append(row)
+                    result.language.append(language)
+                    result.slot.append(slot)
+                    result.text.append(text)
+    if not result.text:
+        raise refuse("languages", ", ".join(wanted), f"languages in which {manifest.name}, split {split} has captions")
+    return result
+
+
+def noise_index(captions: Captions, result: Audit, rate: float) -> np.ndarray:
+    """int64 [N]: for each clip the row of the clip whose captions fit it; its own unless most of its captions are called wrong.
+
+    For a clip called wrong it is the owner of the caption that is preferred most.
+    """
+    flagged = result.judged.flagged(rate)
+    clip = np.array(captions.clip)
+    index = np.arange(len(captions.clip_ids))
+    for row in np.unique(clip[flagged]):
+        own = clip == row
+        if flagged[own].mean() > 0.5:
+            owners, votes = np.unique(clip[result.preferred[own & flagged]], return_counts=True)
+            index[row] = owners[votes.argmax()]
+    return index
+
+
+def _told(progress: Progress | None, what: str) -> Callable[[int, int], None]:
+    def told(done: int, total: int) -> None:
+        if progress is not None:
+            progress(what, done, total)
+
+    return told
+
+
+def _write_table(path: Path, captions: Captions, result: Audit, rate: float) -> None:
+    flagged = result.judged.flagged(rate)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            ["clip_id", "language", "caption_number", "caption", "wrong", "p_value", "called_wrong", "preferred"]
+        )
+        for m in np.argsort(-result.judged.wrong, kind="stable"):
+            writer.writerow(
+                [
+                    captions.clip_ids[captions.clip[m]],
+                    captions.language[m],
+                    captions.slot[m],
+                    captions.text[m],
+                    f"{result.judged.wrong[m]:.4f}",
+                    f"{result.judged.p_value[m]:.6f}",
+                    int(flagged[m]),
+                    captions.text[result.preferred[m]],
+                ]
+            )
+
+
+def _facts(
+    manifest: Manifest, checkpoint: str, options: AuditOptions, cross_fit: CrossFit, captions: Captions, result: Audit
+) -> dict[str, Any]:
+    flagged = result.judged.flagged(options.rate)
+    return {
+        "data": manifest.folder,
+        "data_hash": manifest.hash,
+        "name": manifest.name,
+        "split": options.split,
+        "checkpoint": checkpoint,
+        "clips": len(captions.clip_ids),
+        "captions": len(captions.text),
+        "languages": sorted(set(captions.language)),
+        "wrong_share": round(result.judged.wrong_share, 4),
+        "found_share": round(result.found_share, 4),
+        "rate": options.rate,
+        "called_wrong": int(flagged.sum()),
+        "called_wrong_by_language": {
+            language: int(flagged[np.array(captions.language) == language].sum())
+            for language in sorted(set(captions.language))
+        },
+        "shifted_blocks": [
+            {
+                "first": captions.clip_ids[shift.first],
+                "last": captions.clip_ids[shift.last],
+                "rows": shift.last - shift.first + 1,
+                "offset": shift.offset,
+            }
+            for shift in result.shifts
+        ],
+        "cross_fit": asdict(cross_fit),
+        "made": time.strftime("%Y-%m-%d %H:%M"),
+    }
+
+
+def _suspects(captions: Captions, result: Audit, options: AuditOptions) -> list[Suspect]:
+    counts: dict[str, int] = {}
+    for text in captions.text:
+        counts[text] = counts.get(text, 0) + 1
+    flagged = result.judged.flagged(options.rate)
+    worst = np.lexsort((result.score, -result.judged.wrong))[: options.worst]
+    return [
+        Suspect(
+            row=captions.clip[m],
+            clip_id=captions.clip_ids[captions.clip[m]],
+            language=captions.language[m],
+            slot=captions.slot[m],
+            caption=captions.text[m],
+            preferred=captions.text[result.preferred[m]],
+            wrong=float(result.judged.wrong[m]),
+            is_flagged=bool(flagged[m]),
+            repeats=counts[captions.text[m]],
+        )
+        for m in worst
+    ]

@@ -1,0 +1,120 @@
+"""Every pair of a data set judged by heads that never saw its clip, what the heads would rather see, and shifted blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ray_atr.audit.beliefs import Judged, judge
+from ray_atr.audit.folds import Fold, Pairs, cross_fit
+from ray_atr.audit.options import CrossFit
+from ray_atr.audit.shifts import OFFSETS, Shift, find_shifts
+
+CLIPS_AT_ONCE = 256
+FIRST = 0.05
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The judgement on M pairs; `score` [M], `preferred` [M], the caption of its language that fits the clip best."""
+
+    judged: Judged
+    score: NDArray[np.float64]
+    preferred: NDArray[np.int64]
+    shifts: list[Shift] = field(default_factory=list)
+
+    @property
+    def found_share(self) -> float:
+        """Share of the right pairs, as estimated, with a p-value of at most 0.05: 0.05 if the judges tell nothing, 1 at most."""
+        right = 1 - self.judged.wrong_share
+        found = float((self.judged.p_value <= FIRST).mean()) - FIRST * self.judged.wrong_share
+        return min(1.0, max(FIRST, found / right)) if right > 0 else FIRST
+
+
+def audit_pairs(
+    pairs: Pairs, settings: CrossFit | None = None, progress: Callable[[int, int], None] | None = None
+) -> Audit:
+    """Score, judge and look for shifts. Deterministic in the seed. Memory is linear in clips and captions.
+
+    Raises ValueError if there are too few clips for the folds, or no caption that is a mispair of any clip.
+    """
+    settings = settings or CrossFit()
+    random = np.random.default_rng((settings.seed, 1))
+    score = np.full(len(pairs.text), np.nan)
+    preferred = np.arange(len(pairs.text))
+    first = _first_captions(pairs)
+    own_shift = np.full(len(pairs.audio), np.nan)
+    shifted = {offset: np.full(len(pairs.audio), np.nan) for offset in OFFSETS}
+    mispairs: list[NDArray[np.float64]] = []
+    for fold in cross_fit(pairs, settings, progress):
+        place = np.full(len(pairs.audio), -1)
+        place[fold.clips] = np.arange(len(fold.clips))
+        own = np.flatnonzero(place[pairs.clip] >= 0)
+        null = fold.score(*_mispairs(pairs, fold, settings.mispairs // settings.folds, random))
+        if not len(null):
+            raise ValueError("no caption differs from a clip's own: there is nothing to compare the pairs with")
+        scale = float(null.std()) or 1.0
+        mispairs.append(null / scale)
+        score[own] = fold.score(place[pairs.clip[own]], own) / scale
+        preferred[own] = _preferred(pairs, fold, place, own)
+        with_caption = fold.clips[first[fold.clips] >= 0]
+        own_shift[with_caption] = fold.score(place[with_caption], first[with_caption]) / scale
+        for offset, values in shifted.items():
+            neighbour = with_caption + offset
+            rows = with_caption[(neighbour >= 0) & (neighbour < len(first))]
+            rows = rows[first[rows + offset] >= 0]
+            values[rows] = fold.score(place[rows], first[rows + offset]) / scale
+    null = np.concatenate(mispairs)
+    judged = judge(score, null)
+    shifts = find_shifts(
+        _wrong(own_shift, judged, null), {d: _wrong(values, judged, null) for d, values in shifted.items()}
+    )
+    return Audit(judged, score, preferred, shifts)
+
+
+def _wrong(scores: NDArray[np.float64], judged: Judged, null: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The posterior of being wrong at other scores [N], read off the judged pairs' by p-value; NaN stays NaN."""
+    null = np.sort(null)
+    p_value = (len(null) - np.searchsorted(null, scores, side="left") + 1) / (len(null) + 1)
+    order = np.argsort(judged.p_value)
+    wrong = np.interp(p_value, judged.p_value[order], judged.wrong[order])
+    return np.where(np.isnan(scores), np.nan, wrong)
+
+
+def _first_captions(pairs: Pairs) -> NDArray[np.int64]:
+    """Of each clip [N] its first caption in the language that most captions are in; -1 if it has none."""
+    languages, counts = np.unique(pairs.language, return_counts=True)
+    rows = np.flatnonzero(pairs.language == languages[counts.argmax()])
+    first = np.full(len(pairs.audio), -1)
+    clips, where = np.unique(pairs.clip[rows], return_index=True)
+    first[clips] = rows[where]
+    return first
+
+
+def _mispairs(
+    pairs: Pairs, fold: Fold, count: int, random: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Random (place of a clip, caption) that are none of the clip's own and say nothing that its own do, at most `count`."""
+    place = random.integers(0, len(fold.clips), count)
+    caption = random.integers(0, len(pairs.text), count)
+    own = set(zip(pairs.clip.tolist(), pairs.key.tolist(), strict=True))
+    clips = fold.clips[place].tolist()
+    keys = pairs.key[caption].tolist()
+    differs = np.array([pair not in own for pair in zip(clips, keys, strict=True)], dtype=bool)
+    return place[differs], caption[differs]
+
+
+def _preferred(pairs: Pairs, fold: Fold, place: NDArray[np.int64], own: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of these captions [m] the caption of the same language that fits their clip best, [m]."""
+    best = own.copy()
+    for language in np.unique(pairs.language[own]):
+        candidates = np.flatnonzero(pairs.language == language)
+        captions = np.flatnonzero(pairs.language[own] == language)
+        for start in range(0, len(captions), CLIPS_AT_ONCE):
+            part = captions[start : start + CLIPS_AT_ONCE]
+            scores = fold.audio[place[pairs.clip[own[part]]]] @ fold.text[candidates].T
+            best[part] = candidates[scores.argmax(axis=1)]
+    return best

@@ -1,0 +1,109 @@
+"""`ray-atr audit`: which pairs of a data set are wrong, a page to decide on, and the data set that the decisions make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from ray_atr.audit.options import AuditOptions, CrossFit
+from ray_atr.cli.parse import count_on, option, parse, print_plain, progress_bar
+from ray_atr.evaluation.options import Encoding
+from ray_atr.settings import refuse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Find wrong pairs of a data set, or apply the decisions on them.
+
+    Every caption of the split is judged by small heads that never saw its clip, on vectors of a saved retriever, which must
+    not have been trained on these pairs. The folder holds the page to listen and decide (audit.html), every pair, worst
+    first (pairs.csv), and a noise index (noise_index.npy). With --apply, DATA is the folder of an audit and --out the data
+    set to write without the dropped captions and with the fixed ones.
+    """
+
+    data: Annotated[
+        tyro.conf.Positional[str], option("folder or URL of a data set; with --apply of an audit", metavar="DATA")
+    ]
+    out: Annotated[str, option("new folder to write", metavar="FOLDER")]
+    checkpoint: Annotated[
+        str | None,
+        option("saved retriever whose vectors the judges are trained on", metavar="FOLDER", unset="needed to audit"),
+    ] = None
+    apply: Annotated[
+        str | None, option("decisions that the page saved", metavar="FILE", unset="audit, apply nothing")
+    ] = None
+    options: tyro.conf.OmitArgPrefixes[AuditOptions] = field(default_factory=AuditOptions)
+    judges: CrossFit = field(default_factory=CrossFit)
+    encoding: tyro.conf.OmitArgPrefixes[Encoding] = field(default_factory=Encoding)
+
+
+TELLING = 0.5
+"""Least share of right pairs that the judges must find for their list to be believed."""
+
+OPTIONS = Options
+
+
+def run(arguments: Sequence[str], program: str) -> None:
+    given = parse(OPTIONS, arguments, program)
+    console = Console()
+    if given.apply is not None:
+        run_apply(given, console)
+        return
+    if given.checkpoint is None:
+        raise refuse("--checkpoint", None, "a saved retriever that was not trained on these pairs")
+    from ray_atr.audit.run import audit_data_set
+
+    with progress_bar("{task.description}", "steps", console) as bar:
+        folder = audit_data_set(
+            given.data,
+            given.checkpoint,
+            given.out,
+            given.options,
+            cross_fit=given.judges,
+            encoding=given.encoding,
+            progress=count_on(bar),
+            say=lambda message: bar.console.print(message, markup=False, highlight=False),
+        )
+    print_plain(console, [*summary(folder), f"page to decide on: {folder / 'audit.html'}"])
+
+
+def run_apply(given: Options, console: Console) -> None:
+    from pathlib import Path
+
+    from ray_atr.audit.decisions import apply_decisions
+
+    assert given.apply is not None
+    applied = apply_decisions(Path(given.data), Path(given.apply), given.out)
+    print_plain(
+        console,
+        [
+            f"{applied.dropped:,} captions dropped, {applied.fixed:,} fixed; "
+            f"{applied.clips_without_captions:,} clips had none left and were left out",
+            f"written to {applied.manifest.folder}",
+        ],
+    )
+
+
+def summary(folder: object) -> list[str]:
+    """What an audit found, in a few lines."""
+    from ray_atr.storage import locate, read_json
+
+    facts = read_json(locate(str(folder)) / "audit.json")
+    lines = [
+        f"{facts['captions']:,} captions of {facts['clips']:,} clips: an estimated {facts['wrong_share']:.0%} wrong, "
+        f"{facts['called_wrong']:,} called wrong (about {facts['rate']:.0%} of these are right)"
+    ]
+    if facts["found_share"] < TELLING:
+        lines.append(
+            f"warning: only {facts['found_share']:.0%} of the right pairs fit clearly better than random ones: with vectors that "
+            "tell so little, believe neither the list nor the blocks; use a better encoder or more clips"
+        )
+    lines += [
+        f"shifted: {block['rows']} rows from {block['first']} to {block['last']} fit the captions {block['offset']:+d} rows away"
+        for block in facts["shifted_blocks"]
+    ]
+    return lines

@@ -1,0 +1,47 @@
+"""`ray-atr cache`: what is cached under data/, with its size and last use; `--prune` removes what was not used for long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from ray_atr.cli.parse import option, parse
+from ray_atr.settings import refuse
+
+
+@dataclass(frozen=True)
+class Options:
+    """List what is cached under data/ (features, vectors, tokenisers): all of it can be made again."""
+
+    prune: Annotated[bool, option("remove what was not used for --unused-days, and what killed runs left")] = False
+    unused_days: Annotated[float, option("with --prune: days without use after which a cache goes", metavar="DAYS")] = (
+        30.0
+    )
+
+
+OPTIONS = Options
+
+
+def run(arguments: Sequence[str], program: str) -> None:
+    options = parse(Options, arguments, program)
+    from rich.console import Console
+    from rich.table import Table
+
+    from ray_atr.runtime import home
+    from ray_atr.storage.caches import list_caches, prune
+
+    if options.unused_days < 0:
+        raise refuse("--unused-days", options.unused_days, "a number of days, 0 or more")
+    caches = prune(home(), options.unused_days) if options.prune else list_caches(home())
+    table = Table("kind", "size", "unused for", "", "folder or file", box=None, pad_edge=False)
+    for cache in caches:
+        state = "" if cache.is_whole else "unfinished"
+        table.add_row(cache.kind, _size(cache.num_bytes), f"{cache.days_unused:.1f} days", state, str(cache.path))
+    Console(width=200, soft_wrap=True).print(table, highlight=False)
+    what = "removed" if options.prune else "cached"
+    print(f"{len(caches)} {what}, {_size(sum(cache.num_bytes for cache in caches))}, under {home() / 'data'}")
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.2f} MB"

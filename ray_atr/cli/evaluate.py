@@ -1,0 +1,62 @@
+"""`ray-atr evaluate`: saved retrievers on a data set's split, in every language, and the comparison of two."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from ray_atr.cli.parse import count_on, option, parse, progress_bar
+from ray_atr.evaluation.options import Encoding, EvaluationOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Evaluate saved retrievers.
+
+    A checkpoint is a trial's folder, a run of one trial, or a folder that `Retriever.save_pretrained` wrote; several are
+    seeds of one experiment. Folders may be URLs (s3://...). The results are a JSON, a Markdown and an HTML file, and every
+    query's scores, in one new folder.
+    """
+
+    checkpoint: Annotated[
+        tuple[str, ...], option("what to evaluate; several: seeds of one experiment", metavar="FOLDER ...")
+    ]
+    options: tyro.conf.OmitArgPrefixes[EvaluationOptions] = field(default_factory=EvaluationOptions)
+    encoding: tyro.conf.OmitArgPrefixes[Encoding] = field(default_factory=Encoding)
+    baseline: Annotated[
+        tuple[str, ...],
+        option(
+            "what to compare it with: checkpoints, or the folder of an earlier evaluation",
+            metavar="FOLDER ...",
+            unset="nothing",
+        ),
+    ] = ()
+    out: Annotated[str | None, option("folder or URL to make", metavar="FOLDER", unset="runs/evaluate-<time>")] = None
+
+
+OPTIONS = Options
+
+
+def run(arguments: Sequence[str], program: str) -> None:
+    given = parse(Options, arguments, program)
+    from ray_atr.evaluation.console import print_evaluation
+    from ray_atr.evaluation.run import evaluate
+
+    # Into a file, rows stay whole.
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    with progress_bar("{task.description}", "clips and captions", console) as bar:
+        evaluated = evaluate(
+            given.checkpoint,
+            given.options,
+            baseline=given.baseline,
+            encoding=given.encoding,
+            out=given.out,
+            progress=count_on(bar, "encoding by {}"),
+            say=lambda message: bar.console.print(message, markup=False, highlight=False),
+        )
+    print_evaluation(evaluated, console)

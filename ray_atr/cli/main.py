@@ -1,0 +1,76 @@
+"""`ray-atr COMMAND ...`: picks the command and imports only what it needs, so that help is printed at once."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from ray_atr.cli.parse import run_script
+from ray_atr.settings import nearest, refuse
+
+PROGRAM = "ray-atr"
+COMMANDS = {
+    "train": "Train one experiment.",
+    "sweep": "Search any space of settings, or compare objectives, transport or knowledge bases.",
+    "evaluate": "Evaluate saved retrievers and compare two.",
+    "prepare": "Import a data set, or check one.",
+    "audit": "Find wrong pairs of a data set, and apply the decisions on them.",
+    "translate": "Fill missing languages with a translation model, or check translations.",
+    "report": "Write the report of run folders.",
+    "cache": "List what is cached under data/, with its size and last use, and remove what is not needed.",
+}
+"""Command -> what it does; the module of the same name in this package runs it."""
+
+
+def main(*command: str, arguments: Sequence[str] | None = None) -> None:
+    """Run a command. `command` is what a script stands for (`"sweep", "noise"`), before what was typed behind its name."""
+    typed = [*command, *(sys.argv[1:] if arguments is None else arguments)]
+    run_script(lambda: _run(typed))
+
+
+def _run(words: list[str]) -> None:
+    name = words[0] if words else "--help"
+    if name in ("--help", "-h"):
+        _print_help()
+    elif name == "--version":
+        from ray_atr import __version__
+
+        print(f"{PROGRAM} {__version__}")
+    elif name == "--tyro-print-completion":
+        _print_completion(words)
+    elif name not in COMMANDS:
+        raise refuse("command", name, "one of " + ", ".join(COMMANDS), nearest(name, COMMANDS))
+    else:
+        importlib.import_module(f"ray_atr.cli.{name}").run(words[1:], f"{PROGRAM} {name}")
+
+
+def _print_help() -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, text in COMMANDS.items():
+        table.add_row(f"  {name}", text)
+    console = Console()
+    console.print(f"usage: {PROGRAM} COMMAND ...\n", highlight=False)
+    console.print(table)
+    lines = (
+        f"{PROGRAM} COMMAND --help            the options of a command",
+        f"{PROGRAM} train --help-settings     every setting of an experiment, given as --dotted.path VALUE",
+        f"{PROGRAM} --tyro-print-completion bash|zsh|tcsh     a shell's completion script",
+        f"{PROGRAM} --version",
+    )
+    console.print("\n" + "\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_completion(words: list[str]) -> None:
+    """Print the completion script of all commands. ValueError for a shell that has none."""
+    import tyro
+
+    shells = ("bash", "zsh", "tcsh")
+    if len(words) != 2 or words[1] not in shells:
+        raise refuse("--tyro-print-completion", " ".join(words[1:]), "one of " + ", ".join(shells))
+    modules = {name: importlib.import_module(f"ray_atr.cli.{name}") for name in COMMANDS}
+    commands = {name: module.OPTIONS for name, module in modules.items()}
+    tyro.extras.subcommand_cli_from_dict(commands, prog=PROGRAM, args=words)

@@ -1,0 +1,194 @@
+"""What every command shares: parse, run, and end with one clear line when the user made a mistake.
+
+A command's own options are a small dataclass that tyro parses; everything it does not know is taken as
+`--dotted.path value` (or `--dotted.path=value`) and goes through `override`, like a sweep's or a test's settings.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import tyro
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from ray_atr.override import describe
+from ray_atr.redaction import redact
+from ray_atr.runtime import terminate_like_interrupt, was_terminated
+from ray_atr.settings import shortened
+from ray_atr.storage import locate
+
+Options = TypeVar("Options")
+
+EXIT_BAD_INPUT = 2
+EXIT_IO = 74  # sysexits.h: an input or output failed
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+MAX_MESSAGE = 480
+"""Characters of an error that are printed: what it repeats of the input may be long."""
+
+HELP_SETTINGS = "--help-settings"
+ABOUT_SETTINGS = (
+    "Every setting of the experiment is given as --dotted.path VALUE, e.g. --train.epochs 20. "
+    f"{HELP_SETTINGS} lists the settings, and the recipes."
+)
+
+
+def option(help: str, *, metavar: str = "", unset: str = "") -> Any:
+    """An option's help, what stands for its value, and what happens if it is not given."""
+    return tyro.conf.arg(
+        help=help, metavar=metavar or None, help_behavior_hint=f"(default: {unset})" if unset else None
+    )
+
+
+def parse(options: Any, arguments: Sequence[str], program: str) -> Any:
+    """A command's options from the command line; unknown ones are refused."""
+    return tyro.cli(options, args=list(arguments), prog=program, config=(tyro.conf.OmitSubcommandPrefixes,))
+
+
+def parse_with_settings(
+    options: Callable[..., Options], arguments: Sequence[str], program: str
+) -> tuple[Options, dict[str, str]]:
+    """A command's options, and the settings to override by dotted path, from the command line."""
+    if HELP_SETTINGS in arguments:
+        print_settings()
+        raise SystemExit(0)
+    about = f"{(options.__doc__ or '').strip()}\n\n{ABOUT_SETTINGS}"
+    parsed, rest = tyro.cli(options, args=list(arguments), prog=program, description=about, return_unknown_args=True)
+    return parsed, settings_from(rest)
+
+
+def settings_from(arguments: Sequence[str]) -> dict[str, str]:
+    """`["--train.epochs", "3", "--seed=1"]` -> `{"train.epochs": "3", "seed": "1"}`. ValueError on anything else."""
+    values: dict[str, str] = {}
+    queue = list(arguments)
+    while queue:
+        token = queue.pop(0)
+        if not token.startswith("--") or len(token) == 2:
+            raise ValueError(
+                f"{token}: not understood here; settings are written --dotted.path VALUE (see {HELP_SETTINGS})"
+            )
+        path, equals, value = token[2:].partition("=")
+        if not equals:
+            if not queue or queue[0].startswith("--"):
+                raise ValueError(f"--{path}: a value is missing; write --{path} VALUE (see {HELP_SETTINGS})")
+            value = queue.pop(0)
+        path = path.replace("-", "_")
+        if path in values:
+            raise ValueError(f"--{path}: given twice, {values[path]!r} and {value!r}")
+        values[path] = value
+    return values
+
+
+def read_config(place: str) -> dict[str, Any]:
+    """The settings of a YAML or JSON file, by dotted path; it may be nested or, as a run folder's experiment.json, flat.
+
+    ValueError names the file if it cannot be read as settings.
+    """
+    import yaml
+
+    file = locate(place)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ValueError(f"--config: {file}: no such file") from None
+    except IsADirectoryError:
+        raise ValueError(
+            f"--config: {file}: a folder; allowed a YAML or JSON file, such as its experiment.json"
+        ) from None
+    try:
+        content = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ValueError(f"--config: {file}: not YAML or JSON ({shortened(str(error))})") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"--config: {file}: allowed settings by name, such as train: {{epochs: 20}}")
+    return dict(_flat(content, str(file)))
+
+
+def _flat(content: Mapping[Any, Any], file: str, prefix: str = "") -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in content.items():
+        found = _flat(value, file, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        for path, one in found.items():
+            if path in values:
+                raise ValueError(f"--config: {file}: {path} is there twice")
+            values[path] = one
+    return values
+
+
+def print_settings() -> None:
+    """The settings tree as a table: path, default, what is allowed, what it does; then the recipes."""
+    from ray_atr.recipes import RECIPES
+
+    tree = RECIPES["quickstart"]()
+    table = Table("setting", "default", "allowed", "meaning", box=None, pad_edge=False)
+    for entry in describe(tree):
+        table.add_row("--" + entry.path, str(entry.default), entry.allowed or entry.type, entry.help)
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    console.print(table)
+    recipes = Table("recipe", "what it is", box=None, pad_edge=False)
+    for name, recipe in RECIPES.items():
+        recipes.add_row(name, (recipe.function.__doc__ or "").strip().partition("\n")[0])
+    console.print()
+    console.print(recipes)
+
+
+def progress_bar(doing: str, unit: str, console: Console | None = None) -> Progress:
+    """A bar with what is done, of how many, the time gone and left."""
+    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
+    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console or Console())
+
+
+def count_on(bar: Progress, description: str = "{}") -> Callable[[str, int, int], None]:
+    """A callback (what, done, total) that keeps a row of the bar for each `what`, described by it."""
+    tasks: dict[str, TaskID] = {}
+
+    def advance(what: str, done: int, total: int) -> None:
+        if what not in tasks:
+            tasks[what] = bar.add_task(description.format(what), total=total)
+        bar.update(tasks[what], completed=done)
+
+    return advance
+
+
+def print_plain(console: Console, lines: Sequence[str]) -> None:
+    """Lines as they are: no markup, no colours, no wrapping."""
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def run_script(main: Callable[[], None]) -> None:
+    """Run a command: exit 2 with one line on a user's mistake, 74 if a disk or the network fails (what was written whole is
+    kept: the same command continues, a sweep with --resume), 130 with what to do next on Ctrl-C, 143 on SIGTERM."""
+    terminate_like_interrupt()
+    try:
+        main()
+    except (ValueError, FileNotFoundError, PermissionError, FileExistsError, NotADirectoryError) as error:
+        print(f"error: {_one_line(error)}", file=sys.stderr)
+        raise SystemExit(EXIT_BAD_INPUT) from None
+    except OSError as error:
+        print(f"error: {_one_line(error)}; nothing that was finished is lost", file=sys.stderr)
+        raise SystemExit(EXIT_IO) from None
+    except KeyboardInterrupt as interrupt:
+        print(f"\ninterrupted{': ' + str(interrupt) if str(interrupt) else ''}", file=sys.stderr)
+        raise SystemExit(EXIT_TERMINATED if was_terminated() else EXIT_INTERRUPTED) from None
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        line = f"{error.filename}: {error.strerror}"
+    else:
+        line = " ".join(redact(str(error)).split())
+    return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - 1]}…"

@@ -1,0 +1,143 @@
+"""The plan that a command's options describe, for an experiment and the run folder that it continues, if any."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from ray_atr.cli.comparisons import Comparison
+from ray_atr.cli.experiment_options import SpaceOptions, SweepOptions
+from ray_atr.experiment import Experiment
+from ray_atr.run_folder import FINISHED, RunFolder
+from ray_atr.runtime import home
+from ray_atr.settings import nearest, refuse
+from ray_atr.space import Space
+from ray_atr.space.space import path_of
+from ray_atr.storage import locate
+from ray_atr.sweep import SCHEDULERS, SEARCHES, FixedPoints, Goal, SweepPlan
+from ray_atr.sweep.schedulers import check_perturbed, check_scheduler
+from ray_atr.sweep.search import Known
+from ray_atr.sweep.trial_queue import recorded_points
+from ray_atr.sweep.warm_start import read_earlier
+from ray_atr.training.languages import with_languages
+from ray_atr.training.selection import OTHER_GROUPS, check_metric
+
+
+def plan_points(options: Comparison, kept: RunFolder | None) -> SweepPlan:
+    """A comparison's points, each with each seed; those of the run folder if the options name none."""
+    if kept is None or options.varies_anything:
+        points = [{**point, "seed": seed} for point in options.points() for seed in options.seeds]
+    else:
+        points = recorded_points(kept, without_seed=False)
+    return SweepPlan(FixedPoints(points), hours=options.hours)
+
+
+def values_of(options: Comparison) -> dict[str, list[Any]]:
+    """What a comparison varies: path -> values."""
+    points = [*options.points(), *({"seed": seed} for seed in options.seeds)]
+    return {
+        path: [point[path] for point in points if path in point]
+        for path in dict.fromkeys(p for one in points for p in one)
+    }
+
+
+def varied_by(options: SpaceOptions) -> dict[str, tuple[Any, ...]]:
+    """The paths that a space varies. A seed is given with --seeds, so a setting would not be used."""
+    return dict.fromkeys((*(path_of(entry) for entry in options.space), "seed"), ())
+
+
+def plan_search(options: SpaceOptions, experiment: Experiment, kept: RunFolder | None = None) -> SweepPlan:
+    """The plan for an experiment; what is not given is as in the run folder that it resumes.
+
+    Trials, hours and seeds may be more than the folder's. Raises ValueError for a mistake in the space, a budget that is
+    missing, and for anything else that differs from the folder's.
+    """
+    info: Mapping[str, Any] = kept.info if kept is not None else {}
+    space = _space(options, experiment, info)
+    goals = _goals(options, experiment, info)
+    method = _kept_or_given(info, "search", options.search, "grid", SEARCHES)
+    scheduler = _kept_or_given(info, "scheduler", options.scheduler, "none", SCHEDULERS)
+    seed = _kept_or_given(info, "search_seed", options.search_seed, 0)
+    earlier = _earlier(options, method, space, goals, info)
+    plan = SweepPlan(
+        search=SEARCHES[method](space, goals, seed, tuple(earlier)),
+        seeds=_seeds(options, info),
+        num_points=info.get("trials") if options.trials is None else options.trials,
+        hours=options.hours,
+        goals=goals,
+        scheduler=scheduler,
+    )
+    if not SEARCHES[method].is_finite and plan.num_points is None and plan.hours is None:
+        raise refuse("--trials", None, f"a number of points, or --hours, with --search {method}")
+    if plan.num_points is not None and plan.num_points < 1:
+        raise refuse("--trials", plan.num_points, "at least 1")
+    if scheduler == "pbt":
+        check_perturbed(space)
+    check_scheduler(plan, experiment, kept.path if kept is not None else locate(options.out or home()))
+    for goal in goals:
+        if not goal.metric.startswith(OTHER_GROUPS):
+            check_metric(with_languages(experiment), goal.metric, "--maximize/--minimize")
+    return plan
+
+
+def _space(options: SpaceOptions, experiment: Experiment, info: Mapping[str, Any]) -> Space:
+    entries = options.space or tuple(f"{path}={text}" for path, text in info.get("space", {}).items())
+    if not entries:
+        raise refuse("--space", None, "PATH=DIMENSION ..., e.g. 'data.noise.ratio=grid(0,0.2,0.4)'")
+    space = Space.parse(entries, experiment)
+    if info and space.describe() != info.get("space"):
+        raise refuse(
+            "--space", " ".join(options.space), f"the one of the run folder with --resume: {info.get('space')}"
+        )
+    return space
+
+
+def _seeds(options: SpaceOptions, info: Mapping[str, Any]) -> tuple[int, ...]:
+    """The run folder's seeds and those given; the default is no wish for seed 0."""
+    kept = info.get("seeds", ())
+    given = () if kept and options.seeds == SweepOptions.seeds else options.seeds
+    return tuple(sorted({*kept, *given}))
+
+
+def _goals(options: SpaceOptions, experiment: Experiment, info: Mapping[str, Any]) -> tuple[Goal, ...]:
+    if not (options.maximize or options.minimize):
+        raised, lowered = info.get("maximize", (experiment.evaluation.select_by,)), info.get("minimize", ())
+    else:
+        raised, lowered = options.maximize, options.minimize
+    goals = (*(Goal(metric) for metric in raised), *(Goal(metric, is_maximised=False) for metric in lowered))
+    if info and [list(raised), list(lowered)] != [info.get("maximize"), info.get("minimize")]:
+        wanted = f"{info.get('maximize')} up and {info.get('minimize')} down, as in the run folder"
+        raise refuse("--maximize/--minimize", [goal.metric for goal in goals], wanted)
+    if len({goal.metric for goal in goals}) < len(goals):
+        raise refuse("--maximize/--minimize", [goal.metric for goal in goals], "each metric once")
+    return goals
+
+
+def _earlier(
+    options: SpaceOptions, method: str, space: Space, goals: tuple[Goal, ...], info: Mapping[str, Any]
+) -> Sequence[Known]:
+    if options.warm_start is None:
+        return [Known(one["point"], FINISHED, tuple(one["scores"])) for one in info.get("earlier", ())]
+    if info:
+        raise refuse("--warm-start", options.warm_start, "nothing with --resume: the run folder holds what it was told")
+    if not SEARCHES[method].is_adaptive:
+        learning = " or ".join(name for name, search in SEARCHES.items() if search.is_adaptive)
+        raise refuse(
+            "--warm-start", options.warm_start, f"--search {learning} only; other searches learn nothing from points"
+        )
+    earlier = read_earlier(RunFolder.open(options.warm_start), space, goals)
+    print(
+        f"warm start: {len(earlier.known)} of the {earlier.num_points} finished points of {options.warm_start} are in the space"
+    )
+    return earlier.known
+
+
+def _kept_or_given(info: Mapping[str, Any], name: str, given: Any, default: Any, allowed: Collection[str] = ()) -> Any:
+    """An option as it is given, else as the run folder has it. ValueError if they differ, or it is not allowed."""
+    option = "--" + name.replace("_", "-")
+    if allowed and given is not None and given not in allowed:
+        raise refuse(option, given, "one of " + ", ".join(allowed), nearest(given, allowed))
+    kept = info.get(name, default)
+    if info and given is not None and given != kept:
+        raise refuse(option, given, f"{kept} with --resume, as in the run folder")
+    return kept if given is None else given

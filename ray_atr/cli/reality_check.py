@@ -1,0 +1,82 @@
+"""Who is a true pair: the reality check of correspondence, each method tuned with the same budget first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from ray_atr.cli.comparisons import NOISE_HELP, Comparison, Point, grid
+from ray_atr.cli.parse import option
+from ray_atr.recipes.methods import CORRESPONDENCE, METHODS, PAIR
+from ray_atr.settings import nearest, refuse
+from ray_atr.storage import read_json
+
+RATE = "train.learning_rate"
+RATES = "loguniform(0.0002,0.005)"
+TEMPERATURE = "objective.pair.temperature"
+OWN: dict[str, dict[str, str]] = {
+    "contrastive": {TEMPERATURE: "loguniform(0.03,0.2)"},
+    "complementary": {TEMPERATURE: "loguniform(0.02,0.1)"},
+    "triplet": {"objective.pair.margin": "loguniform(0.05,0.4)"},
+    "learning_to_match": {"objective.pair.epsilon": "loguniform(0.02,0.3)"},
+    "partial_learning_to_match": {"objective.pair.epsilon": "loguniform(0.02,0.3)"},
+}
+"""What is tuned of a pair loss, besides the rate."""
+WARMUP = {"objective.correspondence.warmup_epochs": "randint(1,4)"}
+WARMED = ("small_loss", "self_refining", "neighbours", "rematch", "consensus")
+TUNING_SEED = 1_000_003
+"""No seed that is reported."""
+
+
+@dataclass(frozen=True)
+class Correspondence(Comparison):
+    """Compare who is believed to be a true pair: method x kind of noise x noise ratio x seed."""
+
+    name: ClassVar[str] = "correspondence"
+
+    methods: Annotated[tuple[str, ...], option("methods: " + ", ".join(METHODS), metavar="NAME ...")] = tuple(METHODS)
+    noise: Annotated[tuple[float, ...], option(NOISE_HELP, metavar="RATIO ...")] = (0.0, 0.4, 0.6)
+    kinds: Annotated[tuple[str, ...], option("kinds of noise", metavar="NAME ...")] = ("pair",)
+    tune: Annotated[
+        int, option("trials by which each method is tuned first, on validation, at a ratio that is not reported")
+    ] = 0
+    tune_noise: Annotated[float, option("the noise ratio at which methods are tuned", metavar="RATIO")] = 0.5
+    tuned: Annotated[
+        str | None, option("settings by method, as an earlier --tune left them", metavar="FILE", unset="none")
+    ] = None
+
+    def points(self) -> list[Point]:
+        chosen: Mapping[str, Point] = {} if self.tuned is None else read_json(Path(self.tuned))
+        points = []
+        for method in self.methods:
+            if method not in METHODS:
+                raise refuse("--methods", method, "one of " + ", ".join(METHODS), nearest(method, METHODS))
+            # No kind differs without noise, and without noise there is no truth to know.
+            ratios = [ratio for ratio in self.noise if ratio > 0 or method != "oracle"]
+            for point in grid({"data.noise.kind": self.kinds, "data.noise.ratio": [float(ratio) for ratio in ratios]}):
+                if point["data.noise.ratio"] > 0 or point["data.noise.kind"] == self.kinds[0]:
+                    points.append({**METHODS[method], **chosen.get(method, {}), **point})
+        return points
+
+    def before(self, settings: Mapping[str, str]) -> Correspondence:
+        """The comparison with every method tuned; as it is without --tune, or with --resume."""
+        if not self.tune or self.resume is not None:
+            return self
+        if self.tune_noise in self.noise:
+            raise refuse("--tune-noise", self.tune_noise, "a ratio that is not reported (--noise)")
+        from ray_atr.cli.tuning import tune_methods
+
+        spaces = {method: space_of(method) for method in self.methods}
+        methods = {method: METHODS[method] for method in self.methods}
+        file = tune_methods(
+            self, settings, methods, spaces, num_trials=self.tune, noise=self.tune_noise, seed=TUNING_SEED
+        )
+        return replace(self, tuned=str(file))
+
+
+def space_of(method: str) -> dict[str, str]:
+    """What is tuned of a method: the rate, the pair loss's own setting, and the length of the warm-up if it has one."""
+    fixed: Mapping[str, Any] = METHODS[method]
+    return {RATE: RATES, **OWN[fixed[PAIR]], **(WARMUP if fixed[CORRESPONDENCE] in WARMED else {})}

@@ -1,0 +1,272 @@
+"""A plan from the command line to its end: make or resume the run folder, run, report, print where everything is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ray_atr.cli.experiment_options import ExperimentOptions, SweepOptions
+from ray_atr.cli.parse import read_config
+from ray_atr.experiment import Experiment
+from ray_atr.migrate import migrated
+from ray_atr.override import flatten, override
+from ray_atr.recipes import RECIPES
+from ray_atr.redaction import redact_command
+from ray_atr.report import summary_table, write_report
+from ray_atr.run_folder import RunFolder, TrialFolder, read_json, write_json
+from ray_atr.runtime import RayStartError, code_version, home
+from ray_atr.settings import nearest, refuse
+from ray_atr.sweep import ConsoleProgress, FirstEpoch, SweepListener, SweepPlan, SweepResult, sweep
+from ray_atr.sweep.describe import best_lines, check_plan, conditions_of, describe_plan
+from ray_atr.sweep.fixed import Varied, set_by_recipe, split_settings
+from ray_atr.sweep.inputs import differences_of_code
+from ray_atr.tracking import Tracker, mlflow_command
+from ray_atr.training.inputs import Say
+from ray_atr.training.languages import with_languages
+
+EXIT_FAILED_TRIALS = 1
+SOURCE = "data.source"
+
+
+MakePlan = Callable[[Experiment, RunFolder | None], SweepPlan]
+"""The plan for an experiment, and for the run folder that it continues, if any."""
+
+
+def run_plan(
+    name: str,
+    options: ExperimentOptions,
+    settings: Mapping[str, str],
+    make_plan: MakePlan,
+    varied: Varied,
+    *,
+    retry_failed: bool = False,
+    use_ray: bool = True,
+    say: Say = print,
+) -> None:
+    """Run a plan from the command line and end with its tables and the commands that continue it.
+
+    Raises ValueError for a mistake in the settings or points, before anything is written; KeyboardInterrupt, carrying the
+    command that resumes, when it was interrupted. Exits with 1 if a trial failed.
+    """
+    how = options if isinstance(options, SweepOptions) else SweepOptions(retry_failed=retry_failed)
+    kept = None if options.resume is None else open_run(options.resume, name, same_code=how.same_code)
+    if kept is None:
+        start = start_of(options, settings)
+        own, explicit = split_settings(settings, varied)
+        experiment = with_languages(override(start, own))
+        fixed = {**set_by_recipe(start, varied), **explicit}
+    else:
+        require_no_config(options)
+        own, explicit = split_settings(settings, varied_in(kept))
+        experiment = resumed_experiment(kept, own)
+        fixed = resumed_settings(kept, explicit)
+    if not use_ray:
+        experiment = without_ray(experiment, settings)
+    plan = replace(make_plan(experiment, kept), fixed=fixed)
+    check_plan(plan, experiment, explicit)
+    run = kept or _create(name, experiment, plan, options.out)
+    with run.held():
+        _run(run, experiment, plan, how, is_new=kept is None, use_ray=use_ray, say=say)
+
+
+def _run(
+    run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOptions, *, is_new: bool, use_ray: bool, say: Say
+) -> None:
+    if not is_new:
+        _extend(run, plan, experiment)
+    print(f"run folder: {run.path}")
+    for condition in conditions_of(plan, experiment):
+        print(condition)
+    listeners: list[SweepListener] = [ConsoleProgress(experiment.train.epochs, say), FirstEpoch(say)]
+    tracker = (
+        Tracker(run.path, experiment_name=experiment.tracking.experiment_name) if experiment.tracking.mlflow else None
+    )
+    if tracker is not None:
+        tracker.start_sweep()
+        listeners.append(Tracking(tracker))
+    started = time.monotonic()
+    try:
+        result = sweep(
+            run,
+            plan,
+            home(),
+            listeners=listeners,
+            concurrency=how.concurrency,
+            retry_failed=how.retry_failed,
+            use_ray=use_ray,
+            say=say,
+        )
+    except RayStartError:
+        if is_new:
+            # Nothing has run: the same command finds its place free again.
+            run.remove()
+        raise
+    except KeyboardInterrupt:
+        if tracker is not None:
+            tracker.finish_sweep(is_complete=False)
+        raise KeyboardInterrupt(f"resume it with --resume {run.path}") from None
+    _finish(run, plan, result, time.monotonic() - started, tracker)
+
+
+def start_of(options: ExperimentOptions, settings: Mapping[str, str] | None = None) -> Experiment:
+    """The recipe of the options with what their configuration file changes. ValueError names the file or the recipe.
+
+    The towers of the quickstart know synthetic sounds alone: other data gets towers that learn from it, unless a recipe is named.
+    """
+    values = {} if options.config is None else migrated(read_config(options.config))
+    is_synthetic = {**values, **(settings or {})}.get(SOURCE, "soundscapes") == "soundscapes"
+    recipe = choose_recipe(options.recipe or ("quickstart" if is_synthetic else "from_scratch"))
+    try:
+        return override(recipe, values)
+    except ValueError as error:
+        raise ValueError(f"--config: {options.config}: {error}") from None
+
+
+def without_ray(experiment: Experiment, settings: Mapping[str, str]) -> Experiment:
+    """The experiment trained in this process. ValueError for workers, or streams, that were asked for."""
+    for path, wanted in (("scaling.workers", "0"), ("scaling.ray_data", "false")):
+        if settings.get(path, wanted).lower() != wanted:
+            raise refuse(path, settings[path], f"{wanted} with --ray never")
+    return override(experiment, {"scaling.workers": 0, "scaling.ray_data": False})
+
+
+def require_no_config(options: ExperimentOptions) -> None:
+    if options.config is not None:
+        raise refuse("--config", options.config, "nothing with --resume: the run folder holds its settings")
+
+
+class Tracking(SweepListener):
+    """Sends every event of a sweep to MLflow."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self.tracker = tracker
+
+    def trial_changed(self, trial: TrialFolder) -> None:
+        self.tracker.update_trial(trial.trial_id)
+
+
+def open_run(place: str, name: str, *, same_code: bool = False) -> RunFolder:
+    """The run folder to resume. ValueError for one of another script, and of other code where that is to be refused."""
+    run = RunFolder.open(place)
+    if run.info["name"] != name:
+        raise ValueError(f"{place}: a run of {run.info['name']}, not of {name}")
+    differences = differences_of_code(run.info, code_version())
+    if differences and same_code:
+        raise ValueError(f"{place}: run by other code ({'; '.join(differences)}), and --same-code was given")
+    if differences:
+        print(
+            f"warning: this sweep resumes with a different version of the code: {'; '.join(differences)}",
+            file=sys.stderr,
+        )
+    return run
+
+
+def resumed_experiment(run: RunFolder, settings: Mapping[str, str]) -> Experiment:
+    """The experiment of a run folder; `settings` may change what it runs on (`scaling.*`), else they must agree with it."""
+    experiment = run.experiment
+    kept, wanted = flatten(experiment), flatten(override(experiment, settings))
+    different = sorted(path for path in wanted if kept.get(path) != wanted[path] and not path.startswith("scaling."))
+    if different:
+        path = different[0]
+        raise ValueError(
+            f"{run.path}: the run of another experiment; {path} is {kept.get(path)!r} there and {wanted[path]!r} here"
+            + (f" (and {len(different) - 1} more)" if len(different) > 1 else "")
+        )
+    return override(experiment, settings)
+
+
+def varied_in(run: RunFolder) -> Varied:
+    """What a run folder's sweep varies."""
+    space = run.info.get("space", {})
+    lists = (
+        {path: values for path, values in space.items() if isinstance(values, list)} if isinstance(space, dict) else {}
+    )
+    return {path: lists.get(path, ()) for path in run.info.get("varied", ())}
+
+
+def resumed_settings(run: RunFolder, settings: Mapping[str, str]) -> dict[str, Any]:
+    """The settings that hold in every point of a run folder. ValueError for one that is given now and was not the same then."""
+    kept: dict[str, Any] = dict(run.info.get("fixed", {}))
+    for path, value in settings.items():
+        if str(kept.get(path)) != str(value):
+            was = repr(kept[path]) if path in kept else "not set"
+            raise ValueError(f"{run.path}: the run of another experiment; {path} is {was} there and {value!r} here")
+    return kept
+
+
+def _create(name: str, experiment: Experiment, plan: SweepPlan, out: str | None) -> RunFolder:
+    folder = out or home() / "runs" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    info = {
+        "name": name,
+        **describe_plan(plan),
+        "code": code_version(),
+        "command": typed_command(),
+    }
+    return RunFolder.create(folder, experiment, info)
+
+
+def typed_command() -> str:
+    """The command line as it was typed, without its secrets: `ray-atr ...`, or `python pipelines/...`."""
+    program = Path(sys.argv[0])
+    words = [program.name] if program.name == "ray-atr" else [Path(sys.executable).name, str(program)]
+    return redact_command([*words, *sys.argv[1:]])
+
+
+def _extend(run: RunFolder, plan: SweepPlan, experiment: Experiment) -> None:
+    """Note what was added to a sweep, and the resources that it resumes with."""
+    if {**run.info, **describe_plan(plan)} != run.info:
+        run.update_info(**describe_plan(plan))
+    if flatten(experiment) != read_json(run.path / "experiment.json"):
+        write_json(run.path / "experiment.json", flatten(experiment), is_private=True)
+
+
+def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float, tracker: Tracker | None) -> None:
+    """Report, then say where everything is; exit with 1 if a trial failed, with 130 if trials are left to do."""
+    if result.finished:
+        write_report(run.path)
+        print(f"\n{summary_table(run.path)}")
+    if tracker is not None:
+        tracker.finish_sweep(is_complete=not result.unfinished)
+    stopped = f"{len(result.stopped)} stopped early, " if result.stopped else ""
+    print(
+        f"\n{len(result.finished)} trials finished, {stopped}{len(result.failed)} failed, in {seconds / 60:.1f} minutes"
+    )
+    for line in best_lines(run, plan):
+        print(line)
+    for trial_id in result.failed:
+        described = run.trial(trial_id).describe()
+        print(f"failed: {described['name']}: {described['error']}", file=sys.stderr)
+    print(f"run folder:  {run.path}")
+    if result.finished:
+        print(f"report:      {run.path / 'report' / 'report.html'}")
+        if tracker is not None:
+            print(f"compare:     {mlflow_command(run.path)}")
+            page = tracker.comparison_url()
+            if page is not None:
+                print(f"             {page}")
+    if result.common_failure is not None:
+        print(
+            f"stopped: every trial so far failed for the same reason: {result.common_failure}\n"
+            f"{len(result.unfinished)} trials were not run to their end; continue with --resume {run.path} --retry-failed",
+            file=sys.stderr,
+        )
+        raise SystemExit(EXIT_FAILED_TRIALS)
+    if result.unfinished and result.is_out_of_time:
+        print(f"out of time: {len(result.unfinished)} trials to do; continue with --resume {run.path}")
+        return
+    if result.unfinished:
+        raise KeyboardInterrupt(f"{len(result.unfinished)} trials to do; continue with --resume {run.path}")
+    if result.failed:
+        print(f"run the failed ones again with --resume {run.path} --retry-failed", file=sys.stderr)
+        raise SystemExit(EXIT_FAILED_TRIALS)
+
+
+def choose_recipe(name: str) -> Experiment:
+    """The experiment of a recipe's name. ValueError names the nearest one."""
+    if name not in RECIPES:
+        raise refuse("recipe", name, "a recipe that --help lists", nearest(name, RECIPES))
+    return RECIPES[name]()

@@ -1,0 +1,59 @@
+"""`ray-atr sweep`: a search over any space of settings; `ray-atr sweep noise` and the like: a paper's comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Union
+
+import tyro
+
+from ray_atr.cli.comparisons import Comparison, Knowledge, Noise, Objectives, Transport
+from ray_atr.cli.experiment_options import SpaceOptions
+from ray_atr.cli.heartbeat import heartbeat
+from ray_atr.cli.parse import parse_with_settings
+from ray_atr.cli.reality_check import Correspondence
+
+COMPARISONS: dict[str, type[Comparison]] = {
+    comparison.name: comparison for comparison in (Noise, Objectives, Transport, Knowledge, Correspondence)
+}
+
+OPTIONS: Any = Union[
+    (
+        Annotated[SpaceOptions, tyro.conf.subcommand("space")],
+        *(Annotated[one, tyro.conf.subcommand(name)] for name, one in COMPARISONS.items()),
+    )
+]
+"""What shell completion knows."""
+
+
+class SearchOptions(SpaceOptions):
+    __doc__ = "Search any space of settings, or compare as in a paper:\n\n" + "\n".join(
+        f"- ray-atr sweep {name}: {one.__doc__}" for name, one in COMPARISONS.items()
+    )
+
+
+def run(arguments: Sequence[str], program: str) -> None:
+    if arguments and arguments[0] in COMPARISONS:
+        compare(COMPARISONS[arguments[0]], arguments[1:], f"{program} {arguments[0]}")
+        return
+    options, settings = parse_with_settings(SearchOptions, arguments, program)
+    with heartbeat("starting") as say:
+        from ray_atr.cli.planning import plan_search, varied_by
+        from ray_atr.cli.running import run_plan
+
+        varied = varied_by(options)
+        run_plan("sweep", options, settings, lambda base, kept: plan_search(options, base, kept), varied, say=say)
+
+
+def compare(comparison: type[Comparison], arguments: Sequence[str], program: str) -> None:
+    """Run a comparison's points; `--resume` alone continues with those of the run folder."""
+    options, settings = parse_with_settings(comparison, arguments, program)
+    with heartbeat("starting") as say:
+        from ray_atr.cli.planning import plan_points, values_of
+        from ray_atr.cli.running import run_plan
+
+        options = options.before(settings)
+        varied = values_of(options)
+        run_plan(
+            f"sweep_{options.name}", options, settings, lambda _, kept: plan_points(options, kept), varied, say=say
+        )

@@ -1,0 +1,35 @@
+"""`ray-atr train`: one experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from ray_atr.cli.experiment_options import ExperimentOptions
+from ray_atr.cli.heartbeat import heartbeat
+from ray_atr.cli.parse import option, parse_with_settings
+
+
+@dataclass(frozen=True)
+class TrainOptions(ExperimentOptions):
+    """Train one experiment."""
+
+    ray: Annotated[
+        Literal["always", "never"], option("never: train in this process, without Ray; it takes no workers")
+    ] = "always"
+
+
+OPTIONS = TrainOptions
+
+
+def run(arguments: Sequence[str], program: str) -> None:
+    options, settings = parse_with_settings(TrainOptions, arguments, program)
+    with heartbeat("starting") as say:
+        from ray_atr.cli.running import run_plan
+        from ray_atr.sweep import FixedPoints, SweepPlan
+
+        plan = SweepPlan(FixedPoints([{}]))
+        run_plan(
+            "train", options, settings, lambda *_: plan, {}, retry_failed=True, use_ray=options.ray != "never", say=say
+        )

@@ -1,0 +1,68 @@
+"""The same budget for every method: some trials by Optuna each, on the validation split, before anything is compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ray_atr.cli.comparisons import Comparison
+from ray_atr.cli.running import start_of
+from ray_atr.override import override
+from ray_atr.run_folder import RunFolder
+from ray_atr.runtime import code_version, home
+from ray_atr.settings import refuse
+from ray_atr.space import Space
+from ray_atr.storage import whole_file
+from ray_atr.sweep import SEARCHES, Goal, SweepPlan, sweep
+from ray_atr.sweep.describe import describe_plan
+from ray_atr.training.languages import with_languages
+
+TUNED_FILE = "tuned.json"
+
+
+def tune_methods(
+    options: Comparison,
+    settings: Mapping[str, str],
+    methods: Mapping[str, dict[str, Any]],
+    spaces: Mapping[str, dict[str, str]],
+    *,
+    num_trials: int,
+    noise: float,
+    seed: int,
+) -> Path:
+    """Tune each method by `num_trials` trials at one noise ratio, and return the file of what was best, by method.
+
+    One run folder a method, below `OUT-tuning`; what is there already is continued. ValueError if no trial of a method finished.
+    """
+    if options.out is None:
+        raise refuse("--out", None, "a folder, with --tune: the tuning is kept beside it")
+    folder = Path(f"{options.out}-tuning")
+    base = override(start_of(options, settings), settings)
+    found = {}
+    for method, fixed in methods.items():
+        experiment = with_languages(override(base, {**fixed, "data.noise.ratio": noise}))
+        goals = (Goal(experiment.evaluation.select_by),)
+        space = Space.parse([f"{path}={text}" for path, text in spaces[method].items()], experiment)
+        plan = SweepPlan(SEARCHES["optuna"](space, goals, 0, ()), seeds=(seed,), num_points=num_trials, goals=goals)
+        place = folder / method
+        info = {"name": "tuning", **describe_plan(plan), "code": code_version(), "command": ""}
+        is_there = (place / "sweep.json").is_file()
+        run = RunFolder.open(str(place)) if is_there else RunFolder.create(str(place), experiment, info)
+        with run.held():
+            sweep(run, plan, home(), concurrency=options.concurrency)
+        found[method] = best_point(run, goals[0], method)
+        print(f"tuned {method}: " + ", ".join(f"{path}={value:.4g}" for path, value in found[method].items()))
+    with whole_file(folder / TUNED_FILE) as file:
+        file.write(json.dumps(found, indent=1).encode())
+    return folder / TUNED_FILE
+
+
+def best_point(run: RunFolder, goal: Goal, method: str) -> dict[str, Any]:
+    """The point of the best finished trial. ValueError if none has finished."""
+    finished = [trial for trial in run.trials() if trial.is_finished]
+    if not finished:
+        raise ValueError(f"{run.path}: no trial of {method} has finished")
+    best = max(finished, key=goal.score)
+    return {path: value for path, value in best.describe()["overrides"].items() if path != "seed"}

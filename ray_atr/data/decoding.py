@@ -1,0 +1,152 @@
+"""From the bytes of an audio file to samples, a block at a time, so that memory is bounded by what is kept of them.
+
+Shapes: S samples.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import soundfile
+import soxr
+from numpy.typing import NDArray
+
+from ray_atr.data import vector_clip
+from ray_atr.data.bounds import AudioBounds
+from ray_atr.settings import refuse, shortened
+
+Waveform = NDArray[np.float32]
+Buffer = bytes | bytearray | memoryview
+"""Bytes, or what holds them without a copy (an Arrow buffer too)."""
+
+BLOCK = 2**18
+"""Frames that are decoded at a time: a clip of ten seconds in one or two reads, since each asks libsndfile where it is."""
+
+READABLE = "a WAV, FLAC, OGG, MP3 or AIFF file"
+
+
+@dataclass(frozen=True)
+class Sound:
+    """An encoded clip of which the header is read: its rate in Hz, and the samples as float32, mean over channels."""
+
+    name: str
+    data: bytes
+    sample_rate: int
+    promised: int
+    """Samples that the header says there are."""
+    bounds: AudioBounds
+
+    def blocks(self) -> Iterator[Waveform]:
+        """The samples, at most `BLOCK` at a time.
+
+        ValueError naming the clip if the bytes are cut off, hold no sample, or one that is not finite or out of bounds.
+        """
+        number = 0
+        try:
+            with soundfile.SoundFile(io.BytesIO(self.data)) as file:
+                while len(frames := file.read(BLOCK, dtype="float32", always_2d=True)):
+                    number += len(frames)
+                    yield self._checked(frames)
+        except (soundfile.LibsndfileError, MemoryError) as error:
+            raise _no_audio(self.name, len(self.data), error) from None
+        if number < self.promised or is_cut_off(self.data):
+            raise refuse(self.name, f"a truncated file ({number} of its samples are there)", "a whole file")
+        if number == 0:
+            raise refuse(self.name, "a clip of zero length", "at least one sample")
+
+    def _checked(self, frames: NDArray[np.float32]) -> Waveform:
+        samples = frames[:, 0] if frames.shape[1] == 1 else frames.mean(axis=1, dtype=np.float32)
+        # The extremes of samples that hold one that is not a number are not a number, and fail both comparisons.
+        largest = self.bounds.largest_sample
+        if not (samples.min() >= -largest and samples.max() <= largest):
+            if np.isfinite(samples).all():
+                allowed = f"at most {largest:g} (full scale is 1)"
+                raise refuse(self.name, f"a sample of {np.abs(samples).max():g}", allowed)
+            raise refuse(self.name, "samples that are infinite or not a number", "finite samples")
+        return np.ascontiguousarray(samples)
+
+
+def open_sound(data: Buffer, name: str = "clip", bounds: AudioBounds | None = None) -> Sound:
+    """An encoded clip whose header is within bounds: WAV, FLAC, OGG, MP3 or AIFF. ValueError naming the clip if not."""
+    data, bounds = bytes(data), bounds or AudioBounds()
+    if vector_clip.is_vector(data):
+        raise refuse(name, "a vector", f"{READABLE}; for data sets of vectors choose model.audio=vectors")
+    try:
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            rate, channels, promised = file.samplerate, file.channels, file.frames
+    except (soundfile.LibsndfileError, MemoryError) as error:
+        raise _no_audio(name, len(data), error) from None
+    if not bounds.lowest_rate <= rate <= bounds.highest_rate:
+        raise refuse(f"{name}, sample rate", rate, f"{bounds.lowest_rate} to {bounds.highest_rate} Hz")
+    if channels > bounds.most_channels:
+        raise refuse(f"{name}, channels", channels, f"at most {bounds.most_channels}")
+    if promised / rate > bounds.longest_seconds:
+        seconds = f"{promised / rate:.0f} s by its header"
+        raise refuse(f"{name}, length", seconds, f"at most {bounds.longest_seconds:g} s")
+    return Sound(name, data, rate, promised, bounds)
+
+
+def decode(data: Buffer, name: str = "clip", bounds: AudioBounds | None = None) -> tuple[Waveform, int]:
+    """All of the clip's samples [S] as float32, mean over channels, and its sample rate in Hz. ValueError as `Sound`."""
+    sound = open_sound(data, name, bounds)
+    return np.concatenate(list(sound.blocks())), sound.sample_rate
+
+
+def first_seconds(data: Buffer, seconds: float) -> tuple[Waveform, int]:
+    """The samples [S] of the first seconds of a clip, or of all of it if it is shorter, and its sample rate in Hz."""
+    sound = open_sound(data)
+    wanted = round(seconds * sound.sample_rate)
+    kept: list[Waveform] = []
+    for block in sound.blocks():
+        kept.append(block)
+        if sum(map(len, kept)) >= wanted:
+            break
+    return np.concatenate(kept)[:wanted], sound.sample_rate
+
+
+def _no_audio(name: str, size: int, error: Exception) -> ValueError:
+    reason = error.error_string if isinstance(error, soundfile.LibsndfileError) else str(error)
+    return refuse(name, f"{size} bytes that are no audio ({shortened(reason, 120)})", READABLE)
+
+
+def is_cut_off(data: bytes) -> bool:
+    """Whether a WAV or OGG file ends before it says it does; libsndfile reads it as a shorter one in silence."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
+        position = 12
+        while position + 8 <= len(data):
+            size = int.from_bytes(data[position + 4 : position + 8], "little")
+            if data[position : position + 4] == b"data":
+                # Writers to a pipe do not know the size and leave the largest number there.
+                return size < 0xFFFFFF00 and position + 8 + size > len(data)
+            position += 8 + size + size % 2
+        return True
+    if data[:4] == b"OggS":
+        page = data.rfind(b"OggS")
+        if page + 27 > len(data):
+            return True
+        num_segments = data[page + 26]
+        end = page + 27 + num_segments + sum(data[page + 27 : page + 27 + num_segments])
+        is_last_page = bool(data[page + 5] & 4)
+        return end > len(data) or not is_last_page
+    return False
+
+
+def resample(waveform: Waveform, sample_rate: int, target_rate: int) -> Waveform:
+    """The waveform [S] at another sample rate (band-limited, soxr's high quality)."""
+    if sample_rate == target_rate:
+        return waveform
+    return np.asarray(soxr.resample(waveform, sample_rate, target_rate, quality="HQ"), dtype=np.float32)
+
+
+def resampled(blocks: Iterable[Waveform], sample_rate: int, target_rate: int) -> Iterator[Waveform]:
+    """Blocks of samples at another sample rate: joined, they are what `resample` makes of all samples at once."""
+    if sample_rate == target_rate:
+        yield from blocks
+        return
+    stream = soxr.ResampleStream(sample_rate, target_rate, 1, dtype="float32", quality="HQ")
+    for block in blocks:
+        yield stream.resample_chunk(block)
+    yield stream.resample_chunk(np.zeros(0, np.float32), last=True)

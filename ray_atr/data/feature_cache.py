@@ -1,0 +1,271 @@
+"""Log-mel features computed once per (data set, front end) and shared by every trial, epoch and worker.
+
+Layout of a cache folder, whose name is a hash of the data manifest and the front end's settings:
+
+    train-00000.arrow       features of one data shard: clip_id, features (float16 bytes, [T, F] row-major), frames
+    train.captions.arrow    clip_id, labels, and one list column of captions a language, in the shards' row order; where clips
+                            have several windows, their number (a row of features is a window then)
+    manifest.json           written last: a folder that has one is whole
+
+Arrow IPC files are memory-mapped, so workers of one node share one copy in the page cache and take rows in any order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from ray_atr.data.audio import SLACK, FrontEnd, clip_windows
+from ray_atr.data.bounds import IMPORTED
+from ray_atr.data.features import MANIFEST_FILE, WINDOWS_COLUMN, discard
+from ray_atr.data.shards import Manifest, Shard, read_manifest, read_shard, require_whole
+from ray_atr.jobs import Resources, run_jobs
+from ray_atr.override import flatten
+from ray_atr.storage import read_json, whole_file, write_bytes, write_json
+from ray_atr.storage.caches import mark_used
+from ray_atr.storage.digests import DIGESTS_FILE, digests_of, seal_folder
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+CLIPS_TOGETHER = 16
+"""Clips whose audio is in memory at a time."""
+WINDOWS_TOGETHER = 64
+"""Windows that are computed before they are written."""
+
+
+def cache_key(manifest: Manifest, front_end: FrontEnd, *, in_windows: bool = False) -> str:
+    """The content hash that names a cache folder: what the features depend on, and nothing else."""
+    content: dict[str, Any] = {"data": manifest.hash, "front_end": flatten(front_end), "layout": 2}
+    if in_windows:
+        content |= {"layout": 3, "windows": SLACK}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class LongAudio:
+    """How much of a data set's audio is beyond the first window of its clip."""
+
+    clips: int
+    seconds_beyond: float
+    seconds: float
+
+
+def has_long_clips(manifest: Manifest, clip_seconds: float) -> bool:
+    """Whether a clip of the data set is longer than one window. ValueError names a shard that is read and cannot be."""
+    longest = clip_seconds * (1 + SLACK)
+    known = [shard.longest_seconds for shard in manifest.shards if shard.longest_seconds is not None]
+    if any(seconds > longest for seconds in known) or len(known) == len(manifest.shards):
+        return max(known, default=0.0) > longest
+    # Manifests of earlier versions do not say it.
+    return long_audio(manifest, clip_seconds).clips > 0
+
+
+def long_audio(manifest: Manifest, clip_seconds: float) -> LongAudio:
+    """The clips of a data set that are longer than one window, and the seconds beyond it.
+
+    Reads one column of the shards that have such a clip. ValueError names a shard that cannot be read.
+    """
+    longest = clip_seconds * (1 + SLACK)
+    files = tuple(s.file for s in manifest.shards if s.longest_seconds is None or s.longest_seconds > longest)
+    seconds = _durations(manifest.folder, manifest.hash, files)
+    beyond = seconds[seconds > longest] - clip_seconds
+    return LongAudio(len(beyond), float(beyond.sum()), manifest.seconds)
+
+
+@lru_cache(maxsize=64)
+def _durations(folder: str, data_hash: str, files: tuple[str, ...]) -> NDArray[np.float64]:
+    """The durations of the clips (s) of some shards, [N]."""
+    manifest = read_manifest(folder)
+    batches = (
+        batch
+        for shard in manifest.shards
+        if shard.file in files
+        for batch in read_shard(manifest, shard, columns=["seconds"])
+    )
+    return np.array([seconds for batch in batches for seconds in batch.column("seconds").to_pylist()])
+
+
+def find_features(
+    manifest: Manifest, front_end: FrontEnd, cache_root: Path, *, in_windows: bool = False
+) -> Path | None:
+    """The folder of a data set's whole cached features; None if there is none yet."""
+    folder = _folder(manifest, front_end, cache_root, in_windows)
+    return folder if is_whole(folder) else None
+
+
+def ensure_features(
+    data_folder: str | Path,
+    front_end: FrontEnd,
+    cache_root: Path,
+    *,
+    in_windows: bool = False,
+    use_ray: bool = True,
+    progress: Progress | None = None,
+) -> Path:
+    """The folder of cached features, computed now if it is absent. Interrupted work is taken up shard by shard.
+
+    `in_windows`: of every window of the clips that are longer than one; else clips are cut to one window.
+    Only one process computes; others that ask at the same time wait for it. `progress` is called with the clips done
+    and the clips in all.
+    """
+    manifest = read_manifest(data_folder)
+    if found := find_features(manifest, front_end, cache_root, in_windows=in_windows):
+        return found
+    folder = _folder(manifest, front_end, cache_root, in_windows)
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(str(folder) + ".lock"):
+        if not is_whole(folder):
+            has_windows = _has_windows(manifest, front_end, in_windows)
+            _compute(manifest, front_end, folder, has_windows, use_ray, progress)
+    return folder
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a cache's manifest is there. A damaged list is removed: what it lists is made again, or found whole."""
+    for name, read in ((MANIFEST_FILE, read_json), (DIGESTS_FILE, lambda file: digests_of(file.parent))):
+        try:
+            if (folder / name).is_file():
+                read(folder / name)
+        except ValueError as error:
+            logger.warning("%s; it is made again", error)
+            discard(folder, name)
+    is_there = (folder / MANIFEST_FILE).is_file()
+    if is_there:
+        mark_used(folder / MANIFEST_FILE)
+    return is_there
+
+
+def _folder(manifest: Manifest, front_end: FrontEnd, cache_root: Path, in_windows: bool) -> Path:
+    in_windows = _has_windows(manifest, front_end, in_windows)
+    return cache_root / f"{manifest.name}-{cache_key(manifest, front_end, in_windows=in_windows)}"
+
+
+def _has_windows(manifest: Manifest, front_end: FrontEnd, in_windows: bool) -> bool:
+    """Whether clips have several windows: a set without long clips has the same features either way."""
+    return in_windows and front_end.kind != "vector" and has_long_clips(manifest, front_end.clip_seconds)
+
+
+def _compute(
+    manifest: Manifest, front_end: FrontEnd, folder: Path, has_windows: bool, use_ray: bool, progress: Progress | None
+) -> None:
+    jobs = [
+        (str(manifest.folder), position, front_end, str(folder), has_windows)
+        for position, shard in enumerate(manifest.shards)
+        if not (folder / _feature_file(shard, position)).is_file()
+    ]
+    total = sum(shard.num_rows for shard in manifest.shards)
+    done = total - sum(manifest.shards[position].num_rows for _, position, _, _, _ in jobs)
+    # Half a CPU each: it is computed beside training too.
+    for _, num_rows in run_jobs(jobs, lambda: compute_shard, ray=Resources(cpus=0.5) if use_ray else None):
+        done += num_rows
+        if progress is not None:
+            progress(done, total)
+    for job in jobs:
+        # A task on another node wrote to that node's disk, where it is found when a trial comes there.
+        if not (folder / _feature_file(manifest.shards[job[1]], job[1])).is_file():
+            compute_shard(job)
+    splits: dict[str, list[dict[str, Any]]] = {}
+    for position, shard in enumerate(manifest.shards):
+        entry: dict[str, Any] = {"file": _feature_file(shard, position), "num_rows": shard.num_rows}
+        splits.setdefault(shard.split, []).append(entry)
+    for split, files in splits.items():
+        counts = [_count_windows(folder / entry["file"]) for entry in files] if has_windows else None
+        for entry, count in zip(files, counts or [], strict=False):
+            entry["num_windows"] = int(count.sum())
+        _write_captions(manifest, split, folder, None if counts is None else np.concatenate(counts))
+    content = {
+        "data": manifest.hash,
+        "front_end": flatten(front_end),
+        "num_features": front_end.num_mels,
+        "dtype": np.dtype(front_end.dtype).name,
+        "splits": splits,
+    }
+    seal_folder(folder)
+    write_json(folder / MANIFEST_FILE, content)
+
+
+def compute_shard(job: tuple[str, int, FrontEnd, str, bool]) -> int:
+    """Compute and write the features of one data shard; returns the number of clips. ValueError names a bad clip."""
+    data_folder, position, front_end, folder, has_windows = job
+    manifest = read_manifest(data_folder)
+    shard = manifest.shards[position]
+    destination = Path(folder) / _feature_file(shard, position)
+    require_whole(manifest, shard)
+    write_rows(destination, _rows(manifest, shard, front_end, has_windows))
+    return shard.num_rows
+
+
+def _rows(
+    manifest: Manifest, shard: Shard, front_end: FrontEnd, has_windows: bool
+) -> Iterator[tuple[list[str], list[np.ndarray]]]:
+    """The windows of a shard's clips in their order, some at a time, each with its clip's id."""
+    ids: list[str] = []
+    windows: list[np.ndarray] = []
+    for batch in read_shard(manifest, shard, columns=["clip_id", "audio"], batch_size=CLIPS_TOGETHER):
+        for clip_id, audio in zip(batch.column("clip_id").to_pylist(), batch.column("audio"), strict=True):
+            for window in clip_windows(audio.as_buffer(), front_end, clip_id, is_whole=has_windows, bounds=IMPORTED):
+                ids.append(clip_id)
+                windows.append(window.astype(front_end.dtype))
+                if len(windows) == WINDOWS_TOGETHER:
+                    yield ids, windows
+                    ids, windows = [], []
+    if windows:
+        yield ids, windows
+
+
+def _count_windows(path: Path) -> np.ndarray:
+    """The number of windows of each clip of a feature file, in its order, [n]."""
+    ids = pa.ipc.open_file(pa.memory_map(str(path))).read_all().column("clip_id").to_pylist()
+    return np.array([len(list(own)) for _, own in groupby(ids)], np.int64)
+
+
+def write_rows(path: Path, batches: Iterable[tuple[list[str], list[np.ndarray]]]) -> None:
+    """Write clips' ids and features [T, F], batch by batch, to a file that appears when it is whole."""
+    schema = pa.schema([("clip_id", pa.string()), ("features", pa.large_binary()), ("frames", pa.int32())])
+    with whole_file(path) as output, pa.ipc.new_file(output, schema) as writer:
+        for ids, features in batches:
+            frames = pa.array([len(feature) for feature in features], pa.int32())
+            encoded = pa.array([feature.tobytes() for feature in features], pa.large_binary())
+            writer.write_batch(pa.record_batch([pa.array(ids, pa.string()), encoded, frames], schema=schema))
+
+
+def _write_captions(manifest: Manifest, split: str, folder: Path, num_windows: np.ndarray | None) -> None:
+    languages = list(manifest.languages)
+    columns: dict[str, list[Any]] = {"clip_id": [], "labels": [], **{code: [] for code in languages}}
+    for shard in manifest.shards:
+        if shard.split != split:
+            continue
+        for batch in read_shard(manifest, shard, columns=["clip_id", "labels", "captions"]):
+            for row in batch.to_pylist():
+                captions = dict(row["captions"])
+                columns["clip_id"].append(row["clip_id"])
+                columns["labels"].append(row["labels"] or [])
+                for code in languages:
+                    columns[code].append(captions.get(code) or [])
+    types = {"clip_id": pa.string()}
+    table = pa.table(
+        {name: pa.array(values, types.get(name, pa.list_(pa.string()))) for name, values in columns.items()}
+    )
+    if num_windows is not None:
+        table = table.append_column(WINDOWS_COLUMN, pa.array(num_windows))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    write_bytes(folder / f"{split}.captions.arrow", sink.getvalue().to_pybytes())
+
+
+def _feature_file(shard: Shard, position: int) -> str:
+    return f"{shard.split}-{position:05d}.arrow"

@@ -1,0 +1,34 @@
+"""What a data set of vectors says of itself."""
+
+from __future__ import annotations
+
+import io
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from ray_atr.data.caption_vectors import GIVEN
+from ray_atr.data.features import MANIFEST_FILE
+from ray_atr.data.shards import iterate_rows, read_manifest
+from ray_atr.settings import refuse
+
+
+def require_vectors(source: str, path: str) -> None:
+    """ValueError, naming the setting, unless the folder is a data set whose clips and captions are vectors."""
+    if not (Path(source) / GIVEN / MANIFEST_FILE).is_file():
+        raise refuse(path, "vectors", f"with a data set that `ray-atr prepare vectors` made; data.source is {source}")
+
+
+def clip_width(source: str) -> int:
+    """Numbers of a clip's vector. ValueError if the folder is no data set of vectors."""
+    require_vectors(source, "model.audio")
+    return _first_width(source, read_manifest(source).hash)
+
+
+@lru_cache(maxsize=16)
+def _first_width(source: str, data_hash: str) -> int:
+    """The width of the first clip's vector; the import has made sure that all are as wide."""
+    manifest = read_manifest(source)
+    first = next(iterate_rows(manifest, manifest.splits[0], columns=["audio"]))
+    return int(np.load(io.BytesIO(first["audio"]), allow_pickle=False).size)

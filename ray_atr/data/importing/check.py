@@ -1,0 +1,359 @@
+"""What is right and wrong with a data set on disk: files, schema, ids, audio, languages, leaks between splits; one page.
+
+A *problem* makes the set unfit (a changed file, a repeated id, audio in two splits); a *remark* is for a person to judge
+(silent clips, a language that some clips lack, a caption text in two splits).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import numpy as np
+import pyarrow as pa
+
+from ray_atr.data import vector_clip
+from ray_atr.data.decoding import open_sound
+from ray_atr.data.importing.caption_checks import MANY_CLIPS, RowOrder, looks_like, other_language
+from ray_atr.data.importing.import_options import Check
+from ray_atr.data.sampling import uniform
+from ray_atr.data.schema import Clip, check_clip, to_clips
+from ray_atr.data.shards import Manifest, Shard, hash_of_file, read_manifest, read_shard
+from ray_atr.languages.codes import ENGLISH
+from ray_atr.settings import shortened
+from ray_atr.storage import open_folder
+from ray_atr.table import text_table
+
+EXAMPLES = 3
+ROWS_TOGETHER = 1024
+"""Rows of a split whose order is looked at together."""
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+@dataclass
+class Finding:
+    """One kind of thing found: how often, and the first few examples."""
+
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, example: str) -> None:
+        self.count += 1
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(example)
+
+
+@dataclass
+class Report:
+    """Problems and remarks by kind, and what the page says of the set itself."""
+
+    manifest: Manifest
+    problems: dict[str, Finding] = field(default_factory=dict)
+    remarks: dict[str, Finding] = field(default_factory=dict)
+    num_decoded: int = 0
+    clips: Counter[str] = field(default_factory=Counter)
+    with_language: Counter[tuple[str, str]] = field(default_factory=Counter)
+    shared_text: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Clips of a (split, language) that share a caption text with another clip of the same split."""
+    seconds: float = 0.0
+    long_clips: int = 0
+    seconds_cut: float = 0.0
+    """Seconds of long clips beyond the front end's window."""
+    leaked_text: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    """Caption texts of (split, other split, language) that are in both."""
+
+    @property
+    def is_fit(self) -> bool:
+        return not self.problems
+
+    def problem(self, kind: str, example: str) -> None:
+        self.problems.setdefault(kind, Finding()).add(example)
+
+    def remark(self, kind: str, example: str) -> None:
+        self.remarks.setdefault(kind, Finding()).add(example)
+
+
+def check_data_set(
+    folder: str, options: Check | None = None, progress: Callable[[int, int], None] | None = None
+) -> Report:
+    """Read a whole data set and report what is wrong. ValueError only if there is no data set.
+
+    Memory grows by about 30 bytes a caption: hashes of ids, audio and texts, never the audio.
+    """
+    options = options or Check()
+    manifest = read_manifest(folder)
+    report, memory, orders = Report(manifest), _Memory(), dict[str, RowOrder]()
+    for number, shard in enumerate(manifest.shards, start=1):
+        if _check_file(manifest, shard, report):
+            order = orders.setdefault(shard.split, RowOrder())
+            for batch in _batches(manifest, shard, report):
+                _check_batch(batch, shard, options, report, memory, order)
+            if len(order.names) >= ROWS_TOGETHER:
+                orders[shard.split] = _remark_shifts(order, shard.split, report)
+        if progress is not None:
+            progress(number, len(manifest.shards))
+    for split, order in orders.items():
+        _remark_shifts(order, split, report)
+    _compare_splits(report, memory)
+    return report
+
+
+def _remark_shifts(order: RowOrder, split: str, report: Report) -> RowOrder:
+    """Remark what looks moved by a row; returns the last rows, with which the next ones are looked at."""
+    for language, clips in order.shifted():
+        report.remark(f"captions look moved by one row ({language})", f"{clips} ({split})")
+    return order.last()
+
+
+def _check_file(manifest: Manifest, shard: Shard, report: Report) -> bool:
+    folder = open_folder(manifest.folder)
+    if not folder.exists(shard.file):
+        report.problem("shard is missing", shard.file)
+        return False
+    found = hash_of_file(folder, shard.file)
+    if found != shard.sha256:
+        report.problem("shard has another SHA-256 than the manifest says", f"{shard.file} ({found[:12]}...)")
+    return True
+
+
+def _batches(manifest: Manifest, shard: Shard, report: Report) -> Iterator[pa.RecordBatch]:
+    num_rows = 0
+    try:
+        for batch in read_shard(manifest, shard):
+            num_rows += batch.num_rows
+            yield batch
+    except (ValueError, OSError) as error:
+        # Arrow's errors are of both kinds; the shard is unreadable from here on.
+        report.problem("shard cannot be read", str(error))
+        return
+    if num_rows != shard.num_rows:
+        report.problem("shard has another number of clips than the manifest says", f"{shard.file}: {num_rows}")
+
+
+def _check_batch(
+    batch: pa.RecordBatch, shard: Shard, options: Check, report: Report, memory: _Memory, order: RowOrder
+) -> None:
+    for clip in to_clips(batch):
+        name = f"{clip.clip_id} ({clip.split})"
+        if clip.split != shard.split:
+            report.problem("clip is in a shard of another split", f"{name} in {shard.file}")
+        try:
+            check_clip(clip)
+        except ValueError as error:
+            report.problem("clip breaks the schema", str(error))
+        report.clips[clip.split] += 1
+        index = memory.add_clip(clip.clip_id, clip.split, clip.audio)
+        for language, texts in clip.captions.items():
+            report.with_language[clip.split, language] += 1
+            memory.add_texts(clip.split, language, index, texts)
+            if len(set(texts)) < len(texts):
+                report.remark(f"clip has the same {language} caption twice", name)
+        first = next(iter(clip.captions), "")
+        reference = ENGLISH if ENGLISH in clip.captions else first
+        for language, texts in clip.captions.items():
+            if len(texts) != len(clip.captions[reference]):
+                whom = "English" if reference == ENGLISH else reference
+                report.remark(f"clip has another number of {language} captions than of {whom} ones", name)
+        _check_texts(clip, name, options, report)
+        order.add(clip.clip_id, clip.labels, clip.captions)
+        if not vector_clip.is_vector(clip.audio):
+            report.seconds += clip.seconds
+        if clip.seconds > options.clip_seconds:
+            report.long_clips += 1
+            report.seconds_cut += clip.seconds - options.clip_seconds
+        if options.audio_share >= 1 or uniform([clip.clip_id], 0, "check")[0] < options.audio_share:
+            _check_audio(clip.audio, name, clip.seconds, options, report)
+
+
+def _check_texts(clip: Clip, name: str, options: Check, report: Report) -> None:
+    is_looked_at = options.language_share >= 1 or uniform([clip.clip_id], 0, "language")[0] < options.language_share
+    for language, texts in clip.captions.items():
+        for text in texts:
+            for kind in looks_like(text):
+                report.remark(f"{language} caption looks like {kind}", f"{name}: {shortened(text, 80)}")
+            if is_looked_at and (other := other_language(text, language)):
+                report.remark(f"{language} caption is in another language", f"{name}: {other}: {shortened(text, 80)}")
+
+
+def _check_audio(audio: bytes, name: str, seconds: float, options: Check, report: Report) -> None:
+    report.num_decoded += 1
+    if vector_clip.is_vector(audio):
+        _check_vector(audio, name, report)
+        return
+    length, peak, clipped = 0, 0.0, 0
+    try:
+        sound = open_sound(audio, name, options.audio)
+        for block in sound.blocks():
+            level = np.abs(block)
+            length, peak = length + len(block), max(peak, float(level.max()))
+            clipped += int((level >= options.clipped_level).sum())
+    except ValueError as error:
+        report.problem("audio cannot be decoded", str(error))
+        return
+    found = length / sound.sample_rate
+    if abs(found - seconds) > max(0.01, 1e-3 * seconds):
+        report.problem("clip has another duration than its row says", f"{name}: {found:.2f} s, not {seconds:.2f} s")
+    if found < options.min_seconds:
+        report.remark("clip is shorter than one analysis window", f"{name}: {found:.4f} s")
+    if peak < options.silent_peak:
+        report.remark("clip is silent", name)
+    elif clipped / length >= options.clipped_share:
+        report.remark("clip is clipped", f"{name}: {clipped / length:.1%} at full scale")
+
+
+def _check_vector(data: bytes, name: str, report: Report) -> None:
+    vector = np.load(io.BytesIO(data), allow_pickle=False)
+    if vector.ndim != 1 or not np.isfinite(vector).all():
+        report.problem("vector is not finite numbers", name)
+    elif not vector.any():
+        report.remark("vector is zero", name)
+
+
+class _Memory:
+    """Hashes of what must not repeat, and in which clip and split each was seen first."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.ids: dict[str, str] = {}
+        self.repeated_ids: list[tuple[str, str, str]] = []
+        self.audio: dict[int, tuple[int, str]] = {}
+        self.repeated_audio: list[tuple[int, str, int, str]] = []
+        self.texts: dict[tuple[str, str], tuple[array[int], array[int]]] = {}
+
+    def add_clip(self, clip_id: str, split: str, audio: bytes) -> int:
+        index = len(self.names)
+        self.names.append(clip_id)
+        if clip_id in self.ids:
+            self.repeated_ids.append((clip_id, self.ids[clip_id], split))
+        self.ids.setdefault(clip_id, split)
+        digest = _digest(audio)
+        if digest in self.audio:
+            self.repeated_audio.append((*self.audio[digest], index, split))
+        self.audio.setdefault(digest, (index, split))
+        return index
+
+    def add_texts(self, split: str, language: str, clip: int, texts: Sequence[str]) -> None:
+        hashes, clips = self.texts.setdefault((split, language), (array("Q"), array("Q")))
+        for text in texts:
+            hashes.append(_digest(text.casefold().encode()))
+            clips.append(clip)
+
+
+def _digest(content: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
+def _compare_splits(report: Report, memory: _Memory) -> None:
+    for clip_id, first, second in memory.repeated_ids:
+        kind = "id occurs twice" if first == second else "id occurs in two splits"
+        report.problem(kind, f"{clip_id} ({first}, {second})")
+    for first_clip, first, second_clip, second in memory.repeated_audio:
+        example = f"{memory.names[first_clip]} ({first}) = {memory.names[second_clip]} ({second})"
+        if first == second:
+            report.remark("two clips of a split have the same audio", example)
+        else:
+            report.problem("the same audio is in two splits", example)
+    for split in report.clips:
+        for language in report.manifest.languages:
+            missing = report.clips[split] - report.with_language[split, language]
+            if missing:
+                report.remark(
+                    "language is missing", f"{language} in {missing:,} of {report.clips[split]:,} {split} clips"
+                )
+    for (split, language), (hashes, clips) in memory.texts.items():
+        report.shared_text[split, language] = num_clips_sharing(np.asarray(hashes), np.asarray(clips))
+        for clip, number in widespread(np.asarray(hashes), np.asarray(clips)):
+            report.remark(f"one {language} caption is on many clips", f"{number:,} as {memory.names[clip]}")
+    for first, second in combinations(report.clips, 2):
+        for language in report.manifest.languages:
+            pair = [memory.texts.get((split, language)) for split in (first, second)]
+            if pair[0] is not None and pair[1] is not None:
+                common = np.intersect1d(np.asarray(pair[0][0]), np.asarray(pair[1][0]))
+                if len(common):
+                    report.leaked_text[first, second, language] = len(common)
+
+
+def num_clips_sharing(hashes: np.ndarray, clips: np.ndarray) -> int:
+    """Number of clips that have a text which another clip has too; `hashes` and `clips` are [N], one entry a text."""
+    pairs = np.unique(np.stack([hashes, clips.astype(hashes.dtype)], axis=1), axis=0)
+    _, inverse, counts = np.unique(pairs[:, 0], return_inverse=True, return_counts=True)
+    return len(np.unique(pairs[counts[inverse.reshape(-1)] > 1, 1]))
+
+
+def widespread(hashes: np.ndarray, clips: np.ndarray) -> list[tuple[int, int]]:
+    """(a clip, number of clips) of each text that is on many clips, and on more than a hundredth of all; both are [N]."""
+    values, first, counts = np.unique(hashes, return_index=True, return_counts=True)
+    many = np.flatnonzero(counts >= max(MANY_CLIPS, 0.01 * len(values)))
+    return [(int(clips[first[place]]), int(counts[place])) for place in many]
+
+
+def hours_of(manifest: Manifest) -> str:
+    """How long the clips of a data set are together, to follow their number; nothing of vectors, which last no time."""
+    return f", {manifest.seconds / 3600:.2f} hours" if manifest.seconds else ""
+
+
+def page(report: Report) -> list[str]:
+    """The report as lines of text, one page."""
+    manifest = report.manifest
+    lines = [
+        f"{manifest.name} at {manifest.folder}",
+        f"licence: {manifest.licence}",
+        f"{manifest.num_rows:,} clips{hours_of(manifest)}, {len(manifest.shards)} shards,"
+        f" {sum(shard.num_bytes for shard in manifest.shards) / 2**20:,.1f} MiB, hash {manifest.hash[:16]}",
+        *manifest.notes,
+        "",
+    ]
+    columns = ["language", "captions", "by machine"]
+    columns += [head for split in report.clips for head in (f"{split} clips", "sharing a text")]
+    rows = []
+    for language in manifest.languages:
+        row = [language, f"{manifest.num_captions(language):,}", f"{manifest.num_translated(language):,}"]
+        for split in report.clips:
+            row.append(f"{report.with_language[split, language]:,} of {report.clips[split]:,}")
+            row.append(f"{report.shared_text.get((split, language), 0):,}")
+        rows.append(row)
+    lines += text_table(columns, rows)
+    lines += ["", f"audio decoded: {report.num_decoded:,} clips; left out at import: {len(manifest.skipped):,}"]
+    lines += [f"  {number:,} x {reason}" for reason, number in reasons_left_out(manifest)]
+    if report.long_clips:
+        lines.append(
+            f"longer than one window: {report.long_clips:,} clips; {report.seconds_cut / report.seconds:.1%} of the audio"
+            " is beyond it, and is heard only by models whose windows are not cut (--model.windows)"
+        )
+    for (first, second, language), number in report.leaked_text.items():
+        lines.append(f"caption texts in both {first} and {second}: {number:,} {language}")
+    for title, findings in (("remarks", report.remarks), ("problems", report.problems)):
+        lines += ["", f"{title}: {sum(finding.count for finding in findings.values()) or 'none'}"]
+        for kind, finding in findings.items():
+            more = "" if finding.count <= EXAMPLES else ", ..."
+            lines.append(f"  {finding.count:,} x {kind}: {'; '.join(finding.examples)}{more}")
+    return [*lines, "", "fit for use" if report.is_fit else "NOT fit for use"]
+
+
+def reasons_left_out(manifest: Manifest) -> list[tuple[str, int]]:
+    """Why clips were left out at import and how many for each reason, the most frequent first.
+
+    Reasons that differ in their numbers alone count together; the first few numbers are shown.
+    """
+    kinds: dict[str, list[str]] = {}
+    for entry in manifest.skipped:
+        # A reason may begin with the file it speaks of and quote what was found there.
+        reason = entry.reason.rsplit(": ", 1)[-1].split("; allowed")[0]
+        reason = re.sub(rf"\S*(?<!\w){re.escape(entry.clip_id)}(?!\w)\S*", "its file", reason)
+        kinds.setdefault(NUMBER.sub("N", reason), []).append(reason)
+    return [
+        (_with_numbers(kind, kinds[kind]), len(kinds[kind])) for kind in sorted(kinds, key=lambda k: -len(kinds[k]))
+    ]
+
+
+def _with_numbers(kind: str, reasons: Sequence[str]) -> str:
+    if len(set(reasons)) == 1:
+        return reasons[0]
+    numbers = [" and ".join(NUMBER.findall(reason)) for reason in dict.fromkeys(reasons)]
+    return f"{kind} (N: {', '.join(numbers[:EXAMPLES])}{', ...' if len(numbers) > EXAMPLES else ''})"

@@ -1,0 +1,113 @@
+"""A data set while it is being written shard by shard, by any number of processes, over any number of attempts.
+
+The shards, and a note next to each that says what is in it, are in a hidden folder next to a local destination (in
+`_import` inside an object store's). A stopped attempt leaves them; the next attempt at the same work continues with the
+shards that are missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray_atr.data.shards import (
+    MANIFEST_FILE,
+    Manifest,
+    publish,
+    read_manifest,
+    refuse_overwrite,
+    require_writable,
+    write_manifest,
+)
+from ray_atr.storage import Folder, hold, locate, open_folder
+from ray_atr.storage.lock import HOLDER_FILE, LOCK_FILE
+
+HASH_FILE = "work.sha256"
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """`work` holds plan and notes, `target` gets the shards, `destination` is what the user named."""
+
+    destination: Folder
+    work: Folder
+    target: Folder
+
+    def finished_before(self, origin: str) -> Manifest | None:
+        """The data set at the destination when it came from the same origin. ValueError when it holds another."""
+        if self.destination.exists(MANIFEST_FILE):
+            held = read_manifest(self.destination.name)
+            if held.origin == origin:
+                return held
+        refuse_overwrite(self.destination)
+        return None
+
+    def keep_work_of(self, origin: str, *keep: str) -> None:
+        """Keep the work of an earlier attempt at the same origin; remove the work of another, but for the files `keep`."""
+        if self.work.exists(HASH_FILE) and self.work.read(HASH_FILE).decode() != origin:
+            for name in self.work.names():
+                if name not in (*keep, LOCK_FILE, HOLDER_FILE):
+                    self.work.remove(name)
+        self.work.write(HASH_FILE, origin.encode())
+
+    def notes(self) -> set[str]:
+        """The shard files that have a note, and so are whole."""
+        suffix = ".note.json"
+        return {name.removesuffix(suffix) + ".parquet" for name in self.work.names() if name.endswith(suffix)}
+
+    def read_note(self, shard_file: str) -> dict[str, Any]:
+        return json.loads(self.work.read(note_file(shard_file)))  # type: ignore[no-any-return]
+
+    def finish(self, manifest: Manifest) -> Manifest:
+        """Write the manifest and make the destination whole."""
+        write_manifest(self.target, manifest)
+        if self.destination.is_local:
+            keep = {MANIFEST_FILE, *(shard.file for shard in manifest.shards)}
+            for name in self.work.names():
+                if name not in keep:
+                    self.work.remove(name)
+            publish(Path(self.work.name), Path(self.destination.name))
+        else:
+            self.remove()
+        return read_manifest(self.destination.name)
+
+    def remove(self) -> None:
+        self.work.remove_all()
+
+
+def note_file(shard_file: str) -> str:
+    return shard_file.removesuffix(".parquet") + ".note.json"
+
+
+def write_note(work: Folder, shard_file: str, note: dict[str, Any]) -> None:
+    """Say that a shard is whole and what is in it; written after the shard."""
+    work.write(note_file(shard_file), json.dumps(note).encode())
+
+
+@contextlib.contextmanager
+def unfinished(out: str | Path) -> Iterator[Unfinished]:
+    """Work on the data set `out`, alone. Bad input (ValueError) removes the work; any other stop leaves it for the next
+    attempt, and Ctrl-C says so."""
+    destination = open_folder(out)
+    if destination.is_local:
+        path = Path(destination.name)
+        require_writable(path)
+        work = open_folder(path.with_name(f".{path.name}.import"))
+        Path(work.name).mkdir(parents=True, exist_ok=True)
+    else:
+        work = open_folder(f"{destination.name}/_import")
+    state = Unfinished(destination, work, work if destination.is_local else destination)
+    with hold(locate(work.name), "this data set"):
+        try:
+            yield state
+        except ValueError:
+            state.remove()
+            raise
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"run the same command again to continue ({work.name} holds the work so far)"
+            ) from None

@@ -1,0 +1,124 @@
+"""ESC-50: 2,000 clips of 5 s in 50 classes and five folds, captioned by a template in every language.
+
+K. J. Piczak, "ESC: Dataset for Environmental Sound Classification", ACM Multimedia 2015. Layout: `audio/` and
+`meta/esc50.csv` with the columns filename, fold, category.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ray_atr.data.importing.sources.places import is_audio, list_files, place_in, stem
+from ray_atr.data.importing.sources.read_table import read_table
+from ray_atr.data.importing.sources.source import Absent, Entry, Source, require_split_choices
+from ray_atr.data.schema import check_captions, check_split
+from ray_atr.languages.codes import language_codes
+from ray_atr.languages.templates import ESC50_CLASSES, TEMPLATE_LANGUAGES, caption
+from ray_atr.settings import refuse, setting
+from ray_atr.storage import open_folder
+
+CaptionTemplate = Callable[[str, str], str]
+DEFAULT_FOLDS = {"train": ["1", "2", "3"], "val": ["4"], "test": ["5"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Esc50(Source):
+    """ESC-50 with template captions; folds become splits."""
+
+    name: ClassVar[str] = "esc50"
+    licence: ClassVar[str] = "CC BY-NC 3.0 (https://github.com/karolpiczak/ESC-50), attribution per clip in its LICENSE"
+
+    folds: tuple[str, ...] = setting(
+        (), "split=fold,fold ...; unset: train=1,2,3 val=4 and, if fold 5 is there, test=5"
+    )
+    languages: tuple[str, ...] = setting(
+        TEMPLATE_LANGUAGES, "ISO 639 codes of the captions, of languages with words for the classes"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "languages", language_codes(self.languages))
+        for language in self.languages:
+            caption(ESC50_CLASSES[0], language)
+        for split in require_split_choices(self.folds, "folds"):
+            check_split(split, "folds")
+
+    def entries(self) -> Iterator[Entry | Absent]:
+        return self.entries_with(caption)
+
+    def entries_with(self, template: CaptionTemplate) -> Iterator[Entry | Absent]:
+        """The clips, captioned by `template(class_name, language)`."""
+        folder = open_folder(self.source)
+        audio = {stem(path): path for path in list_files(folder) if path.startswith("audio/") and is_audio(path)}
+        table = folder.file("meta/esc50.csv")
+        rows = list(read_table(table, required=["filename", "fold", "category"]))
+        split_of = _splits(self.folds, {row["fold"] for _, row in rows})
+        for _, row in rows:
+            split, clip_id = split_of.get(row["fold"]), stem(row["filename"])
+            if split is None:
+                continue
+            if clip_id not in audio:
+                yield Absent(clip_id, split, f"audio/{row['filename']} is not there")
+                continue
+            yield Entry(
+                clip_id=clip_id,
+                place=place_in(folder, audio[clip_id], table),
+                captions={code: (template(row["category"], code),) for code in self.languages},
+                labels=(row["category"],),
+                split=split,
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Esc50Clotho(Source):
+    """The ESC-50 clips whose recording is also in Clotho, with its five human captions, as one split.
+
+    The captions speak of a longer excerpt of the same recording, so the pairing is loose.
+    """
+
+    name: ClassVar[str] = "esc50_clotho"
+    licence: ClassVar[str] = "audio: CC BY-NC 3.0 (ESC-50); captions: Tampere University, non-commercial (Clotho)"
+
+    split: str = setting("test", "name of the one split")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_split(self.split)
+
+    def entries(self) -> Iterator[Entry | Absent]:
+        folder = open_folder(self.source)
+        audio = {stem(path): path for path in list_files(folder) if path.startswith("audio/") and is_audio(path)}
+        table = folder.file("meta/esc50_clotho_captions.jsonl")
+        for at, row in read_table(table, required=["filename", "category", "captions"]):
+            clip_id = stem(row["filename"])
+            if clip_id not in audio:
+                yield Absent(clip_id, self.split, f"audio/{row['filename']} is not there")
+                continue
+            yield Entry(
+                clip_id=clip_id,
+                place=place_in(folder, audio[clip_id], at),
+                captions=_captions(row["captions"], at),
+                labels=(row["category"],),
+                split=self.split,
+            )
+
+
+def _captions(value: Any, at: str) -> dict[str, tuple[str, ...]]:
+    if not isinstance(value, dict):
+        raise refuse(f"{at}, captions", value, "an object of lists of captions by language")
+    return check_captions(value, at)
+
+
+def _splits(assignments: tuple[str, ...], found: set[str]) -> dict[str, str]:
+    """The split of each fold. ValueError if a fold was asked for that the table does not have."""
+    if not assignments:
+        chosen = {split: [fold for fold in folds if fold in found] for split, folds in DEFAULT_FOLDS.items()}
+        return {fold: split for split, folds in chosen.items() for fold in folds}
+    chosen = require_split_choices(assignments, "folds")
+    for split, folds in chosen.items():
+        for fold in folds:
+            if fold not in found:
+                raise refuse("folds", f"{split}={fold}", "folds of this copy: " + ", ".join(sorted(found)))
+    return {fold: split for split, folds in chosen.items() for fold in folds}

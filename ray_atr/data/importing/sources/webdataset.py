@@ -1,0 +1,133 @@
+"""WebDataset tars: members that share a name up to its first dot are one clip (`a.flac`, `a.json`, `a.txt`).
+
+Nothing is unpacked: the audio is read later from its span of the tar, so no member's name ever becomes a path on disk.
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO, ClassVar
+
+from ray_atr.data.importing.sources.places import Place, is_audio, list_files
+from ray_atr.data.importing.sources.read_table import parse_json
+from ray_atr.data.importing.sources.source import Absent, Entry, Source, captions_of, labels_of, texts_of
+from ray_atr.data.schema import check_captions, check_language, check_split
+from ray_atr.settings import refuse, setting
+from ray_atr.storage import open_folder
+
+SPLIT_OF = {"validation": "val", "valid": "val", "dev": "val", "eval": "test"}
+IN_NAME = re.compile(r"(train|val|validation|valid|dev|test|eval)(?![a-z])")
+LARGEST_TEXT = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebDataset(Source):
+    """Uncompressed tars of audio with a .json (text, caption or captions by language) or .txt a clip."""
+
+    name: ClassVar[str] = "webdataset"
+    licence: ClassVar[str] = "as given by the owner of the tars"
+
+    language: str = setting("eng", "ISO 639 code of captions that name no language")
+    split: str = setting("train", "split of tars whose name or folder tells none")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "language", check_language(self.language, "language"))
+        check_split(self.split)
+
+    def entries(self) -> Iterator[Entry | Absent]:
+        folder = open_folder(self.source)
+        files = list_files(folder)
+        packed = [path for path in files if path.endswith((".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"))]
+        if packed:
+            raise ValueError(
+                f"{folder.file(packed[0])}: a compressed tar cannot be read in parts; unpack it to .tar first"
+            )
+        tars = [path for path in files if path.endswith(".tar")]
+        if not tars:
+            raise ValueError(f"{folder.name}: no .tar file")
+        for path in tars:
+            with folder.open(path) as file:
+                yield from self._clips(file, folder.file(path), self._split_of(path))
+
+    def _split_of(self, path: str) -> str:
+        found = next((IN_NAME.match(part) for part in reversed(path.lower().split("/")) if IN_NAME.match(part)), None)
+        return SPLIT_OF.get(found[1], found[1]) if found else self.split
+
+    def _clips(self, file: IO[bytes], tar: str, split: str) -> Iterator[Entry | Absent]:
+        try:
+            with tarfile.open(fileobj=file, mode="r:") as members:
+                clip: _Clip | None = None
+                for member in members:
+                    if not member.isfile():
+                        continue
+                    _refuse_leaving(member.name, tar)
+                    key, suffix = _key(member.name)
+                    if clip is None or clip.key != key:
+                        if clip is not None:
+                            yield self._finish(clip, tar, split)
+                        clip = _Clip(key)
+                    if is_audio(member.name):
+                        if clip.place is not None:
+                            raise ValueError(f"{tar}: {key} has two audio files")
+                        clip.place = Place(tar, "span", member.offset_data, member.size)
+                    elif suffix in ("json", "txt"):
+                        if member.size > LARGEST_TEXT:
+                            raise ValueError(
+                                f"{tar}, {member.name}: {member.size} bytes of text; at most {LARGEST_TEXT}"
+                            )
+                        content = members.extractfile(member)
+                        assert content is not None
+                        clip.texts[suffix] = content.read()
+                if clip is not None:
+                    yield self._finish(clip, tar, split)
+        except tarfile.TarError as error:
+            raise ValueError(f"{tar}: not a whole tar file ({error})") from None
+
+    def _finish(self, clip: _Clip, tar: str, split: str) -> Entry | Absent:
+        at = f"{tar}, {clip.key}"
+        if clip.place is None:
+            return Absent(clip.key, split, f"{tar} has no audio for it")
+        captions, labels = self._words(clip, at)
+        return Entry(clip_id=clip.key, place=clip.place, captions=captions, labels=labels, split=split)
+
+    def _words(self, clip: _Clip, at: str) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+        try:
+            text = {suffix: content.decode() for suffix, content in clip.texts.items()}
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{at}: its text is not UTF-8 ({error.reason} at byte {error.start})") from None
+        row = parse_json(text["json"], f"{at}.json") if "json" in text else {}
+        if not isinstance(row, dict):
+            raise ValueError(f"{at}.json: a JSON object is expected")
+        labels = labels_of(row.get("labels") or row.get("tag") or row.get("label"), f"{at}.json, labels")
+        if isinstance(row.get("captions"), dict):
+            return check_captions(row["captions"], f"{at}.json"), labels
+        found = captions_of(row, f"{at}.json") or texts_of(row.get("text"), f"{at}.json, text")
+        if not found:
+            found = [line.strip() for line in text.get("txt", "").splitlines() if line.strip()]
+        if not found:
+            raise ValueError(f"{at}: no caption in its .json (text, caption, captions) or .txt")
+        language = check_language(str(row.get("language") or self.language), f"{at}, language")
+        return {language: tuple(found)}, labels
+
+
+@dataclass
+class _Clip:
+    key: str
+    place: Place | None = None
+    texts: dict[str, bytes] = field(default_factory=dict)
+
+
+def _key(name: str) -> tuple[str, str]:
+    """`a/b.c.flac` -> (`a/b`, `c.flac`): the key ends at the first dot of the file's name."""
+    parent, _, file = name.removeprefix("./").rpartition("/")
+    base, _, suffix = file.partition(".")
+    return (f"{parent}/{base}" if parent else base), suffix.lower()
+
+
+def _refuse_leaving(name: str, tar: str) -> None:
+    if name.startswith("/") or ".." in name.split("/"):
+        raise refuse(f"{tar}, member", name, "names inside the tar's own folder")

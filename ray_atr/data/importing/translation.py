@@ -1,0 +1,399 @@
+"""Filling missing languages by machine, and checking translations by translating them back.
+
+A sequence-to-sequence model of many languages (NLLB or M2M100, by folder or hub id) translates the English captions of every
+clip that lacks a language. The new data set says in each row, and in the manifest, which languages a machine made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ray_atr.data.buckets import by_length
+from ray_atr.data.importing.session import unfinished, write_note
+from ray_atr.data.sampling import hashes
+from ray_atr.data.schema import Clip, to_clips
+from ray_atr.data.shards import Manifest, Shard, iterate_rows, order_shards, read_manifest, read_shard, write_shard
+from ray_atr.jobs import Resources, run_jobs
+from ray_atr.languages.codes import LANGUAGES, language_codes, normalise, require_language, tag_among
+from ray_atr.settings import Settings, refuse, setting
+from ray_atr.storage import open_folder
+from ray_atr.table import text_table
+
+Translate = Callable[[Sequence[str], str, str], list[str]]
+"""texts, source language, target language -> texts."""
+Similarity = Callable[[Sequence[str], Sequence[str]], np.ndarray]
+"""back-translated texts, originals -> similarity of each, [N] in [0, 1] or, for embeddings, [-1, 1]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translation(Settings):
+    """Which model translates, into what, and how."""
+
+    model: str = setting(help="folder or hub id of a NLLB or M2M100 model", path="if there")
+    languages: tuple[str, ...] = setting(tuple(LANGUAGES), "ISO 639 codes that every clip shall have")
+    source_language: str = setting("eng", "ISO 639 code that is translated from")
+    batch_size: int = setting(32, "captions translated at once", at_least=1)
+    num_beams: int = setting(4, "width of the beam search; 1 is greedy", at_least=1)
+    max_new_tokens: int = setting(128, "longest translation (tokens)", at_least=1)
+    ray: str = setting("always", "translate in Ray actors, or in this process", choices=("always", "never"))
+    actors: int = setting(1, "Ray actors, each with a copy of the model", at_least=1)
+    cpus_per_actor: float = setting(1.0, "logical CPUs of an actor", above=0)
+    gpus_per_actor: float = setting(0.0, "GPUs of an actor; it translates on the CPU without", at_least=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "languages", language_codes(self.languages))
+        source = require_language(self.source_language, "source_language").code
+        object.__setattr__(self, "source_language", source)
+
+
+class Translator:
+    """A translation model in memory. Deterministic: beam search, no sampling.
+
+    Raises ValueError if the model is not there or does not know a language.
+    """
+
+    def __init__(self, options: Translation) -> None:
+        import torch
+        from transformers import AutoModelForSeq2SeqLM
+
+        self.options = options
+        self.tokeniser = load_tokeniser(options.model)
+        self.token_of = {
+            code: language_token(self.tokeniser, code, options.model)
+            for code in {*options.languages, options.source_language}
+        }
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            model = AutoModelForSeq2SeqLM.from_pretrained(options.model)
+        except (OSError, ValueError) as error:
+            raise refuse("model", options.model, f"a NLLB or M2M100 model ({_first_line(error)})") from None
+        self.model = model.to(self.device).eval()
+        # Language tokens are not always marked as special, and must not end up in a caption.
+        self.not_text = {*self.tokeniser.all_special_ids, *getattr(self.tokeniser, "lang_token_to_id", {}).values()}
+
+    def __call__(self, texts: Sequence[str], source: str, target: str) -> list[str]:
+        """The texts in another language, in their order."""
+        import torch
+
+        translated = [""] * len(texts)
+        self.tokeniser.src_lang = self.token_of[source][0]
+        for rows in by_length([len(text) for text in texts], self.options.batch_size):
+            batch = self.tokeniser([texts[row] for row in rows], return_tensors="pt", padding=True, truncation=True)
+            with torch.inference_mode():
+                tokens = self.model.generate(
+                    **batch.to(self.device),
+                    forced_bos_token_id=self.token_of[target][1],
+                    num_beams=self.options.num_beams,
+                    do_sample=False,
+                    max_new_tokens=self.options.max_new_tokens,
+                )
+            for row, ids in zip(rows, tokens.tolist(), strict=True):
+                translated[row] = self._text([token for token in ids if token not in self.not_text])
+        return translated
+
+    def _text(self, ids: list[int]) -> str:
+        return normalise(self.tokeniser.decode(ids, skip_special_tokens=True)) if ids else ""
+
+
+def load_tokeniser(model: str) -> Any:
+    """The tokeniser of a translation model. ValueError if there is none."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise refuse("model", model, f"a NLLB or M2M100 model by folder or hub id ({_first_line(error)})") from None
+
+
+def language_token(tokeniser: Any, code: str, model: str) -> tuple[str, int]:
+    """What a tokeniser calls a language and the token that begins a text in it. ValueError if it does not know it."""
+    language = require_language(code)
+    if hasattr(tokeniser, "get_lang_id"):  # M2M100
+        for short in (language.iso_639_1, language.code):
+            if short in tokeniser.lang_code_to_id:
+                return short, int(tokeniser.get_lang_id(short))
+        raise refuse("languages", code, f"languages that {model} knows")
+    tag = tag_among(code, tokeniser.get_vocab())
+    if tag is None:
+        raise refuse("languages", code, f"languages that {model} knows")
+    return tag, int(tokeniser.convert_tokens_to_ids(tag))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+def fill_clips(clips: Sequence[Clip], translate: Translate, options: Translation, blank: Counter[str]) -> list[Clip]:
+    """The clips with every language that they lacked, translated from their captions in the source language.
+
+    A clip of which a caption comes back blank stays without that language, since caption j must be the same sentence in
+    every language; `blank` counts these. A clip without captions in the source language stays as it is.
+    """
+    captions = [dict(clip.captions) for clip in clips]
+    translated = [list(clip.translated) for clip in clips]
+    for target in options.languages:
+        rows = [row for row, held in enumerate(captions) if target not in held and options.source_language in held]
+        texts = [text for row in rows for text in captions[row][options.source_language]]
+        if not texts:
+            continue
+        answers = iter(translate(texts, options.source_language, target))
+        for row in rows:
+            own = [next(answers) for _ in captions[row][options.source_language]]
+            if all(own):
+                captions[row][target] = tuple(own)
+                translated[row].append(target)
+            else:
+                blank[target] += 1
+    return [
+        dataclasses.replace(clip, captions=held, translated=tuple(made))
+        for clip, held, made in zip(clips, captions, translated, strict=True)
+    ]
+
+
+def translate_shard(
+    manifest: Manifest, shard: Shard, work: str, target: str, translate: Translate, options: Translation
+) -> dict[str, Any]:
+    """Write one shard with its missing languages filled; returns its note. Memory holds one batch of rows."""
+    blank: Counter[str] = Counter()
+
+    def filled() -> Iterator[Clip]:
+        for batch in read_shard(manifest, shard):
+            yield from fill_clips(to_clips(batch), translate, options, blank)
+
+    written = write_shard(open_folder(target), shard.file, shard.split, filled())
+    assert written is not None, f"{shard.file} has no rows"
+    note = {"shard": dataclasses.asdict(written), "blank": dict(blank)}
+    write_note(open_folder(work), shard.file, note)
+    return note
+
+
+class TranslateShards:
+    """Writes one shard after the other, by their positions in the manifest, with one model in memory."""
+
+    def __init__(
+        self, data: str, work: str, target: str, options: Translation, translate: Translate | None = None
+    ) -> None:
+        self.manifest, self.work, self.target, self.options = read_manifest(data), work, target, options
+        self.translate = translate or Translator(options)
+
+    def __call__(self, index: int) -> dict[str, Any]:
+        """The note of a shard that was written."""
+        shard = self.manifest.shards[index]
+        return translate_shard(self.manifest, shard, self.work, self.target, self.translate, self.options)
+
+
+def fill_languages(
+    data: str | Path,
+    out: str | Path,
+    options: Translation,
+    *,
+    translate: Translate | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Manifest:
+    """A copy of a data set with every language filled; a stopped run continues with the shards that are missing.
+
+    `translate` replaces the model (then in this process). ValueError if the model or a language is not there, or a
+    clip has nothing to translate from.
+    """
+    manifest = read_manifest(data)
+    if not manifest.num_captions(options.source_language):
+        raise refuse(
+            "source_language", options.source_language, "languages of the data: " + ", ".join(manifest.languages)
+        )
+    if translate is None:
+        tokeniser = load_tokeniser(options.model)
+        for code in {*options.languages, options.source_language}:
+            language_token(tokeniser, code, options.model)
+    with unfinished(out) as state:
+        origin = _origin(manifest, options)
+        state.keep_work_of(origin)
+        if held := state.finished_before(origin):
+            state.remove()
+            return held
+        finished, notes, done = state.notes(), {}, 0
+        todo = []
+        for index, shard in enumerate(manifest.shards):
+            if shard.file in finished:
+                notes[index] = state.read_note(shard.file)
+                done += shard.num_rows
+            else:
+                todo.append(index)
+        worker = partial(TranslateShards, manifest.folder, state.work.name, state.target.name, options, translate)
+        actors = Resources(options.cpus_per_actor, options.gpus_per_actor, options.actors, setting="actors")
+        here = translate is not None or options.ray == "never"
+        for number, note in run_jobs(todo, worker, ray=None if here else actors):
+            index = todo[number]
+            notes[index] = note
+            done += manifest.shards[index].num_rows
+            if progress is not None:
+                progress(done, manifest.num_rows)
+        blank = sum((Counter(note["blank"]) for note in notes.values()), Counter())
+        lines = [f"languages filled from {options.source_language} by {Path(options.model).name}"]
+        lines += [f"{code}: {number} clips stay without, a translation was blank" for code, number in blank.items()]
+        return state.finish(
+            Manifest(
+                name=manifest.name,
+                licence=manifest.licence,
+                shards=order_shards(Shard(**notes[index]["shard"]) for index in range(len(manifest.shards))),
+                skipped=manifest.skipped,
+                notes=(*manifest.notes, *lines),
+                origin=origin,
+            )
+        )
+
+
+def _origin(manifest: Manifest, options: Translation) -> str:
+    model = Path(options.model)
+    files = sorted((path.name, path.stat().st_size) for path in model.iterdir()) if model.is_dir() else []
+    asked = [options.model, options.languages, options.source_language, options.num_beams, options.max_new_tokens]
+    return hashlib.sha256(json.dumps([manifest.hash, asked, files]).encode()).hexdigest()
+
+
+# --- back-translation
+
+
+@dataclass(frozen=True)
+class BackTranslation:
+    """How close one language's captions come to the English ones when they are translated back."""
+
+    language: str
+    is_machine_made: bool
+    similarity: np.ndarray
+    worst: list[tuple[float, str, str, str]] = field(default_factory=list)
+    """similarity, English, caption, caption translated back."""
+
+    @property
+    def mean(self) -> float:
+        return float(self.similarity.mean())
+
+
+def back_translate(
+    manifest: Manifest,
+    split: str,
+    translate: Translate,
+    languages: Sequence[str],
+    *,
+    samples: int = 200,
+    similarity: Similarity | None = None,
+    source_language: str = "eng",
+    num_worst: int = 3,
+) -> list[BackTranslation]:
+    """Translate a sample of captions back and compare with the originals, language by language.
+
+    The check of Yin et al. 2025 (ACL), Appendix A, with any measure of similarity: chrF of the texts by default, or the
+    cosine of sentence embeddings. The same captions are drawn for every language that has them. ValueError if a
+    language has no captions besides the source language's.
+    """
+    similarity = similarity or (
+        lambda found, wanted: np.array([chrf(a, b) for a, b in zip(found, wanted, strict=True)])
+    )
+    pairs = _sample(manifest, split, [code for code in languages if code != source_language], samples, source_language)
+    results = []
+    for language, rows in pairs.items():
+        if not rows:
+            raise refuse("languages", language, f"languages of split {split}: {', '.join(manifest.languages)}")
+        originals, captions = [row[1] for row in rows], [row[2] for row in rows]
+        back = translate(captions, language, source_language)
+        values = np.asarray(similarity(back, originals), dtype=np.float64)
+        order = np.argsort(values, kind="stable")[:num_worst]
+        results.append(
+            BackTranslation(
+                language=language,
+                is_machine_made=any(row[3] for row in rows),
+                similarity=values,
+                worst=[(float(values[i]), originals[i], captions[i], back[i]) for i in order],
+            )
+        )
+    return results
+
+
+def _sample(
+    manifest: Manifest, split: str, languages: Sequence[str], samples: int, source_language: str
+) -> dict[str, list[tuple[int, str, str, bool]]]:
+    """(hash, original, caption, made by machine) of the captions with the smallest hashes, a list a language."""
+    chosen: dict[str, list[tuple[int, str, str, bool]]] = {code: [] for code in languages}
+    for row in iterate_rows(manifest, split, ["clip_id", "captions", "translated"]):
+        originals = row["captions"].get(source_language, [])
+        order = hashes([f"{row['clip_id']}/{j}" for j in range(len(originals))], 0, "back-translation")
+        for code in languages:
+            texts = row["captions"].get(code, [])
+            if len(texts) == len(originals):
+                made = code in row["translated"]
+                chosen[code] += [(int(order[j]), originals[j], texts[j], made) for j in range(len(texts))]
+            if len(chosen[code]) > 4 * samples:
+                chosen[code] = sorted(chosen[code])[:samples]
+    return {code: sorted(rows)[:samples] for code, rows in chosen.items()}
+
+
+def chrf(found: str, wanted: str) -> float:
+    """Character n-gram F-score of a text against a reference, in [0, 1]; white space does not count.
+
+    M. Popović, "chrF: character n-gram F-score for automatic MT evaluation", WMT 2015: n = 1 ... 6, recall weighs 4 times.
+    """
+    from sacrebleu.metrics import CHRF
+
+    return float(CHRF().sentence_score(found, [wanted]).score) / 100
+
+
+class EmbeddingSimilarity:
+    """Cosine of mean-pooled sentence embeddings by a transformers encoder (folder or hub id)."""
+
+    def __init__(self, model: str, batch_size: int = 32) -> None:
+        from transformers import AutoModel
+
+        self.tokeniser = load_tokeniser(model)
+        try:
+            self.model = AutoModel.from_pretrained(model).eval()
+        except (OSError, ValueError) as error:
+            raise refuse("embedder", model, f"a text encoder by folder or hub id ({_first_line(error)})") from None
+        self.batch_size = batch_size
+
+    def __call__(self, found: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
+        return np.asarray((self._embed(found) * self._embed(wanted)).sum(axis=1))
+
+    def _embed(self, texts: Sequence[str]) -> np.ndarray:
+        import torch
+
+        parts = []
+        for start in range(0, len(texts), self.batch_size):
+            batch = self.tokeniser(
+                list(texts[start : start + self.batch_size]), return_tensors="pt", padding=True, truncation=True
+            )
+            with torch.inference_mode():
+                states = self.model(**batch).last_hidden_state
+            mask = batch["attention_mask"].unsqueeze(-1)
+            pooled = (states * mask).sum(dim=1) / mask.sum(dim=1)
+            parts.append(torch.nn.functional.normalize(pooled, dim=1).numpy())
+        return np.concatenate(parts)
+
+
+def back_translation_table(results: Sequence[BackTranslation], names: Mapping[str, str] | None = None) -> list[str]:
+    """Lines of a table: language, captions, mean and lowest tenth of the similarity, then the worst examples."""
+    rows = []
+    for result in results:
+        numbers = (result.mean, np.quantile(result.similarity, 0.1), result.similarity.min())
+        rows.append(
+            [
+                (names or {}).get(result.language, result.language),
+                "machine" if result.is_machine_made else "human",
+                f"{len(result.similarity):,}",
+                *(f"{number:.3f}" for number in numbers),
+            ]
+        )
+    lines = text_table(["language", "made by", "captions", "mean", "10%", "lowest"], rows)
+    for result in results:
+        lines += ["", f"{result.language}, the farthest:"]
+        for value, original, caption, back in result.worst:
+            lines += [f"  {value:.3f}  {original}", f"         {caption}", f"         {back}"]
+    return lines

@@ -1,0 +1,49 @@
+"""A clip that is a vector instead of audio: kept as the bytes of a NumPy file in the place of an encoded clip."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ray_atr.settings import refuse
+
+Buffer = bytes | bytearray | memoryview
+
+MAGIC = b"\x93NUMPY"
+"""What a NumPy file begins with."""
+
+
+def is_vector(data: Buffer) -> bool:
+    """Whether a clip's bytes are a vector's."""
+    return bytes(memoryview(data)[: len(MAGIC)]) == MAGIC
+
+
+def to_bytes(vector: NDArray[Any]) -> bytes:
+    """A vector [W] as a clip's bytes, float32."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.ascontiguousarray(vector, np.float32))
+    return buffer.getvalue()
+
+
+def from_bytes(data: Buffer, width: int, name: str) -> NDArray[np.float32]:
+    """The vector [W] of a clip. ValueError names the clip if it is none of that width."""
+    if not is_vector(data):
+        raise refuse(
+            name, "a clip of audio", "a vector: model.audio=vectors takes data sets that `prepare vectors` made"
+        )
+    return checked(np.load(io.BytesIO(bytes(data)), allow_pickle=False), width, name)
+
+
+def checked(vector: NDArray[Any], width: int, name: str) -> NDArray[np.float32]:
+    """The vector as float32. ValueError if it is not finite numbers of that width."""
+    array = np.asarray(vector)
+    if array.shape != (width,) or not np.issubdtype(array.dtype, np.floating):
+        raise refuse(
+            name, f"{array.dtype} of shape {list(array.shape)}", f"a vector of {width} numbers (model.audio.width)"
+        )
+    if not np.isfinite(array).all():
+        raise refuse(name, "a vector with NaN or infinity", "finite numbers")
+    return array.astype(np.float32)

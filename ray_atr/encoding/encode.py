@@ -1,0 +1,71 @@
+"""Clips and captions to vectors, outside of training: no gradient, a bounded number in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ray_atr.data.features import FeatureSet
+
+
+class ClipBatch(NamedTuple):
+    """Windows of clips: features [m, T, F] float32, the frames [m] of them that count, and whose they are.
+
+    `clips` [m] numbers the clips of a pass from 0 in their order; the windows of a clip follow each other.
+    """
+
+    features: Tensor
+    frames: Tensor
+    clips: Tensor
+
+
+@torch.no_grad()
+def encode_clips(
+    embed: Callable[[Tensor, Tensor], Tensor],
+    batches: Iterable[ClipBatch],
+    *,
+    width: int,
+    device: torch.device,
+    pool: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> Tensor:
+    """embed(features, frames) -> [m, width] of all batches' clips, [N, width], where `embed` leaves them.
+
+    `pool(embedded [M, width], clips [M])` makes one of a clip's windows; without it there is a row for each window.
+    """
+    parts, clips = [], []
+    for batch in batches:
+        parts.append(embed(batch.features.to(device), batch.frames.to(device)))
+        clips.append(batch.clips)
+    if not parts:
+        return torch.zeros(0, width, device=device)
+    embedded = torch.cat(parts)
+    return embedded if pool is None else pool(embedded, torch.cat(clips).to(embedded.device))
+
+
+def clip_batches(features: FeatureSet, parts: Iterable[NDArray[np.int64]]) -> Iterator[ClipBatch]:
+    """Batches of the cached windows of clips; each part is the row numbers [b] of some, and at most b windows a batch."""
+    first = 0
+    for rows in parts:
+        counts = features.num_windows[rows]
+        clips = np.repeat(np.arange(len(rows)), counts)
+        windows = np.concatenate([np.arange(count) for count in counts]) if len(rows) else clips
+        for some in rows_in_parts(0, len(clips), max(1, len(rows))):
+            array, frames = features.features(rows[clips[some]], windows[some])
+            yield as_clip_batch(array, frames, first + clips[some])
+        first += len(rows)
+
+
+def as_clip_batch(array: NDArray[np.generic], frames: NDArray[np.generic], clips: NDArray[np.int64]) -> ClipBatch:
+    """Features as they are stored, in the types that towers take."""
+    features = torch.from_numpy(array.astype(np.float32))
+    return ClipBatch(features, torch.from_numpy(frames.astype(np.int64)), torch.from_numpy(clips.astype(np.int64)))
+
+
+def rows_in_parts(first: int, end: int, size: int) -> list[NDArray[np.int64]]:
+    """The row numbers from `first` to before `end`, at most `size` at a time."""
+    return [np.arange(start, min(start + size, end)) for start in range(first, end, size)]

@@ -1,0 +1,326 @@
+"""Frozen towers encode a data set once: their pooled vectors are cached, and read instead of audio and tokens from then on.
+
+A cache's folder is named by what its vectors depend on: data, front end, the tower's settings and the fingerprint of its
+weights. A note next to the caches leads from the checkpoint's files to that folder, so that a later use builds no tower to
+find it. Vectors are float32, computed without autocast. Interrupted work is taken up part by part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+
+from ray_atr.data.audio import FrontEnd
+from ray_atr.data.caption_vectors import KEYS_FILE, PART, Caption, in_key_order, part_file
+from ray_atr.data.feature_cache import ensure_features, has_long_clips, is_whole, write_rows
+from ray_atr.data.features import MANIFEST_FILE, open_features
+from ray_atr.data.shards import Manifest, read_captions, read_manifest
+from ray_atr.encoding.encode import clip_batches, encode_clips, rows_in_parts
+from ray_atr.experiment import Experiment
+from ray_atr.jobs import Resources, run_jobs
+from ray_atr.models.encoded import encode_captions
+from ray_atr.models.loading import identity_of_checkpoint
+from ray_atr.models.retriever import build_retriever
+from ray_atr.models.saved import write_weights
+from ray_atr.models.text.tokenizer import read_tokenizer
+from ray_atr.models.tower import AudioSettings, TextSettings, tower_fingerprint
+from ray_atr.override import flatten, override
+from ray_atr.runtime import WORKER_CPU_SHARE
+from ray_atr.storage import read_json, write_bytes, write_json
+from ray_atr.storage.digests import seal_folder
+
+Say = Callable[[str], None]
+
+CLIPS = 32
+"""Clips that are encoded together."""
+
+TOWER_FILE = "tower.safetensors"
+"""The tower's weights, stored with its vectors: what the retrievers that are trained on them are saved with."""
+
+PROBE = 256
+"""Captions whose tokens tell one tokeniser from another."""
+
+
+@dataclass(frozen=True)
+class FrozenTower:
+    """One tower of an experiment that trains nothing, where its vectors are kept, and how it is to encode."""
+
+    kind: str
+    """audio or text"""
+    flat: dict[str, Any]
+    tokenizer: Path | None
+    home: Path
+    use_ray: bool
+    say: Say
+
+    @property
+    def experiment(self) -> Experiment:
+        return override(Experiment(), self.flat)
+
+    @property
+    def settings(self) -> AudioSettings | TextSettings:
+        """The tower's settings."""
+        return self.experiment.model.audio if self.kind == "audio" else self.experiment.model.text
+
+    @property
+    def root(self) -> Path:
+        """The folder of all caches of vectors."""
+        return self.home / "data" / "vectors"
+
+    @property
+    def checkpoint(self) -> str | None:
+        """Where all of the tower's weights come from; None if some are drawn from the seed."""
+        checkpoint = getattr(self.settings, "checkpoint", None)
+        return None if getattr(self.settings, "allow_mismatch", ()) else checkpoint
+
+    def build(self) -> Any:
+        """The tower as training builds it, in evaluation mode, on the device that one of its workers has."""
+        experiment = self.experiment
+        if self.checkpoint is not None:
+            tower: Any = self.settings.build()
+        else:
+            tokenizer = None if self.tokenizer is None else read_tokenizer(self.tokenizer)
+            # Its random weights are those that it has within the whole retriever.
+            retriever = build_retriever(experiment.model, tokenizer=tokenizer, seed=experiment.seed)
+            tower = retriever.audio_tower if self.kind == "audio" else retriever.text_tower
+        is_cuda = bool(experiment.scaling.gpus_per_worker) and torch.cuda.is_available()
+        return tower.eval().to("cuda" if is_cuda else "cpu")
+
+    def identity(self) -> Any:
+        """What tells the tower's weights from others without reading them; None if only reading them tells."""
+        if self.checkpoint is not None:
+            return identity_of_checkpoint(self.checkpoint)
+        model = {
+            path: value for path, value in self.flat.items() if path.startswith("model.") and ".adapt." not in path
+        }
+        files = [
+            identity_of_checkpoint(value)
+            for path, value in model.items()
+            if path.endswith(".checkpoint") and value is not None
+        ]
+        if None in files:
+            return None
+        return {
+            "seed": self.flat["seed"],
+            "model": model,
+            "files": files,
+            "tokenizer": self.tokenizer and self.tokenizer.name,
+        }
+
+
+def why_encoded_anew(experiment: Experiment) -> dict[str, str]:
+    """The frozen towers (audio, text) whose pooled vectors cannot serve, and why; dropout is no reason, they have none."""
+    model = experiment.model
+    frozen = [kind for kind, tower in (("audio", model.audio), ("text", model.text)) if tower.adapt.is_frozen]
+    if model.interaction == "late":
+        return dict.fromkeys(frozen, "model.interaction=late compares its tokens")
+    if model.augment.is_active and "audio" in frozen:
+        return {"audio": "model.augment changes its input in every epoch"}
+    return {}
+
+
+def encodes_once(experiment: Experiment, kind: str) -> bool:
+    """Whether a tower (audio or text) is frozen and its pooled vectors serve every epoch."""
+    tower = experiment.model.audio if kind == "audio" else experiment.model.text
+    return tower.adapt.is_frozen and kind not in why_encoded_anew(experiment)
+
+
+def ensure_log_mel(
+    data: str, front_end: FrontEnd, home: Path, *, in_windows: bool = False, use_ray: bool, say: Say
+) -> Path:
+    """The folder of a data set's log-mel frames, made now if it is absent."""
+    return ensure_features(
+        data,
+        front_end,
+        home / "data" / "features",
+        in_windows=in_windows,
+        use_ray=use_ray,
+        progress=lambda done, total: say(f"log-mel features {done:,} of {total:,} clips"),
+    )
+
+
+def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
+    """A feature folder of the data set that holds one vector a clip, encoded now if it is absent."""
+    manifest, model = read_manifest(data), tower.experiment.model
+    front_end, in_windows = model.audio.front_end, model.hears_windows
+
+    def encode(folder: Path, built: Any) -> dict[str, Any]:
+        features = ensure_log_mel(
+            data, front_end, tower.home, in_windows=in_windows, use_ray=tower.use_ray, say=tower.say
+        )
+        splits = read_json(features / MANIFEST_FILE)["splits"]
+        jobs = [
+            ClipJob(features, split, file["file"], first, file["num_rows"])
+            for split, files in splits.items()
+            for file, first in zip(files, np.cumsum([0, *(file["num_rows"] for file in files)]).tolist(), strict=False)
+        ]
+        _encode_parts(tower, built, jobs, folder, "clips")
+        for split in splits:
+            shutil.copyfile(features / f"{split}.captions.arrow", folder / f"{split}.captions.arrow")
+        return {"num_features": built.width, "dtype": "float32", "splits": splits}
+
+    about: dict[str, Any] = {"front_end": flatten(front_end)}
+    if in_windows and has_long_clips(manifest, front_end.clip_seconds):
+        about["windows"] = True
+    return _ensure(tower, manifest, about, tower_fingerprint, encode)
+
+
+def ensure_text_vectors(tower: FrozenTower, data: str) -> Path:
+    """A folder with the vectors of all captions of the data set, each distinct one encoded once, now if it is absent."""
+    manifest, languages = read_manifest(data), tower.experiment.data.languages
+
+    def fingerprint(built: Any) -> str:
+        probe = list(_captions(manifest, languages[:1]))[:PROBE]
+        tokens = built.tokenise([text for text, _ in probe], [language for _, language in probe])
+        return tower_fingerprint(built) + _digest(tokens)
+
+    def encode(folder: Path, built: Any) -> dict[str, Any]:
+        captions, keys = in_key_order(_captions(manifest, languages))
+        jobs = [
+            CaptionJob(part_file(number), captions[start : start + PART])
+            for number, start in enumerate(range(0, len(captions), PART))
+        ]
+        _encode_parts(tower, built, jobs, folder, "captions")
+        write_bytes(folder / KEYS_FILE, _as_npy(keys))
+        return {"width": built.width, "num_captions": len(captions)}
+
+    return _ensure(tower, manifest, {"languages": list(languages)}, fingerprint, encode)
+
+
+@dataclass(frozen=True)
+class ClipJob:
+    """The clips of one feature file."""
+
+    features: Path
+    split: str
+    file: str
+    first: int
+    size: int
+
+    def run(self, tower: Any, folder: Path) -> None:
+        """Writes the vectors of the clips' windows, each as one frame, to a file of the same name."""
+        features = open_features(self.features, self.split)
+        device = next(tower.parameters()).device
+
+        def batches() -> Iterator[tuple[list[str], list[np.ndarray]]]:
+            for rows in rows_in_parts(self.first, self.first + self.size, CLIPS):
+                pooled = encode_clips(
+                    lambda *clips: tower(*clips).pooled.float().cpu(),
+                    clip_batches(features, [rows]),
+                    width=tower.width,
+                    device=device,
+                )
+                ids = [features.clip_ids[row] for row in rows for _ in range(features.num_windows[row])]
+                yield ids, [vector[None] for vector in pooled.numpy()]
+
+        write_rows(folder / self.file, batches())
+
+
+@dataclass(frozen=True)
+class CaptionJob:
+    """Some captions, in the order of their keys."""
+
+    file: str
+    captions: list[Caption]
+
+    @property
+    def size(self) -> int:
+        return len(self.captions)
+
+    def run(self, tower: Any, folder: Path) -> None:
+        """Writes the captions' vectors."""
+        write_bytes(folder / self.file, _as_npy(encode_captions(tower, self.captions).numpy()))
+
+
+def _ensure(
+    tower: FrozenTower,
+    manifest: Manifest,
+    about: dict[str, Any],
+    fingerprint: Callable[[Any], str],
+    encode: Callable[[Path, Any], dict[str, Any]],
+) -> Path:
+    """The folder of the tower's vectors of a data set; `encode` fills it if it is not whole and describes it."""
+    # What training alone looks at, and where the weights come from, change no vector.
+    left_out = ("adapt.", "checkpoint", "allow_mismatch")
+    settings = {k: v for k, v in flatten(tower.settings).items() if not k.startswith(left_out)}
+    content = {"data": manifest.hash, "kind": tower.kind, "name": tower.settings.name, **settings, **about}
+    identity = tower.identity()
+    note = tower.root / "known" / _digest([content, identity])
+    if identity is not None and note.is_file():
+        known = tower.root / note.read_text()
+        if is_whole(known):
+            return known
+    built = tower.build()
+    content["fingerprint"] = fingerprint(built)
+    folder = tower.root / f"{manifest.name}-{tower.kind}-{_digest(content)}"
+    folder.mkdir(parents=True, exist_ok=True)
+    # One process encodes; others that ask at the same time wait for it.
+    with FileLock(str(folder) + ".lock"):
+        if not is_whole(folder):
+            write_weights(folder / TOWER_FILE, built.state_dict(), prefix=f"{tower.kind}_tower.")
+            described = {**content, **encode(folder, built)}
+            seal_folder(folder)
+            write_json(folder / MANIFEST_FILE, described)
+    if identity is not None:
+        note.parent.mkdir(exist_ok=True)
+        write_bytes(note, folder.name.encode())
+    return folder
+
+
+def _encode_parts(
+    tower: FrozenTower, built: Any, jobs: Sequence[ClipJob | CaptionJob], folder: Path, what: str
+) -> None:
+    waiting = [job for job in jobs if not (folder / job.file).is_file()]
+    total = sum(job.size for job in jobs)
+    done = total - sum(job.size for job in waiting)
+    scaling = tower.experiment.scaling
+    workers = Resources(
+        cpus=scaling.cpus_per_worker * WORKER_CPU_SHARE,
+        gpus=scaling.gpus_per_worker,
+        setting="scaling.cpus_per_worker, scaling.gpus_per_worker",
+    )
+    # Elsewhere the tower is built again: its weights may be larger than what should be sent.
+    make_built = dataclasses.replace(tower, say=print).build if tower.use_ray else lambda: built
+    for number, _ in run_jobs(waiting, partial(_Encoder, make_built, folder), ray=workers if tower.use_ray else None):
+        done += waiting[number].size
+        tower.say(f"frozen {tower.kind} tower: {done:,} of {total:,} {what} encoded")
+
+
+class _Encoder:
+    """Encodes parts with a tower that is made once."""
+
+    def __init__(self, make_tower: Callable[[], Any], folder: Path) -> None:
+        self.tower, self.folder = make_tower(), folder
+
+    def __call__(self, job: ClipJob | CaptionJob) -> None:
+        job.run(self.tower, self.folder)
+
+
+def _captions(manifest: Manifest, languages: Sequence[str]) -> Iterator[Caption]:
+    for split in manifest.splits:
+        for clip in read_captions(manifest, split):
+            for language in languages:
+                for text in clip.captions.get(language) or ():
+                    yield text, language
+
+
+def _as_npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

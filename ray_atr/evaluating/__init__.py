@@ -1,5 +1,0 @@
-"""Saved retrievers on a data set's split: find them, encode on all workers, score, write and track one evaluation."""
-
-from ray_atr.evaluating.run import EvaluationOptions, evaluate
-
-__all__ = ["EvaluationOptions", "evaluate"]

@@ -1,0 +1,149 @@
+"""A saved retriever, found by its own folder or by the trial or run that made it, and what it was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ray_atr.data.shards import Manifest, read_captions, read_manifest
+from ray_atr.experiment import Experiment
+from ray_atr.languages.codes import normalise
+from ray_atr.models.saved import SETTINGS_FILE
+from ray_atr.override import flatten, override
+from ray_atr.run_folder import BEST, RunFolder, TrialFolder, trial_place
+from ray_atr.settings import refuse
+from ray_atr.storage import Location, is_local, is_there, locate
+from ray_atr.sweep.inputs import sets_of
+
+NOT_DECIDING = ("seed", "scaling.", "tracking.", "evaluation.", "train.checkpoint_every_steps")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A retriever's folder, and the trial it is the best epoch of, if it is in one."""
+
+    folder: Location
+    trial: TrialFolder | None = None
+
+    @property
+    def name(self) -> str:
+        """What a person calls it: the run, with what the trial varies; or the folder's name."""
+        if self.trial is None:
+            return self.folder.name
+        content = self.trial.describe()
+        return f"{self.run_folder.name}: {content['name']}" if content["overrides"] else self.run_folder.name
+
+    @property
+    def run_folder(self) -> Location:
+        """The run folder of its trial: RUN/trials/TRIAL/best."""
+        return self.folder.parents[2]
+
+    @cached_property
+    def experiment(self) -> Experiment | None:
+        """The settings it was trained with; None for a folder that is in no run."""
+        if self.trial is None:
+            return None
+        return override(RunFolder.open(self.run_folder).experiment, self.trial.describe()["overrides"])
+
+    def trained_on(self, manifest: Manifest) -> str:
+        """The data set it was trained on, in words."""
+        if self.experiment is None:
+            return "not known: the folder is in no run"
+        data = self.experiment.data
+        where = f"{manifest.name}, the same data set" if self.is_trained_on(manifest) else data.source
+        noise = f", noise {data.noise.ratio:g}" if data.noise.ratio else ""
+        return f"{where}, split {data.train_split}{noise}"
+
+    @property
+    def data_name(self) -> str:
+        """What the data set it was trained on calls itself; nothing if that is not known."""
+        names = [] if self.trial is None else sets_of(RunFolder.open(self.run_folder).info)
+        return names[0] if len(names) == 1 else ""
+
+    @property
+    def objective(self) -> str:
+        """Scheme, pair loss and knowledge by their names; nothing if they are not known."""
+        if self.experiment is None:
+            return ""
+        chosen = flatten(self.experiment)
+        parts = [str(chosen[f"objective.{part}"]) for part in ("scheme", "pair", "knowledge")]
+        return " x ".join(part for part in parts if part != "none")
+
+    def trained_classes(
+        self, manifest: Manifest, classes: Sequence[str], sentences: Mapping[str, Sequence[str]]
+    ) -> set[str] | None:
+        """The classes whose labels or very prompts were trained on; None if the training data is not known or away.
+
+        `sentences` are the prompts by language, one a class.
+        """
+        if self.experiment is None:
+            return None
+        data = self.experiment.data
+        try:
+            training = manifest if self.is_trained_on(manifest) else read_manifest(data.source)
+            rows = list(read_captions(training, data.train_split))
+        except (ValueError, OSError):
+            return None
+        labels = {label for row in rows for label in row.labels or ()}
+        captions = {
+            normalise(text).casefold() for row in rows for texts in row.captions.values() for text in texts or ()
+        }
+        return {
+            name
+            for place, name in enumerate(classes)
+            if name in labels
+            or any(normalise(of_language[place]).casefold() in captions for of_language in sentences.values())
+        }
+
+    def is_trained_on(self, manifest: Manifest) -> bool:
+        """Whether the data set is the one it was trained on."""
+        if self.experiment is None:
+            return False
+        source = self.experiment.data.source
+        if source == "soundscapes":
+            return manifest.name == "soundscapes"
+        try:
+            return read_manifest(source).hash == manifest.hash
+        except ValueError:
+            # The training data may have been moved away since.
+            return False
+
+
+def find_checkpoint(path: str | Location) -> Checkpoint:
+    """The checkpoint of a retriever's folder, a trial's folder, or the folder of a run with one trial; each may be a URL.
+
+    Raises ValueError if there is none, naming the trials of a run that has several.
+    """
+    folder = locate(path)
+    if is_local(folder) and not folder.is_dir():
+        raise refuse("checkpoint", str(path), "an existing folder: a saved retriever, or a trial of a run")
+    if is_there(folder / SETTINGS_FILE):
+        return Checkpoint(folder, _trial_at(folder.parent) if folder.name == BEST else None)
+    folder = trial_place(folder, "checkpoint")
+    trial = _trial_at(folder)
+    if trial is None:
+        raise refuse("checkpoint", str(path), f"a folder with a {SETTINGS_FILE}, or the folder of a trial or run")
+    if not is_there(folder / BEST / SETTINGS_FILE):
+        raise refuse("checkpoint", str(path), f"a trial with a saved retriever; {BEST}/ is not there yet")
+    return Checkpoint(folder / BEST, trial)
+
+
+def _trial_at(folder: Location) -> TrialFolder | None:
+    is_trial = is_there(folder / "trial.json") and is_there(folder.parent.parent / "sweep.json")
+    return TrialFolder(folder) if is_trial else None
+
+
+def check_seeds(checkpoints: Sequence[Checkpoint], path: str) -> None:
+    """ValueError if several checkpoints differ in more than their seed: their mean would mean nothing."""
+    if len({checkpoint.folder for checkpoint in checkpoints}) < len(checkpoints):
+        raise refuse(path, "a folder twice", "each checkpoint once")
+    settings = [_deciding(checkpoint.experiment) for checkpoint in checkpoints if checkpoint.experiment is not None]
+    for other in settings[1:]:
+        different = sorted(key for key in {*settings[0], *other} if settings[0].get(key) != other.get(key))
+        if different:
+            raise refuse(path, f"checkpoints that differ in {', '.join(different[:3])}", "seeds of one experiment")
+
+
+def _deciding(experiment: Experiment) -> dict[str, object]:
+    return {key: value for key, value in flatten(experiment).items() if not key.startswith(NOT_DECIDING)}

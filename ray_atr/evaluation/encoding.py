@@ -1,0 +1,165 @@
+"""A split's clips and captions to embeddings: Ray Data actors, each with a copy of the retriever, or this process.
+
+A job is one shard of clips or some hundred captions. An actor holds one batch of features at a time; what comes back and is
+kept are the embeddings. Features come from the cache where a run has left one, else from the audio itself, rounded alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ray_atr.data.audio import FrontEnd, clip_windows
+from ray_atr.data.bounds import IMPORTED
+from ray_atr.data.feature_cache import find_features
+from ray_atr.data.features import open_features
+from ray_atr.data.shards import Shard, read_manifest, read_shard
+from ray_atr.encoding.encode import ClipBatch, as_clip_batch, clip_batches, encode_clips, rows_in_parts
+from ray_atr.evaluation.options import Encoding
+from ray_atr.jobs import Resources, run_jobs
+from ray_atr.models.retriever import Retriever
+
+TEXTS_IN_A_JOB = 512
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """The clips of one shard, or some sentences (language, text); `start` is the first one's row in the result."""
+
+    kind: str
+    """clips or texts"""
+    start: int
+    shard: int = -1
+    sentences: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Source:
+    """What an encoder reads, by name, so that it can be sent to any worker."""
+
+    retriever: str
+    data: str
+    split: str
+    features: str
+    """Root of the feature caches."""
+    batch_size: int
+    device: str = "cpu"
+    threads: int = 0
+    """Threads that torch computes with; 0: as it is."""
+
+
+def encode(
+    source: Source, sentences: Sequence[tuple[str, str]], encoding: Encoding, progress: Progress | None = None
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Unit-norm embeddings of every clip of the split [N, D], and of each (language, text) [M, D].
+
+    `progress` is called with the clips and captions done and their number in all.
+    """
+    manifest = read_manifest(source.data)
+    shards = manifest.shards_of(source.split)
+    num_clips = sum(shard.num_rows for shard in shards)
+    jobs = [*_clip_jobs(shards), *_text_jobs(sentences)]
+    embedded: dict[str, NDArray[np.float32]] = {}
+    done = 0
+    actors = Resources(
+        encoding.cpus_per_encoder, encoding.gpus_per_encoder, encoding.encoders, source.threads, setting="encoders"
+    )
+    for number, rows in run_jobs(jobs, partial(Encoder, source), ray=None if encoding.ray == "never" else actors):
+        kind, start = jobs[number].kind, jobs[number].start
+        if kind not in embedded:
+            size = num_clips if kind == "clips" else len(sentences)
+            embedded[kind] = np.full((size, rows.shape[1]), np.nan, np.float32)
+        embedded[kind][start : start + len(rows)] = rows
+        done += len(rows)
+        if progress is not None:
+            progress(done, num_clips + len(sentences))
+    assert done == num_clips + len(sentences), "a job is missing"
+    return embedded["clips"], embedded["texts"]
+
+
+def _clip_jobs(shards: Sequence[Shard]) -> Iterator[Job]:
+    start = 0
+    for number, shard in enumerate(shards):
+        yield Job("clips", start, shard=number)
+        start += shard.num_rows
+
+
+def _text_jobs(sentences: Sequence[tuple[str, str]]) -> Iterator[Job]:
+    for start in range(0, len(sentences), TEXTS_IN_A_JOB):
+        yield Job("texts", start, sentences=tuple(sentences[start : start + TEXTS_IN_A_JOB]))
+
+
+class Encoder:
+    """A retriever in memory that does one job after the other."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.retriever = Retriever.from_pretrained(source.retriever).to(source.device)
+        self.clips = ClipFeatures(
+            source, self.retriever.audio_tower.front_end, is_whole=self.retriever.settings.hears_windows
+        )
+
+    def __call__(self, job: Job) -> NDArray[np.float32]:
+        """The job's embeddings [n, D]."""
+        if job.kind == "clips":
+            return encode_clips(
+                lambda *clips: self.retriever.embed_audio(*clips).cpu(),
+                self.clips.batches(job.shard),
+                width=self.retriever.settings.embedding_width,
+                device=self.retriever.device,
+                pool=self.retriever.pool_windows,
+            ).numpy()
+        languages, texts = zip(*job.sentences, strict=True)
+        return self.retriever.embed_sentences(list(texts), languages, batch_size=self.source.batch_size).numpy()
+
+
+class ClipFeatures:
+    """Batches of a shard's log-mel features: `[b, T, F]` float32 and their frames `[b]`, one batch in memory."""
+
+    def __init__(self, source: Source, front_end: FrontEnd, *, is_whole: bool) -> None:
+        self.manifest = read_manifest(source.data)
+        self.shards = self.manifest.shards_of(source.split)
+        self.starts = np.cumsum([0, *(shard.num_rows for shard in self.shards)])
+        self.front_end, self.batch_size, self.is_whole = front_end, source.batch_size, is_whole
+        cache = find_features(self.manifest, front_end, Path(source.features), in_windows=is_whole)
+        self.cached = None if cache is None else open_features(cache, source.split)
+
+    def batches(self, shard: int) -> Iterator[ClipBatch]:
+        """The batches of one shard."""
+        if self.cached is None:
+            return self._computed(shard)
+        first, end = int(self.starts[shard]), int(self.starts[shard + 1])
+        return clip_batches(self.cached, rows_in_parts(first, end, self.batch_size))
+
+    def _computed(self, shard: int) -> Iterator[ClipBatch]:
+        clips: list[int] = []
+        windows: list[NDArray[np.float32]] = []
+        rows = read_shard(self.manifest, self.shards[shard], ["clip_id", "audio"], self.batch_size)
+        audio = ((i, a) for batch in rows for i, a in zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True))
+        for clip, (clip_id, encoded) in enumerate(audio):
+            for window in clip_windows(
+                encoded.as_buffer(), self.front_end, clip_id, is_whole=self.is_whole, bounds=IMPORTED
+            ):
+                clips.append(clip)
+                windows.append(window)
+                if len(windows) == self.batch_size:
+                    yield _padded(windows, clips, self.front_end.dtype)
+                    clips, windows = [], []
+        if windows:
+            yield _padded(windows, clips, self.front_end.dtype)
+
+
+def _padded(windows: Sequence[NDArray[np.float32]], clips: Sequence[int], dtype: type[np.floating[Any]]) -> ClipBatch:
+    frames = np.array([len(window) for window in windows])
+    # Rounded as the cache rounds, so that it makes no difference whether there is one.
+    padded = np.zeros((len(windows), int(frames.max()), windows[0].shape[1]), dtype)
+    for row, window in zip(padded, windows, strict=True):
+        row[: len(window)] = window
+    return as_clip_batch(padded, frames, np.array(clips))

@@ -1,0 +1,124 @@
+"""What is asked of a split: its captions in the languages wanted, its classes, and its audio to listen to."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import soundfile
+
+from ray_atr.data.decoding import first_seconds, resample
+from ray_atr.data.shards import Manifest, read_captions, read_shard
+from ray_atr.languages.codes import language_codes
+from ray_atr.metrics.alignment import AlignedCaptions, align_captions
+from ray_atr.report.audio_players import SIGNATURES
+from ray_atr.settings import nearest, refuse
+from ray_atr.soundscapes.classes import class_sentences
+
+PLAYED_BYTES = 128 * 2**10
+PLAYED_SECONDS = 30
+PLAYED_RATE = 16_000
+
+
+@dataclass(frozen=True)
+class Questions:
+    """One split of a data set as an evaluation asks about it."""
+
+    manifest: Manifest
+    split: str
+    clip_ids: list[str]
+    labels: list[list[str]]
+    captions: AlignedCaptions
+    classes: list[str]
+    class_sentences: dict[str, list[str]]
+    """Language -> a sentence for each class; empty if the clips have no labels."""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def languages(self) -> list[str]:
+        return list(self.captions.sentences)
+
+    def captions_of(self, clips: Sequence[str]) -> list[int]:
+        """The first caption of each clip that every language has. ValueError for a clip that is not there or has none."""
+        known = {clip_id: number for number, clip_id in enumerate(self.clip_ids)}
+        everywhere = np.logical_and.reduce(list(self.captions.present.values()))
+        pairs = self.captions.relevance
+        rows = []
+        for clip in clips:
+            if clip not in known:
+                raise refuse("clips", clip, f"ids of clips of split {self.split}", nearest(clip, self.clip_ids))
+            own = [row for row in pairs.text[pairs.clip == known[clip]].tolist() if everywhere[row]]
+            if not own:
+                raise refuse("clips", clip, "clips with a caption in every language")
+            rows.append(min(own))
+        return rows
+
+    def listen(self, clip: int) -> bytes:
+        """The encoded audio of a clip, small enough to be embedded in a page, in a form that browsers play."""
+        for shard in self.manifest.shards_of(self.split):
+            if clip < shard.num_rows:
+                break
+            clip -= shard.num_rows
+        for batch in read_shard(self.manifest, shard, ["audio"]):
+            if clip < batch.num_rows:
+                return playable(batch.column("audio")[clip].as_py())
+            clip -= batch.num_rows
+        raise ValueError(f"{shard.file}: fewer clips than the manifest says")
+
+
+def pose_questions(
+    manifest: Manifest, split: str, languages: Sequence[str] = (), *, relevance: str = "auto", max_captions: int = 0
+) -> Questions:
+    """Read a split's captions and labels. ValueError for a split or language that the data set does not have.
+
+    `languages` empty: all that the split has. Clips without captions are candidates only.
+    """
+    if split not in manifest.splits:
+        raise refuse(
+            "split", split, f"splits of {manifest.name}: {', '.join(manifest.splits)}", nearest(split, manifest.splits)
+        )
+    rows = list(read_captions(manifest, split))
+    if not rows:
+        raise refuse("split", split, f"a split with clips; {manifest.folder} has none in it")
+    has = [code for code in manifest.languages if any(row.captions.get(code) for row in rows)]
+    wanted = _languages(has, languages, f"{manifest.name}, split {split}")
+    labels = [list(row.labels or ()) for row in rows]
+    captions = align_captions(
+        {language: [row.captions.get(language) or [] for row in rows] for language in wanted},
+        max_captions,
+        labels=labels,
+        relevance=relevance,
+    )
+    classes = sorted({label for own in labels for label in own})
+    notes = []
+    sentences = class_sentences(classes, wanted) if len(classes) > 1 else {}
+    if len(classes) > 1 and len(sentences) < len(wanted):
+        without = ", ".join(language for language in wanted if language not in sentences)
+        notes.append(f"Zero-shot classification: the classes have no names in {without}.")
+    ids = [row.clip_id for row in rows]
+    return Questions(manifest, split, ids, labels, captions, classes if sentences else [], sentences, notes)
+
+
+def _languages(has: Sequence[str], wanted: Sequence[str], where: str) -> list[str]:
+    """The languages to ask in: those wanted, or all that there are. ValueError for one that is not there."""
+    wanted = language_codes(wanted) if wanted else has
+    missing = [language for language in wanted if language not in has]
+    if missing or not wanted:
+        raise refuse("languages", ", ".join(missing), f"languages of {where}: {', '.join(has) or 'none'}")
+    return list(wanted)
+
+
+def playable(audio: bytes) -> bytes:
+    """The file itself if it is small and browsers play it, else its first 30 s as OGG at 16 kHz."""
+    if len(audio) <= PLAYED_BYTES and audio.startswith(tuple(SIGNATURES)):
+        return audio
+    waveform, sample_rate = first_seconds(audio, PLAYED_SECONDS)
+    waveform = resample(waveform, sample_rate, PLAYED_RATE)
+    buffer = io.BytesIO()
+    with soundfile.SoundFile(buffer, "w", PLAYED_RATE, 1, format="OGG", subtype="VORBIS") as file:
+        # In pieces: libsndfile's Vorbis encoder keeps what it is given at once on its stack.
+        for piece in np.array_split(waveform, max(1, len(waveform) // 2**15)):
+            file.write(piece)
+    return buffer.getvalue()

@@ -1,0 +1,281 @@
+"""One evaluation from checkpoints to a folder of results: encode, score, compare, write aside, rename, track."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ray_atr.data.shards import Manifest, read_manifest, require_writable
+from ray_atr.evaluation.cases import case_tables
+from ray_atr.evaluation.checkpoints import Checkpoint, check_seeds, find_checkpoint
+from ray_atr.evaluation.drift import drift_pictures
+from ray_atr.evaluation.encoding import Source, encode
+from ray_atr.evaluation.eval_split import Questions, pose_questions
+from ray_atr.evaluation.options import Encoding, EvaluationOptions
+from ray_atr.evaluation.track import track_evaluation
+from ray_atr.metrics.arrays_file import from_arrays, to_arrays
+from ray_atr.metrics.samples import Samples
+from ray_atr.models.retriever import Retriever
+from ray_atr.report.evaluation_content import Embedded, Scored, ZeroShot, compose_page, score_model
+from ray_atr.report.evaluation_page import Page, write_page
+from ray_atr.report.printed_beside import printed_beside
+from ray_atr.runtime import code_version, home
+from ray_atr.settings import refuse
+from ray_atr.soundscapes import SoundscapesSettings, ensure_soundscapes
+from ray_atr.storage import Location, folders_in, is_there, locate, read_json, whole_folder
+
+SCORES_FILE = "scores-{}.npz"
+FACTS_FILE = "evaluation.json"
+HASH_FACT, HASH_DIGITS = "data hash", 16
+Say = Callable[[str], None]
+Progress = Callable[[str, int, int], None]
+"""what is encoded, done, in all."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Where the results are stored, the page they were written from, and the MLflow run (None: switched off, or away)."""
+
+    folder: Location
+    page: Page
+    mlflow_run: str | None
+
+
+def evaluate(
+    checkpoints: Sequence[str | Location],
+    options: EvaluationOptions,
+    *,
+    baseline: Sequence[str | Location] = (),
+    encoding: Encoding | None = None,
+    out: str | Location | None = None,
+    progress: Progress | None = None,
+    say: Say = print,
+) -> Evaluated:
+    """Evaluate a checkpoint, or the mean of several that differ in their seed, and compare it with a baseline.
+
+    `baseline` are checkpoints too, or one folder of an earlier evaluation of the same split. `out` is a new folder
+    (default: `runs/evaluate-<time>`). All of them may be URLs. Raises ValueError for bad input before anything is encoded or
+    written.
+    """
+    encoding = encoding or Encoding()
+    found = [find_checkpoint(path) for path in checkpoints]
+    check_seeds(found, "checkpoint")
+    earlier = _is_evaluation(baseline)
+    others = [] if earlier else [find_checkpoint(path) for path in baseline]
+    check_seeds(others, "baseline")
+    folder = _new_folder(out)
+    manifest = read_manifest(_data_folder(options.data, found[0], say))
+    questions = pose_questions(
+        manifest, options.split, options.languages, relevance=options.relevance, max_captions=options.max_captions
+    )
+    named = questions.captions_of(options.clips)
+    stored = _stored_scores(locate(baseline[0]), manifest, options) if earlier else []
+
+    def model(checkpoint: Checkpoint) -> tuple[Embedded, Scored]:
+        embedded = _embed(checkpoint, questions, options, encoding, progress)
+        return embedded, score_model(embedded, questions.captions, device=_device())
+
+    embedded, first = model(found[0])
+    runs = [first, *(model(checkpoint)[1] for checkpoint in found[1:])]
+    compared_with: list[Samples] = stored or [model(checkpoint)[1].samples for checkpoint in others]
+    say("intervals and pictures")
+    page = compose_page(
+        _title(found, questions),
+        _facts(found, [str(path) for path in baseline], questions, options),
+        embedded,
+        questions.captions,
+        runs,
+        baseline=compared_with,
+        compared=(_names([locate(path).name for path in baseline], others), _names([], found)),
+        clip_ids=questions.clip_ids,
+        listen=questions.listen,
+        draws=options.draws,
+        level=options.level,
+        seed=options.seed,
+        named=named,
+        notes=questions.notes,
+        warnings=_warnings(found, questions),
+    )
+    beside = printed_beside(page.metrics, questions.manifest.name, options.split, found[0].data_name)
+    cases = case_tables(found[0], embedded, questions, options.seed, named, lambda: _data_folder("", found[0], say))
+    drift = drift_pictures(found[0], _source(found[0], questions, encoding))
+    page = dataclasses.replace(page, printed=[*beside, *cases], pictures={**page.pictures, **drift})
+    with whole_folder(folder, last=FACTS_FILE) as aside:
+        write_page(page, aside)
+        for number, run in enumerate(runs):
+            np.savez(aside / SCORES_FILE.format(number), **to_arrays(run.samples))  # type: ignore[arg-type]
+    run_id = track_evaluation(folder, page, found[0].experiment, say) if options.mlflow else None
+    return Evaluated(folder, page, run_id)
+
+
+def _data_folder(data: str, checkpoint: Checkpoint, say: Say) -> str:
+    trained = checkpoint.experiment.data if checkpoint.experiment is not None else None
+    if not data and trained is None:
+        raise refuse("data", data, f"a data set's folder: {checkpoint.folder} is in no run that would name one")
+    source = data or trained.source  # type: ignore[union-attr]
+    if source != "soundscapes":
+        return source
+    settings = trained.soundscapes if trained is not None and trained.source == "soundscapes" else SoundscapesSettings()
+    return str(ensure_soundscapes(settings, home() / "data", say=say))
+
+
+def _new_folder(out: str | Location | None) -> Location:
+    folder = locate(out) if out else home() / "runs" / f"evaluate-{time.strftime('%Y%m%d-%H%M%S')}"
+    if folders_in(folder):
+        raise refuse("out", str(folder), "a new or empty folder")
+    if isinstance(folder, Path):
+        require_writable(folder)
+    return folder
+
+
+def _source(checkpoint: Checkpoint, questions: Questions, encoding: Encoding) -> Source:
+    """What an encoder of this evaluation reads."""
+    on_gpu = encoding.gpus_per_encoder > 0 or (encoding.ray == "never" and torch.cuda.is_available())
+    return Source(
+        retriever=str(checkpoint.folder),
+        data=questions.manifest.folder,
+        split=questions.split,
+        features=str(home() / "data" / "features"),
+        batch_size=encoding.batch_size,
+        device="cuda" if on_gpu else "cpu",
+        threads=0 if encoding.ray == "never" else max(1, int(encoding.cpus_per_encoder)),
+    )
+
+
+def _embed(
+    checkpoint: Checkpoint,
+    questions: Questions,
+    options: EvaluationOptions,
+    encoding: Encoding,
+    progress: Progress | None,
+) -> Embedded:
+    captions = questions.captions
+    asked = [
+        (language, captions.sentences[language][m])
+        for language in questions.languages
+        for m in np.flatnonzero(captions.present[language])
+    ]
+    asked += [(language, text) for language, texts in questions.class_sentences.items() for text in texts]
+    source = _source(checkpoint, questions, encoding)
+
+    def told(done: int, total: int) -> None:
+        if progress is not None:
+            progress(checkpoint.name, done, total)
+
+    audio, texts = encode(source, asked, encoding, told)
+    text: dict[str, np.ndarray] = {}
+    start = 0
+    for language in questions.languages:
+        rows = np.flatnonzero(captions.present[language])
+        own = texts[start : start + len(rows)]
+        # No copy where the language has every caption: these are the largest arrays there are.
+        text[language] = own if len(rows) == len(captions) else _scattered(own, rows, len(captions))
+        start += len(rows)
+    classes = {
+        language: texts[start + len(questions.classes) * place :][: len(questions.classes)]
+        for place, language in enumerate(questions.class_sentences)
+    }
+    zero_shot = None
+    if classes:
+        known = checkpoint.trained_classes(questions.manifest, questions.classes, questions.class_sentences)
+        zero_shot = ZeroShot(classes, questions.classes, questions.labels, known)
+    retriever = Retriever.from_pretrained(str(checkpoint.folder))
+    trained = (checkpoint.experiment.trained_languages or None) if checkpoint.experiment is not None else None
+    return Embedded(audio, text, retriever.learned_metric, options.ranking_of(retriever), trained, zero_shot)
+
+
+def _scattered(values: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
+    """`values` [R, D] at the rows [R] of a matrix of zeros [size, D]."""
+    matrix = np.zeros((size, values.shape[1]), values.dtype)
+    matrix[rows] = values
+    return matrix
+
+
+def _device() -> str | None:
+    """Where ranks are counted."""
+    return "cuda" if torch.cuda.is_available() else None
+
+
+def _is_evaluation(paths: Sequence[str | Location]) -> bool:
+    return len(paths) == 1 and all(is_there(locate(paths[0]) / name) for name in (FACTS_FILE, SCORES_FILE.format(0)))
+
+
+def _stored_scores(folder: Location, manifest: Manifest, options: EvaluationOptions) -> list[Samples]:
+    """The scores of an earlier evaluation. ValueError if it was of other data; other captions are found out later."""
+    facts = read_json(folder / FACTS_FILE)["facts"]
+    if (facts[HASH_FACT], facts["split"]) != (manifest.hash[:HASH_DIGITS], options.split):
+        raise refuse(
+            "baseline", str(folder), f"an evaluation of split {options.split} of {manifest.name}, as it is now"
+        )
+    scores: list[Samples] = []
+    while is_there(file := folder / SCORES_FILE.format(len(scores))):
+        # Opened by ourselves, since numpy knows no URLs.
+        with file.open("rb") as stream, np.load(stream) as arrays:
+            scores.append(from_arrays(arrays))
+    return scores
+
+
+def _title(checkpoints: Sequence[Checkpoint], questions: Questions) -> str:
+    trained = checkpoints[0].experiment
+    where = f"{questions.manifest.name}, {questions.split}"
+    if trained is None or checkpoints[0].is_trained_on(questions.manifest):
+        return f"{_names([], checkpoints)} on {where}"
+    return f"{_names([], checkpoints)}, trained on {Path(trained.data.source).name}, evaluated on {where}"
+
+
+def _names(folders: Sequence[str], checkpoints: Sequence[Checkpoint]) -> str:
+    names = [checkpoint.name for checkpoint in checkpoints] or list(folders)
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "") if names else ""
+
+
+def _facts(
+    checkpoints: Sequence[Checkpoint], baseline: Sequence[str], questions: Questions, options: EvaluationOptions
+) -> dict[str, Any]:
+    manifest, captions = questions.manifest, questions.captions
+    facts: dict[str, Any] = {"checkpoint": ", ".join(str(checkpoint.folder) for checkpoint in checkpoints)}
+    if baseline:
+        facts["baseline"] = ", ".join(baseline)
+    if checkpoints[0].objective:
+        facts["objective"] = checkpoints[0].objective
+    facts["trained on"] = checkpoints[0].trained_on(manifest)
+    facts["evaluated on"] = f"{manifest.name} at {manifest.folder}"
+    facts["split"] = questions.split
+    facts["clips"] = f"{len(questions.clip_ids):,}"
+    kind = (
+        "class captions, each relevant to its class" if captions.is_by_label else "captions, each relevant to its clip"
+    )
+    facts["queries"] = f"{len(captions):,} {kind}"
+    facts["languages"] = " ".join(questions.languages)
+    facts["intervals"] = f"{options.draws:,} draws of the clips, seed {options.seed}"
+    facts["made"] = f"{time.strftime('%Y-%m-%d %H:%M')} by {code_version()['git_commit'][:12]}"
+    facts[HASH_FACT] = manifest.hash[:HASH_DIGITS]
+    return facts
+
+
+def _warnings(checkpoints: Sequence[Checkpoint], questions: Questions) -> list[str]:
+    """What a reader must know of how the split was used before."""
+    notes = []
+    for checkpoint in checkpoints[:1]:
+        if checkpoint.experiment is None:
+            continue
+        data = checkpoint.experiment.data
+        if checkpoint.is_trained_on(questions.manifest):
+            if questions.split == data.train_split:
+                notes.append("These clips were trained on.")
+            if questions.split == data.validation_split:
+                notes.append("The best epoch was chosen on this split: its numbers flatter the checkpoint.")
+            trained = checkpoint.experiment.trained_languages
+            unheard = [language for language in questions.languages if trained and language not in trained]
+        else:
+            notes.append("Another data set than the training's: whether the two share recordings was not checked.")
+            unheard = []
+        if unheard:
+            notes.append(f"Never trained on: {', '.join(unheard)}.")
+    return notes

@@ -1,0 +1,120 @@
+"""Jobs done one after the other in this process, or by several processes through Ray Data: the same results either way."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ray_atr.runtime import await_room, is_inside_a_cluster, quiet_ray_data, start_ray
+from ray_atr.settings import refuse
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What each of several processes gets, and how many there are.
+
+    cpus, gpus  logical ones, may be shares.
+    processes   how many; 0: as many as fit into the cluster.
+    threads     torch's threads in each; 0: as Ray sets them.
+    setting     what an error calls `processes`.
+    labels      of the nodes that they may run on; none: any.
+    """
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+    processes: int = 0
+    threads: int = 0
+    setting: str = "processes"
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def run_jobs(
+    jobs: Sequence[Job], make_worker: Callable[[], Callable[[Job], Result]], *, ray: Resources | None = None
+) -> Iterator[tuple[int, Result]]:
+    """(the job's number, its result) of every job: in the jobs' order in this process, as they are done on Ray.
+
+    `make_worker` makes what does the jobs, once in each process, and only if there is a job. Jobs, results and
+    `make_worker` must be picklable to run on Ray. A job may take as long as it takes: hours of a large model on a CPU are
+    work, not a hang. Raises what a job raises, ValueError if the processes asked for do not fit into the cluster, and
+    TimeoutError if the resources of the first one do not come free.
+    """
+    if not jobs:
+        return
+    if ray is not None:
+        yield from _run_on_ray(jobs, make_worker, ray)
+        return
+    worker = make_worker()
+    for number, job in enumerate(jobs):
+        yield number, worker(job)
+
+
+def _run_on_ray(
+    jobs: Sequence[Job], make_worker: Callable[[], Callable[[Job], Result]], resources: Resources
+) -> Iterator[tuple[int, Result]]:
+    start_ray()
+    quiet_ray_data()
+    import ray
+
+    # As bytes: Arrow need not find a type for them, and a process is sent no jobs but its own.
+    rows = [{"number": number, "job": ray.cloudpickle.dumps(job)} for number, job in enumerate(jobs)]
+    grows = is_inside_a_cluster()
+    size = min(len(jobs), num_processes(resources, ray.cluster_resources(), grows=grows))
+    most = len(jobs) if grows and not resources.processes else size
+    waiting = ray.data.from_items(rows, override_num_blocks=len(jobs))
+    # Whatever limit this process has: a job may be silent for hours.
+    waiting.context.execution_no_progress_timeout_s = -1  # type: ignore[attr-defined]
+    await_room(resources.cpus, resources.gpus, what=resources.setting)
+    done = waiting.map(
+        _Process,  # type: ignore[arg-type]
+        fn_constructor_args=(make_worker, resources.threads),
+        # One job at a time in each: a second one that waits there could be done elsewhere.
+        compute=ray.data.ActorPoolStrategy(min_size=size, max_size=most, max_tasks_in_flight_per_actor=1),
+        num_cpus=resources.cpus,
+        num_gpus=resources.gpus or None,
+        label_selector=dict(resources.labels) or None,
+    )
+    for row in done.iter_rows():
+        yield int(row["number"]), pickle.loads(row["result"])
+
+
+class _Process:
+    """One of the processes. Its worker is made with its first job: making it may take long, and may fail."""
+
+    def __init__(self, make_worker: Callable[[], Callable[[Any], Any]], threads: int) -> None:
+        self.make_worker, self.threads = make_worker, threads
+        self.worker: Callable[[Any], Any] | None = None
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        if self.worker is None:
+            self._limit_threads()
+            self.worker = self.make_worker()
+        result = self.worker(pickle.loads(row["job"]))
+        return {"number": row["number"], "result": pickle.dumps(result)}
+
+    def _limit_threads(self) -> None:
+        if self.threads:
+            import torch
+
+            torch.set_num_threads(self.threads)
+
+
+def num_processes(resources: Resources, has: Mapping[str, float], *, grows: bool = False) -> int:
+    """The processes asked for, or as many as fit into `has`; ValueError if they do not fit, unless the cluster grows.
+
+    A process that fits nowhere would be waited for in vain.
+    """
+    fit = has.get("CPU", 0.0) / resources.cpus if resources.cpus else math.inf
+    if resources.gpus:
+        fit = min(fit, has.get("GPU", 0.0) / resources.gpus)
+    asked = max(1, resources.processes)
+    if not grows and fit < asked:
+        each = f"{resources.cpus:g} CPUs and {resources.gpus:g} GPUs each"
+        room = f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs"
+        raise refuse(resources.setting, f"{asked} of {each}", f"what fits into {room}")
+    return resources.processes or max(1, math.floor(min(fit, 1_000_000)))

@@ -1,0 +1,110 @@
+"""A queue of embeddings: NNCLR's support set, MoCo's keys. Every worker pushes the same gathered batch, so queues are equal."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ray_atr.objectives.knowledge.retrieved import Granularity, Neighbours, Queued, Retrieved
+
+
+class Identity(NamedTuple):
+    """Whose the clips of a batch are, as numbers int64 [n]: `clip` stands for the clip, `group` for its group of positives."""
+
+    clip: Tensor
+    group: Tensor
+
+    def is_like(self, other: Identity) -> Tensor:
+        """[n, m] bool: of the same clip, or in the same group."""
+        return (self.clip[:, None] == other.clip) | (self.group[:, None] == other.group)
+
+
+NOBODY = -1
+"""The number of no clip and no group: what a queue of an earlier version's checkpoint holds."""
+
+
+class Queue:
+    """First in, first out: the last `size` clips' audio [n, D], text [n, K, D], mask [n, K] (texts that are there) and whose."""
+
+    def __init__(self, size: int, width: int, languages: int, device: torch.device | str = "cpu") -> None:
+        self.whose = Identity(*(torch.full((size,), NOBODY, device=device) for _ in range(2)))
+        self.audio = torch.zeros(size, width, device=device)
+        self.text = torch.zeros(size, languages, width, device=device)
+        self.mask = torch.zeros(size, languages, dtype=torch.bool, device=device)
+        self.next, self.filled = 0, 0
+
+    def __len__(self) -> int:
+        return self.filled
+
+    @torch.no_grad()
+    def push(self, whose: Identity, audio: Tensor, text: Tensor, mask: Tensor | None = None) -> None:
+        """Add a batch, the oldest leaving. A batch that crosses the buffer's end continues at its start."""
+        size = len(self.audio)
+        kept = slice(max(0, len(audio) - size), None)
+        rows = (self.next + torch.arange(len(audio), device=self.audio.device)[kept]) % size
+        there = torch.ones(text.shape[:2], dtype=torch.bool, device=self.mask.device) if mask is None else mask
+        self.audio[rows] = audio[kept].detach().to(self.audio)
+        self.text[rows] = torch.where(there[kept][:, :, None], text[kept].detach(), 0).to(self.text)
+        self.mask[rows] = there[kept].to(self.mask.device)
+        for mine, theirs in zip(self.whose, whose, strict=True):
+            mine[rows] = theirs[kept].to(mine)
+        self.next = (self.next + len(audio)) % size
+        self.filled = min(size, self.filled + len(audio))
+
+    @torch.no_grad()
+    def keys(self, whose: Identity, audio: Tensor, text: Tensor) -> Queued:
+        """MoCo's view: the batch's own keys besides the earlier ones, and which of those are its negatives."""
+        n = self.filled
+        negative = ~whose.is_like(self._filled_by)
+        return Queued(audio, text, self.audio[:n].clone(), self.text[:n].clone(), self.mask[:n].clone(), negative)
+
+    @property
+    def _filled_by(self) -> Identity:
+        return Identity(*(numbers[: self.filled] for numbers in self.whose))
+
+    @torch.no_grad()
+    def nearest(self, whose: Identity, audio: Tensor, text: Tensor) -> Retrieved:
+        """NNCLR's view: the nearest earlier embedding of each query's own modality and language; empty: nothing retrieved."""
+        if self.filled == 0:
+            return Retrieved()
+        n, K = self.filled, text.shape[1]
+        own_audio = (audio @ self.audio[:n].T).argmax(dim=1)
+        # A language that no queued clip had leaves all at -inf: argmax is then a row whose mask is False.
+        by_language = torch.einsum("bkd,nkd->bkn", text, self.text[:n])
+        own_text = by_language.masked_fill(~self.mask[:n].T[None], -torch.inf).argmax(dim=2)
+        language = torch.arange(K, device=text.device).expand(len(text), K)
+        like = self._filled_by.is_like(whose)
+        return Retrieved(
+            fine=Granularity(
+                Neighbours(
+                    self.audio[own_audio][:, None, None],
+                    self.text[own_audio][:, :, None],
+                    torch.ones(len(audio), 1, 1, dtype=torch.bool, device=audio.device),
+                    like[own_audio][:, None, None],
+                ),
+                Neighbours(
+                    self.audio[own_text][:, :, None],
+                    self.text[own_text, language][:, :, None],
+                    self.mask[own_text, language][:, :, None],
+                    like[own_text][:, :, None],
+                ),
+            )
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and numbers, for a checkpoint."""
+        tensors = {"audio": self.audio, "text": self.text, "mask": self.mask, **self.whose._asdict()}
+        return {**tensors, "next": self.next, "filled": self.filled}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint. ValueError if it is of another size."""
+        if state["text"].shape != self.text.shape:
+            raise ValueError(f"queue: got {tuple(state['text'].shape)}; allowed {tuple(self.text.shape)}, as set")
+        for name in ("audio", "text", "mask"):
+            getattr(self, name).copy_(state[name])
+        for name, numbers in self.whose._asdict().items():
+            # Absent in checkpoints of version 0.1: their keys stay everybody's negatives.
+            numbers.copy_(state[name]) if name in state else numbers.fill_(NOBODY)
+        self.next, self.filled = int(state["next"]), int(state["filled"])

@@ -1,0 +1,336 @@
+"""A knowledge base that builds new versions of itself in the background, and the worker's side that switches to them.
+
+The host (`InProcessRefresher`, in this process or as an actor) turns published weights into snapshots. Every worker has a
+`SnapshotClient`, told of the same refresh points; it switches to a version at exactly `lag` steps after its
+weights were published, waiting where it must: so a run is reproducible, however long a refresh takes.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import faiss
+import torch
+from torch import Tensor
+
+from ray_atr.knowledge.searcher import Positions, Searcher
+from ray_atr.knowledge.snapshot import MANIFEST_FILE, Entries, Snapshot, SnapshotSettings, build, load, save
+from ray_atr.objectives.knowledge.knowledge import SearchSpec
+from ray_atr.objectives.knowledge.retrieved import Retrieved
+from ray_atr.storage import remove_folder, write_text
+from ray_atr.storage.whole import remove_leftovers
+
+logger = logging.getLogger(__name__)
+
+Encode = Callable[[Any], Entries]
+"""What a base calls to encode its source with published weights. Picklable; it may open its data at the first call."""
+
+UNKNOWN, BUILDING, READY, BROKEN = "unknown", "building", "ready", "failed"
+LATEST_FILE = "LATEST"
+
+
+class Outcome(NamedTuple):
+    """How far a version is: `unknown` (never published, or lost with a crash), `building`, `ready` or `failed`."""
+
+    state: str
+    error: str = ""
+    seconds: float = 0.0
+
+
+class InProcessRefresher:
+    """Builds snapshots one after the other in a thread and keeps the last `keep` of them in `folder`.
+
+    A snapshot is written before it is `ready`, so a base made again over the same folder has every version that was.
+    """
+
+    def __init__(self, encode: Encode, settings: SnapshotSettings, folder: Path, *, keep: int = 3) -> None:
+        self.encode, self.settings, self.folder, self.keep = encode, settings, Path(folder), max(1, keep)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for leftover in self.folder.glob(".v*"):
+            remove_leftovers(leftover.with_name(leftover.name[1:].partition(".")[0]))
+        # OpenMP's limits are a thread's own: a new one would compute on every core, which the training needs.
+        self._executor = ThreadPoolExecutor(
+            1, "knowledge-refresh", initializer=_limit_threads, initargs=(torch.get_num_threads(),)
+        )
+        self._futures: dict[int, Future[float]] = {}
+        self._open: dict[int, Snapshot] = {}
+        self._lock = threading.Lock()
+
+    def publish(self, payload: Any, version: int, step: int) -> None:
+        """Start building a version; returns at once. `payload` is weights, or `Entries` that need no encoding.
+
+        A version is built once: published again, one that is there, being built or failed stays what it is.
+        """
+        with self._lock:
+            if version in self._futures or self._is_ready(version):
+                return
+            self._futures[version] = self._executor.submit(self._build, payload, version, step)
+
+    def _build(self, payload: Any, version: int, step: int) -> float:
+        started = time.perf_counter()
+        entries = payload if isinstance(payload, Entries) else self.encode(payload)
+        earlier = [known for known in self.versions() if known < version]
+        snapshot = build(
+            entries.audio,
+            entries.text,
+            entries.ids,
+            self.settings,
+            text_mask=entries.text_mask,
+            groups=entries.groups,
+            version=version,
+            step=step,
+            previous=self.get(earlier[-1]) if earlier else None,
+        )
+        save(snapshot, self._path(version))
+        with self._lock:
+            self._open[version] = snapshot
+            self._write_latest(version)
+            for old in self.versions()[: -self.keep]:
+                remove_folder(self._path(old))
+                self._open.pop(old, None)
+        return time.perf_counter() - started
+
+    def outcome(self, version: int) -> Outcome:
+        """How far a version is."""
+        with self._lock:
+            future, is_there = self._futures.get(version), self._is_ready(version)
+        if future is not None and not future.done():
+            return Outcome(BUILDING)
+        if future is not None and (error := future.exception()) is not None:
+            return Outcome(BROKEN, f"{type(error).__name__}: {error}")
+        return Outcome(READY, seconds=future.result() if future is not None else 0.0) if is_there else Outcome(UNKNOWN)
+
+    def wait(self, version: int, timeout: float) -> Outcome:
+        """The outcome once it is known, or after `timeout` seconds."""
+        with self._lock:
+            future = self._futures.get(version)
+        if future is not None:
+            wait([future], timeout)
+        return self.outcome(version)
+
+    def get(self, version: int) -> Snapshot:
+        """A version that is ready. ValueError if it is not here."""
+        with self._lock:
+            if version not in self._open:
+                self._open[version] = load(self._path(version))
+            return self._open[version]
+
+    def versions(self) -> list[int]:
+        """The versions that are ready, oldest first."""
+        found = [re.fullmatch(r"v(\d+)", path.parent.name) for path in self.folder.glob(f"v*/{MANIFEST_FILE}")]
+        return sorted(int(match[1]) for match in found if match)
+
+    def rewind(self, version: int) -> None:
+        """Forget what is later than a version: a resumed run publishes it again. Waits for what is being built."""
+        wait(list(self._futures.values()))
+        with self._lock:
+            for later in [known for known in self.versions() if known > version]:
+                remove_folder(self._path(later))
+                self._open.pop(later, None)
+            self._futures = {known: future for known, future in self._futures.items() if known <= version}
+            kept = self.versions()
+            if kept:
+                self._write_latest(kept[-1])
+
+    def close(self) -> None:
+        """Build nothing more that has not been started."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _is_ready(self, version: int) -> bool:
+        """Whether a version is whole: its folder alone may be what a kill left of a removal."""
+        return (self._path(version) / MANIFEST_FILE).is_file()
+
+    def _path(self, version: int) -> Path:
+        return self.folder / f"v{version:06d}"
+
+    def _write_latest(self, version: int) -> None:
+        write_text(self.folder / LATEST_FILE, f"{version}\n")
+
+
+def _limit_threads(count: int) -> None:
+    torch.set_num_threads(count)
+    faiss.omp_set_num_threads(count)
+
+
+class Refresher(Protocol):
+    """A knowledge base as its clients see it: in this process, or an actor elsewhere."""
+
+    def publish(self, payload: Any, version: int, step: int) -> None: ...
+
+    def wait(self, version: int, timeout: float) -> Outcome: ...
+
+    def get(self, version: int) -> Snapshot: ...
+
+    def rewind(self, version: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Pending:
+    """A version that was published at a step, and the step at which every worker switches to it."""
+
+    version: int
+    step: int
+    due: int
+
+
+@dataclass
+class Timing:
+    """What the client's work cost, in seconds since the last report."""
+
+    stall: float = 0.0
+    search: float = 0.0
+    refresh: float = 0.0
+    failures: int = 0
+
+
+@dataclass
+class SnapshotClient:
+    """One worker's view of the base. All workers make the same calls at the same steps; one of them publishes.
+
+        client.refresh(step, payload)       # at a refresh point; only the publisher's payload is sent
+        client.before_step(step)            # switches to what is due
+        positions = client.search(...)      # of this worker's share, to be gathered
+        retrieved = client.look_up(positions)
+
+    A version that failed is reported and the old one kept, by all workers alike; the first one must not fail.
+    """
+
+    host: Refresher
+    spec: SearchSpec
+    lag: int
+    is_publisher: bool = True
+    device: torch.device | str = "cpu"
+    poll_seconds: float = 10.0
+    republish_seconds: float = 1.0
+    searcher: Searcher | None = None
+    next_version: int = 1
+    pending: list[Pending] = field(default_factory=list)
+    timing: Timing = field(default_factory=Timing)
+    _sent: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def version(self) -> int:
+        """The version that is searched; 0 before the first."""
+        return self.searcher.snapshot.version if self.searcher is not None else 0
+
+    def refresh(self, step: int, payload: Any, lag: int | None = None) -> int:
+        """Publish for a new version, which every worker switches to `lag` (by default its own) steps later."""
+        version, lag = self.next_version, self.lag if lag is None else lag
+        self.next_version += 1
+        self.pending.append(Pending(version, step, step + lag))
+        if self.is_publisher:
+            # Kept until the version is in use: a base that crashed, or whose node went with its folder, is sent it again.
+            self._sent[version] = payload
+            self.host.publish(payload, version, step)
+        return version
+
+    def before_step(self, step: int) -> None:
+        """Switch to the newest version that is due, waiting for it if it is not ready; the wait is the stall."""
+        due = [one for one in self.pending if one.due <= step]
+        self.pending = [one for one in self.pending if one.due > step]
+        for one in due:
+            if self._await(one):
+                self._open(one.version)
+
+    def settle(self) -> None:
+        """Wait until what was published is on disk, so that a checkpoint made now can be taken up to the same snapshots."""
+        self.pending = [one for one in self.pending if self._await(one)]
+
+    def _await(self, one: Pending) -> bool:
+        """Wait for a version; False if it failed. RuntimeError if it is lost and its weights are no longer here."""
+        started = sent = time.perf_counter()
+        outcome = self.host.wait(one.version, 0.0)
+        while outcome.state in (UNKNOWN, BUILDING):
+            if outcome.state == UNKNOWN:
+                if self.is_publisher and one.version not in self._sent:
+                    raise RuntimeError(
+                        f"knowledge base: version {one.version} of step {one.step} is gone from its folder"
+                    )
+                # Still under way to the base, or lost with a crash of it.
+                time.sleep(0.02)
+                if self.is_publisher and time.perf_counter() - sent > self.republish_seconds:
+                    self.host.publish(self._sent[one.version], one.version, one.step)
+                    sent = time.perf_counter()
+            outcome = self.host.wait(one.version, self.poll_seconds)
+        self.timing.stall += time.perf_counter() - started
+        if outcome.state == READY:
+            self.timing.refresh = outcome.seconds
+            return True
+        self._sent.pop(one.version, None)
+        self.timing.failures += 1
+        message = f"knowledge base: version {one.version} of step {one.step} failed ({outcome.error})"
+        if self.searcher is None:
+            raise RuntimeError(message + "; there is no earlier one to use")
+        logger.warning("%s; version %d is kept", message, self.version)
+        return False
+
+    def _open(self, version: int) -> None:
+        self.searcher = Searcher(self.host.get(version), self.spec, self.device)
+        self._sent.pop(version, None)
+
+    def search(
+        self,
+        audio: Tensor,
+        text: Tensor,
+        mask: Tensor | None = None,
+        own_ids: Sequence[str] | None = None,
+        groups: Tensor | None = None,
+    ) -> Positions:
+        """`Searcher.search` in the version in use, timed."""
+        started = time.perf_counter()
+        positions = self._opened().search(audio, text, mask, own_ids, groups)
+        self.timing.search += time.perf_counter() - started
+        return positions
+
+    def look_up(self, positions: Positions) -> Retrieved:
+        """`Searcher.look_up` in the version in use, timed."""
+        started = time.perf_counter()
+        retrieved = self._opened().look_up(positions)
+        self.timing.search += time.perf_counter() - started
+        return retrieved
+
+    def _opened(self) -> Searcher:
+        if self.searcher is None:
+            raise RuntimeError("knowledge base: searched before its first version; call refresh and before_step first")
+        return self.searcher
+
+    def stats(self, step: int) -> dict[str, float]:
+        """Version, staleness and what was spent since the last call."""
+        timing, self.timing = self.timing, Timing(refresh=self.timing.refresh)
+        snapshot = self._opened().snapshot
+        return {
+            "version": float(snapshot.version),
+            "staleness_steps": float(step - snapshot.step),
+            "entries": float(len(snapshot)),
+            "stall_seconds": timing.stall,
+            "search_seconds": timing.search,
+            "refresh_seconds": timing.refresh,
+            "failed_refreshes": float(timing.failures),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: numbers only, the snapshots are in the base's folder. Call `settle` before."""
+        return {
+            "version": self.version,
+            "next_version": self.next_version,
+            "pending": [[one.version, one.step, one.due] for one in self.pending],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Search what the stopped run would have searched; later versions than it knew of are forgotten."""
+        self.pending = [Pending(*numbers) for numbers in state["pending"]]
+        self.next_version = state["next_version"]
+        if self.is_publisher:
+            self.host.rewind(state["next_version"] - 1)
+        if state["version"]:
+            self._open(state["version"])

@@ -1,0 +1,126 @@
+"""Finding a language by what a user types (`en`, `eng`, `sv-SE`), for every language of ISO 639-3."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+from ray_atr.languages import cat, deu, eng, fra, jpn, nld, spa, zho
+from ray_atr.languages.language import Language
+from ray_atr.settings import nearest, refuse
+
+LANGUAGES: dict[str, Language] = {
+    module.LANGUAGE.code: module.LANGUAGE for module in (eng, fra, deu, spa, nld, cat, jpn, zho)
+}
+"""The languages with a file of their own, English first: those of Yin et al. 2025 (ACL), and any that is added here."""
+
+ENGLISH = "eng"
+_PRIVATE_USE = re.compile(r"q[a-t][a-z]")
+_TAG = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
+
+
+def require_language(code: str, path: str = "language") -> Language:
+    """The language of an ISO 639 code: three letters (`eng`, also `ger`) or two (`en`), with or without script or region.
+
+    Raises `ValueError` for any other text; a language's name is pointed to its code.
+    """
+    primary = re.split(r"[-_]", str(code).strip())[0].lower()
+    if language := _by_code(primary):
+        return language
+    allowed = ", ".join(LANGUAGES) + " or another code of ISO 639, such as swe or kor"
+    if meant := _by_name(str(code).strip()):
+        raise refuse(path, code, allowed, f" (did you mean {meant}?)")
+    raise refuse(path, code, allowed, nearest(str(code).casefold(), LANGUAGES))
+
+
+def require_languages(codes: Sequence[str], path: str = "languages") -> tuple[Language, ...]:
+    """The languages of several codes, none repeated. Raises `ValueError` for an unknown, repeated or absent one."""
+    if isinstance(codes, str) or not codes:
+        raise refuse(path, codes, "a sequence of one or more of " + ", ".join(LANGUAGES))
+    languages = tuple(require_language(code, path) for code in codes)
+    if len({language.code for language in languages}) != len(codes):
+        raise refuse(path, tuple(codes), "each language once")
+    return languages
+
+
+def language_codes(codes: Sequence[str], path: str = "languages") -> tuple[str, ...]:
+    """The ISO 639-3 codes of several languages as a user wrote them: `("en", "swe")` -> `("eng", "swe")`."""
+    return tuple(language.code for language in require_languages(codes, path))
+
+
+def english_first(codes: Iterable[str]) -> tuple[str, ...]:
+    """The codes in the order of reports: as in `LANGUAGES`, English first, then by code."""
+    order = list(LANGUAGES)
+    return tuple(sorted(codes, key=lambda code: (order.index(code) if code in order else len(order), code)))
+
+
+def tag_among(code: str, tags: Iterable[str]) -> str | None:
+    """A language's FLORES-200 tag among those of a tokeniser (`kor` -> `kor_Hang`), or None if it has none.
+
+    Where ISO 639-3 has a macrolanguage (`ara`) and the tokeniser a member of it (`arb_Arab`), or the other way, the member
+    stands for it. Of several scripts the one that the language's own file names is taken, else the first.
+    """
+    language = require_language(code)
+    known = [tag for tag in tags if _TAG.fullmatch(tag)]
+    if language.tag in known:
+        return language.tag
+    own = [tag for tag in known if tag[:3] == language.code]
+    return next(iter(own or [tag for tag in known if _family(tag[:3]) == _family(language.code)]), None)
+
+
+@cache
+def same_family(one: str, other: str) -> bool:
+    """Whether two codes name one language, or members of one macrolanguage (`nob` and `no`)."""
+    codes = [language.code for code in (one, other) if (language := _by_code(code))]
+    return len(codes) == 2 and _family(codes[0]) == _family(codes[1])
+
+
+@cache
+def _by_code(code: str) -> Language | None:
+    # The table of 8,000 languages takes a moment to load, and the usual ones are known without.
+    for language in LANGUAGES.values():
+        if code in (language.code, language.iso_639_1):
+            return language
+    if _PRIVATE_USE.fullmatch(code):
+        return Language(code, code)
+    found = _in_iso(pt1=code) if len(code) == 2 else _in_iso(pt3=code) or _in_iso(pt2b=code)
+    return None if found is None else LANGUAGES.get(found.code, found)
+
+
+def _by_name(name: str) -> str | None:
+    for language in LANGUAGES.values():
+        if name.casefold() in (language.name.casefold(), language.endonym.casefold()):
+            return language.code
+    found = _in_iso(name=name.capitalize())
+    return None if found is None else found.code
+
+
+def _in_iso(**key: str) -> Language | None:
+    from iso639 import Lang
+    from iso639.exceptions import DeprecatedLanguageValue, InvalidLanguageValue
+
+    try:
+        found = Lang(**key)
+    except (InvalidLanguageValue, DeprecatedLanguageValue):
+        return None
+    return Language(found.pt3, found.name, iso_639_1=found.pt1) if found.pt3 else None
+
+
+@cache
+def _family(code: str) -> str:
+    """The code of the macrolanguage that a language belongs to, or its own."""
+    from iso639 import Lang
+    from iso639.exceptions import DeprecatedLanguageValue, InvalidLanguageValue
+
+    try:
+        macro = Lang(pt3=code).macro()
+    except (InvalidLanguageValue, DeprecatedLanguageValue):
+        return code
+    return macro.pt3 if macro else code
+
+
+def normalise(text: str) -> str:
+    """The text in Unicode NFC, white space runs as one blank, none at the ends."""
+    return " ".join(unicodedata.normalize("NFC", text).split())

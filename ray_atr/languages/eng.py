@@ -1,0 +1,185 @@
+"""English: how it is called, class labels as captions, and a grammar of captions.
+
+The grammar has finite clause ("a dog barks loudly") and noun with participle ("a dog barking loudly").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ray_atr.languages.language import Grammar, Language
+from ray_atr.languages.said import Said, adverb, capitalised, listed, ordered, words
+
+# Label of ESC-50 -> the noun with its article.
+NOUNS: dict[str, str] = {
+    "dog": "a dog",
+    "rooster": "a rooster",
+    "pig": "a pig",
+    "cow": "a cow",
+    "frog": "a frog",
+    "cat": "a cat",
+    "hen": "a hen",
+    "insects": "insects",
+    "sheep": "a sheep",
+    "crow": "a crow",
+    "rain": "rain",
+    "sea_waves": "sea waves",
+    "crackling_fire": "a crackling fire",
+    "crickets": "crickets",
+    "chirping_birds": "chirping birds",
+    "water_drops": "water drops",
+    "wind": "wind",
+    "pouring_water": "pouring water",
+    "toilet_flush": "a toilet flush",
+    "thunderstorm": "a thunderstorm",
+    "crying_baby": "a crying baby",
+    "sneezing": "sneezing",
+    "clapping": "clapping",
+    "breathing": "breathing",
+    "coughing": "coughing",
+    "footsteps": "footsteps",
+    "laughing": "laughing",
+    "brushing_teeth": "brushing teeth",
+    "snoring": "snoring",
+    "drinking_sipping": "drinking and sipping",
+    "door_wood_knock": "a knock on a wooden door",
+    "mouse_click": "a mouse click",
+    "keyboard_typing": "typing on a keyboard",
+    "door_wood_creaks": "a creaking wooden door",
+    "can_opening": "the opening of a can",
+    "washing_machine": "a washing machine",
+    "vacuum_cleaner": "a vacuum cleaner",
+    "clock_alarm": "an alarm clock",
+    "clock_tick": "a ticking clock",
+    "glass_breaking": "breaking glass",
+    "helicopter": "a helicopter",
+    "chainsaw": "a chainsaw",
+    "siren": "a siren",
+    "car_horn": "a car horn",
+    "engine": "an engine",
+    "train": "a train",
+    "church_bells": "church bells",
+    "airplane": "an airplane",
+    "fireworks": "fireworks",
+    "hand_saw": "a hand saw",
+}
+
+
+# subject | finite verb | participle | what follows the adverb
+SOUNDS: dict[str, tuple[str, str, str, str]] = {
+    "dog": ("a dog", "barks", "barking", ""),
+    "cat": ("a cat", "meows", "meowing", ""),
+    "bird": ("a bird", "chirps", "chirping", ""),
+    "rooster": ("a rooster", "crows", "crowing", ""),
+    "cow": ("a cow", "moos", "mooing", ""),
+    "sheep": ("a sheep", "bleats", "bleating", ""),
+    "frog": ("a frog", "croaks", "croaking", ""),
+    "crickets": ("crickets", "chirp", "chirping", ""),
+    "owl": ("an owl", "hoots", "hooting", ""),
+    "crow": ("a crow", "caws", "cawing", ""),
+    "duck": ("a duck", "quacks", "quacking", ""),
+    "bee": ("a bee", "buzzes", "buzzing", ""),
+    "wolf": ("a wolf", "howls", "howling", ""),
+    "baby": ("a baby", "cries", "crying", ""),
+    "cough": ("a man", "coughs", "coughing", ""),
+    "sneeze": ("a woman", "sneezes", "sneezing", ""),
+    "snore": ("a man", "snores", "snoring", ""),
+    "applause": ("an audience", "applauds", "applauding", ""),
+    "footsteps": ("someone", "walks", "walking", "on a hard floor"),
+    "whistling": ("someone", "whistles a tune", "whistling a tune", ""),
+    "heartbeat": ("a heart", "beats", "beating", ""),
+    "rain": ("rain", "falls", "falling", ""),
+    "thunder": ("thunder", "rumbles", "rumbling", ""),
+    "waves": ("waves", "crash", "crashing", "on the shore"),
+    "drip": ("water", "drips", "dripping", ""),
+    "fire": ("a fire", "crackles", "crackling", ""),
+    "car_horn": ("a car", "honks", "honking", ""),
+    "siren": ("a siren", "wails", "wailing", ""),
+    "engine": ("an engine", "runs", "running", ""),
+    "train": ("a train", "rattles past", "rattling past", ""),
+    "helicopter": ("a helicopter", "flies", "flying", "overhead"),
+    "airplane": ("a plane", "flies past", "flying past", ""),
+    "motorcycle": ("a motorcycle", "revs up", "revving up", ""),
+    "drill": ("a drill", "whirs", "whirring", ""),
+    "vacuum_cleaner": ("a vacuum cleaner", "hums", "humming", ""),
+    "clock": ("a clock", "ticks", "ticking", ""),
+    "alarm_clock": ("an alarm clock", "beeps", "beeping", ""),
+    "telephone": ("a telephone", "rings", "ringing", ""),
+    "doorbell": ("a doorbell", "rings", "ringing", ""),
+    "knock": ("someone", "knocks", "knocking", "on a door"),
+    "door_creak": ("a door", "creaks", "creaking", ""),
+    "door_slam": ("a door", "slams shut", "slamming shut", ""),
+    "keyboard": ("someone", "types", "typing", "on a keyboard"),
+    "glass": ("a glass", "shatters", "shattering", ""),
+    "church_bell": ("a church bell", "tolls", "tolling", ""),
+    "hammer": ("someone", "hammers", "hammering", "on metal"),
+    "fireworks": ("fireworks", "explode", "exploding", ""),
+    "piano": ("someone", "plays the piano", "playing the piano", ""),
+    "drum": ("someone", "beats a drum", "beating a drum", ""),
+    "flute": ("someone", "plays the flute", "playing the flute", ""),
+    "guitar": ("someone", "plays the guitar", "playing the guitar", ""),
+}
+
+INTENSITY = {"sound": ("loudly", "softly"), "force": ("hard", "gently"), "rain": ("heavily", "lightly")}
+INTENSITY["waves"] = ("violently", "gently")
+TEMPO = ("quickly", "slowly")
+COUNT = {2: "twice", 3: "three times", 4: "four times", 5: "five times"}
+BACKGROUND = {
+    "hum": "with an electric hum in the background",
+    "street": "with traffic in the background",
+    "wind": "with wind in the background",
+    "crowd": "with people murmuring in the background",
+    "fan": "with a fan running in the background",
+}
+
+
+def clause(said: Said) -> str:
+    subject, verb, _, rest = SOUNDS[said.kind]
+    return words(subject, verb, adverb(said, INTENSITY, TEMPO), rest, COUNT.get(said.count or 0, ""))
+
+
+def noun(said: Said) -> str:
+    subject, _, participle, rest = SOUNDS[said.kind]
+    return words(subject, participle, adverb(said, INTENSITY, TEMPO), rest, COUNT.get(said.count or 0, ""))
+
+
+def sentence(arrangement: str, template: str, sounds: Sequence[Said], background: str | None) -> str:
+    clauses, nouns = [clause(said) for said in sounds], [noun(said) for said in sounds]
+    match arrangement, template:
+        case "single", "plain":
+            text = clauses[0]
+        case _, "while":
+            text = f"{clauses[0]} while {listed(clauses[1:], ' and ')}"
+        case _, "simultaneous":
+            text = f"{listed(clauses, ' and ')} at the same time"
+        case _, "then":
+            text = ordered(clauses, ", then ", ", and finally ")
+        case _, "first":
+            text = "first " + ordered(clauses, ", and after that ", ", and at last ")
+        case "sequence", "hear":
+            text = "you can hear " + ordered(nouns, ", followed by ", " and finally ")
+        case "sequence", "recording":
+            text = "a recording of " + ordered(nouns, " and then ", ", and lastly ")
+        case "sequence", "scene":
+            text = "in this recording, " + ordered(clauses, "; after a moment, ", "; in the end, ")
+        case "single", "sound":
+            text = f"the sound of {nouns[0]}"
+        case _, "hear":
+            text = f"you can hear {listed(nouns, ' and ')}"
+        case _, "recording":
+            text = f"a recording of {listed(nouns, ' and ')}"
+        case _:
+            text = f"in this recording, {listed(clauses, ' and ')}"
+    return capitalised(text + (f", {BACKGROUND[background]}" if background else ""))
+
+
+LANGUAGE = Language(
+    code="eng",
+    name="English",
+    endonym="English",
+    iso_639_1="en",
+    tag="eng_Latn",
+    template=lambda noun: f"This is a sound of {noun}.",
+    nouns=NOUNS,
+    grammar=Grammar(sentence, SOUNDS),
+)

@@ -1,0 +1,41 @@
+"""Embeddings in, numbers out: retrieval, consistency across languages, zero-shot, intervals, pictures.
+
+What a page shows is composed in `ray_atr.report.evaluation_content`, which needs matplotlib; nothing here does.
+"""
+
+from ray_atr.metrics.alignment import align_captions
+from ray_atr.metrics.bootstrap import (
+    across_seeds,
+    bootstrap_languages,
+    bootstrap_runs,
+    compare_languages,
+    compare_runs,
+)
+from ray_atr.metrics.consistency import language_distance, language_gap, mean_rank_variance
+from ray_atr.metrics.languages import evaluate_languages, retrieve_languages
+from ray_atr.metrics.modality_gap import modality_gap
+from ray_atr.metrics.plan_ranking import plan_scores, retrieve_by_plan
+from ray_atr.metrics.retrieval import retrieval_metrics, retrieve
+from ray_atr.metrics.zero_shot import classification_metrics, classify_languages, zero_shot_metrics
+
+__all__ = [
+    "across_seeds",
+    "align_captions",
+    "bootstrap_languages",
+    "bootstrap_runs",
+    "classification_metrics",
+    "classify_languages",
+    "compare_languages",
+    "compare_runs",
+    "evaluate_languages",
+    "language_distance",
+    "language_gap",
+    "mean_rank_variance",
+    "modality_gap",
+    "plan_scores",
+    "retrieval_metrics",
+    "retrieve",
+    "retrieve_by_plan",
+    "retrieve_languages",
+    "zero_shot_metrics",
+]

@@ -1,0 +1,114 @@
+"""Captions of clips in several languages as one numbered list, so that caption m is one sentence in all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ray_atr.choices import RELEVANCE
+from ray_atr.metrics.relevance import Relevance, relevance_by_clip, relevance_by_label
+from ray_atr.settings import nearest, refuse
+
+
+@dataclass(frozen=True)
+class AlignedCaptions:
+    """M captions: `sentences[language][m]` ("" where absent), `present[language]` [M] bool, and the clips they speak of."""
+
+    sentences: dict[str, list[str]]
+    present: dict[str, np.ndarray]
+    relevance: Relevance
+
+    def __len__(self) -> int:
+        return self.relevance.num_texts
+
+    @property
+    def is_by_label(self) -> bool:
+        """Whether a caption stands for a class, all clips of which are relevant to it."""
+        return len(self.relevance.text) != len(self)
+
+    @property
+    def clip_of_caption(self) -> np.ndarray:
+        """The clip of each caption, or the first clip of its class, [M]."""
+        return self.relevance.first_clip.numpy()
+
+
+def align_captions(
+    captions: Mapping[str, Sequence[Sequence[str]]],
+    limit: int = 0,
+    *,
+    labels: Sequence[Sequence[str]] | None = None,
+    relevance: str = "clip",
+) -> AlignedCaptions:
+    """Number the captions of N clips, `captions[language][clip]`, caption j of a clip being one sentence in all languages.
+
+    An empty string, or a list shorter than another language's, is an absent caption. `limit` keeps at most the first N
+    of each clip; 0 keeps all. Languages without any caption are refused.
+
+    relevance  clip: a caption's own clip is relevant to it. label: every clip with one of its clip's `labels`, and captions
+               that say the same are one. auto: label if each class has one caption (`is_class_captioned`).
+    """
+    if relevance not in RELEVANCE:
+        raise refuse("relevance", relevance, ", ".join(RELEVANCE), nearest(relevance, RELEVANCE))
+    sizes = {language: len(of_clip) for language, of_clip in captions.items()}
+    if len(set(sizes.values())) != 1 or 0 in sizes.values():
+        raise refuse("captions", sizes, "the same clips, at least one, in every language")
+    num_clips = next(iter(sizes.values()))
+    counts = [max(len(of_clip[clip]) for of_clip in captions.values()) for clip in range(num_clips)]
+    numbers = [(clip, j) for clip in range(num_clips) for j in range(min(counts[clip], limit or counts[clip]))]
+    sentences = {
+        language: [of_clip[clip][j] if j < len(of_clip[clip]) else "" for clip, j in numbers]
+        for language, of_clip in captions.items()
+    }
+    clip_of_caption = [clip for clip, _ in numbers]
+    first = next(iter(captions.values()))
+    if relevance == "label" or (relevance == "auto" and labels is not None and is_class_captioned(first, labels)):
+        if labels is None or not any(labels):
+            raise refuse("relevance", relevance, "clip, for clips without labels")
+        return _by_label(sentences, clip_of_caption, labels)
+    return _checked(sentences, relevance_by_clip(np.array(clip_of_caption, np.int64), len(numbers), num_clips))
+
+
+def is_class_captioned(captions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> bool:
+    """Whether each of N clips has one label and one caption, which says the label alone and which its class shares."""
+    class_of: dict[str, tuple[str, ...]] = {}
+    for own, own_labels in zip(captions, labels, strict=True):
+        if len(own) != 1 or len(own_labels) != 1 or class_of.setdefault(own[0], tuple(own_labels)) != tuple(own_labels):
+            return False
+    return len(class_of) < len(captions) and len(class_of) == len(set(class_of.values()))
+
+
+def _by_label(
+    sentences: Mapping[str, Sequence[str]], clip_of_caption: Sequence[int], labels: Sequence[Sequence[str]]
+) -> AlignedCaptions:
+    """Captions that say the same in the first language are one, relevant to every clip of their clips' labels."""
+    first = next(iter(sentences))
+    number_of: dict[str, int] = {}
+    merged: dict[str, list[str]] = {language: [] for language in sentences}
+    labels_of: list[set[str]] = []
+    for m, clip in enumerate(clip_of_caption):
+        text = sentences[first][m]
+        number = number_of.setdefault(text, len(labels_of)) if text.strip() else len(labels_of)
+        if number == len(labels_of):
+            labels_of.append(set())
+            for texts in merged.values():
+                texts.append("")
+        labels_of[number].update(labels[clip])
+        for language, texts in merged.items():
+            texts[number] = texts[number] or sentences[language][m]
+    labelled = [number for number, own in enumerate(labels_of) if own]
+    return _checked(
+        {language: [texts[number] for number in labelled] for language, texts in merged.items()},
+        relevance_by_label([labels_of[number] for number in labelled], labels),
+    )
+
+
+def _checked(sentences: dict[str, list[str]], relevance: Relevance) -> AlignedCaptions:
+    present = {
+        language: np.array([bool(text.strip()) for text in texts], bool) for language, texts in sentences.items()
+    }
+    silent = [language for language, mask in present.items() if not mask.any()]
+    if silent:
+        raise refuse("captions", f"no caption in {', '.join(silent)}", "languages with captions")
+    return AlignedCaptions(sentences, present, relevance)

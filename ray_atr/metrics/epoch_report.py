@@ -1,0 +1,85 @@
+"""What training reports after an epoch and at its end: rows of numbers as they are written, read by their parts.
+
+Being dicts of text and numbers they travel through Ray, JSON and a checkpoint as they are. Their parts are read here and nowhere
+else: no reader takes a name apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ray_atr.metrics.metric import DIRECTIONS, Metric
+from ray_atr.metrics.zero_shot import CLASSIFICATION
+
+GROUPS = ("train", "seconds", "memory", "knowledge")
+"""Beginnings of the names of what is no evaluation: the loss and its parts, times, device memory, the knowledge base."""
+TASKS = (*DIRECTIONS, CLASSIFICATION, "embedding")
+"""Beginnings of the names of what an evaluation measures."""
+TEST = "test/"
+TIMED_PARTS = ("data", "forward", "gather", "loss", "backward", "optimiser", "validation", "checkpoint")
+"""What a run times (`seconds/...`): waiting for a batch, the towers, gathering, the loss, both ways back, and what follows."""
+
+
+class EpochReport(dict[str, Any]):
+    """One epoch: `epoch`, `step`, `best_epoch`, `time`, numbers by group (`train/loss`), and the validation's metrics."""
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        epoch: int,
+        step: int,
+        best_epoch: int,
+        validation: Mapping[Metric, float],
+        **groups: Mapping[str, float],
+    ) -> EpochReport:
+        """The report of these numbers; `groups` are of `GROUPS`, their names without the group."""
+        numbers = {f"{group}/{name}": value for group, values in groups.items() for name, value in values.items()}
+        assert set(groups) <= set(GROUPS), f"a group besides {GROUPS}"
+        measured = {str(name): value for name, value in validation.items()}
+        return cls(epoch=epoch, step=step, best_epoch=best_epoch, **{**numbers, **measured})
+
+    @property
+    def epoch(self) -> int:
+        """Its number, 1 for the first."""
+        return int(self["epoch"])
+
+    @property
+    def validation(self) -> dict[Metric, float]:
+        """What the validation measured; nothing after an epoch without one."""
+        return {Metric.parse(name): value for name, value in self.items() if name.startswith(TASKS)}
+
+    def group(self, name: str) -> dict[str, float]:
+        """The numbers of one of `GROUPS`, by their names without it."""
+        return {key.removeprefix(f"{name}/"): value for key, value in self.items() if key.startswith(f"{name}/")}
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """All but the counters, the validation's metrics with `validation/` before their names."""
+        measured = self.validation
+        return {
+            f"validation/{name}" if name in measured else name: value
+            for name, value in self.items()
+            if "/" in name and isinstance(value, int | float) and not isinstance(value, bool)
+        }
+
+
+class FinalReport(dict[str, Any]):
+    """The end of a training: `epoch`, `best_epoch`, the clean share, and the test split's metrics at the best epoch."""
+
+    @classmethod
+    def of(cls, *, epoch: int, best_epoch: int, clean_share: float, test: Mapping[Metric, float]) -> FinalReport:
+        """The report of these numbers."""
+        measured = {TEST + name: value for name, value in test.items()}
+        return cls(is_final=True, epoch=epoch, best_epoch=best_epoch, **{"train/clean_share": clean_share, **measured})
+
+    @property
+    def clean_share(self) -> float | None:
+        """The share of the training clips whose captions are their own."""
+        return self.get("train/clean_share")
+
+    @property
+    def test(self) -> dict[Metric, float]:
+        """What was measured on the test split; nothing without one."""
+        return {Metric.parse(key.removeprefix(TEST)): value for key, value in self.items() if key.startswith(TEST)}

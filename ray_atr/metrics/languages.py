@@ -1,0 +1,219 @@
+"""One evaluation of a multilingual model: every language, their mean, and how far they agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from ray_atr.metrics.arrays import Array, IntegerArray, as_matrix
+from ray_atr.metrics.consistency import rank_variance_by_language
+from ray_atr.metrics.measures import of_queries
+from ray_atr.metrics.metric import DIRECTIONS, MEAN, Metric, language_means, task_name
+from ray_atr.metrics.plan_ranking import retrieve_by_plan
+from ray_atr.metrics.ranking import DEFAULT_PLAN, LearnedMetric, PlanOptions, audio_rows, check_ranking, text_rows
+from ray_atr.metrics.ranks import count_ranks
+from ray_atr.metrics.relevance import Relevance, as_relevance
+from ray_atr.metrics.retrieval import Retrieval, retrieve, score
+from ray_atr.settings import refuse
+
+ENGLISH = "eng"
+CHUNK = 8192
+
+
+def evaluate_languages(
+    audio: Array,
+    text: Mapping[str, Array],
+    relevant: IntegerArray | Relevance,
+    *,
+    present: Mapping[str, Array] | None = None,
+    ranking: str = "learned",
+    beside: Sequence[str] = (),
+    metric: LearnedMetric | None = None,
+    plan: PlanOptions = DEFAULT_PLAN,
+    trained: Collection[str] | None = None,
+    device: torch.device | str | None = None,
+    block_side: int | None = None,
+    keep: Callable[[Mapping[str, Retrieval]], None] | None = None,
+) -> dict[Metric, float]:
+    """Every metric of clips `audio` [N, D] and captions `text[language]` [M, D], by language and averaged.
+
+    Row m is the same sentence in every language, a caption of clip `relevant[m]`, or of the clips that a `Relevance` names
+    (a class of sound); `present[language]` [M] bool says which captions a language has (an absent one is neither query nor
+    candidate; default: all present). `ranking` is the order that counts: `learned`, the distance under the learnt `metric`
+    (cosine if there is none), `cosine`, or `plan`, which is transductive; `beside` are further ones to measure. `keep` is
+    handed the scores of every query in the order that counts.
+
+    Keys: `text_to_audio/fra/recall_at_1` and so on (`retrieval_metrics`), and of another ranking
+    `text_to_audio_by_plan/fra/recall_at_1`; in place of a language `mean`, over all of them, `trained`, over those in
+    `trained` (None: all), and `unseen`, over the others. `text_to_audio/fra/mean_rank_variance` is the part of French
+    in `text_to_audio/mean/mean_rank_variance` (over captions that every language has; absent for one language);
+    `embedding/fra/modality_gap`; and if English is there, `embedding/fra/language_gap` and `.../language_distance`,
+    whose mean is over the other languages. Embedding distances are of unit rows.
+    """
+    result: dict[Metric, float] = {}
+    for one in (ranking, *beside):
+        retrievals = retrieve_languages(
+            audio,
+            text,
+            relevant,
+            present=present,
+            ranking=one,
+            metric=metric,
+            plan=plan,
+            device=device,
+            block_side=block_side,
+        )
+        if keep is not None and one == ranking:
+            keep(retrievals)
+        result |= language_metrics(retrievals, "" if one == ranking else one, trained)
+    return result | embedding_metrics(audio, text, relevant, present=present)
+
+
+def retrieve_languages(
+    audio: Array,
+    text: Mapping[str, Array],
+    relevant: IntegerArray | Relevance,
+    *,
+    present: Mapping[str, Array] | None = None,
+    ranking: str = "learned",
+    metric: LearnedMetric | None = None,
+    plan: PlanOptions = DEFAULT_PLAN,
+    device: torch.device | str | None = None,
+    block_side: int | None = None,
+) -> dict[str, Retrieval]:
+    """The scores of every query in every language; text queries are numbered by caption m in all of them."""
+    check_ranking(ranking)
+    clips = as_matrix("audio", audio)
+    if device is not None and ranking != "cosine":
+        clips = clips.to(device)
+    right = audio_rows(clips, metric) if ranking == "learned" and metric is not None else None
+    result = {}
+    for language, rows in _present_rows(text, present).items():
+        captions = as_matrix(f"text[{language!r}]", text[language], clips.shape[1])
+        own = as_relevance(relevant, len(captions), len(clips)).of_texts(rows)
+        chosen = captions if len(rows) == len(captions) else captions[rows.to(captions.device)]
+        if ranking == "plan":
+            result[language] = retrieve_by_plan(
+                clips, chosen, own, epsilon=plan.epsilon, sweeps=plan.sweeps, metric=metric, text_number=rows.numpy()
+            )
+        elif right is not None and metric is not None:
+            left = text_rows(chosen, metric)
+            ranks = count_ranks(left, right, own, is_cosine=False, device=device, block_side=block_side)
+            result[language] = score(ranks, own, rows.numpy())
+        else:
+            result[language] = retrieve(
+                clips, chosen, own, device=device, block_side=block_side, text_number=rows.numpy()
+            )
+    return result
+
+
+def language_metrics(
+    retrievals: Mapping[str, Retrieval], by: str = "", trained: Collection[str] | None = None
+) -> dict[Metric, float]:
+    """Retrieval metrics of each language and their means, and the rank variance between them.
+
+    `by` names a ranking other than the one that counts, which is part of the task's name.
+    """
+    result: dict[Metric, float] = {}
+    for direction in DIRECTIONS:
+        task = task_name(direction, by)
+        of_measures: dict[str, dict[str, float]] = {}
+        for language, retrieval in retrievals.items():
+            for name, value in of_queries(getattr(retrieval, direction)).items():
+                result[Metric(task, language, name)] = value
+                of_measures.setdefault(name, {})[language] = value
+        for name, values in of_measures.items():
+            means = language_means(values, trained)
+            result |= {Metric(task, group, name): mean for group, mean in means.items()}
+    ranks, _ = ranks_by_language(retrievals)
+    if len(retrievals) > 1 and len(ranks):
+        variance = rank_variance_by_language(ranks)
+        task = task_name("text_to_audio", by)
+        parts = dict(zip(retrievals, map(float, variance), strict=True)) | {MEAN: float(variance.mean())}
+        result |= {Metric(task, language, "mean_rank_variance"): part for language, part in parts.items()}
+    return result
+
+
+def ranks_by_language(retrievals: Mapping[str, Retrieval]) -> tuple[np.ndarray, np.ndarray]:
+    """Text-to-audio ranks [Q, K], 0-based, of the captions that every language has, and those captions' numbers [Q]."""
+    scores = [retrieval.text_to_audio for retrieval in retrievals.values()]
+    shared = scores[0].query
+    for other in scores[1:]:
+        shared = np.intersect1d(shared, other.query, assume_unique=True)
+    return np.stack([s.first_rank[np.searchsorted(s.query, shared)] for s in scores], axis=1), shared
+
+
+def embedding_metrics(
+    audio: Array,
+    text: Mapping[str, Array],
+    relevant: IntegerArray | Relevance,
+    *,
+    present: Mapping[str, Array] | None = None,
+) -> dict[Metric, float]:
+    """Modality gap, and gap and distance from English, of each language and averaged, on unit rows."""
+    clips = as_matrix("audio", audio)
+    rows = _present_rows(text, present)
+    captions = {language: as_matrix(f"text[{language!r}]", text[language], clips.shape[1]) for language in rows}
+    result: dict[Metric, float] = {}
+    for language, own in rows.items():
+        clip = as_relevance(relevant, len(captions[language]), len(clips)).of_texts(own).clip.unique()
+        gap = _mean_unit(clips, clip) - _mean_unit(captions[language], own)
+        result[Metric("embedding", language, "modality_gap")] = float(gap.norm())
+        both = own[torch.isin(own, rows[ENGLISH])] if ENGLISH in rows else own[:0]
+        if len(both):
+            gap = _mean_unit(captions[ENGLISH], both) - _mean_unit(captions[language], both)
+            result[Metric("embedding", language, "language_gap")] = float(gap.norm())
+            result[Metric("embedding", language, "language_distance")] = _mean_distance(
+                captions[ENGLISH], captions[language], both
+            )
+    for name in ("modality_gap", "language_gap", "language_distance"):
+        others = [
+            result[key]
+            for language in rows
+            if (key := Metric("embedding", language, name)) in result
+            and (name == "modality_gap" or language != ENGLISH)
+        ]
+        if others:
+            result[Metric("embedding", MEAN, name)] = sum(others) / len(others)
+    return result
+
+
+def _present_rows(text: Mapping[str, Array], present: Mapping[str, Array] | None) -> dict[str, torch.Tensor]:
+    """For each language the captions it has, as indices into [M]."""
+    if not text:
+        raise refuse("text", "no language", "one or more languages")
+    lengths = {language: len(captions) for language, captions in text.items()}
+    if len(set(lengths.values())) > 1:
+        raise refuse("text", lengths, "one number of captions in all languages (mark absent ones in `present`)")
+    result = {}
+    for language, length in lengths.items():
+        if present is None or language not in present:
+            result[language] = torch.arange(length)
+            continue
+        mask = torch.as_tensor(present[language]).cpu()
+        if mask.dtype != torch.bool or mask.shape != (length,):
+            raise refuse(f"present[{language!r}]", f"{mask.dtype} {tuple(mask.shape)}", f"booleans [{length}]")
+        result[language] = mask.nonzero().squeeze(1)
+        if len(result[language]) == 0:
+            raise refuse(f"present[{language!r}]", "no caption at all", "a language with captions")
+    return result
+
+
+def _mean_unit(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Mean of the unit rows chosen, [D] float64, without a normalised copy of all."""
+    return torch.stack([_unit(matrix, part).sum(0) for part in rows.split(CHUNK)]).sum(0).cpu() / len(rows)
+
+
+def _mean_distance(first: torch.Tensor, second: torch.Tensor, rows: torch.Tensor) -> float:
+    """Mean norm of the difference of paired unit rows (`language_distance`, streamed)."""
+    sums = [
+        float((_unit(first, part) - _unit(second, part).to(first.device)).norm(dim=1).sum())
+        for part in rows.split(CHUNK)
+    ]
+    return sum(sums) / len(rows)
+
+
+def _unit(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.normalize(matrix[rows.to(matrix.device)].double(), dim=1)

@@ -1,0 +1,97 @@
+"""Every measure in one place: how it is computed from queries' scores, and how it is called and written.
+
+A new measure of retrieval is one entry of `MEASURES`: from there it reaches validation, intervals, tables, pages and MLflow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ray_atr.metrics.query_scores import QueryScores
+
+Average = Literal["mean", "median", "count", "constant"]
+RECALL_AT = (1, 5, 10)
+MAP_AT = 10
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How one measure is written, and for a measure of retrieval how it is computed.
+
+    `values` gives each query's value [Q]; `average` says whether the measure is their mean, their median, their sum (`count`), or
+    their mean again but the same for every model (`constant`). No interval is made for a count or a constant.
+    """
+
+    heading: str
+    is_share: bool = False
+    """In [0, 1], shown in percent."""
+    decimals: int = 2
+    is_higher_better: bool | None = True
+    """None: neither end is better."""
+    values: Callable[[QueryScores], NDArray[np.float64]] | None = None
+    average: Average = "mean"
+
+    def show(self, value: float | None, *, signed: bool = False) -> str:
+        """The value as text, a dash if there is none."""
+        if value is None or math.isnan(value):
+            return "–"
+        text = f"{value * (100 if self.is_share else 1):{'+' if signed else ''},.{self.decimals}f}"
+        return text.replace("-", "−")
+
+    def of(self, scores: QueryScores) -> float:
+        """The measure of one direction's queries."""
+        assert self.values is not None, "a measure of queries"
+        values = self.values(scores)
+        if self.average == "median":
+            return float(np.median(values))
+        return float(values.sum() if self.average == "count" else values.mean())
+
+
+def _share(heading: str, values: Callable[[QueryScores], NDArray[np.float64]] | None = None) -> Measure:
+    return Measure(heading, is_share=True, decimals=1, values=values)
+
+
+def _recall(k: int) -> Measure:
+    return _share(f"R@{k} %", lambda scores: scores.recall[k])
+
+
+MEASURES: dict[str, Measure] = {
+    **{f"recall_at_{k}": _recall(k) for k in RECALL_AT},
+    f"map_at_{MAP_AT}": _share(f"mAP{MAP_AT} %", lambda scores: scores.average_precision),
+    # 1-based: 1 is perfect.
+    "median_rank": Measure("median rank", decimals=1, is_higher_better=False,
+                           values=lambda scores: scores.first_rank + 1, average="median"),
+    "tied_queries": Measure("tied queries", decimals=0, is_higher_better=False,
+                            values=lambda scores: scores.is_tied.astype(np.float64), average="count"),
+    "queries": Measure("queries", decimals=0, is_higher_better=None,
+                       values=lambda scores: np.ones(len(scores.query)), average="count"),
+    # What R@1 is expected to be of a random order: a model that is not told apart from it learnt nothing.
+    "chance_at_1": Measure("chance of R@1 %", is_share=True, decimals=2, is_higher_better=None,
+                           values=lambda scores: scores.chance, average="constant"),
+    "mean_rank_variance": Measure("MRV", decimals=1, is_higher_better=False),
+    "modality_gap": Measure("modality gap", decimals=3, is_higher_better=None),
+    "language_gap": Measure("gap", decimals=3, is_higher_better=False),
+    "language_distance": Measure("dis", decimals=3, is_higher_better=False),
+    "accuracy": _share("accuracy %"),
+    "map": _share("mAP %"),
+    "text_to_audio_map": _share("class mAP %"),
+    "text_to_audio_map_at_10": _share("class mAP10 %"),
+}  # fmt: skip
+OF_QUERIES = {name: measure for name, measure in MEASURES.items() if measure.values is not None}
+"""The measures of retrieval, in both directions and every language."""
+
+
+def of_queries(scores: QueryScores) -> dict[str, float]:
+    """Every measure of one direction's queries, by its name."""
+    return {name: measure.of(scores) for name, measure in OF_QUERIES.items()}
+
+
+def measure(name: str) -> Measure:
+    """How a measure is written; one that is not known, by its name."""
+    return MEASURES.get(name, Measure(name.replace("_", " "), decimals=4, is_higher_better=None))

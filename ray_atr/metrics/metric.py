@@ -1,0 +1,78 @@
+"""What a number of an evaluation is called: which task, in which language, which measure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ray_atr.settings import refuse
+
+DIRECTIONS = ("text_to_audio", "audio_to_text")
+MEAN, TRAINED, UNSEEN = "mean", "trained", "unseen"
+"""Means over languages: all that were measured, those that were trained on, and the others."""
+MEANS = (TRAINED, UNSEEN, MEAN)
+
+
+class Metric(str):
+    """A metric's name `task/language/name`, with its parts. Being text, it is its own key in JSON, MLflow and a table.
+
+    task      `text_to_audio`, `audio_to_text` (of the ranking that was asked for), `text_to_audio_by_plan`, `classification`, ...
+    language  an ISO 639-3 code, one of `MEANS`, or "" for a number that has no language.
+    name      a key of `MEASURES`.
+    """
+
+    __slots__ = ("language", "name", "task")
+    task: str
+    language: str
+    name: str
+
+    def __new__(cls, task: str, language: str, name: str) -> Metric:
+        self = super().__new__(cls, "/".join(part for part in (task, language, name) if part))
+        self.task, self.language, self.name = task, language, name
+        return self
+
+    def __getnewargs__(self) -> tuple[str, str, str]:  # type: ignore[override]
+        return self.task, self.language, self.name
+
+    @classmethod
+    def parse(cls, text: str, path: str = "metric") -> Metric:
+        """The metric that a text names. ValueError for a text that is no `task/language/name` or `task/name`."""
+        if isinstance(text, cls):
+            return text
+        parts = text.split("/")
+        if not 2 <= len(parts) <= 3 or not all(parts):
+            raise refuse(path, text, "TASK/LANGUAGE/MEASURE, such as text_to_audio/eng/recall_at_1")
+        return cls(parts[0], "/".join(parts[1:-1]), parts[-1])
+
+    def of(self, language: str) -> Metric:
+        """The same number in another language."""
+        return Metric(self.task, language, self.name)
+
+
+def as_metrics(values: Mapping[str, Any]) -> dict[Metric, float]:
+    """Numbers under typed names, from names as text."""
+    return {Metric.parse(name): value for name, value in values.items()}
+
+
+def task_name(direction: str, by: str = "") -> str:
+    """The task of a direction; `by` names a ranking other than the one that was asked for."""
+    return f"{direction}_by_{by}" if by else direction
+
+
+Value = TypeVar("Value", float, np.ndarray)
+
+
+def language_means(values: Mapping[str, Value], trained: Collection[str] | None = None) -> dict[str, Value]:
+    """The means over languages of one measure, from its values by language: all, the trained ones, and those never seen.
+
+    `trained` None: all of them were. There is no mean over no language.
+    """
+    known = list(values) if trained is None else [language for language in values if language in trained]
+    members = {TRAINED: known, UNSEEN: [language for language in values if language not in known], MEAN: list(values)}
+    return {
+        group: sum((values[language] for language in languages[1:]), values[languages[0]]) / len(languages)
+        for group, languages in members.items()
+        if languages
+    }

@@ -1,0 +1,104 @@
+"""How a query's candidates are ordered: by the distance that was learnt, by cosine, or by the plan of the whole set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+from ray_atr.choices import RANKING_HELP, RANKINGS, Ranking
+from ray_atr.metrics.arrays import Array, as_floats, as_matrix
+from ray_atr.settings import Settings, nearest, refuse, setting
+from ray_atr.transport.mahalanobis import Mahalanobis
+
+LearnedMetric: TypeAlias = Array | Mahalanobis
+CHUNK = 8192
+
+
+EPSILON = 0.05
+"""What learning to match evaluates with (Luong et al. 2024, section 5.3)."""
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """How a plan is computed: its epsilon, and sweeps of Sinkhorn (0: to convergence)."""
+
+    epsilon: float = EPSILON
+    sweeps: int = 0
+
+
+DEFAULT_PLAN = PlanOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingSettings(Settings):
+    """How a retriever ranks; kept with it, since its vectors are made for it."""
+
+    ranking: str = setting("learned", RANKING_HELP, choices=RANKINGS)
+    plan_epsilon: float = setting(EPSILON, "entropic regularisation of the plan", above=0)
+    plan_sweeps: int = setting(0, "sweeps of Sinkhorn; 0: to convergence", at_least=0)
+
+    @property
+    def plan(self) -> PlanOptions:
+        """How its plan is computed."""
+        return PlanOptions(self.plan_epsilon, self.plan_sweeps)
+
+
+def check_ranking(ranking: str, path: str = "ranking") -> None:
+    """ValueError for a ranking that does not exist."""
+    if ranking not in RANKINGS:
+        raise refuse(path, ranking, ", ".join(RANKINGS), nearest(str(ranking), RANKINGS))
+
+
+def rankings_beside(ranking: str, *, has_metric: bool) -> list[Ranking]:
+    """The other rankings worth reporting: `learned` without a learnt metric is `cosine` again."""
+    if has_metric:
+        return [other for other in RANKINGS if other != ranking]
+    return ["cosine"] if ranking == "plan" else ["plan"]
+
+
+def as_metric(metric: LearnedMetric | None, D: int) -> Mahalanobis:
+    """A learnt metric: M [D, D] positive semi-definite, its diagonal [D], or a `Mahalanobis`; None is the Euclidean one."""
+    if metric is None:
+        return Mahalanobis("diagonal", torch.ones(D))
+    if not isinstance(metric, Mahalanobis):
+        matrix = as_floats("metric", metric)
+        metric = Mahalanobis("diagonal" if matrix.ndim == 1 else "mahalanobis", matrix)
+    metric.check_width(D)
+    return metric
+
+
+def distance_rows(text: Array, audio: Array, metric: LearnedMetric) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows [M, D + 2] and [N, D + 2], float64, whose inner product is minus half the squared distance of the unit rows.
+
+    So that whatever ranks by inner product ranks by distance, in both directions:
+    -|t - a|^2 / 2 = <t M, a> - |t|^2 / 2 - |a|^2 / 2.
+    """
+    clips = as_matrix("audio", audio)
+    return text_rows(as_matrix("text", text, clips.shape[1]), metric), audio_rows(clips, metric)
+
+
+def text_rows(texts: torch.Tensor, metric: LearnedMetric) -> torch.Tensor:
+    """The texts' side of `distance_rows`."""
+    learnt = as_metric(metric, texts.shape[1])
+    # Cut into chunks that need no copy of the whole in float64 besides the result.
+    return torch.cat([_left(part, learnt) for part in texts.split(CHUNK)])
+
+
+def audio_rows(clips: torch.Tensor, metric: LearnedMetric) -> torch.Tensor:
+    """The clips' side of `distance_rows`, which is the same for every language."""
+    learnt = as_metric(metric, clips.shape[1])
+    return torch.cat([_right(part, learnt) for part in clips.split(CHUNK)])
+
+
+def _left(rows: torch.Tensor, learnt: Mahalanobis) -> torch.Tensor:
+    unit = torch.nn.functional.normalize(rows.double(), dim=1)
+    weighed = learnt.to(unit).weigh(unit, unit[:0])
+    return torch.cat([weighed.left, -weighed.left_norms[:, None] / 2, torch.ones_like(unit[:, :1])], dim=1)
+
+
+def _right(rows: torch.Tensor, learnt: Mahalanobis) -> torch.Tensor:
+    unit = torch.nn.functional.normalize(rows.double(), dim=1)
+    weighed = learnt.to(unit).weigh(unit[:0], unit)
+    return torch.cat([weighed.right, torch.ones_like(unit[:, :1]), -weighed.right_norms[:, None] / 2], dim=1)

@@ -1,0 +1,74 @@
+"""Which candidates answer which query: by clip (captions) or by class label."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ray_atr.metrics.arrays import IntegerArray, as_indices
+from ray_atr.settings import refuse
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """The relevant (text, clip) pairs of a retrieval task; `text[p]` and `clip[p]` are pair p's indices, int64 [P]."""
+
+    text: torch.Tensor
+    clip: torch.Tensor
+    num_texts: int
+    num_clips: int
+
+    def of_texts(self, rows: torch.Tensor) -> Relevance:
+        """The same for some of the texts, `rows` [R] ascending, which are numbered again from 0."""
+        kept = torch.isin(self.text, rows)
+        return Relevance(torch.searchsorted(rows, self.text[kept]), self.clip[kept], len(rows), self.num_clips)
+
+    @property
+    def first_clip(self) -> torch.Tensor:
+        """A relevant clip of each text: the first in order of the pairs, int64 [M]. Every text needs one."""
+        clip = torch.full((self.num_texts,), -1)
+        clip[self.text.flip(0)] = self.clip.flip(0)
+        assert bool((clip >= 0).all()), "a text without a relevant clip"
+        return clip
+
+
+def as_relevance(relevant: IntegerArray | Relevance, num_texts: int, num_clips: int) -> Relevance:
+    """What is given as the clip of each caption, or as a `Relevance`, checked for its sizes."""
+    if not isinstance(relevant, Relevance):
+        return relevance_by_clip(relevant, num_texts, num_clips)
+    if (relevant.num_texts, relevant.num_clips) != (num_texts, num_clips):
+        raise refuse("relevance", (relevant.num_texts, relevant.num_clips), f"the sizes given, {num_texts, num_clips}")
+    return relevant
+
+
+def relevance_by_clip(clip_of_caption: IntegerArray, num_captions: int, num_clips: int) -> Relevance:
+    """Caption m is relevant to clip `clip_of_caption[m]` alone. `clip_of_caption` is integers [M] in [0, N)."""
+    clip = as_indices("clip_of_caption", clip_of_caption, num_clips, num_captions)
+    return Relevance(torch.arange(num_captions), clip, num_captions, num_clips)
+
+
+def relevance_by_label(
+    labels_of_text: Sequence[str | Collection[str]], labels_of_clip: Sequence[str | Collection[str]]
+) -> Relevance:
+    """A text and a clip are relevant to each other where they share a label (ESC-50: all clips of one class)."""
+    texts_of_label: dict[str, list[int]] = {}
+    for text, labels in enumerate(labels_of_text):
+        for label in _as_labels(labels):
+            texts_of_label.setdefault(label, []).append(text)
+    pairs = {
+        (text, clip)
+        for clip, labels in enumerate(labels_of_clip)
+        for label in _as_labels(labels)
+        for text in texts_of_label.get(label, ())
+    }
+    if not pairs:
+        raise refuse("labels_of_clip", sorted(set().union(*map(_as_labels, labels_of_clip)))[:5], "labels of the texts")
+    index = torch.from_numpy(np.array(sorted(pairs), dtype=np.int64))
+    return Relevance(index[:, 0].contiguous(), index[:, 1].contiguous(), len(labels_of_text), len(labels_of_clip))
+
+
+def _as_labels(labels: str | Collection[str]) -> set[str]:
+    return {labels} if isinstance(labels, str) else set(labels)

@@ -1,0 +1,186 @@
+"""Recall, mAP and median rank in both directions, with ties counted as the share of orders they allow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy.special import digamma
+
+from ray_atr.metrics.arrays import Array, IntegerArray
+from ray_atr.metrics.measures import MAP_AT, RECALL_AT, of_queries
+from ray_atr.metrics.metric import DIRECTIONS
+from ray_atr.metrics.query_scores import QueryScores
+from ray_atr.metrics.ranking import LearnedMetric, distance_rows
+from ray_atr.metrics.ranks import BothRanks, PairRanks, count_ranks
+from ray_atr.metrics.relevance import Relevance, as_relevance
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """Both directions of one retrieval task."""
+
+    text_to_audio: QueryScores
+    audio_to_text: QueryScores
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            f"{direction}/{name}": value
+            for direction in DIRECTIONS
+            for name, value in of_queries(getattr(self, direction)).items()
+        }
+
+
+def retrieval_metrics(
+    audio: Array,
+    captions: Array,
+    clip_of_caption: IntegerArray,
+    *,
+    device: torch.device | str | None = None,
+    block_side: int | None = None,
+) -> dict[str, float]:
+    """Retrieval metrics of captions [M, D] against clips `audio` [N, D]; caption m describes clip `clip_of_caption[m]`.
+
+    Rows are compared by cosine, whatever their norm. Every caption is a text-to-audio query with one relevant clip;
+    every clip with a caption is an audio-to-text query for which all its captions are relevant, and finding any of them
+    counts for recall. Clips without a caption are candidates only.
+
+    Keys: `text_to_audio/` and `audio_to_text/` + `recall_at_1`, `recall_at_5`, `recall_at_10`, `map_at_10` (shares in
+    [0, 1]), `median_rank` (of the first relevant candidate, 1 = first), `tied_queries` and `queries` (counts) and `chance_at_1`
+    (R@1 of a random order). A tie counts as its
+    expectation over the orders of the tied candidates, so that a model whose scores are all equal gets chance. Ranks
+    are exact at any `block_side` (scores held at once: its square); `device` defaults to that of `audio`.
+    """
+    return retrieve(audio, captions, clip_of_caption, device=device, block_side=block_side).metrics()
+
+
+def retrieve(
+    audio: Array,
+    captions: Array,
+    relevant: IntegerArray | Relevance,
+    *,
+    metric: LearnedMetric | None = None,
+    device: torch.device | str | None = None,
+    block_side: int | None = None,
+    text_number: np.ndarray | None = None,
+) -> Retrieval:
+    """As `retrieval_metrics`, but with the scores of each query, for intervals and pictures.
+
+    `relevant` is the clip of each caption or a `Relevance`; text query i is called `text_number[i]` (default: i). With a learnt
+    `metric` (`as_metric`) unit rows are ranked by the distance under it instead of by cosine.
+    """
+    relevance = as_relevance(relevant, len(captions), len(audio))
+    ranks = ranked(audio, captions, relevance, metric=metric, device=device, block_side=block_side)
+    return score(ranks, relevance, text_number)
+
+
+def ranked(
+    audio: Array,
+    captions: Array,
+    relevance: Relevance,
+    *,
+    metric: LearnedMetric | None = None,
+    device: torch.device | str | None = None,
+    block_side: int | None = None,
+) -> BothRanks:
+    """Ranks of the relevant pairs by cosine, or by the distance of unit rows under a learnt metric."""
+    if metric is None:
+        return count_ranks(captions, audio, relevance, device=device, block_side=block_side)
+    text, clips = distance_rows(captions, audio, metric)
+    return count_ranks(text, clips, relevance, is_cosine=False, device=device, block_side=block_side)
+
+
+def score(ranks: BothRanks, relevance: Relevance, text_number: np.ndarray | None = None) -> Retrieval:
+    """Query scores from the ranks of the relevant pairs; text query i is called `text_number[i]` (default: i)."""
+    text, clip = relevance.text.numpy(), relevance.clip.numpy()
+    text_to_audio = score_queries(text, ranks.text_to_audio, relevance.num_clips)
+    audio_to_text = score_queries(clip, ranks.audio_to_text, relevance.num_texts)
+    number = text_to_audio.query if text_number is None else text_number[text_to_audio.query]
+    has_own_clip = len(text_to_audio.query) == len(text)
+    unit = clip[np.argsort(text, kind="stable")] if has_own_clip else relevance.num_clips + number
+    return Retrieval(replace(text_to_audio, query=number, clip=unit), audio_to_text)
+
+
+def score_queries(query: np.ndarray, ranks: PairRanks, num_candidates: int) -> QueryScores:
+    """Expected recall, AP at 10 and first rank of each query, from its relevant pairs' counts."""
+    groups = _tie_groups(query, ranks)
+    first = groups.is_first
+    return QueryScores(
+        query=groups.queries,
+        clip=groups.queries,
+        recall={k: _chance_within(groups, k)[first] for k in RECALL_AT},
+        average_precision=_average_precision(groups, MAP_AT),
+        first_rank=(groups.greater + (groups.tied + 1) / (groups.relevant + 1) - 1)[first],
+        is_tied=np.bincount(groups.query_index, groups.tied > groups.relevant) > 0,
+        chance=groups.relevant_in_all / num_candidates,
+    )
+
+
+@dataclass(frozen=True)
+class _TieGroups:
+    """Relevant candidates of one query with one score, [G], ordered by query and then from best to worst."""
+
+    queries: np.ndarray
+    relevant_in_all: np.ndarray
+    query_index: np.ndarray
+    greater: np.ndarray
+    tied: np.ndarray
+    relevant: np.ndarray
+    relevant_above: np.ndarray
+    is_first: np.ndarray
+
+
+def _tie_groups(query: np.ndarray, ranks: PairRanks) -> _TieGroups:
+    greater, tied = ranks.greater.numpy(), ranks.tied.numpy()
+    order = np.lexsort((greater, query))
+    query, greater, tied = query[order], greater[order], tied[order]
+    new_query = np.r_[True, query[1:] != query[:-1]]
+    new_group = new_query | np.r_[True, greater[1:] != greater[:-1]]
+    start = np.flatnonzero(new_group)
+    relevant = np.diff(np.r_[start, len(query)])
+    query_start = np.flatnonzero(new_query)
+    query_index = np.cumsum(new_query)[start] - 1
+    return _TieGroups(
+        queries=query[query_start],
+        relevant_in_all=np.diff(np.r_[query_start, len(query)]),
+        query_index=query_index,
+        greater=greater[start],
+        tied=np.maximum(tied[start], relevant),
+        relevant=relevant,
+        relevant_above=start - query_start[query_index],
+        is_first=new_query[start],
+    )
+
+
+def _chance_within(groups: _TieGroups, k: int) -> np.ndarray:
+    """Chance that a relevant one of the tie is among the first k places: 1 - C(t - r, n) / C(t, n), n places open."""
+    places = np.clip(k - groups.greater, 0, groups.tied)
+    miss = np.ones(len(places))
+    for place in range(k):
+        is_open = place < places
+        left = np.maximum(groups.tied - groups.relevant - place, 0) / np.maximum(groups.tied - place, 1)
+        miss *= np.where(is_open, left, 1.0)
+    return 1 - miss
+
+
+def average_precision(query: np.ndarray, ranks: PairRanks) -> np.ndarray:
+    """Expected AP among all candidates of each query that has a relevant one, [Q], queries ascending."""
+    return _average_precision(_tie_groups(query, ranks), None)
+
+
+def _average_precision(groups: _TieGroups, k: int | None) -> np.ndarray:
+    """Expected AP of each query, [Q]: (1 / min(R, k)) sum over its relevant sorted 1-based ranks r_m <= k of m / r_m.
+
+    R is the number of its relevant candidates; never above 1. In a tie of t candidates, r of them relevant, below g
+    greater ones of which b are relevant, place g + i holds a relevant one with chance r / t, and then there are
+    b + 1 + (i - 1) o of them up to there in expectation, o = (r - 1)/(t - 1) (McSherry and Najork 2008). The sum over i of
+    that count / (g + i) is n o + (b + 1 - o (g + 1)) (H_(g+n) - H_g), n places of the tie being within k.
+    """
+    greater, tied = groups.greater.astype(float), groups.tied.astype(float)
+    places = tied if k is None else np.clip(k - greater, 0, tied)
+    others = (groups.relevant - 1) / np.maximum(tied - 1, 1)
+    harmonic = digamma(greater + places + 1) - digamma(greater + 1)
+    gain = places * others + (groups.relevant_above + 1 - others * (greater + 1)) * harmonic
+    total = np.bincount(groups.query_index, groups.relevant / tied * gain)
+    return total / (groups.relevant_in_all if k is None else np.minimum(groups.relevant_in_all, k))

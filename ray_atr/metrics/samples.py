@@ -1,0 +1,117 @@
+"""Every query's scores as what an interval resamples: values, and the clip that each query belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ray_atr.metrics.languages import ranks_by_language
+from ray_atr.metrics.measures import OF_QUERIES
+from ray_atr.metrics.metric import DIRECTIONS, MEAN, Metric, language_means, task_name
+from ray_atr.metrics.query_scores import QueryScores
+from ray_atr.metrics.retrieval import Retrieval
+from ray_atr.metrics.zero_shot import Classification
+from ray_atr.settings import refuse
+
+
+class Sample(NamedTuple):
+    """Queries of one kind in one language: metrics that are means over them, and metrics that are medians, by name."""
+
+    query: np.ndarray
+    """[Q]"""
+    unit: np.ndarray
+    """[Q], what is drawn again: the clip, with all its queries in all languages."""
+    means: dict[str, np.ndarray]
+    medians: dict[str, np.ndarray]
+
+
+Samples = Mapping[str, Sample]
+"""`group/language` -> its queries: `text_to_audio/fra`, `classification/jpn`."""
+
+
+def retrieval_samples(retrievals: Mapping[str, Retrieval], by: str = "") -> dict[str, Sample]:
+    """The queries behind `language_metrics(retrievals, by)`; counts and constants are left out."""
+    result = {
+        f"{task_name(direction, by)}/{language}": _of_queries(getattr(retrieval, direction))
+        for direction in DIRECTIONS
+        for language, retrieval in retrievals.items()
+    }
+    ranks, shared = ranks_by_language(retrievals)
+    if len(retrievals) > 1 and len(ranks):
+        scores = next(iter(retrievals.values())).text_to_audio
+        unit = scores.clip[np.searchsorted(scores.query, shared)]
+        variance = {"mean_rank_variance": ranks.var(axis=1)}
+        result[f"{task_name('text_to_audio', by)}/{MEAN}"] = Sample(shared, unit, variance, {})
+    return result
+
+
+def zero_shot_samples(classifications: Mapping[str, Classification]) -> dict[str, Sample]:
+    """The clips (and, for the maps of text to audio, classes) behind `classification_metrics`."""
+    result = {}
+    for language, found in classifications.items():
+        clips, classes = found.retrieval.audio_to_text, found.retrieval.text_to_audio
+        result[f"classification/{language}"] = Sample(
+            clips.query, clips.clip, {"accuracy": clips.recall[1], "map": found.map}, {}
+        )
+        of_class = {"text_to_audio_map": found.class_map, "text_to_audio_map_at_10": classes.average_precision}
+        result[f"classification/{language}/classes"] = Sample(classes.query, classes.clip, of_class, {})
+    return result
+
+
+def check_same_queries(first: Samples, second: Samples) -> None:
+    """ValueError if two models were not asked the same queries in the same languages."""
+    if list(first) != list(second):
+        raise refuse("second", list(second), f"the languages of the first, {list(first)}")
+    for key, sample in first.items():
+        other = second[key]
+        if not (np.array_equal(sample.query, other.query) and np.array_equal(sample.unit, other.unit)):
+            raise refuse(f"second[{key!r}]", "other queries", "the queries of the first")
+
+
+def resampled(samples: Samples, weight: np.ndarray, trained: Collection[str] | None = None) -> dict[Metric, np.ndarray]:
+    """Each metric under each draw, [draws]; weight [draws, units] is how often a unit was drawn.
+
+    `trained` are the languages that the model was trained on (None: all); see `language_means`.
+    """
+    result: dict[Metric, np.ndarray] = {}
+    by_measure: dict[tuple[str, str], dict[str, np.ndarray]] = {}
+    for key, sample in samples.items():
+        task, language = key.split("/")[:2]
+        found = dict(zip(sample.means, _means(list(sample.means.values()), sample.unit, weight), strict=True))
+        found |= {name: _weighted_median(values, sample.unit, weight) for name, values in sample.medians.items()}
+        for name, drawn in found.items():
+            result[Metric(task, language, name)] = drawn
+            if language != MEAN:
+                by_measure.setdefault((task, name), {})[language] = drawn
+    for (task, name), of_languages in by_measure.items():
+        means = language_means(of_languages, trained)
+        result |= {Metric(task, group, name): drawn for group, drawn in means.items()}
+    return result
+
+
+def _of_queries(scores: QueryScores) -> Sample:
+    found: dict[str, dict[str, np.ndarray]] = {"mean": {}, "median": {}}
+    for name, measure in OF_QUERIES.items():
+        if measure.values is not None and measure.average in found:
+            found[measure.average][name] = measure.values(scores)
+    return Sample(scores.query, scores.clip, found["mean"], found["median"])
+
+
+def _means(values: Sequence[np.ndarray], unit: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Mean of each of C values [Q] with each query as often as its unit was drawn, [C, draws]."""
+    sums = np.stack([np.bincount(unit, column, minlength=weight.shape[1]) for column in values], axis=1)
+    queries = (weight @ np.bincount(unit, minlength=weight.shape[1]))[:, None]
+    return ((weight @ sums) / np.where(queries > 0, queries, np.nan)).T
+
+
+def _weighted_median(values: np.ndarray, unit: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Median of values [Q] with each query as often as its unit was drawn, [draws]; the middle two are averaged."""
+    order = np.argsort(values, kind="stable")
+    values = values[order]
+    reached = np.cumsum(weight[:, unit[order]], axis=1)
+    total = reached[:, -1:]
+    lower = values[(reached >= np.floor((total + 1) / 2)).argmax(1)]
+    upper = values[(reached >= np.floor(total / 2) + 1).argmax(1)]
+    return np.where(total[:, 0] > 0, (lower + upper) / 2, np.nan)

@@ -1,0 +1,119 @@
+"""Classification by text prompts (zero-shot, for classes never trained on): a clip's class is the class text nearest to it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ray_atr.metrics.arrays import Array
+from ray_atr.metrics.metric import Metric, language_means
+from ray_atr.metrics.ranking import LearnedMetric
+from ray_atr.metrics.relevance import relevance_by_label
+from ray_atr.metrics.retrieval import Retrieval, average_precision, ranked, score
+from ray_atr.settings import nearest, refuse
+
+CLASSIFICATION = "classification"
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Each clip's and each class's scores: `map` [clips with a class] and `class_map` [classes with a clip] are APs in [0, 1]."""
+
+    retrieval: Retrieval
+    map: np.ndarray
+    class_map: np.ndarray
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "accuracy": float(self.retrieval.audio_to_text.recall[1].mean()),
+            "map": float(self.map.mean()),
+            "text_to_audio_map": float(self.class_map.mean()),
+            "text_to_audio_map_at_10": float(self.retrieval.text_to_audio.average_precision.mean()),
+        }
+
+
+def zero_shot_metrics(
+    audio: Array,
+    class_texts: Array,
+    classes: Sequence[str],
+    labels: Sequence[str | Collection[str]],
+    *,
+    metric: LearnedMetric | None = None,
+    device: torch.device | str | None = None,
+) -> dict[str, float]:
+    """Classification of clips `audio` [N, D] by the texts of C classes [C, D] ("This is a sound of {class}").
+
+    `labels[i]` is clip i's class or classes; a clip without one is a candidate only. Keys: `accuracy` (R@1 of audio to text;
+    for a clip of several classes any of them counts), `map` (mean over clips of the AP of its classes among all),
+    `text_to_audio_map` (mean over classes of the AP of its clips among all clips), `text_to_audio_map_at_10`. Shares in
+    [0, 1]; equal scores count as chance.
+    """
+    return classify(audio, class_texts, classes, labels, metric=metric, device=device).metrics()
+
+
+def classify(
+    audio: Array,
+    class_texts: Array,
+    classes: Sequence[str],
+    labels: Sequence[str | Collection[str]],
+    *,
+    metric: LearnedMetric | None = None,
+    device: torch.device | str | None = None,
+) -> Classification:
+    """As `zero_shot_metrics`, but with the scores of each clip and class, for intervals."""
+    if len(set(classes)) != len(classes) or len(classes) != len(class_texts):
+        raise refuse("classes", len(set(classes)), f"{len(class_texts)} different names, one a class text")
+    if len(labels) != len(audio):
+        raise refuse("labels", len(labels), f"{len(audio)}, one a clip")
+    known = set(classes)
+    for clip, own in enumerate(labels):
+        for label in {own} if isinstance(own, str) else own:
+            if label not in known:
+                raise refuse(f"labels[{clip}]", label, f"one of the {len(classes)} classes", nearest(label, classes))
+    relevance = relevance_by_label(classes, labels)
+    ranks = ranked(audio, class_texts, relevance, metric=metric, device=device)
+    return Classification(
+        score(ranks, relevance),
+        average_precision(relevance.clip.numpy(), ranks.audio_to_text),
+        average_precision(relevance.text.numpy(), ranks.text_to_audio),
+    )
+
+
+def classify_languages(
+    audio: Array,
+    class_texts: Mapping[str, Array],
+    classes: Sequence[str],
+    labels: Sequence[str | Collection[str]],
+    *,
+    metric: LearnedMetric | None = None,
+    device: torch.device | str | None = None,
+) -> dict[str, Classification]:
+    """`classify` by each language's class texts {language: [C, D]}."""
+    if not class_texts:
+        raise refuse("class_texts", "no language", "one or more languages")
+    return {
+        language: classify(audio, texts, classes, labels, metric=metric, device=device)
+        for language, texts in class_texts.items()
+    }
+
+
+def classification_metrics(
+    classifications: Mapping[str, Classification], trained: Collection[str] | None = None
+) -> dict[Metric, float]:
+    """`zero_shot_metrics` by each language's class texts, and their means: `classification/fra/accuracy`, `.../mean/...`.
+
+    It is zero-shot if the model was trained on none of the classes; the numbers cannot tell.
+    """
+    result: dict[Metric, float] = {}
+    of_measures: dict[str, dict[str, float]] = {}
+    for language, found in classifications.items():
+        for name, value in found.metrics().items():
+            result[Metric(CLASSIFICATION, language, name)] = value
+            of_measures.setdefault(name, {})[language] = value
+    for name, values in of_measures.items():
+        means = language_means(values, trained)
+        result |= {Metric(CLASSIFICATION, group, name): mean for group, mean in means.items()}
+    return result

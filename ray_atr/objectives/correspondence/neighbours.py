@@ -1,0 +1,134 @@
+"""A pair is true if its clip and its text have the same neighbours (BiCro, Yang et al. 2023; REPAIR, Zheng et al. 2024).
+
+Anchors are pairs that stand for the whole set. A clip is described by its similarities to the anchors' clips, a text by its
+similarities to the anchors' texts; how far the two descriptions agree is the pair's score:
+
+    score_i = sum_m sqrt(q_im r_im),   q_i = softmax_m <a_i, A_m> / tau,   r_i = softmax_m <t_i, T_m> / tau
+
+Anchors are the entries of the knowledge base's snapshot if the objective has one (ASK's base gets a second use at no
+encoding), else the latest embeddings of earlier batches. Wrong anchors blur the picture: those not believed are left out.
+
+BiCro takes the ratio of one nearest distance, REPAIR a rank correlation; the overlap (Bhattacharyya's coefficient) looks at
+near anchors only and needs no sort. Left out: BiCro's second network and REPAIR's replacement of texts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ray_atr.data import sampling
+from ray_atr.objectives.correspondence.correspondence import Correspondence
+from ray_atr.objectives.correspondence.estimator import Estimator, Places, TrainingPairs
+from ray_atr.objectives.correspondence.scored import Scored
+from ray_atr.objectives.pairs import Comparison
+from ray_atr.settings import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours(Correspondence):
+    """Agreement of audio-side and text-side neighbours among anchors."""
+
+    name: ClassVar[str] = "neighbours"
+
+    anchors: int = setting(256, "anchors that a pair is compared with", at_least=2)
+    temperature: float = setting(
+        0.1, "divides the similarities to anchors: the smaller, the fewer anchors count", above=0
+    )
+    mixture: str = setting("gmm", "the two components: normal (gmm) or beta (bmm)", choices=("gmm", "bmm"))
+    warmup_epochs: int = setting(2, "epochs in which every pair is believed", at_least=1)
+
+    def estimator(self, pairs: TrainingPairs) -> Estimator:
+        """One that compares neighbourhoods."""
+        return _Neighbourhoods(pairs, self)
+
+
+class Anchors(NamedTuple):
+    """Clips and texts of M anchor pairs [M, D], and the training row of each [M], -1 for none."""
+
+    audio: Tensor
+    text: Tensor
+    rows: Tensor
+
+
+class _Neighbourhoods(Scored):
+    def __init__(self, pairs: TrainingPairs, settings: Neighbours) -> None:
+        super().__init__(pairs, settings.warmup_epochs, settings.mixture)
+        self.settings = settings
+        self.order = torch.from_numpy(sampling.permutation(pairs.clip_ids, pairs.seed, "anchors").copy()).to(
+            pairs.device
+        )
+        self.row_of = {clip_id: row for row, clip_id in enumerate(pairs.clip_ids)}
+        self._of_snapshot: tuple[Any, Anchors] | None = None
+
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        self._of_snapshot = None
+
+    def score(self, comparison: Comparison, places: Places) -> Tensor:
+        snapshot = self.pairs.snapshot()
+        anchors = self.remembered() if snapshot is None else self.stored(snapshot)
+        if snapshot is None:
+            self.remember(comparison, places)
+        if anchors is None:
+            return comparison.u.new_full((comparison.size,), torch.nan)
+        is_own = places.rows[:, None] == anchors.rows
+        sides = (comparison.u.float() @ anchors.audio.T, comparison.v.float() @ anchors.text.T)
+        q, r = ((side / self.settings.temperature).masked_fill(is_own, -torch.inf).softmax(dim=1) for side in sides)
+        return (q * r).sqrt().sum(dim=1)
+
+    def stored(self, snapshot: Any) -> Anchors:
+        """Anchors of a knowledge base's snapshot, chosen once a snapshot and epoch."""
+        if self._of_snapshot is None or self._of_snapshot[0] is not snapshot:
+            rows = torch.tensor([self.row_of.get(str(name), -1) for name in snapshot.ids])
+            believed = self.trusted()[rows.clamp(min=0)].cpu() | (rows < 0)
+            chosen = believed.nonzero().squeeze(1).numpy()
+            # Evenly spread over the base's own order, so that every part of it is among the anchors.
+            chosen = chosen[np.linspace(0, len(chosen) - 1, min(self.settings.anchors, len(chosen))).astype(int)]
+            audio, text = snapshot.audio[chosen], snapshot.text[0][chosen]
+            self._of_snapshot = (
+                snapshot,
+                Anchors(self._tensor(audio), self._tensor(text), rows[chosen].to(self.device)),
+            )
+        return self._of_snapshot[1]
+
+    def _tensor(self, embeddings: Any) -> Tensor:
+        return torch.from_numpy(np.array(embeddings, np.float32)).to(self.device)
+
+    def remembered(self) -> Anchors | None:
+        """Anchors of the pairs met so far; None before two are believed."""
+        if "audio" not in self.tables:
+            return None
+        is_there = self.tables["is_there"][:, 0, 0] > 0
+        rows = self.order[(is_there & self.trusted())[self.order]][: self.settings.anchors]
+        if len(rows) < 2:
+            return None
+        return Anchors(self.tables["audio"][rows, 0, 0], self.tables["text"][rows, 0, 0], rows)
+
+    def remember(self, comparison: Comparison, places: Places) -> None:
+        """Keep the latest embeddings of each clip and its text, in whichever language it came."""
+        if "audio" not in self.tables:
+            self._make_room(comparison.u.shape[1])
+        self.tables["audio"][places.rows, 0, 0] = comparison.u.float()
+        self.tables["text"][places.rows, 0, 0] = comparison.v.float()
+        self.tables["is_there"][places.rows, 0, 0] = 1.0
+
+    def trusted(self) -> Tensor:
+        """Which clips' pairs are believed more than not, bool [N]."""
+        return self.beliefs.mean(dim=(1, 2)) >= 0.5
+
+    def _make_room(self, width: int) -> None:
+        N = len(self.pairs.clip_ids)
+        for name in ("audio", "text"):
+            self.tables[name] = torch.zeros(N, 1, 1, width, device=self.device)
+        self.tables["is_there"] = torch.zeros(N, 1, 1, device=self.device)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        tables = state["tables"]
+        if "audio" in tables:
+            self._make_room(tables["audio"].shape[-1])
+        super().load_state_dict(state)

@@ -1,0 +1,52 @@
+"""Belief as a running mean of the pair's own probability (CRCL, Qin et al. 2023, "Cross-modal active complementary learning").
+
+    y <- 0.8 y + 0.2 (p_ii + p_ii^T) / 2, and below 0.1 it is 0,   p_ii the pair's probability among its batch
+
+Left out: the restarts with new weights and the old y after 6, 6 and 6 epochs, and the paper's own loss, which gates its
+complementary part by y; here y weighs whichever pair loss is chosen (`complementary` is one).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ray_atr.objectives.correspondence.correspondence import Correspondence
+from ray_atr.objectives.correspondence.estimator import Estimator, Judgement, Places, TrainingPairs
+from ray_atr.objectives.correspondence.small_loss import contrastive_losses
+from ray_atr.objectives.pairs import Comparison
+from ray_atr.settings import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfRefining(Correspondence):
+    """A running mean of the pair's probability among its batch."""
+
+    name: ClassVar[str] = "self_refining"
+
+    momentum: float = setting(0.8, "share of the old belief in the new one", at_least=0, below=1)
+    least: float = setting(0.1, "a belief below this counts as 0", at_least=0, below=1)
+    warmup_epochs: int = setting(2, "epochs in which every pair is believed", at_least=0)
+    temperature: float = setting(0.05, "divides the similarities in the pair's probability", above=0)
+
+    def estimator(self, pairs: TrainingPairs) -> Estimator:
+        """One that keeps a running belief a pair."""
+        return _Running(pairs, self)
+
+
+class _Running(Estimator):
+    def __init__(self, pairs: TrainingPairs, settings: SelfRefining) -> None:
+        super().__init__(pairs)
+        self.settings = settings
+        self.beliefs = self.table("beliefs", 1.0)
+
+    def judge(self, comparison: Comparison, places: Places) -> Judgement:
+        settings, believed = self.settings, self.beliefs[places]
+        if self.epoch >= settings.warmup_epochs:
+            rows, columns = contrastive_losses(comparison, settings.temperature)
+            probability = 0.5 * (torch.exp(-rows) + torch.exp(-columns)).to(believed)
+            self.beliefs[places] = settings.momentum * believed + (1 - settings.momentum) * probability
+        used = torch.where(believed < settings.least, 0.0, believed)
+        return Judgement(used.to(comparison.u.dtype))

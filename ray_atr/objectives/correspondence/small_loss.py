@@ -1,0 +1,60 @@
+"""Pairs of small loss are true: a mixture over the pairs' losses (NCR, Huang et al. 2021; DivideMix, Li et al. 2020).
+
+A network fits true pairs before it memorises wrong ones, so that after a few epochs the losses of all pairs fall into two
+groups. A pair's belief is the posterior of the low one.
+
+Left out of the papers: the second network that each of them trains to judge for the other (co-teaching; twice the time), NCR's
+soft margin (the belief is a weight here, for every pair loss) and DivideMix's mixing of samples. The losses are those of the
+training batches, not of a pass of their own over the training set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ray_atr.objectives.correspondence.correspondence import Correspondence
+from ray_atr.objectives.correspondence.estimator import Places, TrainingPairs
+from ray_atr.objectives.correspondence.scored import Scored
+from ray_atr.objectives.pairs import Comparison
+from ray_atr.objectives.pairs.contrastive import sample_losses
+from ray_atr.settings import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallLoss(Correspondence):
+    """The posterior of the low component of a mixture over the pairs' contrastive losses."""
+
+    name: ClassVar[str] = "small_loss"
+
+    mixture: str = setting("gmm", "the two components: normal (gmm) or beta (bmm)", choices=("gmm", "bmm"))
+    warmup_epochs: int = setting(2, "epochs in which every pair is believed", at_least=1)
+    temperature: float = setting(
+        0.07, "divides the similarities in the loss that judges, whatever the pair loss is", above=0
+    )
+
+    def estimator(self, pairs: TrainingPairs) -> Scored:
+        """One that records each pair's loss."""
+        return SmallLossEstimator(pairs, self)
+
+
+class SmallLossEstimator(Scored):
+    """The score is the negative contrastive loss of the pair among its batch, both directions."""
+
+    def __init__(self, pairs: TrainingPairs, settings: SmallLoss) -> None:
+        super().__init__(pairs, settings.warmup_epochs, settings.mixture)
+        self.settings = settings
+
+    def score(self, comparison: Comparison, places: Places) -> Tensor:
+        """-loss, [n]."""
+        rows, columns = contrastive_losses(comparison, self.settings.temperature)
+        return -0.5 * (rows + columns)
+
+
+def contrastive_losses(comparison: Comparison, temperature: float) -> tuple[Tensor, Tensor]:
+    """Each pair's contrastive loss among its batch in both directions, [n] each: how well it fits, whatever the pair loss is."""
+    logits, positives = comparison.cross_similarity() / temperature, comparison.positives
+    columns = sample_losses(logits.T, None if positives is None else positives.T, None)
+    return sample_losses(logits, positives, None), columns

@@ -1,0 +1,62 @@
+"""Soft targets from finished trials (Primus et al. 2024, "Estimated audio-caption correspondences", DCASE 2024's first place).
+
+    t_ij = softmax_j (mean over teachers of <a_i, c_j>) / tau,   target = (1 - share) I + share t
+
+The teachers' retrievers embed the training set once, before the first epoch. The paper trains on t alone (share 1), from the
+first stage's weights (`train.start_from`); every pair loss takes the targets here, where the paper has the contrastive one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ray_atr.objectives.correspondence.correspondence import Correspondence
+from ray_atr.objectives.correspondence.estimator import Estimator, Judgement, Places, TrainingPairs
+from ray_atr.objectives.pairs import Comparison
+from ray_atr.settings import refuse, setting
+
+
+class Teaching(NamedTuple):
+    """One teacher's unit-norm embeddings of the training clips [N, D] and of the captions that they have [N, J, K, D]."""
+
+    audio: Tensor
+    text: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Teacher(Correspondence):
+    """Targets are the softmax of finished retrievers' mean similarity."""
+
+    name: ClassVar[str] = "teacher"
+
+    teachers: tuple[str, ...] = setting(
+        (), "folders of saved retrievers, or of finished trials, whose similarities are averaged", path="always"
+    )
+    temperature: float = setting(0.05, "divides the teachers' mean similarity", above=0)
+    share: float = setting(1.0, "share of the teachers in the target; the rest is the own partner", above=0, at_most=1)
+
+    def estimator(self, pairs: TrainingPairs) -> Estimator:
+        """One that reads the teachers' embeddings. ValueError if there is no teacher."""
+        if not pairs.teaching:
+            raise refuse(
+                "objective.correspondence.teachers", self.teachers, "one saved retriever or finished trial, or more"
+            )
+        return _Taught(pairs, self, pairs.teaching)
+
+
+class _Taught(Estimator):
+    def __init__(self, pairs: TrainingPairs, settings: Teacher, teaching: Sequence[Teaching]) -> None:
+        super().__init__(pairs)
+        self.settings, self.teaching = settings, teaching
+
+    def judge(self, comparison: Comparison, places: Places) -> Judgement:
+        similarities = [teacher.audio[places.rows] @ teacher.text[places].T for teacher in self.teaching]
+        mean = torch.stack(similarities).mean(dim=0).to(comparison.u)
+        taught = (mean / self.settings.temperature).softmax(dim=1)
+        identity = torch.eye(comparison.size, dtype=taught.dtype, device=taught.device)
+        return Judgement(targets=(1 - self.settings.share) * identity + self.settings.share * taught)

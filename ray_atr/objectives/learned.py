@@ -1,0 +1,80 @@
+"""What is learned besides the towers: a temperature, a transport metric, a bias.
+
+A pair loss declares what it learns (`PairLoss.learns`), a retriever holds the parameters (`LearnedParameters`), and their
+values reach every loss as one argument (`Learned`). A further learned value is a field of each class here, and of the loss that
+uses it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ray_atr.objectives.metric import METRICS, initial_metric, project_metric
+from ray_atr.settings import Settings, setting
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """Values that take the place of a pair loss's own settings; None: the setting holds.
+
+    temperature  scalar > 0: divides the similarities.
+    metric       of learning to match: [D] diagonal, [D, D] mahalanobis, [D, rank] factored.
+    bias         scalar: added to every logit.
+    """
+
+    temperature: Tensor | None = None
+    metric: Tensor | None = None
+    bias: Tensor | None = None
+
+
+NOTHING_LEARNED = Learned()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedSettings(Settings):
+    """What a pair loss learns, and from which first values."""
+
+    temperature: float = setting(0.07, "first value of the temperature, if it is learned", above=0)
+    learn_temperature: bool = setting(False, "learn the temperature")
+    metric: str = setting("euclidean", "kind of transport metric; nothing is learned of euclidean", choices=METRICS)
+    metric_rank: int | None = setting(None, "columns of a factored metric; none: the embedding width", at_least=1)
+    project_every: int = setting(
+        1, "optimiser steps between projections to the positive semi-definite metrics", at_least=1
+    )
+    bias: float | None = setting(None, "first value of the bias; none: it is not learned")
+
+
+class LearnedParameters(nn.Module):
+    """The parameters of the values that are learned, for embeddings of width D."""
+
+    def __init__(self, settings: LearnedSettings, D: int) -> None:
+        super().__init__()
+        self.settings = settings
+        # Its logarithm, so that it stays above 0.
+        self.log_temperature = _parameter(math.log(settings.temperature) if settings.learn_temperature else None)
+        self.metric = _parameter(initial_metric(settings.metric, D, settings.metric_rank))
+        self.bias = _parameter(settings.bias)
+        # A buffer, so that a resumed run projects at the same steps.
+        self.register_buffer("num_steps", torch.zeros((), dtype=torch.int64))
+        self.num_steps: Tensor
+
+    def values(self) -> Learned:
+        """The values as they are now, with gradient."""
+        temperature = None if self.log_temperature is None else self.log_temperature.exp()
+        return Learned(temperature=temperature, metric=self.metric, bias=self.bias)
+
+    def after_step(self) -> None:
+        """To be called after every optimiser step: brings the metric back to the positive semi-definite ones."""
+        if self.metric is None:
+            return
+        self.num_steps += 1
+        if int(self.num_steps) % self.settings.project_every == 0:
+            project_metric(self.metric.data, self.settings.metric)
+
+
+def _parameter(first: float | Tensor | None) -> nn.Parameter | None:
+    return None if first is None else nn.Parameter(torch.as_tensor(first, dtype=torch.float32))

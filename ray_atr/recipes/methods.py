@@ -1,0 +1,38 @@
+"""What the reality check of correspondence compares: a pair loss and a correspondence each, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+PAIR, CORRESPONDENCE = "objective.pair", "objective.correspondence"
+
+
+def method(pair: str, correspondence: str = "none", **settings: Any) -> dict[str, Any]:
+    """A method's overrides; `settings` are the pair loss's."""
+    return {PAIR: pair, CORRESPONDENCE: correspondence, **{f"{PAIR}.{name}": value for name, value in settings.items()}}
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "contrastive": method("contrastive"),
+    "oracle": method("contrastive", "oracle"),
+    "small_loss": method("contrastive", "small_loss"),
+    "self_refining": method("contrastive", "self_refining"),
+    "neighbours": method("contrastive", "neighbours"),
+    "transport": method("contrastive", "transport"),
+    "rematch": method("contrastive", "rematch"),
+    "complementary": method("complementary"),
+    "complementary+self_refining": method("complementary", "self_refining"),
+    "m_ltm_euclidean": method("learning_to_match"),
+    "m_ltm_euclidean+small_loss": method("learning_to_match", "small_loss"),
+    "m_ltm_pot_followed": method("partial_learning_to_match", target="followed", transport_mass="auto"),
+}
+"""`contrastive` keeps every pair and is the floor, `oracle` leaves the wrong ones out and is the ceiling."""
+
+
+def method_of(overrides: Mapping[str, Any]) -> str | None:
+    """The method of a trial by its overrides; None if it is none of these."""
+    fitting = [
+        name for name, fixed in METHODS.items() if all(overrides.get(path) == value for path, value in fixed.items())
+    ]
+    return max(fitting, key=lambda name: len(METHODS[name])) if fitting else None

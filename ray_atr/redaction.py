@@ -1,0 +1,69 @@
+"""What is a secret in a command, a URL or a message, and the same text without it: the one place that knows."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+HIDDEN = "***"
+
+_SECRET_WORD = (
+    r"(?:token(?!i[sz])|key(?!s?tone|board|word)|passw(?:or)?d|pwd|secret|credential|signature|\bsig\b|\bauth)"
+)
+_SECRET_NAME = re.compile(_SECRET_WORD, re.IGNORECASE)
+# `user:password@`, in which a password may hold a slash, or `user@`. A port is no password.
+_USER = re.compile(r"(?<=://)(?:[^/\s@:'\"]*:(?!\d+/)[^\s@'\"]*|[^/\s@'\"]+)@")
+# MLflow's pages order runs by `orderByKey`, which is no key to anything.
+_QUERY = re.compile(rf"(?i)([?&;](?!orderByKey=)[^=&\s'\"]*{_SECRET_WORD}[^=&\s'\"]*=)[^&\s'\"#]+")
+_OPTION = re.compile(rf"(?i)(--[\w.-]*{_SECRET_WORD}[\w.-]*(?:=|\s+))(?!--)('[^']*'|\"[^\"]*\"|[^\s'\"]\S*)")
+
+
+def redact(text: str) -> str:
+    """The text with `***` for every URL's user and secret query values, and for the values of `--*token*` and the like."""
+    return _OPTION.sub(_hide_value, _QUERY.sub(rf"\1{HIDDEN}", _USER.sub(f"{HIDDEN}@", text)))
+
+
+def redact_command(words: Iterable[str]) -> str:
+    """A command as it would be typed, without its secrets."""
+    hidden: list[str] = []
+    is_value = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if is_value and not word.startswith("--"):
+            word = HIDDEN
+        elif equals and is_secret_option(name):
+            word = f"{name}={HIDDEN}"
+        is_value = not equals and is_secret_option(word)
+        hidden.append(redact(word))
+    return shlex.join(hidden).replace(f"'{HIDDEN}'", HIDDEN)
+
+
+def is_secret_option(word: str) -> bool:
+    """Whether a word of a command is an option whose value is a secret."""
+    return word.startswith("--") and _SECRET_NAME.search(word) is not None
+
+
+def redact_values(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping with every text in it redacted, however deep."""
+    return {name: _redacted(value) for name, value in content.items()}
+
+
+def holds_secret(value: object) -> bool:
+    """Whether something in a value would be hidden."""
+    return _redacted(value) != value
+
+
+def _redacted(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, Mapping):
+        return redact_values(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_redacted(one) for one in value)
+    return value
+
+
+def _hide_value(match: re.Match[str]) -> str:
+    return f"{match[1]}{HIDDEN}"

@@ -1,0 +1,86 @@
+"""The clips a query finds, to listen to: an HTML fragment that needs no other file."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+import torch
+
+from ray_atr.metrics.arrays import Array, as_matrix
+
+# First bytes of an encoded file -> what a browser calls it.
+SIGNATURES = {b"RIFF": "audio/wav", b"fLaC": "audio/flac", b"OggS": "audio/ogg", b"ID3": "audio/mpeg"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """One clip found for a query: its encoded file (WAV, FLAC, OGG, MP3), cosine, and whether it is the right one."""
+
+    clip_id: str
+    audio: bytes
+    score: float
+    is_relevant: bool
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query, its language (ISO 639-3) and what it found, best first; `rank` is that of the right clip, 1 = first."""
+
+    text: str
+    language: str
+    found: Sequence[Found]
+    rank: float | None = None
+
+
+def best_clips(text: Array, audio: Array, count: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices and cosines of the `count` best clips `audio` [N, D] of each query `text` [Q, D], both [Q, count]."""
+    clips = as_matrix("audio", audio)
+    texts = as_matrix("text", text, clips.shape[1]).to(clips.device)
+    texts = torch.nn.functional.normalize(texts.float(), dim=1)
+    best: tuple[torch.Tensor, torch.Tensor] | None = None
+    for start in range(0, len(clips), 8192):
+        part = torch.nn.functional.normalize(clips[start : start + 8192].float(), dim=1)
+        score, index = (texts @ part.T).topk(min(count, len(part)), dim=1)
+        index = index + start
+        if best is not None:
+            score, index = torch.cat([best[0], score], dim=1), torch.cat([best[1], index], dim=1)
+        score, place = score.topk(min(count, score.shape[1]), dim=1)
+        best = score, index.gather(1, place)
+    assert best is not None  # as_matrix refuses an empty matrix
+    return best[1], best[0]
+
+
+def players_html(queries: Sequence[Query]) -> str:
+    """A table row of players for each query; the right clip is marked. Audio is embedded as base64."""
+    return "\n".join(_query(query) for query in queries)
+
+
+def _query(query: Query) -> str:
+    rank = "" if query.rank is None else f' <span class="rank">right clip at rank {query.rank:g}</span>'
+    cards = "\n".join(_card(place, found) for place, found in enumerate(query.found, 1))
+    language = escape(query.language)
+    return (
+        f'<section class="query"><h3><span class="language">{language}</span> '
+        f'<span lang="{language}">{escape(query.text)}</span>{rank}</h3>\n<ol class="found">\n{cards}\n</ol></section>'
+    )
+
+
+def _card(place: int, found: Found) -> str:
+    mark = ' class="relevant"' if found.is_relevant else ""
+    name = escape(found.clip_id)
+    label = "right clip, " if found.is_relevant else ""
+    caption = f"<p>{escape(found.caption)}</p>" if found.caption else ""
+    return (
+        f'<li{mark}><div><b>{place}</b> {name} <span class="score">{label}cosine {found.score:.3f}</span></div>'
+        f'<audio controls preload="none" aria-label="{name}" src="{data_url(found.audio)}"></audio>{caption}</li>'
+    )
+
+
+def data_url(audio: bytes) -> str:
+    """An encoded audio file as a URL that needs no file."""
+    kind = next((kind for start, kind in SIGNATURES.items() if audio.startswith(start)), "audio/mpeg")
+    return f"data:{kind};base64,{base64.b64encode(audio).decode('ascii')}"

@@ -1,0 +1,311 @@
+"""Everything an evaluation reports of one model, from its embeddings: numbers, intervals, comparison, pictures, players."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from ray_atr.metrics.alignment import AlignedCaptions
+from ray_atr.metrics.arrays import Array, as_matrix
+from ray_atr.metrics.bootstrap import DRAWS, LEVEL, Interval, across_seeds, bootstrap_runs, compare_runs
+from ray_atr.metrics.languages import (
+    ENGLISH,
+    embedding_metrics,
+    language_metrics,
+    ranks_by_language,
+    retrieve_languages,
+)
+from ray_atr.metrics.metric import DIRECTIONS, TRAINED, Metric
+from ray_atr.metrics.plan_ranking import MAX_ENTRIES, plan_scores
+from ray_atr.metrics.ranking import LearnedMetric, RankingSettings, rankings_beside
+from ray_atr.metrics.retrieval import Retrieval
+from ray_atr.metrics.samples import Sample, Samples, retrieval_samples, zero_shot_samples
+from ray_atr.metrics.zero_shot import CLASSIFICATION, classification_metrics, classify_languages
+from ray_atr.report.audio_players import Found, Query, best_clips, players_html
+from ray_atr.report.evaluation_page import Page
+from ray_atr.report.evaluation_pictures import embedding_map, rank_heat_map, similarity_and_plan
+
+MAP_CLIPS = 50
+MATRIX_CLIPS = 60
+HEAT_MAP_CAPTIONS = 16
+PLAYED_QUERIES = 8
+PLAYED_CLIPS = 5
+
+
+@dataclass(frozen=True)
+class ZeroShot:
+    """Class texts' embeddings by language, {language: [C, D]}, the classes' names [C] and each clip's label or labels."""
+
+    class_texts: Mapping[str, Array]
+    classes: Sequence[str]
+    labels: Sequence[str | Collection[str]]
+    trained: Collection[str] | None = None
+    """The classes that the model was trained on; None: not known."""
+
+    @property
+    def title(self) -> str:
+        """What this classification is called: zero-shot only if no class was trained on."""
+        if self.trained is None:
+            return "Text-prompt classification (not known which classes were trained on)"
+        trained = sum(name in self.trained for name in self.classes)
+        if not trained:
+            return "Zero-shot classification"
+        words = "" if trained == len(self.classes) else f"{trained} of {len(self.classes)} "
+        return f"Text-prompt classification, {words}trained classes"
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """One model's embeddings: clips `audio` [N, D], captions `text[language]` [M, D], and how they are ranked.
+
+    metric   the metric that it learnt (`as_metric`).
+    trained  the languages that it was trained on; None: not known, or all.
+    """
+
+    audio: Array
+    text: Mapping[str, Array]
+    metric: LearnedMetric | None = None
+    ranking: RankingSettings = RankingSettings()
+    trained: Collection[str] | None = None
+    zero_shot: ZeroShot | None = None
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One model's numbers, every query's scores behind them, and its retrieval by similarity, for pictures."""
+
+    metrics: dict[Metric, float]
+    samples: Samples
+    retrievals: Mapping[str, Retrieval]
+    notes: list[str] = field(default_factory=list)
+
+
+def score_model(embedded: Embedded, captions: AlignedCaptions, *, device: torch.device | str | None = None) -> Scored:
+    """All metrics of one model on these captions: ranked in every way that makes a difference, embeddings, classification."""
+    clips, relevance, ranking = as_matrix("audio", embedded.audio), captions.relevance, embedded.ranking
+    metrics: dict[Metric, float] = {}
+    samples: dict[str, Sample] = {}
+    notes = []
+    beside = rankings_beside(ranking.ranking, has_metric=embedded.metric is not None)
+    if "plan" in beside and len(clips) * len(captions) > MAX_ENTRIES:
+        beside.remove("plan")
+        notes.append(
+            f"No ranking by plan: {len(captions)} captions x {len(clips)} clips are too many for a whole plan."
+        )
+    chosen: dict[str, Retrieval] = {}
+    for one in (ranking.ranking, *beside):
+        retrievals = retrieve_languages(
+            clips,
+            embedded.text,
+            relevance,
+            present=captions.present,
+            ranking=one,
+            metric=embedded.metric,
+            plan=ranking.plan,
+            device=device,
+        )
+        chosen = chosen or retrievals
+        by = "" if one == ranking.ranking else one
+        metrics |= language_metrics(retrievals, by, embedded.trained)
+        samples |= retrieval_samples(retrievals, by)
+    metrics |= embedding_metrics(clips, embedded.text, relevance, present=captions.present)
+    if embedded.zero_shot is not None:
+        asked = embedded.zero_shot
+        by_distance = embedded.metric if ranking.ranking != "cosine" else None
+        found = classify_languages(
+            clips, asked.class_texts, asked.classes, asked.labels, metric=by_distance, device=device
+        )
+        metrics |= classification_metrics(found, embedded.trained)
+        samples |= zero_shot_samples(found)
+    return Scored(metrics, samples, chosen, notes)
+
+
+def compose_page(
+    title: str,
+    facts: Mapping[str, Any],
+    embedded: Embedded,
+    captions: AlignedCaptions,
+    runs: Sequence[Scored],
+    *,
+    baseline: Sequence[Samples] = (),
+    compared: tuple[str, str] = ("baseline", "this"),
+    clip_ids: Sequence[str] | None = None,
+    listen: Callable[[int], bytes] | None = None,
+    draws: int = DRAWS,
+    level: float = LEVEL,
+    seed: int = 0,
+    named: Sequence[int] = (),
+    notes: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+) -> Page:
+    """The page of one model, or of several that differ in their seed: then with means, deviations and intervals of the mean.
+
+    embedded  what pictures and players are made of: the embeddings of the first of the runs.
+    baseline  another model's samples on the same captions, one a seed: adds this minus baseline.
+    named     captions that pictures and players show before those that the seed draws; every language has them.
+    listen    gives clip i's encoded audio file; with it the page has players for a few queries.
+    """
+    first = runs[0]
+    intervals = bootstrap_runs(
+        [run.samples for run in runs], trained=embedded.trained, draws=draws, level=level, seed=seed
+    )
+    chosen = _choose(first.retrievals, captions, seed, named)
+    own_notes = [
+        *notes,
+        f"Ranks are {_by(embedded)}; ties count as their expectation over the orders they allow.",
+        *first.notes,
+    ]
+    if captions.is_by_label:
+        own_notes.append(
+            "Queries are class captions: all clips of the class are relevant. Intervals of theirs are over classes."
+        )
+    fragments = {}
+    ids = clip_ids if clip_ids is not None else [str(clip) for clip in range(len(embedded.audio))]
+    if listen is not None:
+        fragments["What queries find"] = _players(chosen, embedded, captions, first.retrievals, ids, listen, len(named))
+    samples, trained = [run.samples for run in runs], embedded.trained
+    spreads = across_seeds([run.metrics for run in runs])
+    return Page(
+        title=title,
+        facts=facts,
+        metrics={name: spread.mean for name, spread in spreads.items()},
+        intervals=intervals,
+        warnings=[*warnings, *_learnt_nothing(intervals, first.metrics)],
+        spreads=spreads if len(runs) > 1 else {},
+        comparison=(
+            compare_runs(baseline, samples, trained=trained, draws=draws, level=level, seed=seed) if baseline else {}
+        ),
+        compared=compared,
+        trained=trained,
+        titles={CLASSIFICATION: embedded.zero_shot.title} if embedded.zero_shot is not None else {},
+        pictures=_pictures(chosen, embedded, captions, first.retrievals, seed, ids, len(named)),
+        fragments=fragments,
+        notes=own_notes,
+    )
+
+
+def _learnt_nothing(intervals: Mapping[Metric, Interval], metrics: Mapping[Metric, float]) -> list[str]:
+    """Says so if the R@1 of the trained languages is not told apart from chance in either direction."""
+    found = []
+    for direction in DIRECTIONS:
+        recall = Metric(direction, TRAINED, "recall_at_1")
+        chance = metrics[Metric(direction, TRAINED, "chance_at_1")] if recall in intervals else 0.0
+        if recall not in intervals or intervals[recall].low > chance:
+            return []
+        found.append(
+            f"{100 * intervals[recall].value:.1f}% {direction.replace('_', ' ')}, chance is {100 * chance:.1f}%"
+        )
+    return [f"It learnt nothing: R@1 is not told apart from chance ({'; '.join(found)})."]
+
+
+def _by(embedded: Embedded) -> str:
+    """What the ranks are by, in words."""
+    ranking = embedded.ranking
+    if ranking.ranking == "plan":
+        sweeps = f"{ranking.plan_sweeps} sweeps" if ranking.plan_sweeps else "to convergence"
+        return (
+            f"by the transport plan at epsilon {ranking.plan_epsilon:g}, {sweeps} (transductive: all queries are matched at "
+            "once, so one query's answer depends on the others)"
+        )
+    return "by cosine" if ranking.ranking == "cosine" or embedded.metric is None else "by the learnt distance"
+
+
+def _choose(
+    retrievals: Mapping[str, Retrieval], captions: AlignedCaptions, seed: int, named: Sequence[int]
+) -> np.ndarray:
+    """The named captions; then one that every language has of each other clip, drawn by the seed, best and worst alike."""
+    _, shared = ranks_by_language(retrievals)
+    _, first = np.unique(captions.clip_of_caption[shared], return_index=True)
+    drawn = np.random.default_rng(seed).permutation(shared[first])
+    asked = np.array(list(dict.fromkeys(named)), dtype=drawn.dtype)
+    is_other = ~np.isin(captions.clip_of_caption[drawn], captions.clip_of_caption[asked])
+    return np.concatenate([asked, drawn[is_other]])
+
+
+def _pictures(
+    chosen: np.ndarray,
+    embedded: Embedded,
+    captions: AlignedCaptions,
+    retrievals: Mapping[str, Retrieval],
+    seed: int,
+    ids: Sequence[str],
+    num_named: int,
+) -> dict[str, Figure]:
+    clips, text = as_matrix("audio", embedded.audio), embedded.text
+    clip_of_caption = captions.clip_of_caption
+    pictures: dict[str, Figure] = {}
+    few = chosen[:MAP_CLIPS]
+    if len(few) > 1:
+        own = {language: _rows(text[language], few) for language in text}
+        pictures["Embedding map"] = embedding_map(_rows(clips, clip_of_caption[few]), own, seed=seed)
+    shown = _shown_language(text)
+    few = chosen[: max(HEAT_MAP_CAPTIONS, num_named)]
+    if len(few):
+        ranks, shared = ranks_by_language(retrievals)
+        sentences = [captions.sentences[shown][m] for m in few]
+        rows = ranks[np.searchsorted(shared, few)]
+        pictures["Ranks of some captions' clips, by language"] = rank_heat_map(
+            rows,
+            list(retrievals),
+            sentences,
+            names=[ids[clip] for clip in clip_of_caption[few]],
+            num_candidates=len(clips),
+        )
+    few = chosen[:MATRIX_CLIPS]
+    if len(few) > 1:
+        texts, own_clips = _rows(text[shown], few), _rows(clips, clip_of_caption[few])
+        unit = torch.nn.functional.normalize
+        similarity = unit(texts.double(), dim=1) @ unit(own_clips.double(), dim=1).T
+        by = embedded.ranking.plan
+        plan = plan_scores(texts, own_clips, epsilon=by.epsilon, sweeps=by.sweeps, metric=embedded.metric).exp()
+        title = f"{len(few)} captions ({shown}) and their clips, matched among themselves"
+        pictures["Similarity and plan"] = similarity_and_plan(similarity, plan, title=title)
+    return pictures
+
+
+def _players(
+    chosen: np.ndarray,
+    embedded: Embedded,
+    captions: AlignedCaptions,
+    retrievals: Mapping[str, Retrieval],
+    ids: Sequence[str],
+    listen: Callable[[int], bytes],
+    num_named: int,
+) -> str:
+    """One query in each language in turn, so that every language is heard from."""
+    text, pairs = embedded.text, captions.relevance
+    shown = _shown_language(text)
+    caption_of = {int(clip): int(m) for m, clip in zip(reversed(pairs.text), reversed(pairs.clip), strict=True)}
+    queries = []
+    for place, m in enumerate(chosen[: max(PLAYED_QUERIES, num_named)].tolist()):
+        language = list(text)[place % len(text)]
+        index, cosine = best_clips(_rows(text[language], np.array([m])), embedded.audio, PLAYED_CLIPS)
+        relevant = set(pairs.clip[pairs.text == m].tolist())
+        scores = retrievals[language].text_to_audio
+        found = [
+            Found(
+                clip_id=ids[clip],
+                audio=listen(clip),
+                score=value,
+                is_relevant=clip in relevant,
+                caption=captions.sentences[shown][caption_of[clip]] if clip in caption_of else "",
+            )
+            for clip, value in zip(index[0].tolist(), cosine[0].tolist(), strict=True)
+        ]
+        rank = float(scores.first_rank[np.searchsorted(scores.query, m)]) + 1
+        queries.append(Query(captions.sentences[language][m], language, found, rank))
+    return players_html(queries)
+
+
+def _rows(values: Array, rows: np.ndarray) -> torch.Tensor:
+    matrix = as_matrix("embeddings", values)
+    return matrix[torch.from_numpy(rows).to(matrix.device)].cpu()
+
+
+def _shown_language(text: Mapping[str, Array]) -> str:
+    return ENGLISH if ENGLISH in text else next(iter(text))

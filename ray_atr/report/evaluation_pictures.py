@@ -1,0 +1,166 @@
+"""Pictures of an evaluation: embedding map, ranks by language, similarity beside plan. Each returns a Figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib import font_manager
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from sklearn.manifold import TSNE
+
+from ray_atr.metrics.arrays import Array, as_floats, as_matrix
+from ray_atr.report.style import SPARE_COLOURS, SPARE_MARKERS
+from ray_atr.settings import refuse
+
+CJK_FONTS = (
+    "Noto Sans CJK JP",
+    "Noto Sans CJK SC",
+    "Source Han Sans",
+    "IPAexGothic",
+    "Hiragino Sans",
+    "Yu Gothic",
+    "SimHei",
+    "Malgun Gothic",
+    "NanumGothic",
+    "Apple SD Gothic Neo",
+)
+
+
+def embedding_map(
+    audio: Array, text: Mapping[str, Array], *, seed: int = 0, perplexity: float = 15.0, title: str = ""
+) -> Figure:
+    """t-SNE, by cosine, of clips [n, D] and one caption of each in every language {language: [n, D]}.
+
+    Thin lines join a clip to its captions: where languages agree, a clip and its captions form one small star (Yin et al.
+    2025, Figures 3 and 4, have 50 clips and eight languages). t-SNE keeps neighbours, not distances.
+    """
+    clips = as_matrix("audio", audio)
+    parts = [clips] + [as_matrix(f"text[{language!r}]", rows, clips.shape[1]) for language, rows in text.items()]
+    for language, part in zip(text, parts[1:], strict=True):
+        if len(part) != len(clips):
+            raise refuse(f"text[{language!r}].shape", tuple(part.shape), f"one caption for each of {len(clips)} clips")
+    points = np.concatenate([part.cpu().double().numpy() for part in parts])
+    if len(points) < 4:
+        raise refuse("audio", f"{len(points)} points in all", "at least 4")
+    tsne = TSNE(metric="cosine", init="random", perplexity=min(perplexity, (len(points) - 1) / 3), random_state=seed)
+    placed = tsne.fit_transform(points).reshape(len(parts), len(clips), 2)
+    figure = Figure(figsize=(7.5, 6.2), layout="constrained")
+    axes = figure.add_subplot()
+    for captions in placed[1:]:
+        axes.plot(*np.stack([placed[0], captions]).transpose(2, 0, 1), color="0.82", linewidth=0.5, zorder=1)
+    for i, (language, captions) in enumerate(zip(text, placed[1:], strict=True)):
+        colour, marker = SPARE_COLOURS[i % len(SPARE_COLOURS)], SPARE_MARKERS[i % len(SPARE_MARKERS)]
+        axes.scatter(
+            captions[:, 0], captions[:, 1], s=16, c=colour, marker=marker, linewidths=0, label=language, zorder=2
+        )
+    axes.scatter(
+        placed[0, :, 0], placed[0, :, 1], s=42, color="black", marker="*", linewidths=0, label="audio", zorder=3
+    )
+    axes.set(xticks=[], yticks=[], title=title or f"{len(clips)} clips and their captions")
+    axes.set_xlabel("t-SNE by cosine; grey lines join a clip to its captions")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    return figure
+
+
+def drift_map(ways: Array, labels: Sequence[str], *, title: str = "") -> Figure:
+    """The ways of n clips through the embedding space, [E, n, D], on the two directions in which they differ most.
+
+    A point for each clip and label, joined by a line in the labels' order (Fu et al. 2025, Figure 6). The map is linear, so
+    that lengths can be compared; it is the same for all labels.
+    """
+    points = np.asarray(ways, dtype=np.float64)
+    E, n, D = points.shape
+    if len(labels) != E or n < 2:
+        raise refuse("ways.shape", points.shape, f"[{len(labels)}, n, D] for {len(labels)} labels, n >= 2")
+    flat = points.reshape(-1, D)
+    _, _, directions = np.linalg.svd(flat - flat.mean(axis=0), full_matrices=False)
+    placed = ((flat - flat.mean(axis=0)) @ directions[:2].T).reshape(E, n, 2)
+    figure = Figure(figsize=(7.5, 6.2), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(*placed.transpose(2, 0, 1), color="0.82", linewidth=0.5, zorder=1)
+    for i, (label, places) in enumerate(zip(labels, placed, strict=True)):
+        colour = SPARE_COLOURS[i % len(SPARE_COLOURS)]
+        axes.scatter(places[:, 0], places[:, 1], s=18, c=colour, linewidths=0, label=label, zorder=2)
+    axes.set(xticks=[], yticks=[], title=title or f"{n} clips while training", aspect="equal")
+    axes.set_xlabel("first two principal directions; grey lines join a clip's places")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    return figure
+
+
+def rank_heat_map(
+    ranks: Array,
+    languages: Sequence[str],
+    queries: Sequence[str],
+    *,
+    names: Sequence[str] = (),
+    num_candidates: int | None = None,
+) -> Figure:
+    """Ranks [n, K], 0-based as counted, of chosen queries in K languages; drawn and printed 1-based.
+
+    A query in letters that no font here has is shown by its name (default: its number).
+
+    The case tables of Yin et al. 2025: a row of one colour is a clip that every language finds alike.
+    """
+    values = as_floats("ranks", ranks).cpu().double().numpy() + 1
+    if values.shape != (len(queries), len(languages)) or not len(queries):
+        raise refuse("ranks.shape", tuple(values.shape), f"[{len(queries)} queries, {len(languages)} languages]")
+    figure = Figure(figsize=(4.2 + 0.62 * len(languages), 1.3 + 0.34 * len(queries)), layout="constrained")
+    axes = figure.add_subplot()
+    top = max(num_candidates or 0, values.max(), 10)
+    image = axes.imshow(values, norm=LogNorm(1, top), cmap="Blues", aspect="auto")
+    for (row, column), rank in np.ndenumerate(values):
+        dark = np.log(rank) > 0.5 * np.log(top)
+        label = f"{rank:.0f}" if rank == round(rank) else f"{rank:.1f}"
+        axes.text(column, row, label, ha="center", va="center", fontsize=8, color="white" if dark else "black")
+    axes.set_xticks(range(len(languages)), languages)
+    fonts = _fonts()
+    labels = [
+        query if _can_draw(query, fonts) else (names[n] if names else f"query {n + 1}")
+        for n, query in enumerate(queries)
+    ]
+    axes.set_yticks(range(len(queries)), [_shorten(label) for label in labels], fontsize=8, fontfamily=fonts)
+    axes.tick_params(length=0, labeltop=True, labelbottom=False)
+    figure.colorbar(image, ax=axes, label="rank of the right clip (1 = first)", pad=0.02, format="%d")
+    return figure
+
+
+def similarity_and_plan(similarity: Array, plan: Array, *, title: str = "") -> Figure:
+    """The same queries (rows) and candidates (columns) by similarity and by transport plan, side by side.
+
+    As Luong et al. 2024, Figure 3. Both are [n, m]; with a query's own clip at its own index the diagonal is what should
+    light up. The plan is drawn as a row's share, so that rows compare.
+    """
+    left = as_floats("similarity", similarity).cpu().double().numpy()
+    right = as_floats("plan", plan).cpu().double().numpy()
+    if left.ndim != 2 or left.shape != right.shape:
+        raise refuse("plan.shape", right.shape, f"{left.shape}, the similarity's")
+    share = right / np.maximum(right.sum(1, keepdims=True), np.finfo(float).tiny)
+    figure = Figure(figsize=(10, 4.6), layout="constrained")
+    panels = ((left, "cosine similarity", "viridis", None), (share, "plan, share of each row", "magma", 0.0))
+    for axes, (values, name, colours, low) in zip(figure.subplots(1, 2), panels, strict=True):
+        image = axes.imshow(values, cmap=colours, vmin=low, interpolation="nearest", aspect="auto")
+        axes.set(title=name, xlabel="clip", ylabel="caption")
+        figure.colorbar(image, ax=axes, pad=0.02)
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def _fonts() -> list[str]:
+    """DejaVu Sans, which has no Chinese or Japanese, and after it those fonts installed here that do."""
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    return ["DejaVu Sans", *(name for name in CJK_FONTS if name in installed)]
+
+
+def _can_draw(text: str, fonts: Sequence[str]) -> bool:
+    """Whether the fonts together have every letter of the text."""
+    known: set[int] = set()
+    for name in fonts:
+        known |= font_manager.get_font(font_manager.findfont(name)).get_charmap().keys()
+    return all(ord(letter) in known for letter in text)
+
+
+def _shorten(text: str, length: int = 48) -> str:
+    return text if len(text) <= length else text[: length - 1].rstrip() + "…"

@@ -1,0 +1,102 @@
+"""Whether one objective of a sweep is better than another by more than chance: paired differences with intervals."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+
+import numpy as np
+
+from ray_atr.metrics.arrays_file import from_arrays
+from ray_atr.metrics.bootstrap import LEVEL, Difference, compare_runs
+from ray_atr.metrics.metric import MEAN, TRAINED, Metric
+from ray_atr.metrics.samples import Sample
+from ray_atr.report import formatting
+from ray_atr.report.aggregate import in_reading_order
+from ray_atr.report.differences import SEED
+from ray_atr.report.read import NOISE, OBJECTIVE, TEST, Runs
+from ray_atr.report.tables import DIRECTIONS, of_whom
+from ray_atr.run_folder import TEST_SCORES
+from ray_atr.storage import Location, is_there, read_bytes
+from ray_atr.table import Cell, Table
+
+BASELINE = "contrastive"
+"""What the others are compared with, if it is there; else the first objective."""
+Scores = Mapping[str, Sample]
+
+
+def paired_table(runs: Runs) -> Table | None:
+    """R@1 minus the baseline's on the same queries, a block a noise ratio.
+
+    None unless trials differ in objective and noise alone. Points with a trial that kept no scores (of an earlier version) are
+    left out.
+    """
+    if set(runs.varied) - {OBJECTIVE, NOISE} or runs.measured_on != [TEST]:
+        return None
+    points = _points(runs)
+    names = list(dict.fromkeys(objective for objective, _ in points))
+    if len(names) < 2:
+        return None
+    baseline = BASELINE if BASELINE in names else names[0]
+    noises = sorted({noise for _, noise in points})
+    blocks = [
+        [
+            _row(name, noise, compare_runs(points[baseline, noise], points[name, noise]))
+            for name in names
+            if name != baseline and (name, noise) in points
+        ]
+        for noise in noises
+        if (baseline, noise) in points
+    ]
+    blocks = [block for block in blocks if block]
+    if not blocks:
+        return None
+    return Table(
+        title=f"R@1 minus that of {baseline}, {of_whom(TRAINED, runs)}",
+        note=(
+            f"Percentage points, test split, mean over the seeds; in brackets the {LEVEL:.0%} interval of the paired "
+            "bootstrap over clips. Marked: the interval leaves 0 out."
+        ),
+        columns=["noise", "objective", *DIRECTIONS.values()],
+        blocks=blocks,
+    )
+
+
+def _points(runs: Runs) -> dict[tuple[str, float], list[dict[str, Sample]]]:
+    """(objective, noise) -> the scores of its seeds, in reading order; only points all of whose trials kept them."""
+    finished = in_reading_order(runs.finished.drop_duplicates(subset=[*runs.varied, SEED]), [OBJECTIVE, NOISE, SEED])
+    folders = {folder.name: folder for folder in runs.folders}
+    found: dict[tuple[str, float], list[dict[str, Sample]]] = {}
+    incomplete = set()
+    for row in finished.to_dict("records"):
+        point = (str(row[OBJECTIVE]), float(row[NOISE]))
+        scores = _scores(folders[row["run"]] / "trials" / str(row["trial_id"]) / TEST_SCORES, runs.trained)
+        if scores:
+            found.setdefault(point, []).append(scores)
+        else:
+            incomplete.add(point)
+    return {point: scores for point, scores in found.items() if point not in incomplete}
+
+
+def _scores(path: Location, languages: list[str]) -> dict[str, Sample]:
+    """A trial's kept scores in some languages; none if it kept none."""
+    if not is_there(path):
+        return {}
+    with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as arrays:
+        kept = from_arrays(dict(arrays))
+    return {key: sample for key, sample in kept.items() if key.rpartition("/")[2] in languages}
+
+
+def _row(name: str, noise: float, found: Mapping[Metric, Difference]) -> list[Cell]:
+    of_directions = [found[Metric(direction, MEAN, "recall_at_1")] for direction in DIRECTIONS]
+    return [
+        Cell(formatting.value(noise), is_number=False),
+        Cell(name, is_number=False),
+        *(
+            Cell(
+                f"{100 * one.value:+.1f} ({100 * one.low:+.1f}, {100 * one.high:+.1f})",
+                is_best=one.is_distinguishable,
+            )
+            for one in of_directions
+        ),
+    ]

@@ -1,0 +1,98 @@
+"""What is cached under a home's `data/`: features, vectors of frozen towers, tokenisers. Each can be made again.
+
+A cache is last used when its manifest, or the file that it is, was last changed: whoever finds one whole marks it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from ray_atr.storage.whole import leftovers_of, remove_folder, remove_leftovers
+
+KINDS = ("features", "vectors", "tokenizers")
+MANIFEST_FILE = "manifest.json"
+DAY = 86_400.0
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One cache: a folder, or a file. `is_whole` is False for work that was interrupted."""
+
+    kind: str
+    path: Path
+    num_bytes: int
+    last_used: float
+    is_whole: bool
+
+    @property
+    def days_unused(self) -> float:
+        return (time.time() - self.last_used) / DAY
+
+
+def mark_used(file: Path) -> None:
+    """Note that a cache was used now; one that cannot be written is used all the same."""
+    with contextlib.suppress(OSError):
+        os.utime(file)
+
+
+def list_caches(home: Path) -> list[Cache]:
+    """Every cache below a home's `data/`, the one that was unused longest first."""
+    found = [_describe(kind, path) for kind in KINDS for path in _paths(home / "data" / kind)]
+    return sorted(found, key=lambda cache: cache.last_used)
+
+
+def prune(home: Path, unused_days: float) -> list[Cache]:
+    """Remove the caches that were not used for that many days, and what killed runs left; those removed.
+
+    A cache that a process is writing stays.
+    """
+    removed = [cache for cache in list_caches(home) if cache.days_unused >= unused_days and _remove(cache)]
+    for kind in KINDS:
+        folder = home / "data" / kind
+        for hidden in sorted(folder.rglob(".*")) if folder.is_dir() else ():
+            # `.name.<hex>` is what a writer of `name` left.
+            path = hidden.with_name(hidden.name[1:].rpartition(".")[0] or "-")
+            if hidden in leftovers_of(path):
+                remove_leftovers(path)
+    return removed
+
+
+def _paths(folder: Path) -> Iterator[Path]:
+    """The caches of one kind. Locks, notes (`known/`) and what is hidden are none."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.suffix != ".lock" and not path.name.startswith(".") and path.name != "known":
+            yield path
+
+
+def _describe(kind: str, path: Path) -> Cache:
+    marked = path / MANIFEST_FILE if path.is_dir() else path
+    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+    is_whole = marked.is_file()
+    return Cache(
+        kind=kind,
+        path=path,
+        num_bytes=sum(file.stat().st_size for file in files),
+        last_used=(marked if is_whole else path).stat().st_mtime,
+        is_whole=is_whole,
+    )
+
+
+def _remove(cache: Cache) -> bool:
+    if not cache.path.is_dir():
+        cache.path.unlink(missing_ok=True)
+        return True
+    lock = FileLock(f"{cache.path}.lock")
+    try:
+        with lock.acquire(timeout=0):
+            remove_folder(cache.path)
+    except Timeout:
+        return False
+    Path(lock.lock_file).unlink(missing_ok=True)
+    return True

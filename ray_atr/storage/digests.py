@@ -1,0 +1,137 @@
+"""Digests (XXH3, 64 bits) by which damaged bytes are known: one in every record, a list of them in every folder.
+
+A record is a JSON text whose object, or each of whose lines, ends with `"digest": "xxh3:0123456789abcdef"`, the digest of the
+text with sixteen zeros in its place. A folder's list, `digests.json`, is a record itself: name -> digest. What was written
+before there were digests has none and is read as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from ray_atr.storage.whole import whole_file
+
+DIGESTS_FILE = "digests.json"
+DIGEST = "digest"
+_ZEROS = "xxh3:" + 16 * "0"
+_SEAL = re.compile(rb'"digest": "(xxh3:[0-9a-f]{16})"')
+_TRACES = (b"xxh3:", b'"digest": "')
+
+
+class DamagedFileError(ValueError):
+    """A file whose bytes are not those that were written."""
+
+    def __init__(self, file: object, remedy: str = "restore it from a copy, or delete it") -> None:
+        super().__init__(f"{file}: damaged, not the whole file as it was written; {remedy}")
+        self.file = str(file)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.file, self.args[0].partition("written; ")[2])
+
+
+class DamagedCacheError(DamagedFileError):
+    """A damaged file of a cache, which was removed: the next start makes it again."""
+
+    def __init__(self, file: object, remedy: str = "it was removed, and the next start makes it again") -> None:
+        super().__init__(file, remedy)
+
+
+def digest_of(content: bytes | memoryview) -> str:
+    """The digest of bytes, as it is written."""
+    return f"xxh3:{xxhash.xxh3_64_hexdigest(content)}"
+
+
+@contextlib.contextmanager
+def mapped(file: Path) -> Iterator[memoryview]:
+    """A file's bytes, mapped instead of read."""
+    with file.open("rb") as opened:
+        if os.fstat(opened.fileno()).st_size == 0:
+            yield memoryview(b"")
+            return
+        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content, memoryview(content) as view:
+            yield view
+
+
+def digest_of_file(file: Path) -> str:
+    """The digest of a file's bytes."""
+    with mapped(file) as content:
+        return digest_of(content)
+
+
+def seal(content: Mapping[str, Any], **layout: Any) -> str:
+    """The object as JSON text that ends with its digest; `layout` is json.dumps' own."""
+    text = json.dumps({**unsealed(content), DIGEST: _ZEROS}, ensure_ascii=False, **layout)
+    # Half of a surrogate pair, which a command line can hold, is written as JSON's own escape.
+    encoded = text.encode("utf-8", "backslashreplace")
+    head, _, tail = encoded.decode().rpartition(_ZEROS)
+    return head + digest_of(encoded) + tail
+
+
+def unsealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The object without its digest."""
+    is_sealed = str(content.get(DIGEST, "")).startswith("xxh3:")
+    return {name: value for name, value in content.items() if name != DIGEST or not is_sealed}
+
+
+def check_seal(text: bytes, file: object) -> None:
+    """DamagedFileError unless the text is as it was sealed, or never was."""
+    text = text.removesuffix(b"\n")
+    found = list(_SEAL.finditer(text))
+    if not found:
+        # One changed byte cannot take both of a digest's marks away.
+        if any(trace in text for trace in _TRACES):
+            raise DamagedFileError(file)
+        return
+    start, end = found[-1].span(1)
+    if digest_of(text[:start] + _ZEROS.encode() + text[end:]) != found[-1][1].decode():
+        raise DamagedFileError(file)
+
+
+def seal_folder(folder: Path, known: Mapping[str, str] | None = None) -> None:
+    """Write the list of a folder's files; `known` has digests of files that need not be read again."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    known = known or {}
+    # What begins with a dot is being written, or was left by a kill.
+    names = [name for name in names if name != DIGESTS_FILE and not name.rpartition("/")[2].startswith(".")]
+    files = {name: known.get(name) or digest_of_file(folder / name) for name in names}
+    with whole_file(folder / DIGESTS_FILE) as output:
+        output.write((seal({"files": files}, indent=1) + "\n").encode())
+
+
+def check_folder(folder: Path) -> None:
+    """DamagedFileError for the first of a folder's files that is not as it was sealed, or is gone."""
+    for name in digests_of(folder):
+        check_file(folder, name)
+
+
+def check_file(folder: Path, name: str) -> None:
+    """DamagedFileError unless a file of a sealed folder is as it was sealed; one that the list does not name passes."""
+    digest = digests_of(folder).get(name)
+    if digest is not None and (not (folder / name).is_file() or digest_of_file(folder / name) != digest):
+        raise DamagedFileError(folder / name)
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """The digests of a sealed folder's files, by name; none for a folder without a list."""
+    file = folder / DIGESTS_FILE
+    return _listed(file, file.stat().st_mtime_ns) if file.is_file() else {}
+
+
+@lru_cache(maxsize=64)
+def _listed(file: Path, changed: int) -> dict[str, str]:
+    text = file.read_bytes()
+    check_seal(text, file)
+    try:
+        return dict(json.loads(text)["files"])
+    except (ValueError, KeyError, TypeError):
+        raise DamagedFileError(file) from None

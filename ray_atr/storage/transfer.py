@@ -1,0 +1,89 @@
+"""Files and whole folders between this machine and a store: the same calls for either."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ray_atr.storage.places import Location, reaching
+from ray_atr.storage.whole import files_aside, new_folder
+
+if TYPE_CHECKING:
+    from upath import UPath
+
+
+def put(source: Path, target: UPath) -> None:
+    """Copy a local file into a store, where it appears when it is whole."""
+    with reaching(target):
+        target.fs.put_file(str(source), target.path)
+
+
+def get(source: UPath, target: Path) -> None:
+    """Copy a file of a store to this machine. StorageError if it is absent."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with reaching(source):
+        source.fs.get_file(source.path, str(target))
+
+
+def put_folder(source: Path, target: UPath, *, last: str = "") -> None:
+    """Copy a local folder's files into a store; `last` is the one that says that the folder is whole."""
+    names = sorted(path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file())
+    for name in sorted(names, key=lambda name: name == last):
+        put(source / name, target / name)
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Location, *, last: str = "", is_synced: bool = False) -> Iterator[Path]:
+    """A new folder on this machine to write into, which takes the place of `folder` once everything is written.
+
+    A store has no renaming: there the file `last` is sent when all others are there.
+    """
+    if isinstance(folder, Path):
+        with new_folder(folder, is_synced=is_synced) as aside:
+            yield aside
+    else:
+        with _sent(folder, last) as aside:
+            yield aside
+
+
+@contextlib.contextmanager
+def fetched(folder: Location) -> Iterator[Path]:
+    """A folder as one on this machine: itself, or a temporary copy of what a store holds of it."""
+    if isinstance(folder, Path):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="ray_atr-") as scratch:
+        local = Path(scratch) / folder.name
+        local.mkdir()
+        with reaching(folder):
+            names = folder.fs.find(folder.path)
+        inside = len(folder.fs._strip_protocol(folder.path).rstrip("/")) + 1
+        for name in names:
+            get(folder / name[inside:], local / name[inside:])
+        yield local
+
+
+@contextlib.contextmanager
+def sent(folder: Location) -> Iterator[Path]:
+    """An empty folder on this machine to write into, whose files take their places in `folder` at the end, each of them whole.
+
+    What `folder` holds besides stays.
+    """
+    if isinstance(folder, Path):
+        with files_aside(folder) as aside:
+            yield aside
+        return
+    with _sent(folder) as local:
+        yield local
+
+
+@contextlib.contextmanager
+def _sent(folder: UPath, last: str = "") -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="ray_atr-") as scratch:
+        local = Path(scratch) / folder.name
+        local.mkdir()
+        yield local
+        put_folder(local, folder, last=last)

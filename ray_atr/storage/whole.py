@@ -1,0 +1,174 @@
+"""Files and folders on this machine that appear whole: written aside as `.name.<12 hex digits>`, then renamed.
+
+A writer that was killed leaves what it wrote aside; whoever next writes the same name removes it. A live writer holds a
+lock on it, so that two writers never remove each other's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+PRIVATE = 0o600
+"""The mode of files that hold commands, paths and settings: what a person may have typed a key into."""
+
+
+@contextlib.contextmanager
+def whole_file(file: Path, *, is_synced: bool = False, is_private: bool = False) -> Iterator[IO[bytes]]:
+    """A file to write that takes the place of `file` once everything is written; if that fails, nothing of it is left.
+
+    `is_synced` waits until it and its name are on the disk, to outlive a power cut. An error of a full disk names the file,
+    which an error of writing to an open file leaves out.
+    """
+    remove_leftovers(file)
+    aside, opened = _open_aside(file)
+    try:
+        with opened as output:
+            if is_private:
+                os.fchmod(output.fileno(), PRIVATE)
+            yield output
+            output.flush()
+            if is_synced:
+                os.fsync(output.fileno())
+            os.replace(aside, file)
+        if is_synced:
+            sync_folder(file.parent)
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(file)) from None
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path, *, is_synced: bool = False) -> Iterator[Path]:
+    """A new folder to write into, which takes the place of `folder` once everything is written."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder)
+    with _folder_aside(folder) as aside:
+        yield aside
+        if is_synced:
+            _sync_tree(aside)
+        remove_folder(folder)
+        os.replace(aside, folder)
+        if is_synced:
+            sync_folder(folder.parent)
+
+
+@contextlib.contextmanager
+def files_aside(folder: Path) -> Iterator[Path]:
+    """A new folder to write into, whose files then take the places of those of the same name in `folder`, one after the other."""
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder)
+    with _folder_aside(folder) as aside:
+        yield aside
+        for file in sorted(path for path in aside.rglob("*") if path.is_file()):
+            target = folder / file.relative_to(aside)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(file, target)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder, if there is one, so that a kill leaves it whole or gone, never half."""
+    aside = _aside(folder)
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(folder, aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what writers of `path` that are no longer alive left next to it."""
+    for leftover in leftovers_of(path):
+        _remove_if_dead(leftover)
+
+
+def leftovers_of(path: Path) -> list[Path]:
+    """What was written aside for `path` and not renamed, by the living too."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{12}}")
+    try:
+        with os.scandir(path.parent) as entries:
+            return sorted(Path(entry.path) for entry in entries if pattern.fullmatch(entry.name))
+    except FileNotFoundError:
+        return []
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_tree(folder: Path) -> None:
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            sync_folder(Path(parent) / name)
+        sync_folder(Path(parent))
+
+
+def _aside(path: Path) -> Path:
+    """A name next to a path that no other process or thread writes to."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
+
+
+def _open_aside(file: Path) -> tuple[Path, IO[bytes]]:
+    while True:
+        aside = _aside(file)
+        output = aside.open("w+b")
+        _claim(output.fileno())
+        # Between the two calls another writer may have taken it for a dead one's.
+        if aside.exists():
+            return aside, output
+        output.close()
+
+
+@contextlib.contextmanager
+def _folder_aside(folder: Path) -> Iterator[Path]:
+    while True:
+        aside = _aside(folder)
+        aside.mkdir()
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(aside, os.O_RDONLY)
+            _claim(descriptor)
+            if aside.exists():
+                break
+            os.close(descriptor)
+    try:
+        yield aside
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _claim(descriptor: int) -> None:
+    """Show that a live process writes this file or folder; a file system without locks goes without."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _remove_if_dead(leftover: Path) -> None:
+    try:
+        descriptor = os.open(leftover, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return
+    else:
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,120 @@
+"""Settings that hold in every point of a sweep that has them: set explicitly, or by the recipe, below what the sweep varies.
+
+A point that chooses a variant (`objective = m_ltm`) starts from that variant's own settings. What was set below it
+(`objective.pair.epsilon`) is put on top of each point again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from ray_atr.experiment import Experiment
+from ray_atr.objectives import PRESETS, Objective
+from ray_atr.override import flatten, override
+from ray_atr.run_folder import trial_name
+from ray_atr.settings import refuse
+from ray_atr.space import Point, point_key
+
+OBJECTIVE = "objective"
+Varied = Mapping[str, Collection[Any]]
+"""What a sweep varies: path -> the values that are known beforehand."""
+
+
+def split_settings(settings: Mapping[str, Any], varied: Varied) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(settings of the experiment itself, settings that are put on top of each point).
+
+    ValueError for a setting that the sweep varies, unless it is one of the sweep's own values, given so that a setting below
+    it is accepted (`objective.knowledge=ask` with `objective.knowledge.refresh=...`).
+    """
+    base: dict[str, Any] = {}
+    fixed: dict[str, Any] = {}
+    for path, value in settings.items():
+        if path in varied:
+            values = list(dict.fromkeys(str(one) for one in varied[path]))
+            if str(value) not in values or not any(_is_below(other, [path]) for other in settings):
+                told = f" ({', '.join(values)})" if values else ""
+                raise refuse(path, value, f"nothing here: this sweep varies it{told}")
+        elif _is_below(path, varied):
+            fixed[path] = value
+        else:
+            base[path] = value
+    return base, fixed
+
+
+def set_by_recipe(recipe: Experiment, varied: Varied) -> dict[str, Any]:
+    """What a recipe changes in the objective that it derives from, below what the sweep varies.
+
+    It derives from the preset that it is nearest to; if the sweep varies parts of the objective, from their defaults.
+    """
+    flat = flatten(recipe.objective)
+    whole = recipe.objective
+    parts = {field.name: type(getattr(whole, field.name))() for field in dataclasses.fields(whole)}
+    origins = PRESETS.values() if OBJECTIVE in varied else [Objective(**parts)]
+    changes = min(
+        ({path: value for path, value in flat.items() if flatten(origin).get(path) != value} for origin in origins),
+        key=len,
+    )
+    found = {f"{OBJECTIVE}.{path}": value for path, value in changes.items()}
+    return {path: value for path, value in found.items() if path not in varied and _is_below(path, varied)}
+
+
+def overrides_of(base: Experiment, point: Mapping[str, Any], fixed: Mapping[str, Any]) -> Point:
+    """A point with the fixed settings that exist in it, as the tree holds them. ValueError for a value that is not allowed."""
+    found = dict(point)
+    for path in sorted(fixed, key=lambda path: path.count(".")):
+        if path not in found and path in flatten(override(base, found)):
+            found[path] = flatten(override(base, {**found, path: fixed[path]}))[path]
+    return found
+
+
+def check_fixed(
+    base: Experiment, points: Sequence[Mapping[str, Any]], fixed: Mapping[str, Any], explicit: Collection[str]
+) -> None:
+    """ValueError for an explicit setting that no point has, and for points that the fixed settings make the same experiment."""
+    if not fixed:
+        return
+    whole = [overrides_of(base, point, fixed) for point in points]
+    for path in explicit:
+        if points and not any(path in one for one in whole):
+            try:
+                override(override(base, points[0]), {path: fixed[path]})
+            except ValueError as error:
+                others = (
+                    f" No other point of the sweep has it: {', '.join(_labels(points, fixed))}." if points[1:] else ""
+                )
+                raise ValueError(f"{error}.{others}") from None
+    seen: dict[str, Mapping[str, Any]] = {}
+    for point, one in zip(points, whole, strict=True):
+        twin = seen.setdefault(repr(override(base, one)), point)
+        if point_key(twin) != point_key(point):
+            changed = ", ".join(f"{path}={fixed[path]}" for path in fixed if path in one)
+            raise ValueError(f"{trial_name(twin)} and {trial_name(point)}: the same experiment with {changed}")
+
+
+def lines_of_fixed(base: Experiment, points: Sequence[Mapping[str, Any]], fixed: Mapping[str, Any]) -> Iterator[str]:
+    """In words, which points have a fixed setting, if not all do."""
+    whole = [overrides_of(base, point, fixed) for point in points]
+    for path, value in fixed.items():
+        having = [point for point, one in zip(points, whole, strict=True) if path in one]
+        lacking = [point for point, one in zip(points, whole, strict=True) if path not in one]
+        without = [name for name in _labels(lacking, [path]) if name not in _labels(having, [path])]
+        if not having:
+            yield f"{path}={value}, set by the recipe, is in no point of this sweep"
+        elif lacking:
+            has = "has" if len(without) == 1 else "have"
+            yield f"{path}={value} holds for {', '.join(_labels(having, [path]))}; {', '.join(without)} {has} no such setting"
+
+
+def _labels(points: Sequence[Mapping[str, Any]], paths: Collection[str]) -> list[str]:
+    """The points by what they choose above the paths, each once."""
+    names = (
+        trial_name({key: point[key] for key in point if any(path.startswith(f"{key}.") for path in paths)})
+        for point in points
+    )
+    return list(dict.fromkeys(names))
+
+
+def _is_below(path: str, parents: Collection[str]) -> bool:
+    return any(path.startswith(f"{parent}.") for parent in parents)

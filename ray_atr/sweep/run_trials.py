@@ -1,0 +1,135 @@
+"""A sweep from its first check to its last trial."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ray_atr.experiment import Experiment
+from ray_atr.override import flatten, override, with_absolute_paths
+from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder
+from ray_atr.runtime import start_ray
+from ray_atr.space import Point
+from ray_atr.sweep.in_process import run_in_process
+from ray_atr.sweep.inputs import record_data
+from ray_atr.sweep.listener import SweepListener, SweepResult
+from ray_atr.sweep.placement import concurrent_trials
+from ray_atr.sweep.schedulers import PAUSING, check_scheduler, make_scheduler
+from ray_atr.sweep.search import FixedPoints
+from ray_atr.sweep.sweep_plan import SweepPlan
+from ray_atr.sweep.trial_queue import Agenda, status_of
+from ray_atr.sweep.tune_bridge import run_with_tune
+from ray_atr.training.checks import check_experiment
+from ray_atr.training.inputs import Prepared, Say, prepare
+
+
+def sweep(
+    run: RunFolder,
+    plan: SweepPlan | Sequence[Mapping[str, Any]],
+    home: Path,
+    *,
+    listeners: Sequence[SweepListener] = (),
+    concurrency: int | None = None,
+    retry_failed: bool = False,
+    use_ray: bool = True,
+    say: Say = print,
+) -> SweepResult:
+    """Run the points of a plan (or of a list: overrides of the run's experiment) that have no result yet, on Ray Tune.
+
+    Every point known beforehand is checked, and its data prepared, before the first starts. A failed trial is recorded and
+    does not end the others, unless the first three all failed for one reason; it is run again only with `retry_failed`. A
+    trial that a scheduler stopped is not run again. `concurrency` is how many run at once (default: as many as the cluster's
+    CPUs and GPUs hold); without `use_ray` trials train in this process, one after the other. Raises ValueError for what
+    cannot run, and for data that is not what the run folder's earlier trials were trained on.
+    """
+    started, base = time.monotonic(), run.experiment
+    if not isinstance(plan, SweepPlan):
+        plan = SweepPlan(FixedPoints([with_absolute_paths(base, point) for point in plan]))
+    check_scheduler(plan, base, run.path)
+    agenda = Agenda(run, plan, lambda point: check_experiment(override(base, point)), retry_failed=retry_failed)
+    done = len(agenda.trials) - len(agenda.waiting)
+    if done:
+        say(f"{done} of {len(agenda.trials)} trials are in {run.path} already")
+    for listener in listeners:
+        listener.sweep_started(agenda.num_trials, done)
+    deadline = started + 3600 * plan.hours if plan.hours else None
+    failure = None
+    if not agenda.is_done and not use_ray:
+        before = time.monotonic()
+        record_data(run, _prepare_all(_experiments(base, plan, agenda), home, say, use_ray=False))
+        for listener in listeners:
+            listener.inputs_ready({"data and features": time.monotonic() - before})
+        try:
+            failure = run_in_process(agenda, home, listeners, deadline)
+        finally:
+            _nothing_runs_any_more(agenda.trials)
+    elif not agenda.is_done:
+        before_ray = time.monotonic()
+        start_ray()
+        ray_runs = time.monotonic()
+        experiments = _experiments(base, plan, agenda)
+        slots = concurrent_trials(experiments, concurrency)
+        record_data(run, _prepare_all(experiments, home, say))
+        seconds = {"Ray": ray_runs - before_ray, "data and features": time.monotonic() - ray_runs}
+        for listener in listeners:
+            listener.inputs_ready(seconds)
+        say(_announcement(agenda, slots))
+        scheduler = make_scheduler(plan, base.train.epochs, run, _ended(agenda))
+        failure = run_with_tune(agenda, experiments[0], home, slots, scheduler, listeners, deadline)
+        _nothing_runs_any_more(agenda.trials)
+    is_out_of_time = deadline is not None and time.monotonic() >= deadline
+    return _result(agenda.trials, is_out_of_time, failure)
+
+
+def _experiments(base: Experiment, plan: SweepPlan, agenda: Agenda) -> list[Experiment]:
+    """The experiments known before the first trial starts; of a search at least those of its choices of data and model."""
+    points: list[Point] = [plan.overrides(base, entry.point) for entry in agenda.entries]
+    space = plan.space
+    if space is not None:
+        discrete = space.restricted(
+            lambda path: path.startswith(("data.", "model.")) and hasattr(space.dimensions[path], "values")
+        )
+        points += list(discrete.grid())
+    return [override(base, point) for point in points] or [base]
+
+
+def _prepare_all(experiments: Sequence[Experiment], home: Path, say: Say, *, use_ray: bool = True) -> list[Prepared]:
+    prepared: dict[str, Prepared] = {}
+    for experiment in experiments:
+        flat = flatten(experiment)
+        # Noise and splits do not change what is prepared; sources, languages and towers do.
+        key = repr([(k, v) for k, v in flat.items() if k.startswith(("data.", "model.")) and ".noise" not in k])
+        if key not in prepared:
+            prepared[key] = prepare(experiment, home, use_ray=use_ray, say=say)
+    return list(prepared.values())
+
+
+def _announcement(agenda: Agenda, slots: int) -> str:
+    waiting, plan = len(agenda.waiting), agenda.plan
+    more = plan.num_points - len(agenda.entries) if plan.num_points is not None else 0
+    trials = waiting + more * max(len(plan.seeds), 1)
+    how_many = f"{trials} trials" if trials else "trials"
+    at_once = slots if plan.scheduler in PAUSING or not trials else min(slots, trials)
+    within = f", for {plan.hours:g} hours at most" if plan.hours else ""
+    return f"{how_many}, {at_once} at a time{within}"
+
+
+def _nothing_runs_any_more(trials: Sequence[TrialFolder]) -> None:
+    """Trials cut off by the end of the time or an interrupt wait to be gone on with."""
+    for trial in trials:
+        if status_of(trial) == RUNNING:
+            trial.update(status=PENDING)
+
+
+def _ended(agenda: Agenda) -> list[TrialFolder]:
+    return [trial for trial in agenda.trials if status_of(trial) in (FINISHED, STOPPED)]
+
+
+def _result(trials: Sequence[TrialFolder], is_out_of_time: bool, failure: str | None) -> SweepResult:
+    by_status: dict[str, list[str]] = {FINISHED: [], FAILED: [], STOPPED: []}
+    unfinished: list[str] = []
+    for trial in trials:
+        by_status.get(status_of(trial), unfinished).append(trial.trial_id)
+    return SweepResult(by_status[FINISHED], by_status[FAILED], unfinished, by_status[STOPPED], is_out_of_time, failure)

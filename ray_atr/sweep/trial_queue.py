@@ -1,0 +1,180 @@
+"""Which trial runs next: the points of the run folder first, then what the search proposes, each once a seed."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder
+from ray_atr.space import Point, point_key
+from ray_atr.sweep.goal import Goal
+from ray_atr.sweep.search import History, Known
+from ray_atr.sweep.sweep_plan import SweepPlan
+
+ENDED = (FINISHED, STOPPED, FAILED)
+
+
+@dataclass
+class Entry:
+    """A point and its trials, one a seed. What has ended is read from the run folder once."""
+
+    point: Point
+    trials: list[TrialFolder] = field(default_factory=list)
+    _known: Known | None = None
+
+    def known(self, goals: Sequence[Goal]) -> Known:
+        if self._known is None:
+            statuses = [status_of(trial) for trial in self.trials]
+            if not all(status in ENDED for status in statuses):
+                return Known(self.point, RUNNING)
+            self._known = self._ended(statuses, goals)
+        return self._known
+
+    def _ended(self, statuses: list[str], goals: Sequence[Goal]) -> Known:
+        if FAILED in statuses:
+            return Known(self.point, FAILED)
+        scores = [[goal.score(trial) for trial in self.trials] for goal in goals]
+        means = tuple(sum(of_seeds) / len(of_seeds) for of_seeds in scores)
+        if STOPPED in statuses:
+            epochs = min(len(trial.epochs()) for trial in self.trials)
+            return Known(self.point, STOPPED, means, epochs)
+        return Known(self.point, FINISHED, means)
+
+
+class Agenda:
+    """Hands out trials that are to be run. The run folder is where it reads what became of them.
+
+    Raises ValueError for a point of a fixed or random plan that `check` refuses; what an adaptive search proposes and `check`
+    refuses is recorded as failed.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        plan: SweepPlan,
+        check: Callable[[Point], object],
+        *,
+        retry_failed: bool = False,
+    ) -> None:
+        self.run, self.plan, self.check = run, plan, check
+        self.base = run.experiment
+        self.entries: list[Entry] = []
+        self.history = History()
+        self._open: list[int] = []
+        """Places of the entries that had not ended when last looked at."""
+        self._proposals = plan.search.proposals(self.history)
+        self.waiting: deque[TrialFolder] = deque()
+        # A trial of an earlier version is found by what it is, whose name may have been made of other words.
+        self.recorded = {point_key(trial.describe()["overrides"]): trial for trial in run.trials()}
+        for point in recorded_points(run, without_seed=bool(plan.seeds)):
+            self._add(point, retry_failed)
+        if not plan.search.is_adaptive and (plan.num_points is not None or not plan.hours):
+            while self._propose():
+                pass
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tune writes its searcher, which asks the agenda, to a file that nobody reads. A generator can be in no file.
+        return {**self.__dict__, "_proposals": iter(())}
+
+    @property
+    def trials(self) -> list[TrialFolder]:
+        return [trial for entry in self.entries for trial in entry.trials]
+
+    @property
+    def num_trials(self) -> int | None:
+        """How many trials the plan has in all; None for a search that continues until its time is over."""
+        is_open = self.plan.search.is_adaptive or self.plan.hours
+        num_points = self.plan.num_points if is_open else len(self.entries)
+        return None if num_points is None else max(num_points, len(self.entries)) * max(len(self.plan.seeds), 1)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything that the plan asks for has ended already."""
+        return not self.waiting and (self.plan.num_points or 0) <= len(self.entries) and not self.plan.hours
+
+    def next(self) -> TrialFolder | None:
+        """A trial to run that was not handed out before; None if the plan has no more."""
+        while not self.waiting:
+            if not self._propose():
+                return None
+        return self.waiting.popleft()
+
+    def _propose(self) -> bool:
+        if self.plan.num_points is not None and len(self.entries) >= self.plan.num_points:
+            return False
+        if self.plan.search.is_adaptive:
+            self._learn()
+        point = next(self._proposals, None)
+        if point is None:
+            return False
+        self._add(point, retry_failed=False)
+        return True
+
+    def _learn(self) -> None:
+        """Bring the history up to date: what had ended before is known, and stays as it is."""
+        for place in list(self._open):
+            known = self.entries[place].known(self.plan.goals)
+            self.history.known[place] = known
+            if known.status in ENDED:
+                self._open.remove(place)
+
+    def _add(self, point: Point, retry_failed: bool) -> None:
+        entry, number = Entry(point), len(self.entries)
+        error = self._error_of(point)
+        for one in self.overrides(point):
+            trial = self.recorded.get(point_key(one)) or self.run.add_trial(one)
+            described = trial.describe()
+            if described.get("point") != number:
+                trial.update(point=number)
+            if retry_failed and described["status"] == FAILED:
+                trial.update(status=PENDING, error=None)
+            if error and status_of(trial) not in ENDED:
+                trial.update(status=FAILED, error=error)
+            entry.trials.append(trial)
+            if status_of(trial) not in ENDED:
+                self.waiting.append(trial)
+        self._open.append(len(self.entries))
+        self.entries.append(entry)
+        self.history.add(Known(point, RUNNING))
+
+    def overrides(self, point: Point) -> list[Point]:
+        """What each trial of a point changes in the run's experiment: the point, the plan's fixed settings and a seed."""
+        whole = self.plan.overrides(self.base, point)
+        return [{**whole, "seed": seed} for seed in self.plan.seeds] or [whole]
+
+    def _error_of(self, point: Point) -> str | None:
+        try:
+            self.check(self.plan.overrides(self.base, point))
+        except ValueError as error:
+            if self.plan.search.is_adaptive:
+                return str(error)
+            raise
+        return None
+
+
+def status_of(trial: TrialFolder) -> str:
+    """A trial's status; a result, not what its description says, is what makes it finished."""
+    if trial.is_finished:
+        return FINISHED
+    status = str(trial.describe()["status"])
+    return PENDING if status == FINISHED else status
+
+
+def recorded_points(run: RunFolder, *, without_seed: bool) -> list[Point]:
+    """The points of a run folder's trials in the order they were proposed; `without_seed` if the sweep gives the seeds."""
+    return [point for point, _ in recorded_trials(run, without_seed=without_seed)]
+
+
+def recorded_trials(run: RunFolder, *, without_seed: bool) -> list[tuple[Point, list[TrialFolder]]]:
+    """The same with each point's trials."""
+    left_out = {*run.info.get("fixed", ()), *(["seed"] if without_seed else [])}
+    found: dict[str, tuple[float, Point, list[TrialFolder]]] = {}
+    for trial in run.trials():
+        described = trial.describe()
+        number = described.get("point")
+        point = {path: value for path, value in described["overrides"].items() if path not in left_out}
+        found.setdefault(point_key(point), (math.inf if number is None else number, point, []))[2].append(trial)
+    return [(point, trials) for _, point, trials in sorted(found.values(), key=lambda one: one[0])]

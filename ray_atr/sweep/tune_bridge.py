@@ -1,0 +1,188 @@
+"""The bridge to Ray Tune: it is handed trial ids, runs them as its scheduler says, and its events go into the run folder."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ray_atr.experiment import Experiment
+from ray_atr.redaction import redact
+from ray_atr.run_folder import FINISHED, STOPPED, RunFolder, TrialFolder
+from ray_atr.runtime import WORKER_CPU_SHARE
+from ray_atr.storage import is_there, write_text
+from ray_atr.sweep.common_failure import CommonFailure
+from ray_atr.sweep.listener import SweepListener
+from ray_atr.sweep.recording import Recording
+from ray_atr.sweep.schedulers import PAUSING
+from ray_atr.sweep.trial import run_in_tune
+from ray_atr.sweep.trial_queue import Agenda, status_of
+from ray_atr.training.packing import unpacked
+from ray_atr.training.ray_train import ERROR_FILE, ray_storage
+
+TRACEBACK_FILE = "traceback.txt"
+# A trial's own process only waits for its workers; Tune refuses 0.
+TRIAL_PROCESS_CPUS = 0.01
+
+
+def run_with_tune(
+    agenda: Agenda,
+    experiment: Experiment,
+    home: Path,
+    slots: int,
+    scheduler: Any,
+    listeners: Sequence[SweepListener],
+    deadline: float | None,
+) -> str | None:
+    """Run what the agenda hands out, `slots` at a time, until it has no more or the deadline (monotonic seconds) is past.
+
+    It also ends when every trial so far failed for one reason, which is returned.
+    """
+    from ray import tune
+
+    # Tune's own console would repeat what the listeners say, a trial's failure with forty lines of Ray's insides.
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+    for name in ("ray.tune.execution.tune_controller", "ray.tune.tune"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+    os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", str(slots))
+    # A result has the metrics of the test split, not those that a scheduler compares.
+    os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
+    run, plan = agenda.run, agenda.plan
+    failure = CommonFailure(has_succeeded=any(status_of(trial) in (FINISHED, STOPPED) for trial in agenda.trials))
+    is_over = _ending(deadline, failure)
+    pauses = plan.scheduler in PAUSING
+    shown = [goal.metric for goal in plan.goals]
+    trainable = tune.with_parameters(
+        run_in_tune, run=str(run.path), home=str(home), scheduler=plan.scheduler, shown=shown
+    )
+    if plan.scheduler == "pbt":
+        # Tune allows it no searcher: all trials are handed out now.
+        searcher, num_samples = None, 1
+        space = {"trial_id": tune.grid_search([trial.trial_id for trial in iter(agenda.next, None)])}
+    else:
+        searcher, num_samples, space = _asker(agenda, is_over), -1, {}
+    tuner = tune.Tuner(
+        tune.with_resources(trainable, resources_of_trial_process(experiment)),
+        param_space=space,
+        tune_config=tune.TuneConfig(
+            search_alg=searcher,
+            scheduler=scheduler,
+            num_samples=num_samples,
+            # Paused trials count as running here: with these schedulers it is the resources that limit.
+            max_concurrent_trials=None if pauses else slots,
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name=f"tune-{time.strftime('%Y%m%d-%H%M%S')}",
+            storage_path=ray_storage(run.path),
+            callbacks=[_recorder(run, Recording(listeners, failure), is_over)],
+            stop=_stopper(is_over),
+            verbose=0,
+            failure_config=tune.FailureConfig(max_failures=0),
+        ),
+    )
+    try:
+        tuner.fit()
+    except tune.TuneError as error:
+        # Tune tells of an error in a callback as the text of its traceback.
+        if (storage := _storage_behind(error)) is not None:
+            raise storage from None
+        raise
+    return failure.reason
+
+
+def _storage_behind(error: BaseException | None) -> OSError | None:
+    """The failure of storage that another error came of: a run folder that is gone, a store that is away, a full disk."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def resources_of_trial_process(experiment: Experiment) -> dict[str, float]:
+    """What the process of a trial holds: all that it trains on without workers, else next to nothing."""
+    scaling = experiment.scaling
+    if scaling.workers:
+        return {"cpu": TRIAL_PROCESS_CPUS}
+    return {"cpu": scaling.cpus_per_worker * WORKER_CPU_SHARE, "gpu": scaling.gpus_per_worker}
+
+
+def _ending(deadline: float | None, failure: CommonFailure) -> Callable[[], bool]:
+    return lambda: failure.reason is not None or (deadline is not None and time.monotonic() >= deadline)
+
+
+def _asker(agenda: Agenda, is_over: Callable[[], bool]) -> Any:
+    from ray.tune.search import Searcher
+
+    class Asker(Searcher):
+        """Tune's searcher: the next trial of the agenda. It need not be told how trials end, the run folder says so."""
+
+        def suggest(self, trial_id: str) -> Any:
+            trial = None if is_over() else agenda.next()
+            if trial is None:
+                return Searcher.FINISHED
+            return {"trial_id": trial.trial_id}
+
+        def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None: ...
+
+        def save(self, checkpoint_path: str) -> None: ...
+
+        def save_to_dir(self, checkpoint_dir: str, session_str: str = "default") -> None: ...
+
+        def restore(self, checkpoint_path: str) -> None: ...
+
+    return Asker()
+
+
+def _stopper(is_over: Callable[[], bool]) -> Any:
+    from ray.tune import Stopper
+
+    class OutOfTime(Stopper):
+        def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+            return False
+
+        def stop_all(self) -> bool:
+            return is_over()
+
+    return OutOfTime()
+
+
+def _recorder(run: RunFolder, recording: Recording, is_over: Callable[[], bool]) -> Any:
+    from ray.tune import Callback
+
+    def folder_of(trial: Any) -> TrialFolder:
+        return run.trial(trial.config["trial_id"])
+
+    class Recorder(Callback):  # type: ignore[misc]
+        """Passes Tune's events on. Lives in the driver only."""
+
+        def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            recording.started(folder_of(trial))
+
+        def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
+            recording.reported(folder_of(trial), unpacked(result))
+
+        def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            recording.ended(folder_of(trial), is_over=is_over())
+
+        def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            folder = folder_of(trial)
+            recording.failed(folder, _error_of(folder, trial))
+
+    return Recorder()
+
+
+def _error_of(folder: TrialFolder, trial: Any) -> str:
+    """Why a trial failed, in a line; of an error that nobody foresaw the whole traceback is kept in the trial's folder."""
+    path = folder.folder / ERROR_FILE
+    if is_there(path):
+        return path.read_text(encoding="utf-8").strip()
+    file = getattr(trial, "error_file", None)
+    text = Path(file).read_text().strip() if file else ""
+    if not text:
+        return "the trial's process died"
+    write_text(folder.folder / TRACEBACK_FILE, redact(text) + "\n", is_private=True)
+    return f"{text.splitlines()[-1].strip()} ({folder.folder / TRACEBACK_FILE})"

@@ -1,0 +1,103 @@
+"""A table as plain cells, and the ways it is written: Markdown, a terminal, and (by `report/html.py`) a page."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+from tabulate import tabulate
+
+BEST = "*"
+"""What marks the best of a block if there is no bold."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: its text, what is said of it in smaller print (an interval), and whether it is the best of its block."""
+
+    text: str
+    is_best: bool = False
+    is_number: bool = True
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table of texts; `blocks` are groups of rows within which the best is marked."""
+
+    title: str
+    note: str
+    columns: Sequence[str]
+    blocks: Sequence[Sequence[Sequence[Cell]]]
+    groups: Sequence[tuple[str, int]] = ()
+    """Heading over several columns, and how many it spans."""
+    references: Sequence[Sequence[Cell]] = field(default_factory=list)
+    """Rows of numbers printed in a paper, shown apart and greyed."""
+    reference_note: str = ""
+
+    @property
+    def rows(self) -> list[Sequence[Cell]]:
+        """The rows of all blocks."""
+        return [row for block in self.blocks for row in block]
+
+    @property
+    def heads(self) -> list[tuple[str, str]]:
+        """For each column the heading that it shares with its neighbours, and its own."""
+        shared = [group for group, span in self.groups for _ in range(span)] or [""] * len(self.columns)
+        return list(zip(shared, self.columns, strict=True))
+
+    @property
+    def are_numbers(self) -> list[bool]:
+        """For each column whether it is set flush right."""
+        return [cell.is_number for cell in self.rows[0]] if self.rows else [False] * len(self.columns)
+
+    def to_markdown(self, level: int = 3) -> str:
+        """GitHub's table syntax under a heading of that level, the best in bold, references in italics."""
+        rows = [[_emphasised(cell, "**" if cell.is_best else "") for cell in row] for row in self.rows]
+        rows += [[_emphasised(cell, "*") for cell in row] for row in self.references]
+        text = tabulate(
+            rows,
+            headers=[markdown_text(" ".join(filter(None, head))) for head in self.heads],
+            tablefmt="pipe",
+            colalign=["right" if right else "left" for right in self.are_numbers],
+            disable_numparse=True,
+        )
+        note = f"\n{markdown_text(self.note)}\n" if self.note else ""
+        return f"{'#' * level} {markdown_text(self.title)}\n{note}\n{text}\n"
+
+    def to_text(self, width: int = 200) -> str:
+        """For a terminal, without what is in smaller print: `*` after the best of each block, a rule between blocks."""
+        shown = RichTable(box=box.HORIZONTALS, pad_edge=False, padding=(0, 1, 0, 0))
+        for (group, column), right in zip(self.heads, self.are_numbers, strict=True):
+            shown.add_column(f"{group}\n{column}".strip(), justify="right" if right else "left", no_wrap=True)
+        for block in self.blocks:
+            for row in block:
+                shown.add_row(*(Text(cell.text + BEST * cell.is_best) for cell in row))
+            shown.add_section()
+        console = Console(file=io.StringIO(), width=width, color_system=None)
+        console.print(shown)
+        lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+        note = textwrap.fill(self.note, max(60, *map(len, lines)))
+        return "\n".join(part for part in (self.title, *lines, note) if part.strip())
+
+
+def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Rows of text as aligned lines, the first column flush left and the others right."""
+    aligned = ["left", *["right"] * (len(columns) - 1)]
+    return tabulate(rows, headers=list(columns), tablefmt="plain", colalign=aligned, disable_numparse=True).splitlines()
+
+
+def _emphasised(cell: Cell, mark: str) -> str:
+    detail = f" {cell.detail}" if cell.detail else ""
+    return markdown_text(f"{mark}{cell.text}{mark}{detail}" if cell.text else "")
+
+
+def markdown_text(text: str) -> str:
+    """Text that in Markdown cannot end its cell or its line, or be a tag of HTML."""
+    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")

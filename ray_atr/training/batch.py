@@ -1,0 +1,193 @@
+"""The batches of a run: each built once on every worker, and what all of them must know of it gathered once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ray_atr.data.captions import CaptionBatch, TrainingCaptions
+from ray_atr.data.epoch_order import EpochOrder, check_batch_size, steps_per_epoch, training_plan
+from ray_atr.data.features import open_features
+from ray_atr.data.stream import FeatureBatch, stream
+from ray_atr.experiment import Experiment
+from ray_atr.models.augment import spec_augment
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.inputs import Prepared
+
+
+@dataclass(frozen=True, eq=False)
+class Everyone:
+    """What every worker knows of the global batch of B clips in K languages, on the workers' device.
+
+    mask [B, K] bool: languages that a clip has; groups [B]: equal for clips that are not negatives of each other;
+    rows [B]: their numbers in the training split; slots [B]: which of its captions each clip has here; draw [B] or None:
+    what the scheme drew.
+    """
+
+    mask: Tensor
+    groups: Tensor
+    rows: Tensor
+    slots: Tensor
+    draw: Tensor | None
+
+    @property
+    def positives(self) -> Tensor:
+        """Which samples are not negatives of each other, bool [B, B]: of one group, or two captions of one clip."""
+        return (self.groups[:, None] == self.groups[None, :]) | (self.rows[:, None] == self.rows[None, :])
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A global batch as one worker has it: its share of b clips, and what it knows of everyone's.
+
+    features [m, T, F], frames [m]: log-mel frames of the m windows that are heard, and how many of them count; clips [m]: the
+    place of each window's clip in the share, in order; draw [b] or None: what the scheme drew.
+    """
+
+    clip_ids: list[str]
+    features: Tensor
+    frames: Tensor
+    clips: Tensor
+    captions: CaptionBatch
+    draw: Tensor | None
+    languages: tuple[str, ...]
+    everyone: Everyone
+    epoch: int = 0
+    step: int = 0
+    """of the whole run"""
+
+    @property
+    def mask(self) -> Tensor:
+        """Which languages each clip of the share has, bool [b, K]."""
+        return torch.from_numpy(self.captions.mask)
+
+    @classmethod
+    def gathered(
+        cls,
+        clip_ids: list[str],
+        features: Tensor,
+        frames: Tensor,
+        captions: CaptionBatch,
+        draw: Tensor | None,
+        languages: tuple[str, ...],
+        group: WorkerGroup,
+        *,
+        rows: Tensor | None = None,
+        clips: Tensor | None = None,
+        epoch: int = 0,
+        step: int = 0,
+    ) -> Batch:
+        """The batch of which this is the worker's share; one gather of whole numbers tells it about everyone's.
+
+        Without `clips` one window is heard of each.
+        """
+        if clips is None:
+            clips = torch.arange(len(clip_ids))
+        if rows is None:
+            rows = torch.arange(len(clip_ids)) + group.rank * len(clip_ids)
+        columns = [torch.from_numpy(captions.groups), rows, torch.from_numpy(captions.slots)]
+        numbers = torch.stack(columns + ([] if draw is None else [draw]), dim=1)
+        mask = torch.from_numpy(captions.mask).long()
+        all_numbers = group.gather(torch.cat([mask, numbers], dim=1).to(group.device))
+        all_mask, all_numbers = all_numbers[:, : mask.shape[1]].bool(), all_numbers[:, mask.shape[1] :]
+        everyone = Everyone(
+            mask=all_mask,
+            groups=all_numbers[:, 0],
+            rows=all_numbers[:, 1],
+            slots=all_numbers[:, 2],
+            draw=None if draw is None else all_numbers[:, 3],
+        )
+        return cls(clip_ids, features, frames, clips, captions, draw, languages, everyone, epoch, step)
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """What an epoch goes through once: ids, the row of each in the training split, and its caption (None: one is drawn)."""
+
+    ids: list[str]
+    rows: np.ndarray
+    slots: np.ndarray | None
+
+    @classmethod
+    def of(cls, captions: TrainingCaptions, per_epoch: str) -> Samples:
+        """The clips, or with `each` every pair of a clip and a caption that it has in any language."""
+        ids = captions.features.clip_ids
+        if per_epoch == "one":
+            return cls(list(ids), np.arange(len(ids)), None)
+        rows, slots = np.nonzero(captions.is_there.any(axis=2))
+        return cls([sample_id(ids[row], int(slot)) for row, slot in zip(rows, slots, strict=True)], rows, slots)
+
+
+def sample_id(clip_id: str, slot: int) -> str:
+    """A name for a clip with its caption number `slot`."""
+    return f"{clip_id}#{slot}"
+
+
+class TrainingData:
+    """The training split of an experiment: its clips, the captions that they have, and their order in each epoch."""
+
+    def __init__(self, experiment: Experiment, prepared: Prepared, group: WorkerGroup) -> None:
+        data = experiment.data
+        self.experiment, self.group = experiment, group
+        self.features = open_features(prepared.features, data.train_split)
+        check_batch_size(len(self.features), experiment.train.batch_size, group.size, evenly=False)
+        self.captions = TrainingCaptions(self.features, data.languages, data.noise, experiment.seed, data.positives)
+        self.samples = Samples.of(self.captions, data.captions_per_epoch)
+        self.steps_per_epoch = steps_per_epoch(len(self.samples.ids), experiment.train.batch_size)
+        self._slots: dict[int, list[np.ndarray]] = {}
+
+    def epochs(self, first: int, first_step: int, *, use_ray: bool) -> Iterator[tuple[int, Iterator[Batch]]]:
+        """(epoch, its batches) from a step of the first epoch on to the last; one stream serves them all."""
+        orders = [self._order(epoch) for epoch in range(first, self.experiment.train.epochs)]
+        seed, windows = self.experiment.seed, self.experiment.model.training_windows
+        read = (
+            stream(self.features, orders, first_step=first_step, use_ray=use_ray, seed=seed, windows=windows)
+            if orders
+            else ()
+        )
+        for epoch, batches in groupby(read, key=lambda batch: batch.epoch):
+            yield epoch, map(self._batch, batches)
+
+    def _order(self, epoch: int) -> EpochOrder:
+        order = training_plan(
+            self.samples.ids,
+            seed=self.experiment.seed,
+            epoch=epoch,
+            batch_size=self.experiment.train.batch_size,
+            rank=self.group.rank,
+            num_workers=self.group.size,
+        )
+        if self.samples.slots is None:
+            return order
+        self._slots[epoch] = [self.samples.slots[chosen] for chosen in order.rows]
+        return EpochOrder(epoch=epoch, rows=[self.samples.rows[chosen] for chosen in order.rows])
+
+    def _batch(self, read: FeatureBatch) -> Batch:
+        experiment = self.experiment
+        slots = self._slots[read.epoch][read.step] if self._slots else None
+        captions = self.captions.batch(read.rows, read.epoch, slots)
+        clip_ids = [self.features.clip_ids[row] for row in read.rows]
+        # What is drawn for a sample: two captions of a clip are two samples.
+        names = clip_ids if slots is None else [sample_id(*one) for one in zip(clip_ids, slots, strict=True)]
+        heard = [names[clip] for clip in read.clips.tolist()]
+        augmented = spec_augment(
+            read.features, read.frames, experiment.model.augment, heard, experiment.seed, read.epoch
+        )
+        return Batch.gathered(
+            clip_ids,
+            augmented,
+            read.frames,
+            captions,
+            experiment.objective.scheme.draw(experiment.seed, read.epoch, names, torch.from_numpy(captions.mask)),
+            experiment.data.languages,
+            self.group,
+            rows=torch.as_tensor(read.rows, dtype=torch.int64),
+            clips=read.clips,
+            epoch=read.epoch,
+            step=read.epoch * self.steps_per_epoch + read.step,
+        )

@@ -1,0 +1,112 @@
+"""What a run's correspondence is started with: its training pairs, their truth if noise was injected, and its teachers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ray_atr.data.captions import TrainingCaptions
+from ray_atr.data.features import open_features
+from ray_atr.encoding.encode import clip_batches, encode_clips, rows_in_parts
+from ray_atr.encoding.frozen import ensure_log_mel
+from ray_atr.encoding.texts import TextBatcher
+from ray_atr.experiment import Experiment
+from ray_atr.models.retriever import Retriever
+from ray_atr.models.saved import SETTINGS_FILE
+from ray_atr.objectives.correspondence import Estimator, Teacher, Teaching, TrainingPairs
+from ray_atr.run_folder import BEST
+from ray_atr.settings import refuse
+
+CAPTIONS = 4096
+"""Captions of the training set that a teacher embeds at a time."""
+
+
+def check_correspondence(experiment: Experiment) -> None:
+    """ValueError, naming the setting, if the correspondence needs what the experiment has not."""
+    chosen, data = experiment.objective.correspondence, experiment.data
+    if chosen.needs_truth and not data.noise.is_there:
+        raise refuse(
+            "objective.correspondence",
+            chosen.name,
+            "on data whose noise is known: data.noise.ratio above 0, or an index",
+        )
+    if isinstance(chosen, Teacher):
+        if not chosen.teachers:
+            raise refuse("objective.correspondence.teachers", (), "one saved retriever or finished trial, or more")
+        for folder in chosen.teachers:
+            teacher_folder(folder)
+
+
+def make_estimator(
+    experiment: Experiment,
+    captions: TrainingCaptions,
+    data: str,
+    home: Path,
+    device: torch.device,
+    snapshot: Callable[[], Any],
+) -> Estimator:
+    """The estimator of a run; the same on every worker. The truth is looked up only if noise was injected."""
+    chosen = experiment.objective.correspondence
+    is_known = experiment.data.noise.is_there
+    _, J, K = captions.worn.owner.shape
+    pairs = TrainingPairs(
+        clip_ids=captions.features.clip_ids,
+        slots=J,
+        languages=K,
+        truth=torch.from_numpy(captions.truth()) if is_known else None,
+        seed=experiment.seed,
+        device=device,
+        teaching=teach(chosen.teachers, captions, data, home, device) if isinstance(chosen, Teacher) else None,
+        snapshot=snapshot,
+    )
+    return chosen.estimator(pairs)
+
+
+def teacher_folder(folder: str) -> Path:
+    """The saved retriever of a trial's or a retriever's folder. ValueError if there is none."""
+    for place in (Path(folder) / BEST, Path(folder)):
+        if (place / SETTINGS_FILE).is_file():
+            return place
+    raise refuse("objective.correspondence.teachers", folder, "the folder of a saved retriever or of a finished trial")
+
+
+def teach(
+    folders: tuple[str, ...], captions: TrainingCaptions, data: str, home: Path, device: torch.device
+) -> list[Teaching]:
+    """Each teacher's embeddings of the training clips [N, D] and of the captions that they have [N, J, K, D].
+
+    `data` is the prepared data set; a teacher takes the features of its own front end, cached under `home`.
+    """
+    return [_teaching(Retriever.from_pretrained(teacher_folder(one)), captions, data, home, device) for one in folders]
+
+
+@torch.no_grad()
+def _teaching(
+    retriever: Retriever, captions: TrainingCaptions, data: str, home: Path, device: torch.device
+) -> Teaching:
+    front_end, in_windows = retriever.audio_tower.front_end, retriever.settings.hears_windows
+    whole = ensure_log_mel(data, front_end, home, in_windows=in_windows, use_ray=False, say=lambda message: None)
+    features = open_features(whole, captions.features.split)
+    row_of = {clip_id: row for row, clip_id in enumerate(features.clip_ids)}
+    order = np.array([row_of[clip_id] for clip_id in captions.features.clip_ids])
+    retriever = retriever.to(device)
+    width = retriever.settings.embedding_width
+    batches = clip_batches(features, (order[part] for part in rows_in_parts(0, len(order), 64)))
+    audio = encode_clips(retriever.embed_audio, batches, width=width, device=device, pool=retriever.pool_windows)
+    return Teaching(audio, _worn_texts(TextBatcher(retriever), captions, width, device))
+
+
+def _worn_texts(texts: TextBatcher, captions: TrainingCaptions, width: int, device: torch.device) -> Tensor:
+    """Embeddings [N, J, K, D] of the captions that the clips have, zeros if there is none."""
+    N, J, K = captions.worn.owner.shape
+    table = torch.zeros(N, J, K, width, device=device)
+    for rows in rows_in_parts(0, N, max(1, CAPTIONS // (J * K))):
+        for slot in range(J):
+            batch = captions.batch(rows, 0, np.full(len(rows), slot))
+            table[torch.from_numpy(rows), slot] = texts.embed_grid(batch.texts, batch.mask, captions.languages)
+    return table

@@ -1,0 +1,199 @@
+"""What a run needs before its first step, made once by the driver: data set, cached features, tokeniser."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from ray_atr.data.caption_vectors import open_caption_vectors
+from ray_atr.data.feature_cache import has_long_clips, long_audio
+from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_whole
+from ray_atr.encoding.frozen import (
+    TOWER_FILE,
+    FrozenTower,
+    encodes_once,
+    ensure_audio_vectors,
+    ensure_log_mel,
+    ensure_text_vectors,
+    why_encoded_anew,
+)
+from ray_atr.experiment import Experiment, automatic_rate
+from ray_atr.models.encoded import EncodedAudio, EncodedText
+from ray_atr.models.retriever import Retriever
+from ray_atr.models.text.tokenizer import read_tokenizer, save_tokenizer, train_tokenizer
+from ray_atr.override import flatten
+from ray_atr.soundscapes import ensure_soundscapes
+from ray_atr.storage import open_folder
+from ray_atr.storage.caches import mark_used
+from ray_atr.training.checks import check_experiment
+from ray_atr.training.languages import with_languages
+from ray_atr.training.start import tokeniser_of
+
+logger = logging.getLogger(__name__)
+
+Say = Callable[[str], None]
+
+
+def _silent(message: str) -> None:
+    """Says nothing."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Where the inputs of a run are; plain paths, and the data set's URL where it has one, to be sent to workers."""
+
+    data: str
+    data_hash: str
+    features: Path
+    """log-mel frames, or the vectors of a frozen audio tower"""
+    tokenizer: Path | None
+    home: Path
+    is_audio_encoded: bool = False
+    captions: Path | None = None
+    """vectors of the captions from a frozen text tower"""
+    data_name: str = ""
+    """what the data set calls itself in its manifest"""
+
+    def features_of(self, experiment: Experiment, data: str) -> Path:
+        """The features of another data set, of the kind that these are."""
+        inputs = Inputs(experiment, self.tokenizer, self.home, use_ray=False, say=_silent)
+        return inputs.features(data, is_encoded=self.is_audio_encoded)
+
+    @property
+    def frozen_weights(self) -> dict[str, Path]:
+        """Files that hold the weights of the towers whose vectors are read."""
+        folders = {"audio": self.features if self.is_audio_encoded else None, "text": self.captions}
+        return {kind: folder / TOWER_FILE for kind, folder in folders.items() if folder is not None}
+
+    def reading(self, retriever: Retriever) -> Retriever:
+        """The retriever as it takes these inputs: frozen towers whose vectors are here are stood in for, all else is shared."""
+        audio, text = retriever.audio_tower, retriever.text_tower
+        return retriever.with_towers(
+            EncodedAudio(audio) if self.is_audio_encoded else audio,
+            text if self.captions is None else EncodedText(text, open_caption_vectors(self.captions)),
+        )
+
+    def load_tokenizer(self) -> Tokenizer | None:
+        """The tokeniser trained on the training captions; None for text towers that bring their own."""
+        return None if self.tokenizer is None else read_tokenizer(self.tokenizer)
+
+
+def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Say = print) -> Prepared:
+    """Make or find the data set, its cached features and the tokeniser of an experiment; `say` tells what is being done.
+
+    Raises ValueError naming the setting if the data set is missing or lacks a language or split that is asked for.
+    """
+    experiment = with_languages(experiment)
+    check_experiment(experiment)
+    folder = data_folder(experiment, home, say=say)
+    manifest = read_manifest(folder)
+    tokenizer = _tokenizer(experiment, manifest, home)
+    if experiment.train.learning_rate == "auto":
+        rate, reason = automatic_rate(experiment.model)
+        say(f"train.learning_rate: {rate:g}, chosen by auto since {reason}")
+    for kind, reason in why_encoded_anew(experiment).items():
+        say(f"the frozen {kind} tower encodes every batch again: {reason}")
+    inputs = Inputs(experiment, tokenizer, home, use_ray, say)
+    if unheard := _unheard(experiment, manifest):
+        say(unheard)
+    is_audio_encoded = encodes_once(experiment, "audio")
+    return Prepared(
+        data=folder,
+        data_hash=manifest.hash,
+        features=inputs.features(folder, is_encoded=is_audio_encoded),
+        tokenizer=tokenizer,
+        home=home,
+        is_audio_encoded=is_audio_encoded,
+        captions=ensure_text_vectors(inputs.frozen("text"), folder) if encodes_once(experiment, "text") else None,
+        data_name=manifest.name,
+    )
+
+
+def _unheard(experiment: Experiment, manifest: Manifest) -> str:
+    """What of the audio the model does not hear, in words; empty if it hears all of it."""
+    seconds = experiment.model.audio.front_end.clip_seconds
+    if experiment.model.hears_windows or not has_long_clips(manifest, seconds):
+        return ""
+    audio = long_audio(manifest, seconds)
+    share = f"{audio.seconds_beyond / audio.seconds:.1%} of the audio is not heard"
+    return f"{audio.clips:,} clips are longer than {seconds:g} s and are cut: {share} (model.windows=cut)"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How the features of a data set are made for an experiment."""
+
+    experiment: Experiment
+    tokenizer: Path | None
+    home: Path
+    use_ray: bool
+    say: Say
+
+    def features(self, data: str, *, is_encoded: bool) -> Path:
+        """The data set's features, made now if they are absent: log-mel frames, or the frozen audio tower's vectors."""
+        if is_encoded:
+            return ensure_audio_vectors(self.frozen("audio"), data)
+        front_end = self.experiment.model.audio.front_end
+        in_windows = self.experiment.model.hears_windows
+        return ensure_log_mel(data, front_end, self.home, in_windows=in_windows, use_ray=self.use_ray, say=self.say)
+
+    def frozen(self, kind: str) -> FrozenTower:
+        """The audio or text tower, to encode with."""
+        return FrozenTower(kind, flatten(self.experiment), self.tokenizer, self.home, self.use_ray, self.say)
+
+
+def data_folder(experiment: Experiment, home: Path, *, say: Say = print) -> str:
+    """The folder or URL of the experiment's data set; the synthetic one is made where it does not exist yet."""
+    if experiment.data.source != "soundscapes":
+        return open_folder(experiment.data.source).name
+    return str(ensure_soundscapes(experiment.data.soundscapes, home / "data", say=say))
+
+
+def _tokenizer(experiment: Experiment, manifest: Manifest, home: Path) -> Path | None:
+    """Towers that bring no tokeniser of their own get one trained on the training captions, cached by content."""
+    data, text = experiment.data, experiment.model.text
+    if not text.trains_tokenizer:
+        return None
+    if experiment.train.start_from is not None:
+        # Its embeddings are those of its own tokens.
+        saved = tokeniser_of(experiment.train.start_from)
+        return _cached_tokenizer(home, saved, lambda: saved)
+    vocab_size = getattr(text, "vocab_size", 4096)
+    content = json.dumps([manifest.hash, data.languages, data.train_split, vocab_size])
+
+    def trained() -> bytes:
+        for shard in manifest.shards_of(data.train_split):
+            require_whole(manifest, shard)
+        clips = read_captions(manifest, data.train_split)
+        captions = (text for clip in clips for code in data.languages for text in clip.captions.get(code) or ())
+        return train_tokenizer(captions, vocab_size).to_str().encode()
+
+    return _cached_tokenizer(home, content.encode(), trained)
+
+
+def _cached_tokenizer(home: Path, key: bytes, make: Callable[[], bytes]) -> Path:
+    """The file of a tokeniser, named by the hash of its key and made now if it is absent or damaged."""
+    path = home / "data" / "tokenizers" / f"{hashlib.sha256(key).hexdigest()[:16]}.json"
+    if not _is_whole_tokenizer(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_tokenizer(Tokenizer.from_buffer(make()), path)
+    return path
+
+
+def _is_whole_tokenizer(path: Path) -> bool:
+    """Whether a tokeniser can be read."""
+    try:
+        if not path.is_file():
+            return False
+        read_tokenizer(path)
+        mark_used(path)
+        return True
+    except ValueError as error:
+        logger.warning("%s; it is made again", error)
+        return False

@@ -1,0 +1,66 @@
+"""What a run takes from its data set unless it is asked for: its languages, and where its vectors are and how wide."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ray_atr.data.given_vectors import clip_width, require_vectors
+from ray_atr.data.shards import read_manifest
+from ray_atr.experiment import Experiment
+from ray_atr.languages.codes import ENGLISH
+from ray_atr.models.audio.vectors import AudioVectors
+from ray_atr.models.text.vectors import TextVectors
+from ray_atr.override import override
+from ray_atr.settings import refuse
+
+
+def spoken_in(experiment: Experiment) -> tuple[str, ...]:
+    """The languages that the experiment's data set has captions in, English first."""
+    data = experiment.data
+    return data.soundscapes.languages if data.source == "soundscapes" else read_manifest(data.source).languages
+
+
+def with_languages(experiment: Experiment) -> Experiment:
+    """The experiment with its languages filled in, all those of the data set if none were asked for, and its vectors."""
+    experiment, data = with_vectors(experiment), experiment.data
+    if data.languages:
+        return experiment
+    return dataclasses.replace(experiment, data=dataclasses.replace(data, languages=spoken_in(experiment)))
+
+
+def with_vectors(experiment: Experiment) -> Experiment:
+    """The experiment with the width and the place of its data set's vectors, if the model takes vectors and does not say.
+
+    ValueError if the data set is none of vectors.
+    """
+    audio, text, source = experiment.model.audio, experiment.model.text, experiment.data.source
+    found: dict[str, Any] = {}
+    if isinstance(audio, AudioVectors) and audio.width == 0:
+        found["model.audio.width"] = clip_width(source)
+    if isinstance(text, TextVectors) and text.data is None:
+        require_vectors(source, "model.text")
+        found["model.text.data"] = source
+    return override(experiment, found) if found else experiment
+
+
+def check_languages(experiment: Experiment) -> None:
+    """ValueError if the data set lacks a language that is asked for, or the scheme an anchor.
+
+    A scheme with an anchor compares with English; a set in one language leaves it no choice, and that one is the anchor.
+    """
+    data, scheme = experiment.data, experiment.objective.scheme
+    where = "soundscapes" if data.source == "soundscapes" else data.source
+    wish = "--data.soundscapes.languages" if data.source == "soundscapes" else "--data.languages"
+    has = spoken_in(experiment)
+    if not has:
+        raise ValueError(f"data.source: {where} has no captions")
+    missing = [language for language in data.languages if language not in has]
+    if missing:
+        raise ValueError(
+            f"data.languages: {', '.join(missing)} not in {where}; it has {', '.join(has)} "
+            f"(choose with {wish} {','.join(has)})"
+        )
+    if scheme.has_anchor and ENGLISH not in data.languages and len(data.languages) > 1:
+        free = "ml_clap or kcl, which need no English, or --data.languages with one language"
+        raise refuse("objective.scheme", f"{scheme.name} without English ({', '.join(data.languages)})", free)

@@ -1,0 +1,232 @@
+"""Any two modules, any objective and any data set object, trained in this process: no Ray, no files, no settings tree.
+
+Shapes: N clips, B of them in a batch, K languages, D embedding width.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from ray_atr.data.epoch_order import evaluation_plan, steps_per_epoch, training_plan
+from ray_atr.metrics import evaluate_languages
+from ray_atr.objectives import Embeddings, Objective
+from ray_atr.objectives.learned import LearnedParameters
+from ray_atr.objectives.positives import caption_groups
+from ray_atr.objectives.terms import Terms
+from ray_atr.settings import nearest, refuse
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.state import Progress
+from ray_atr.training.step import check_finite
+from ray_atr.transport.mahalanobis import Mahalanobis
+
+Captions = Sequence[Sequence[str | None]]
+"""A caption of each clip in each language, [B][K]; None if a clip has none in a language."""
+
+
+class ClipSet(Protocol):
+    """A data set: its languages (the first one is the anchor of schemes that have one), its size, and batches of it."""
+
+    languages: Sequence[str]
+
+    def __len__(self) -> int:
+        """The number of clips N."""
+
+    def batch(self, rows: NDArray[np.int64]) -> tuple[Any, Captions]:
+        """What the audio module takes for the clips with these numbers, and their captions."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What `train` found. The modules that it was given have the weights of the best epoch."""
+
+    history: list[dict[str, float]]
+    """each epoch's loss (`train/loss`), scalars and validation metrics (`text_to_audio/eng/recall_at_1`)"""
+    best_epoch: int
+    """counted from 1; the last one without a validation set"""
+    learned: LearnedParameters
+    """what the objective learnt besides the modules: a temperature, a metric, a bias"""
+
+
+def train(
+    audio: nn.Module,
+    text: nn.Module,
+    objective: Objective,
+    data: ClipSet,
+    *,
+    validation: ClipSet | None = None,
+    epochs: int = 10,
+    batch_size: int = 32,
+    learning_rate: float = 1e-3,
+    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
+    clip_norm: float = 1.0,
+    patience: int = 0,
+    select_by: str = "text_to_audio/mean/recall_at_1",
+    seed: int = 0,
+    report: Callable[[dict[str, float]], None] | None = None,
+) -> Trained:
+    """Train two modules and what the objective learns, and leave the weights of the best validation epoch in them.
+
+    audio, text   modules: what `data.batch` gives for clips -> [B, D]; a list of n captions -> [n, D].
+    objective     any without a knowledge base and without beliefs about pairs, which need a prepared data set.
+    optimizer     makes the optimiser of all parameters; none: AdamW at `learning_rate`.
+    clip_norm     largest norm of the gradient; 0: any.
+    patience      epochs without a better `select_by` on the validation set after which it stops; 0: never.
+    report        called with each epoch's metrics.
+
+    Equal seeds and weights give equal results; no random generator outside moves. ValueError for what does not fit;
+    NonFiniteError before a step that would spoil the weights.
+    """
+    _check(objective, data, validation, patience)
+    model = _Model(audio, text, objective, _width(audio, data))
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimiser = AdamW(parameters, learning_rate) if optimizer is None else optimizer(parameters)
+    ids, steps = [str(row) for row in range(len(data))], steps_per_epoch(len(data), batch_size)
+    if validation is not None:
+        _check_selection(select_by, model.evaluate(validation, batch_size))
+    progress, best = Progress(), None
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        while progress.epoch < epochs and not progress.is_stuck(patience):
+            model.train()
+            epoch = progress.epoch
+            for rows in training_plan(ids, seed=seed, epoch=epoch, batch_size=batch_size).rows:
+                progress.add(model.step(optimiser, data, rows, seed, epoch, clip_norm or math.inf), seconds=0.0)
+            found = {f"train/{name}": value for name, value in progress.end_epoch(steps).items()}
+            if validation is not None:
+                found |= model.evaluate(validation, batch_size)
+            if progress.is_best(found.get(select_by, float(progress.epoch))) and validation is not None:
+                best = copy.deepcopy(model.state_dict())
+            progress.history.append(found)
+            if report is not None:
+                report({"epoch": float(progress.epoch), **found})
+    if best is not None:
+        model.load_state_dict(best)
+    return Trained(progress.history, progress.best_epoch, model.learned)
+
+
+class _Model(nn.Module):
+    """The two modules, and what the objective learns."""
+
+    def __init__(self, audio: nn.Module, text: nn.Module, objective: Objective, D: int) -> None:
+        super().__init__()
+        self.audio, self.text, self.objective = audio, text, objective
+        self.learned = LearnedParameters(objective.pair.learns(), D)
+
+    def step(
+        self, optimizer: Optimizer, data: ClipSet, rows: NDArray[np.int64], seed: int, epoch: int, clip_norm: float
+    ) -> dict[str, float]:
+        """One optimiser step on the clips with these numbers; the loss, its scalars and the gradient's norm."""
+        names, alone = [str(row) for row in rows], WorkerGroup()
+        optimizer.zero_grad(set_to_none=True)
+        terms = self.terms(*_batch(data, rows), names, seed, epoch)
+        check_finite("loss", terms.loss, names, alone, terms.scalars)
+        terms.loss.backward()  # type: ignore[no-untyped-call]
+        norm = nn.utils.clip_grad_norm_(self.parameters(), clip_norm)
+        check_finite("gradient norm", norm, names, alone)
+        optimizer.step()
+        self.learned.after_step()
+        scalars = {name: float(value) for name, value in terms.scalars.items()}
+        return {"loss": terms.loss.item(), **scalars, "gradient_norm": float(norm)}
+
+    def terms(self, clips: Any, captions: Captions, names: Sequence[str], seed: int, epoch: int) -> Terms:
+        """The objective on a batch; only the texts that its scheme needs are embedded."""
+        there = _there(captions)
+        draw = self.objective.scheme.draw(seed, epoch, names, there)
+        needed = self.objective.scheme.needed(there, draw)
+        embeddings = Embeddings(
+            audio=self.audio(clips), text=self._texts(captions, needed), mask=needed, positives=_positives(captions)
+        )
+        return self.objective(embeddings, learned=self.learned.values(), draw=draw)
+
+    @torch.no_grad()
+    def evaluate(self, data: ClipSet, batch_size: int) -> dict[str, float]:
+        """Every metric of both directions by language; a caption's own clip is relevant."""
+        self.eval()
+        audio, text, there = [], [], []
+        for rows in evaluation_plan(len(data), batch_size=batch_size).rows:
+            clips, captions = _batch(data, rows)
+            there.append(_there(captions))
+            audio.append(nn.functional.normalize(self.audio(clips).float(), dim=-1))
+            text.append(nn.functional.normalize(self._texts(captions, there[-1]).float(), dim=-1))
+        texts, present = torch.cat(text), torch.cat(there)
+        metric, kind = self.learned.metric, self.learned.settings.metric
+        found = evaluate_languages(
+            torch.cat(audio),
+            {language: texts[:, k] for k, language in enumerate(data.languages)},
+            np.arange(len(data)),
+            present={language: present[:, k] for k, language in enumerate(data.languages)},
+            metric=None if metric is None else Mahalanobis(kind, metric),
+        )
+        return {str(name): value for name, value in found.items()}
+
+    def _texts(self, captions: Captions, needed: Tensor) -> Tensor:
+        """[B, K, D] of the captions that are needed, bool [B, K]; zeros elsewhere."""
+        where = needed.nonzero()
+        embedded = self.text([captions[b][k] for b, k in where.tolist()])
+        grid = embedded.new_zeros(*needed.shape, embedded.shape[1])
+        return grid.index_put(tuple(where.to(embedded.device).T), embedded)
+
+
+def _batch(data: ClipSet, rows: NDArray[np.int64]) -> tuple[Any, Captions]:
+    clips, captions = data.batch(rows)
+    shape = {len(of_clip) for of_clip in captions}
+    if len(captions) != len(rows) or shape != {len(data.languages)}:
+        got = f"captions of {len(captions)} clips in {', '.join(map(str, sorted(shape)))} languages"
+        raise refuse("data.batch", got, f"of {len(rows)} clips in {len(data.languages)}")
+    return clips, captions
+
+
+def _there(captions: Captions) -> Tensor:
+    """Which captions there are, bool [B, K]."""
+    return torch.tensor([[caption is not None for caption in of_clip] for of_clip in captions])
+
+
+def _positives(captions: Captions) -> Tensor:
+    """Which clips are no negatives of each other, bool [B, B]: two that have an equal caption in a language."""
+    there = _there(captions)
+    groups = torch.stack([caption_groups([text or "" for text in of_all]) for of_all in zip(*captions, strict=True)], 1)
+    return ((groups[:, None] == groups) & there[:, None] & there).any(dim=-1)
+
+
+@torch.no_grad()
+def _width(audio: nn.Module, data: ClipSet) -> int:
+    """The width D of the embeddings, by embedding two clips."""
+    was_training = audio.training
+    embedded = audio.eval()(data.batch(np.arange(min(2, len(data))))[0])
+    audio.train(was_training)
+    if embedded.ndim != 2:
+        raise refuse("audio", f"a module that gives {list(embedded.shape)}", "one that gives [B, D]")
+    return int(embedded.shape[1])
+
+
+def _check(objective: Objective, data: ClipSet, validation: ClipSet | None, patience: int) -> None:
+    for role, needs_more in (
+        ("knowledge", objective.knowledge.needs_retrieval),
+        ("correspondence", objective.correspondence.name != "none"),
+    ):
+        if needs_more:
+            raise refuse(f"objective.{role}", getattr(objective, role).name, "none without a prepared data set")
+    if not data.languages:
+        raise refuse("data.languages", list(data.languages), "one language or more")
+    if patience and validation is None:
+        raise refuse("patience", patience, "0 without a validation set")
+    if validation is not None and list(validation.languages) != list(data.languages):
+        raise refuse("validation.languages", list(validation.languages), f"{list(data.languages)}, as in training")
+
+
+def _check_selection(select_by: str, measured: Mapping[str, float]) -> None:
+    if select_by not in measured:
+        names = ", ".join(name for name in measured if "/mean/" in name)
+        raise refuse(
+            "select_by", select_by, f"a language in the place of mean, or {names}", nearest(select_by, measured)
+        )

@@ -1,0 +1,206 @@
+"""One trial on Ray Train: any number of workers, restarted from the last checkpoint when one dies."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ray_atr.experiment import Experiment, ScalingSettings, parse_labels
+from ray_atr.override import flatten, override
+from ray_atr.redaction import redact
+from ray_atr.runtime import WORKER_CPU_SHARE
+from ray_atr.storage import Location, locate, make_folder, write_text
+from ray_atr.training.packing import packed
+
+logger = logging.getLogger(__name__)
+
+ERROR_FILE = "error.txt"
+
+
+class TrialError(RuntimeError):
+    """A trial that cannot continue: a mistake in its settings, or numbers that are not finite. Not retried."""
+
+
+def run_trial(
+    experiment: Experiment,
+    folder: Location,
+    home: Path,
+    callbacks: list[Any],
+    report_here: Any,
+    shown: Sequence[str] = (),
+) -> None:
+    """Train one experiment to its end, resuming what `folder` holds.
+
+    With `scaling.workers` of 1 or more through a TorchTrainer, whose reports reach `callbacks` in its controller, packed,
+    with the metrics `shown`; with 0 in this process, calling `report_here(metrics)`. Raises TrialError, or Ray's error
+    when workers died more often than allowed.
+    """
+    config = {"experiment": flatten(experiment), "folder": str(folder), "home": str(home), "shown": list(shown)}
+    if experiment.scaling.workers == 0:
+        _train_in_worker(config, report_here)
+        return
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    scaling = experiment.scaling
+    resources = {"CPU": scaling.cpus_per_worker * WORKER_CPU_SHARE}
+    if scaling.gpus_per_worker:
+        resources["GPU"] = scaling.gpus_per_worker
+    trainer = TorchTrainer(
+        worker,
+        train_loop_config=config,
+        torch_config=TorchConfig(backend="nccl" if scaling.gpus_per_worker >= 1 else "gloo"),
+        # Ray's hints are those of the API before 2.60.
+        scaling_config=ScalingConfig(  # type: ignore[call-arg]
+            num_workers=num_workers(scaling),  # type: ignore[arg-type]
+            use_gpu=scaling.gpus_per_worker > 0,
+            resources_per_worker=resources,
+            label_selector=parse_labels("scaling.worker_labels", scaling.worker_labels) or None,
+        ),
+        run_config=RunConfig(
+            # Named after the trial, never after the time: a restarted trial is the same run to Ray Train.
+            name=folder.name,
+            storage_path=ray_storage(folder),
+            # A node that its cloud takes back is no failure: such a restart is not counted.
+            failure_config=FailureConfig(  # type: ignore[call-arg]
+                max_failures=scaling.max_failures, max_preemption_failures=-1
+            ),
+            callbacks=callbacks,
+        ),
+    )
+    trainer.fit()
+
+
+def num_workers(scaling: ScalingSettings) -> int | tuple[int, int]:
+    """How many workers, as Ray Train takes it: a number, or the least and the most."""
+    if isinstance(scaling.workers, int):
+        return scaling.workers
+    return scaling.fewest_workers, scaling.most_workers
+
+
+def ray_storage(folder: Location) -> str:
+    """Where Ray keeps notes of its own on a run. Nothing is read from them again, so with an object store they stay here."""
+    if isinstance(folder, Path):
+        return str(folder / "ray")
+    return os.path.join(tempfile.gettempdir(), "ray_atr", *folder.parts[1:], "ray")
+
+
+def worker(config: dict[str, Any]) -> None:
+    """What each Ray Train worker runs."""
+    import ray.train
+
+    def report(metrics: Mapping[str, Any]) -> None:
+        ray.train.report(packed(metrics, config["shown"]))
+
+    _train_in_worker(config, report)
+
+
+def _train_in_worker(config: dict[str, Any], report: Any) -> None:
+    from ray_atr.storage.digests import DamagedCacheError
+
+    try:
+        _train_once(config, report)
+    except DamagedCacheError as error:
+        if config["experiment"]["scaling.workers"]:
+            # The other workers wait for this one: Ray Train starts all of them again, from the last checkpoint.
+            raise
+        logger.warning("%s; training continues from the last checkpoint", error)
+        _train_once(config, report)
+
+
+def _train_once(config: dict[str, Any], report: Any) -> None:
+    import ray
+    import ray.train
+    import torch
+
+    from ray_atr.experiment import Experiment
+    from ray_atr.storage.checkpoint_sync import on_this_node
+    from ray_atr.storage.digests import DamagedCacheError
+    from ray_atr.training.inputs import prepare
+    from ray_atr.training.loop import train
+    from ray_atr.training.preemption import PreemptionNotices
+    from ray_atr.training.step import NonFiniteError
+
+    experiment, folder = override(Experiment(), config["experiment"]), locate(config["folder"])
+    torch.set_num_threads(max(1, int(experiment.scaling.cpus_per_worker)))
+    try:
+        prepared = prepare(experiment, Path(config["home"]), use_ray=False, say=lambda message: None)
+        group, make_host = worker_group(experiment), actor_refresher if ray.is_initialized() else None
+        with on_this_node(folder) as (local, mirror):
+            train(
+                experiment,
+                prepared,
+                local,
+                report,
+                group,
+                use_ray_data=experiment.scaling.ray_data,
+                make_host=make_host,
+                mirror=mirror,
+                is_noticed=PreemptionNotices(ray.train.get_preemption_info) if experiment.scaling.workers else None,
+            )
+    except DamagedCacheError:
+        raise
+    except (ValueError, NonFiniteError) as error:
+        # Trying again would end the same way, so this ends the trial instead of counting as a worker that died.
+        write_error(folder, str(error))
+
+
+def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> Any:
+    """The run's knowledge base as a named actor, started by the first worker and found by the others.
+
+    It encodes by itself, on the resources of one encoder, or leaves that to `scaling.encoders` processes.
+    """
+    from ray_atr.jobs import Resources
+    from ray_atr.knowledge.actor import find_knowledge_base, start_knowledge_base
+
+    # The trial's name for people, its folder's for two runs whose trials are called alike.
+    own = f"{folder.parent.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+    # Beside an object store each worker has a folder of its own.
+    name = str(group.gather_objects(own)[0])
+    if group.is_first:
+        experiment = encode.experiment
+        scaling = experiment.scaling
+        labels = parse_labels("scaling.encoder_labels", scaling.encoder_labels)
+        cpus, gpus, encodes_itself = scaling.cpus_per_encoder, scaling.gpus_per_encoder, scaling.encoders == 0
+        if not encodes_itself:
+            encode.processes = Resources(cpus, gpus, scaling.encoders, max(1, int(cpus)), "scaling.encoders", labels)
+        host = start_knowledge_base(
+            name,
+            encode,
+            knowledge.snapshot_settings(experiment.seed),
+            folder,
+            num_cpus=cpus if encodes_itself else 0.0,
+            num_gpus=gpus if encodes_itself else 0.0,
+            clients=group.size,
+            labels=labels,
+        )
+    group.barrier()
+    return host if group.is_first else find_knowledge_base(name)
+
+
+def write_error(folder: Location, message: str) -> None:
+    """Leave word of why a trial ended, for the process that started it."""
+    make_folder(folder)
+    write_text(folder / ERROR_FILE, " ".join(redact(message).split()) + "\n", is_private=True)
+
+
+def worker_group(experiment: Experiment) -> Any:
+    """This process's place among the trial's workers, and its device."""
+    import torch
+    import torch.distributed as dist
+
+    from ray_atr.training.group import WorkerGroup
+
+    device = torch.device("cpu")
+    if experiment.scaling.gpus_per_worker and torch.cuda.is_available():
+        from ray.train.torch import get_device
+
+        device = get_device() if experiment.scaling.workers else torch.device("cuda")
+    if dist.is_available() and dist.is_initialized():
+        return WorkerGroup(rank=dist.get_rank(), size=dist.get_world_size(), device=device)
+    return WorkerGroup(device=device)

@@ -1,0 +1,37 @@
+"""The optimiser of a run and the rate at each of its steps, by torch and transformers."""
+
+from __future__ import annotations
+
+from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim.lr_scheduler import ChainedScheduler, LinearLR, LRScheduler, StepLR
+from transformers import get_constant_schedule_with_warmup, get_cosine_schedule_with_warmup
+
+from ray_atr.experiment import Experiment, TrainSettings
+from ray_atr.models.retriever import Retriever
+
+
+def make_optimizer(retriever: Retriever, experiment: Experiment) -> Optimizer:
+    """The optimiser of everything that is trained, each part at its own rate."""
+    settings = experiment.train
+    groups = retriever.parameter_groups(
+        experiment.learning_rate, settings.weight_decay, metric_scale=settings.metric_rate_scale
+    )
+    if settings.optimizer == "sgd":
+        return SGD(groups, momentum=settings.momentum)
+    return Adam(groups) if settings.optimizer == "adam" else AdamW(groups)
+
+
+def make_schedule(optimizer: Optimizer, settings: TrainSettings, steps_per_epoch: int) -> LRScheduler:
+    """The schedule of a run, stepped after every optimiser step: a linear warm-up, then a cosine to 0, steps or a constant."""
+    num_steps = steps_per_epoch * settings.epochs
+    warm = round(settings.warmup_fraction * num_steps)
+    if settings.schedule == "cosine":
+        return get_cosine_schedule_with_warmup(optimizer, warm, num_steps)
+    if settings.schedule == "constant":
+        return get_constant_schedule_with_warmup(optimizer, warm)
+    steps = StepLR(optimizer, settings.step_epochs * steps_per_epoch, settings.step_factor)
+    if warm < 2:
+        return steps
+    # transformers has no schedule in steps; torch's warm-up starts at 1/warm instead of 0, which it does not allow.
+    rise = LinearLR(optimizer, start_factor=1 / warm, total_iters=warm - 1)
+    return ChainedScheduler([rise, steps], optimizer=optimizer)

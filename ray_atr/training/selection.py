@@ -1,0 +1,34 @@
+"""Which metric may choose the best epoch: one that the validation measures."""
+
+from __future__ import annotations
+
+import torch
+
+from ray_atr.experiment import Experiment
+from ray_atr.metrics import evaluate_languages
+from ray_atr.settings import nearest, refuse
+
+OTHER_GROUPS = ("train/", "seconds/", "memory/", "knowledge/")
+"""What an epoch also records, besides its validation."""
+
+
+def measured_names(experiment: Experiment) -> list[str]:
+    """The metrics of a validation in the experiment's languages: those that the metrics' own function returns for any vectors."""
+    vectors = torch.eye(4)
+    languages = experiment.data.languages
+    metrics = evaluate_languages(
+        vectors, dict.fromkeys(languages, vectors), torch.arange(4), trained=experiment.trained_languages
+    )
+    return sorted(str(name) for name in metrics)
+
+
+def check_metric(experiment: Experiment, metric: str, path: str) -> None:
+    """ValueError for a metric that no validation of the experiment has, naming the nearest, and the parts of those there are."""
+    names = measured_names(experiment)
+    if metric not in names:
+        # Every name would not fit into an error: their parts do.
+        parts = [name.split("/") for name in names if "/trained/" in name]
+        tasks, measures = (", ".join(dict.fromkeys(part[place] for part in parts)) for place in (0, 2))
+        languages = ", ".join(experiment.data.languages)
+        allowed = f"text_to_audio/trained/recall_at_1 and the like: {tasks}; trained, or unseen, mean, {languages}; {measures}"
+        raise refuse(path, metric, allowed, nearest(metric, names))

@@ -1,0 +1,94 @@
+"""The weights that a run passed through, and how far another run is from them at the same steps (Yin et al. 2025, Eq. 6)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ray_atr.models.retriever import Retriever
+from ray_atr.models.saved import write_weights
+from ray_atr.run_folder import trial_place
+from ray_atr.settings import refuse
+from ray_atr.storage import Location, is_there, locate
+from ray_atr.storage.checkpoint_sync import CHECKPOINT_FILE, on_this_node
+
+TRAJECTORY = "trajectory"
+"""The folder of a trial that holds them, with `train.keep_trajectory`."""
+
+HOW = "the folder of a trial (or of a run with one) that was trained with --train.keep_trajectory true"
+
+
+def keep_weights(folder: Path, step: int, retriever: Retriever) -> None:
+    """Write the retriever's weights after `step` steps to a trial's folder, whole or not at all."""
+    place = folder / TRAJECTORY
+    place.mkdir(parents=True, exist_ok=True)
+    aside = place / f".{_name(step)}"
+    write_weights(aside, retriever.state_dict())
+    aside.replace(place / _name(step))
+
+
+def kept_steps(folder: Path) -> list[int]:
+    """The steps after which a trial's folder has weights."""
+    found = [re.fullmatch(r"step-(\d+)\.safetensors", path.name) for path in (folder / TRAJECTORY).glob("*")]
+    return sorted(int(match[1]) for match in found if match)
+
+
+def check_other_run(folder: str) -> None:
+    """ValueError if the folder, or the URL, holds no weights to compare with."""
+    place = _trial(folder)
+    has_any = kept_steps(place) if isinstance(place, Path) else is_there(place / CHECKPOINT_FILE)
+    if not has_any:
+        raise refuse("train.distance_to", folder, HOW)
+
+
+class OtherRun:
+    """The weights of another run after each of its epochs, read one epoch at a time."""
+
+    def __init__(self, folder: str, retriever: Retriever, steps_per_epoch: int) -> None:
+        """Raises ValueError if there are none, or if they are another model's or of epochs of another length."""
+        check_other_run(folder)
+        with on_this_node(_trial(folder)) as (local, mirror):
+            if mirror is not None:
+                mirror.fetch(f"{TRAJECTORY}/")
+            self.steps = kept_steps(local)
+            if not self.steps:
+                raise refuse("train.distance_to", folder, HOW)
+            # From a store they are here for the moment alone; they are as many as epochs, so they are all read then.
+            self._held = {} if mirror is None else {step: weights_of(local, step) for step in self.steps}
+            self._local = local
+        first = self._of_step(self.steps[0])
+        mine, shapes = retriever.state_dict(), {name: value.shape for name, value in first.items()}
+        different = sorted(
+            name for name in mine.keys() | shapes if name not in mine or shapes.get(name) != mine[name].shape
+        )
+        if different:
+            raise refuse(
+                "train.distance_to", folder, f"a run of the same model; it differs in {', '.join(different[:3])}"
+            )
+        if steps_per_epoch not in self.steps:
+            raise refuse(
+                "train.distance_to", folder, f"a run with {steps_per_epoch} steps in an epoch; it kept {self.steps[:3]}"
+            )
+
+    def weights_after(self, step: int) -> dict[str, Tensor] | None:
+        """The other run's weights after as many steps; None after its end."""
+        return self._of_step(step) if step in self.steps else None
+
+    def _of_step(self, step: int) -> dict[str, Tensor]:
+        return self._held[step] if step in self._held else weights_of(self._local, step)
+
+
+def weights_of(folder: Path, step: int) -> dict[str, Tensor]:
+    """The weights that a trial's folder has of a step."""
+    return load_file(folder / TRAJECTORY / _name(step))
+
+
+def _trial(folder: str) -> Location:
+    return trial_place(locate(folder), "train.distance_to")
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}.safetensors"

@@ -1,0 +1,155 @@
+"""Injected noise is found by heads that never saw the clip; the stated share of false alarms holds; shifted blocks are named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from ray_atr.audit.beliefs import decreasing_density, judge
+from ray_atr.audit.folds import Pairs
+from ray_atr.audit.options import CrossFit
+from ray_atr.audit.score import audit_pairs
+from ray_atr.audit.shifts import Shift, find_shifts
+
+N, CLASSES = 480, 24
+SETTINGS = CrossFit(epochs=15, width=64, batch_size=64)
+
+
+def clustered(owner: np.ndarray | None = None, seed: int = 0) -> Pairs:
+    """Clips and captions that share one of many causes, seen through two random maps; clip i has caption owner[i]."""
+    random = np.random.default_rng(seed)
+    cause = random.normal(size=(CLASSES, 12))[np.arange(N) % CLASSES] + 0.4 * random.normal(size=(N, 12))
+    audio = np.tanh(cause @ random.normal(size=(12, 40))) + 0.1 * random.normal(size=(N, 40))
+    text = np.tanh(cause @ random.normal(size=(12, 32))) + 0.1 * random.normal(size=(N, 32))
+    owner = np.arange(N) if owner is None else owner
+    return Pairs(
+        audio=audio.astype(np.float32),
+        text=text[owner].astype(np.float32),
+        clip=np.arange(N),
+        language=np.full(N, "eng"),
+        key=np.array([f"caption {i}" for i in owner]),
+    )
+
+
+def shuffled(share: float, seed: int = 1) -> np.ndarray:
+    """owner [N]: a share of the clips has the caption of a clip of another class."""
+    random = np.random.default_rng(seed)
+    owner = np.arange(N)
+    for i in random.choice(N, int(share * N), replace=False):
+        owner[i] = random.choice([j for j in range(N) if j % CLASSES != i % CLASSES])
+    return owner
+
+
+def test_p_values_of_mispairs_are_uniform_and_density_integrates_to_one() -> None:
+    random = np.random.default_rng(0)
+    judged = judge(random.normal(size=4000), random.normal(size=50_000))
+    assert abs(judged.p_value.mean() - 0.5) < 0.02
+    assert judged.wrong_share == pytest.approx(1, abs=0.05)
+    p_value = np.concatenate([random.uniform(size=3000), random.beta(0.2, 6, size=7000)])
+    grid = np.linspace(1e-5, 1, 20_001)
+    density = np.interp(grid, np.sort(p_value), decreasing_density(p_value)[np.argsort(p_value)])
+    assert np.trapezoid(density, grid) == pytest.approx(1, abs=0.05)
+
+
+def test_the_posterior_is_that_of_two_known_normals() -> None:
+    random = np.random.default_rng(1)
+    share, shift = 0.3, 2.5
+    scores = np.concatenate([random.normal(size=6000), random.normal(shift, 1, size=14_000)])
+    judged = judge(scores, random.normal(size=200_000))
+    exact = share * norm.pdf(scores) / (share * norm.pdf(scores) + (1 - share) * norm.pdf(scores, shift))
+    assert judged.wrong_share == pytest.approx(share, abs=0.03)
+    assert np.abs(judged.wrong - exact).mean() < 0.03
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.2])
+def test_the_stated_share_of_false_alarms_holds(rate: float) -> None:
+    random = np.random.default_rng(2)
+    is_wrong = np.arange(20_000) < 6000
+    scores = np.where(is_wrong, random.normal(size=20_000), random.normal(2.5, 1, size=20_000))
+    flagged = judge(scores, random.normal(size=200_000)).flagged(rate)
+    assert flagged.any()
+    assert (~is_wrong[flagged]).mean() < rate + 0.02
+    with pytest.raises(ValueError, match="rate: got 1"):
+        judge(scores, scores).flagged(1)
+
+
+def test_swapped_captions_are_found_and_clean_ones_left() -> None:
+    owner = shuffled(0.3)
+    found = audit_pairs(clustered(owner), SETTINGS)
+    is_wrong = owner != np.arange(N)
+    flagged = found.judged.flagged(0.1)
+    assert (is_wrong & flagged).sum() / is_wrong.sum() > 0.6
+    assert (~is_wrong & flagged).sum() / flagged.sum() < 0.2
+    assert found.judged.wrong_share == pytest.approx(0.3, abs=0.12)
+    # What the heads would rather see is of the clip's own class far more often than chance.
+    preferred = owner[found.preferred[is_wrong]] % CLASSES
+    assert (preferred == np.flatnonzero(is_wrong) % CLASSES).mean() > 0.5
+
+
+def test_without_held_out_folds_the_heads_believe_what_they_saw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken out, the cross-fitting shows: heads trained on the wrong pairs too find fewer of them."""
+    owner = shuffled(0.3)
+    is_wrong = owner != np.arange(N)
+    long = CrossFit(epochs=60, width=64, batch_size=64)
+    honest = audit_pairs(clustered(owner), long).score
+    import ray_atr.audit.folds as module
+
+    train = module._train
+    monkeypatch.setattr(module, "_train", lambda pairs, _, *rest: train(pairs, np.arange(N), *rest))
+    fooled = audit_pairs(clustered(owner), long).score
+
+    def auc(score: np.ndarray) -> float:
+        return float((score[~is_wrong][:, None] > score[is_wrong][None, :]).mean())
+
+    assert auc(honest) > 0.9
+    assert auc(fooled) < auc(honest) - 0.05
+
+
+def test_a_shifted_block_is_named() -> None:
+    owner = np.arange(N)
+    owner[100:140] = np.arange(99, 139)  # row i has the caption of row i - 1: its own is one further on
+    (shift,) = audit_pairs(clustered(owner), SETTINGS).shifts
+    assert shift.offset == 1
+    assert abs(shift.first - 100) <= 2
+    assert abs(shift.last - 139) <= 2
+
+
+def test_segments_are_found_apart_and_do_not_overlap() -> None:
+    own = np.full(60, 0.02)
+    own[10:20] = own[40:50] = 0.98
+    shifted = np.full(60, 0.98)
+    shifted[10:20] = shifted[40:50] = 0.02
+    found = find_shifts(own, {1: shifted, -1: np.full(60, 0.98)})
+    assert {(s.first, s.last, s.offset) for s in found} == {(10, 19, 1), (40, 49, 1)}
+    assert find_shifts(np.full(60, 0.02), {1: np.full(60, 0.98)}) == []
+    assert isinstance(found[0], Shift)
+
+
+def test_heads_that_tell_nothing_say_so_and_name_no_block() -> None:
+    random = np.random.default_rng(0)
+    pairs = clustered()
+    noise = random.normal(size=pairs.audio.shape).astype(np.float32)
+    blind = audit_pairs(Pairs(noise, pairs.text, pairs.clip, pairs.language, pairs.key), SETTINGS)
+    assert blind.found_share < 0.4
+    assert blind.shifts == []
+    assert audit_pairs(pairs, SETTINGS).found_share > 0.7
+
+
+def test_a_clip_s_equal_captions_are_no_mispairs_and_the_result_repeats() -> None:
+    pairs = clustered()
+    same = Pairs(pairs.audio, pairs.text, pairs.clip, pairs.language, np.full(N, "one caption"))
+    with pytest.raises(ValueError, match="nothing to compare"):
+        audit_pairs(same, SETTINGS)
+    first, again = audit_pairs(pairs, SETTINGS), audit_pairs(pairs, SETTINGS)
+    np.testing.assert_array_equal(first.score, again.score)
+
+
+def test_bad_vectors_are_refused_with_the_row() -> None:
+    pairs = clustered()
+    audio = pairs.audio.copy()
+    audio[7, 3] = np.nan
+    with pytest.raises(ValueError, match=r"audio\[7\]"):
+        Pairs(audio, pairs.text, pairs.clip, pairs.language, pairs.key)
+    with pytest.raises(ValueError, match="folds: got 400"):
+        audit_pairs(pairs, CrossFit(folds=400))

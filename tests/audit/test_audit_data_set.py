@@ -1,0 +1,152 @@
+"""From a data set with swapped captions to the page, and from decisions to the data set that they make."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import make_data, prepared_for, tiny
+
+from ray_atr.audit.decisions import apply_decisions, read_decisions
+from ray_atr.audit.options import AuditOptions, CrossFit
+from ray_atr.audit.run import audit_data_set
+from ray_atr.data.schema import Clip, to_clips
+from ray_atr.data.shards import read_manifest, read_shard, write_clips
+from ray_atr.evaluation.options import Encoding
+from ray_atr.models.retriever import build_retriever
+
+JUDGES = CrossFit(epochs=5, width=32, batch_size=32)
+HERE = Encoding(ray="never")
+
+
+def clips_of(folder: Path) -> dict[str, Clip]:
+    manifest = read_manifest(folder)
+    shards = [shard for split in manifest.splits for shard in manifest.shards_of(split)]
+    return {c.clip_id: c for shard in shards for batch in read_shard(manifest, shard) for c in to_clips(batch)}
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, set[str]]:
+    """(data set, audit, clips with swapped captions): every fifth training clip has the captions of another pitch."""
+    home = tmp_path_factory.mktemp("audit")
+    make_data(home / "clean", num_train=160, num_val=8, num_test=8)
+    clips = list(clips_of(home / "clean").values())
+    train = [clip for clip in clips if clip.split == "train"]
+    swapped = {}
+    for index in range(0, len(train), 5):
+        swapped[train[index].clip_id] = train[(index + 2) % len(train)].captions
+    first = train[0].clip_id
+    swapped[first] = {**swapped[first], "eng": ["<script>alert(1)</script> a low tone"]}
+    noisy = [dataclasses.replace(c, captions=swapped.get(c.clip_id, c.captions)) for c in clips]
+    write_clips(home / "noisy", noisy, name="noisy", licence="none")
+    experiment = tiny(home / "noisy")
+    prepared = prepared_for(experiment, home)
+    retriever = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=0)
+    retriever.save_pretrained(home / "untrained")
+    audit_data_set(
+        str(home / "noisy"),
+        str(home / "untrained"),
+        home / "audit",
+        AuditOptions(worst=60),
+        cross_fit=JUDGES,
+        encoding=HERE,
+    )
+    return home / "noisy", home / "audit", set(swapped)
+
+
+def rows(audit: Path) -> list[dict[str, str]]:
+    with (audit / "pairs.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_table_page_and_index_say_the_same(audited: tuple[Path, Path, set[str]]) -> None:
+    data, audit, _ = audited
+    table = rows(audit)
+    assert len(table) == 2 * 160
+    assert [float(row["wrong"]) for row in table] == sorted((float(row["wrong"]) for row in table), reverse=True)
+    facts = json.loads((audit / "audit.json").read_text())
+    called = [row for row in table if row["called_wrong"] == "1"]
+    assert facts["called_wrong"] == len(called) == sum(facts["called_wrong_by_language"].values())
+    assert facts["data_hash"] == read_manifest(data).hash
+    index = np.load(audit / "noise_index.npy")
+    votes = {name: [row["clip_id"] for row in called].count(name) for name in clips_of(data)}
+    changed = {f"train-{row:03d}" for row in np.flatnonzero(index != np.arange(160))}
+    assert changed <= {name for name, count in votes.items() if count == 2}  # most of its two captions
+
+
+def test_the_page_shows_the_worst_and_runs_nothing_of_the_data(audited: tuple[Path, Path, set[str]]) -> None:
+    _, audit, _ = audited
+    page = (audit / "audit.html").read_text(encoding="utf-8")
+    assert page.count("<article ") == 60
+    assert "<script>alert" not in page
+    assert "http://" not in page
+    assert "https://" not in page
+
+
+def test_decisions_make_a_data_set(audited: tuple[Path, Path, set[str]], tmp_path: Path) -> None:
+    data, audit, _ = audited
+    before = clips_of(data)
+    entries = {
+        "train-001\teng\t0": {"decision": "fix", "text": "a middle tone, mended"},
+        "train-002\tfra\t0": {"decision": "drop"},
+        "train-003\teng\t0": {"decision": "drop"},
+        "train-003\tfra\t0": {"decision": "drop"},
+        "train-004\teng\t0": {"decision": "keep"},
+    }
+    file = tmp_path / "decisions.json"
+    file.write_text(json.dumps({"data_hash": read_manifest(data).hash, "decisions": entries}))
+    applied = apply_decisions(audit, file, tmp_path / "cleaned")
+    after = clips_of(tmp_path / "cleaned")
+    assert (applied.dropped, applied.fixed, applied.clips_without_captions) == (3, 1, 1)
+    assert set(before) - set(after) == {"train-003"}
+    assert list(after["train-001"].captions["eng"]) == ["a middle tone, mended"]
+    assert list(after["train-002"].captions) == ["eng"]
+    others = [name for name in after if name not in ("train-001", "train-002")]
+    assert all(after[name].captions == before[name].captions for name in others)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not a file of decisions"),
+        (json.dumps({"data_hash": "other", "decisions": {}}), "data_hash: got 'other'"),
+        (json.dumps({"data_hash": "HASH", "decisions": {"train-001": {"decision": "drop"}}}), "caption number"),
+        (json.dumps({"data_hash": "HASH", "decisions": {"a\tb\t0": {"decision": "burn"}}}), "keep, drop, fix"),
+        (
+            json.dumps({"data_hash": "HASH", "decisions": {"nobody\teng\t0": {"decision": "drop"}}}),
+            "captions of the audited",
+        ),
+        (json.dumps({"data_hash": "HASH", "decisions": {"train-001\teng\t0": {"decision": "fix"}}}), "the new caption"),
+    ],
+)
+def test_decisions_that_do_not_fit_are_refused_and_nothing_is_written(
+    audited: tuple[Path, Path, set[str]], tmp_path: Path, content: str, message: str
+) -> None:
+    data, audit, _ = audited
+    file = tmp_path / "decisions.json"
+    file.write_text(content.replace("HASH", read_manifest(data).hash))
+    with pytest.raises(ValueError, match=message):
+        apply_decisions(audit, file, tmp_path / "cleaned")
+    assert not (tmp_path / "cleaned").exists()
+
+
+def test_a_dropped_caption_keeps_the_others_aligned(tmp_path: Path) -> None:
+    from ray_atr.audit.decisions import _aligned
+
+    captions = {"eng": {0: "a", 2: "c"}, "fra": {0: "A", 1: "B", 2: "C"}}
+    assert _aligned(captions) == {"eng": ["a", "c"], "fra": ["A", "C", "B"]}
+    assert _aligned({"eng": {0: "a"}, "fra": {1: "B"}}) == {"eng": ["a"]}
+    assert read_decisions.__doc__
+
+
+def test_bad_input_is_refused_before_anything_is_encoded(audited: tuple[Path, Path, set[str]], tmp_path: Path) -> None:
+    data, audit, _ = audited
+    retriever = str(audit.parent / "untrained")
+    with pytest.raises(ValueError, match="out: got"):
+        audit_data_set(str(data), retriever, audit, encoding=HERE)
+    with pytest.raises(ValueError, match=r"split: got 'trian'.*did you mean train"):
+        audit_data_set(str(data), retriever, tmp_path / "x", AuditOptions(split="trian"), encoding=HERE)

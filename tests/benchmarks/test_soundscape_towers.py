@@ -1,0 +1,80 @@
+"""The script of the shipped towers: the same bytes twice, and no caption of the default data set's evaluation splits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from scripts import load_script
+
+from ray_atr.models.audio.small_cnn import SmallCnn
+from ray_atr.models.loading import SHIPPED
+from ray_atr.models.text.small_transformer import SmallTransformer
+from ray_atr.soundscapes import SoundscapesSettings
+from ray_atr.storage.digests import check_folder, digests_of
+
+FEW = ["--clips", "64", "--audio-epochs", "1", "--scenes", "16", "--text-epochs", "1", "--held-out", "2"]
+TOWERS = ("small_cnn", "small_transformer")
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    return load_script("benchmarks/soundscape_towers.py")
+
+
+def test_two_runs_write_the_same_bytes_which_the_towers_take(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: dict[str, Any] = {}
+
+    def heard_once(settings: SoundscapesSettings, split: str, count: int) -> object:
+        """Sounds take longest, and are the same by their own tests."""
+        if (split, count) not in heard:
+            heard[split, count] = original(settings, split, count)
+        return heard[split, count]
+
+    original = script.heard_clips
+    monkeypatch.setattr(script, "heard_clips", heard_once)
+    for out in ("first", "second"):
+        script.main([*FEW, "--out", str(tmp_path / out)])
+    for name in TOWERS:
+        folder = tmp_path / "first" / name
+        check_folder(folder)
+        assert digests_of(folder) == digests_of(tmp_path / "second" / name)
+        # The same files that are shipped.
+        assert set(digests_of(folder)) == set(digests_of(SHIPPED / name))
+        assert json.loads((folder / "card.json").read_text())["seed"] == script.SEED
+    SmallCnn(checkpoint=str(tmp_path / "first" / "small_cnn")).build()
+    SmallTransformer(checkpoint=str(tmp_path / "first" / "small_transformer"), num_layers=1).build()
+
+
+def test_the_text_tower_reads_no_caption_of_the_default_evaluation(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: set[str] = set()
+    original = script.train_tokenizer
+
+    def watched(texts: list[str], vocabulary: int) -> object:
+        read.update(texts)
+        return original(texts, vocabulary)
+
+    monkeypatch.setattr(script, "train_tokenizer", watched)
+    default = SoundscapesSettings(num_val=4)
+    own = SoundscapesSettings(seed=script.SEED)
+    _, card = script.text_tower(own, default, 60, 1, 400)
+    asked = {
+        text for split in ("val", "test") for text, _ in script.captions_of(default, split, default.num_clips(split))
+    }
+    everything = script.captions_of(SoundscapesSettings(seed=script.SEED, num_train_captions=2), "train", 60)
+    assert any(text in asked for text, _ in everything), "else this would not test anything"
+    assert card["left out, as the default set has them"] > 0
+    assert not read & asked
+
+
+def test_the_shipped_towers_are_those_of_the_script_s_seed(script: ModuleType) -> None:
+    assert SoundscapesSettings().seed != script.SEED
+    for name in TOWERS:
+        assert json.loads((SHIPPED / name / "card.json").read_text())["seed"] == script.SEED

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from clips_on_disk import tone
+
+from ray_atr.data.importing.check import Check, Report, check_data_set, num_clips_sharing, page, reasons_left_out
+from ray_atr.data.schema import Clip
+from ray_atr.data.shards import Manifest, Skipped, write_clips, write_manifest, write_shard
+from ray_atr.storage import open_folder
+
+
+def clip(index: int, split: str = "train", **changes: object) -> Clip:
+    fields: dict[str, object] = {
+        "clip_id": f"clip-{index}",
+        "audio": tone(0.2, pitch=200 + 7 * index),
+        "sample_rate": 16_000,
+        "seconds": 0.2,
+        "captions": {"eng": [f"caption {index}"], "fra": [f"légende {index}"]},
+        "split": split,
+        "source": "test",
+    }
+    return Clip(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def waveform(samples: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples.astype(np.float32), 16_000, format="WAV", subtype="FLOAT")
+    return buffer.getvalue()
+
+
+def check(tmp_path: Path, clips: list[Clip], **options: float) -> Report:
+    write_clips(tmp_path / "set", clips, name="toy", licence="CC0", clips_per_shard=4)
+    return check_data_set(str(tmp_path / "set"), Check(**options))
+
+
+def test_a_sound_set_has_no_problem_and_one_page(tmp_path: Path) -> None:
+    report = check(tmp_path, [clip(index, "val" if index > 5 else "train") for index in range(9)])
+    assert report.is_fit
+    assert report.remarks == {}
+    assert report.num_decoded == 9
+    lines = page(report)
+    assert lines[-1] == "fit for use"
+    assert len(lines) < 60
+    assert any(line.split() == ["eng", "9", "0", "6", "of", "6", "0", "3", "of", "3", "0"] for line in lines)
+
+
+def test_a_changed_or_missing_shard_is_a_problem(tmp_path: Path) -> None:
+    write_clips(tmp_path / "set", [clip(index) for index in range(9)], name="toy", licence="CC0", clips_per_shard=3)
+    changed = tmp_path / "set" / "train-00001.parquet"
+    content = bytearray(changed.read_bytes())
+    content[content.index(b"caption 4") + 8] = ord("x")
+    changed.write_bytes(content)
+    (tmp_path / "set" / "train-00002.parquet").unlink()
+    report = check_data_set(str(tmp_path / "set"))
+    assert set(report.problems) == {"shard has another SHA-256 than the manifest says", "shard is missing"}
+    assert page(report)[-1] == "NOT fit for use"
+    changed.write_bytes(bytes(content[: len(content) // 2]))
+    assert "shard cannot be read" in check_data_set(str(tmp_path / "set")).problems
+
+
+@pytest.mark.parametrize(
+    ("second", "kind", "is_fit"),
+    [
+        ({"split": "val"}, "the same audio is in two splits", False),
+        ({"split": "train"}, "two clips of a split have the same audio", True),
+    ],
+)
+def test_the_same_audio_twice(tmp_path: Path, second: dict[str, str], kind: str, is_fit: bool) -> None:
+    twin = dataclasses.replace(clip(1), audio=clip(0).audio, **second)  # type: ignore[arg-type]
+    report = check(tmp_path, [clip(0), twin, clip(2)])
+    assert {**report.problems, **report.remarks}[kind].count == 1
+    assert report.is_fit is is_fit
+
+
+def test_an_id_that_stands_twice(tmp_path: Path) -> None:
+    clips = {"train": [clip(0), clip(1), dataclasses.replace(clip(2), clip_id="clip-1")], "val": [clip(0, "val")]}
+    folder = open_folder(tmp_path / "set")
+    shards = [write_shard(folder, f"{split}-00000.parquet", split, clips[split]) for split in clips]
+    write_manifest(folder, Manifest(name="toy", licence="CC0", shards=tuple(filter(None, shards))))
+    problems = check_data_set(folder.name).problems
+    assert problems["id occurs twice"].examples == ["clip-1 (train, train)"]
+    assert problems["id occurs in two splits"].examples == ["clip-0 (train, val)"]
+    assert problems["the same audio is in two splits"].count == 1
+
+
+def test_caption_texts_shared_within_and_between_splits(tmp_path: Path) -> None:
+    texts = {"eng": ["A dog barks"], "fra": ["un"]}
+    clips = [clip(0, captions=texts), clip(1, captions={"eng": ["a DOG barks"], "fra": ["deux"]}), clip(2)]
+    clips += [clip(3, "val", captions=texts), clip(4, "val")]
+    report = check(tmp_path, clips)
+    assert report.shared_text[("train", "eng")] == 2
+    assert report.shared_text[("train", "fra")] == report.shared_text[("val", "eng")] == 0
+    assert report.leaked_text == {("train", "val", "eng"): 1, ("train", "val", "fra"): 1}
+
+
+def test_sharing_is_counted_once_a_clip() -> None:
+    # Texts a, a of clip 0 alone; b of clips 1 and 2; c of clips 2 and 3.
+    hashes = np.array([1, 1, 2, 2, 3, 3], np.uint64)
+    clips = np.array([0, 0, 1, 2, 2, 3], np.uint64)
+    assert num_clips_sharing(hashes, clips) == 3
+
+
+def test_sharing_in_the_audiocaps_test_split_equals_plain_loops(shared_data: Path) -> None:
+    path = shared_data / "captions" / "audiocaps" / "retrieval_split" / "test.csv"
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = [[row[f"caption_{number}"] for number in range(1, 6)] for row in csv.DictReader(file)]
+    wearers: dict[str, set[int]] = {}
+    for index, row in enumerate(rows):
+        for text in row:
+            wearers.setdefault(text, set()).add(index)
+    sharing = {index for clips in wearers.values() if len(clips) > 1 for index in clips}
+    hashes = np.array([hash(text) % 2**63 for row in rows for text in row], np.uint64)
+    clips = np.array([index for index, row in enumerate(rows) for _ in row], np.uint64)
+    assert num_clips_sharing(hashes, clips) == len(sharing) == 138
+
+
+def test_remarks_on_audio_and_languages(tmp_path: Path) -> None:
+    loud = np.clip(3 * np.sin(np.arange(3200) * 0.1), -1, 1)
+    clips = [
+        clip(0, audio=waveform(np.zeros(3200))),
+        clip(1, audio=waveform(loud)),
+        clip(2, audio=waveform(0.1 * loud[:160]), seconds=0.01),
+        clip(3, captions={"eng": ["one", "one"], "fra": ["un"]}),
+        clip(4, captions={"eng": ["x"]}),
+    ]
+    report = check(tmp_path, clips)
+    assert report.is_fit
+    assert {kind: finding.count for kind, finding in report.remarks.items()} == {
+        "clip is silent": 1,
+        "clip is clipped": 1,
+        "clip is shorter than one analysis window": 1,
+        "clip has the same eng caption twice": 1,
+        "clip has another number of fra captions than of English ones": 1,
+        "language is missing": 1,
+    }
+    assert report.remarks["language is missing"].examples == ["fra in 1 of 5 train clips"]
+
+
+def test_audio_that_is_none_or_of_another_length_is_a_problem(tmp_path: Path) -> None:
+    report = check(tmp_path, [clip(0, audio=b"no audio"), clip(1, seconds=9.0), clip(2)])
+    assert {kind: finding.count for kind, finding in report.problems.items()} == {
+        "audio cannot be decoded": 1,
+        "clip has another duration than its row says": 1,
+    }
+
+
+def test_a_share_of_the_audio_can_be_enough(tmp_path: Path) -> None:
+    report = check(tmp_path, [clip(index) for index in range(60)], audio_share=0.3)
+    assert 5 <= report.num_decoded <= 35
+
+
+def test_no_data_set_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"manifest\.json is missing"):
+        check_data_set(str(tmp_path))
+
+
+def test_equal_reasons_count_together(tmp_path: Path) -> None:
+    skipped = [
+        Skipped("a", "/x/a.wav: got '3 bytes that are no audio'; allowed a WAV file"),
+        Skipped("b", "/x/b.wav: got '77 bytes that are no audio'; allowed a WAV file"),
+        Skipped("c", "its audio is absent"),
+        Skipped("d", "its audio is absent"),
+        Skipped("e", "its audio is absent"),
+        Skipped("f", "audio/f.wav is not there"),
+    ]
+    manifest = write_clips(tmp_path / "set", [clip(0)], name="toy", licence="CC0", skipped=skipped)
+    assert reasons_left_out(manifest) == [
+        ("its audio is absent", 3),
+        ("got 'N bytes that are no audio' (N: 3, 77)", 2),
+        ("its file is not there", 1),
+    ]
+
+
+def words_of(report: Report) -> str:
+    return "\n".join(f"{kind}: {'; '.join(finding.examples)}" for kind, finding in report.remarks.items())
+
+
+@pytest.mark.parametrize(
+    ("captions", "says"),
+    [
+        ({"eng": ["['A dog barks', 'A cat meows']"]}, "eng caption looks like a list or an object"),
+        ({"eng": ["<b>A dog</b> barks"]}, "eng caption looks like markup"),
+        ({"eng": ["A dog &amp; a cat"]}, "eng caption looks like markup"),
+        ({"eng": ["Dog (0.87), rain (0.10)"]}, "eng caption looks like a probability"),
+        ({"eng": ["nan"]}, "eng caption looks like a word for nothing"),
+        ({"fra": ["Un cafÃ© bruyant"]}, "fra caption looks like bytes of another encoding"),
+        ({"swe": ["A dog barks loudly in the rain"]}, "swe caption is in another language: .*: en: A dog"),
+        ({"eng": ["개가 크게 짖는다"]}, "eng caption is in another language: .*: ko:"),
+    ],
+)
+def test_what_slipped_through_an_import_is_remarked(tmp_path: Path, captions: dict[str, list[str]], says: str) -> None:
+    report = check(tmp_path, [clip(0, captions=captions)])
+    assert report.is_fit
+    assert re.search(says, words_of(report))
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("eng", "Rain"), ("eng", "A car passes at 50 km/h, then 3 dogs bark (far away)"), ("swe", "En hund skäller högt"),
+        ("kor", "개가 크게 짖는다"), ("cat", "Un gos borda"), ("jpn", "犬が吠えている。"),
+        ("nob", "En hund bjeffer høyt i regnet"),
+    ],
+)  # fmt: skip
+def test_a_caption_is_left_alone(tmp_path: Path, language: str, text: str) -> None:
+    assert not check(tmp_path, [clip(0, captions={language: [text]})]).remarks
+
+
+def test_one_caption_on_many_clips_is_remarked(tmp_path: Path) -> None:
+    same = [
+        clip(index, captions={"eng": ["Some sound" if index < 12 else f"sound number {index}"]}) for index in range(20)
+    ]
+    assert "one eng caption is on many clips: 12 as " in words_of(check(tmp_path, same))
+
+
+def test_a_block_that_was_moved_by_one_row_is_found(tmp_path: Path) -> None:
+    kinds = ("dog", "rain", "siren", "engine", "piano")
+    order = [kinds[(index * index + index // 3) % 5] for index in range(80)]
+
+    def clips(moved: range) -> list[Clip]:
+        texts = [f"A sound of a {order[index + 1 if index in moved else index]}" for index in range(79)]
+        return [
+            dataclasses.replace(clip(index, captions={"eng": [text]}), labels=(order[index],))
+            for index, text in enumerate(texts)
+        ]
+
+    assert "moved by one row" not in words_of(check(tmp_path / "right", clips(range(0))))
+    assert "captions look moved by one row (eng)" in words_of(check(tmp_path / "wrong", clips(range(20, 70))))
+
+
+def test_audio_beyond_the_window_is_counted(tmp_path: Path) -> None:
+    report = check(tmp_path, [clip(index) for index in range(3)], clip_seconds=0.05)
+    assert report.long_clips == 3
+    assert any("longer than one window: 3 clips" in line for line in page(report))

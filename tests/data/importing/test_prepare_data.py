@@ -1,0 +1,316 @@
+"""The import: bad input, skipping, resuming, splitting among processes; and the script around it."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from clips_on_disk import tone, write_tone
+
+from ray_atr.data.importing import plan as importing
+from ray_atr.data.importing.plan import Import, prepare
+from ray_atr.data.importing.session import unfinished
+from ray_atr.data.importing.sources.table import TableSource
+from ray_atr.data.shards import iterate_rows, read_manifest
+
+SCRIPT = Path(__file__).resolve().parents[3] / "pipelines" / "prepare_data.py"
+
+
+def make_folder(root: Path, number: int = 6, seconds: float = 0.1) -> TableSource:
+    for index in range(number):
+        write_tone(root / f"{index:03d}.flac", seconds, pitch=200 + 10 * index)
+    rows = [f"{index:03d}.flac,caption {index},{'val' if index % 3 == 2 else 'train'}" for index in range(number)]
+    (root / "captions.csv").write_text("\n".join(["path,caption,split", *rows]))
+    return TableSource(source=str(root))
+
+
+def test_an_import_holds_the_files_as_they_are(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "in")
+    seen: list[tuple[int, int]] = []
+    manifest = prepare(source, tmp_path / "out", options=Import(clips_per_shard=2), progress=lambda *n: seen.append(n))
+    assert [(shard.file, shard.num_rows) for shard in manifest.shards] == [
+        ("train-00000.parquet", 2),
+        ("train-00001.parquet", 2),
+        ("val-00000.parquet", 2),
+    ]
+    rows = list(iterate_rows(manifest, "train"))
+    assert [row["clip_id"] for row in rows] == ["000", "001", "003", "004"]
+    assert [row["audio"] for row in rows] == [(tmp_path / "in" / f"{row['clip_id']}.flac").read_bytes() for row in rows]
+    assert {(row["sample_rate"], row["source"]) for row in rows} == {(16_000, "folder")}
+    assert [row["seconds"] for row in rows] == pytest.approx([0.1] * 4)
+    assert seen == [(2, 6), (4, 6), (6, 6)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "manifest.json",
+        *(shard.file for shard in manifest.shards),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"this is no audio at all", "no audio"),
+        (tone(0.5)[:3000], "truncated"),
+        (tone(0.5, ".flac")[:3000], "truncated|no audio"),
+        (tone(2.0, ".ogg")[:-300], "truncated"),
+        (tone(0.0), "zero length"),
+        (tone(0.01), r"0\.0100 s long; at least 0\.04 s"),
+        (b"", "no audio"),
+    ],
+)
+def test_a_bad_clip_is_refused_beyond_the_allowed_share_and_named_within(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    source = make_folder(tmp_path / "in")
+    (tmp_path / "in" / "003.flac").write_bytes(content)
+    with pytest.raises(ValueError, match=f"1 of 6 clips are unreadable so far; allowed 1.00%.*003.*({reason})"):
+        prepare(source, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    manifest = prepare(source, tmp_path / "out", options=Import(max_unreadable=0.2))
+    assert [entry.clip_id for entry in manifest.skipped] == ["003"]
+    assert [row["clip_id"] for row in iterate_rows(manifest, "train")] == ["000", "001", "004"]
+
+
+def test_the_default_share_is_one_in_a_hundred(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "in", number=100)
+    (tmp_path / "in" / "007.flac").write_bytes(b"bad")
+    assert prepare(source, tmp_path / "one").num_rows == 99
+    (tmp_path / "in" / "050.flac").unlink()
+    with pytest.raises(ValueError, match="2 of 100 clips are unreadable"):
+        prepare(source, tmp_path / "two")
+
+
+def test_a_stopped_import_goes_on_with_the_shards_that_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, options = make_folder(tmp_path / "in", number=12), Import(clips_per_shard=2)
+    whole = prepare(source, tmp_path / "whole", options=options)
+    done: list[str] = []
+    original = importing.import_shard
+
+    def stops_after_three(job: importing.ShardJob) -> dict[str, object]:
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(job.file)
+        return original(job)
+
+    monkeypatch.setattr(importing, "import_shard", stops_after_three)
+    with pytest.raises(KeyboardInterrupt, match="run the same command again"):
+        prepare(source, tmp_path / "out", options=options)
+    assert not (tmp_path / "out").exists()
+    again: list[str] = []
+
+    def counted(job: Any) -> Any:
+        again.append(job.file)
+        return original(job)
+
+    monkeypatch.setattr(importing, "import_shard", counted)
+    resumed = prepare(source, tmp_path / "out", options=options)
+    assert len(done) + len(again) == len(whole.shards)
+    assert not set(done) & set(again)
+    assert resumed.hash == whole.hash
+    again.clear()
+    assert prepare(source, tmp_path / "out", options=options) == resumed
+    assert again == []
+
+
+def test_work_of_another_import_is_not_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = make_folder(tmp_path / "in")
+    original = importing.import_shard
+
+    def stops(job: importing.ShardJob) -> dict[str, object]:
+        if job.index == 1:
+            raise KeyboardInterrupt
+        return original(job)
+
+    monkeypatch.setattr(importing, "import_shard", stops)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(source, tmp_path / "out", options=Import(clips_per_shard=2))
+    monkeypatch.setattr(importing, "import_shard", original)
+    (tmp_path / "in" / "captions.csv").write_text("path,caption\n000.flac,another caption")
+    manifest = prepare(source, tmp_path / "out", options=Import(clips_per_shard=2))
+    assert [row["captions"] for row in iterate_rows(manifest, "train")] == [{"eng": ["another caption"]}]
+
+
+def test_an_existing_data_set_is_never_replaced(tmp_path: Path) -> None:
+    manifest = prepare(make_folder(tmp_path / "in"), tmp_path / "out")
+    with pytest.raises(ValueError, match="already holds the data set folder"):
+        prepare(make_folder(tmp_path / "other", number=3), tmp_path / "out")
+    assert read_manifest(tmp_path / "out") == manifest
+
+
+def test_two_imports_into_one_folder_do_not_mix(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "in")
+    with unfinished(tmp_path / "out") as state:
+        with pytest.raises(ValueError, match="this data set is being written by"):
+            prepare(source, tmp_path / "out")
+        assert state.work.exists("lock")
+    assert prepare(source, tmp_path / "out").num_rows == 6
+
+
+def test_ids_must_be_unique(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "in", number=2)
+    (tmp_path / "in" / "captions.csv").write_text("path,caption,clip_id\n000.flac,x,same\n001.flac,y,same")
+    with pytest.raises(ValueError, match="clip 'same': its id occurs twice"):
+        prepare(source, tmp_path / "out")
+
+
+def test_object_stores_are_written_in_place_with_the_manifest_last(tmp_path: Path) -> None:
+    out = f"memory://{tmp_path.name}/out"
+    source = make_folder(tmp_path / "in")
+    manifest = prepare(source, out, options=Import(clips_per_shard=2))
+    assert manifest.hash == prepare(source, tmp_path / "out", options=Import(clips_per_shard=2)).hash
+    assert len(list(iterate_rows(manifest, "val"))) == 2
+
+
+MEMORY = """
+import resource, sys
+from ray_atr.data.importing.plan import Import, prepare
+from ray_atr.data.importing.sources.table import TableSource
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+before = peak()
+manifest = prepare(TableSource(source=sys.argv[1]), sys.argv[2], options=Import(ray="never"))
+print((peak() - before) / manifest.shards[0].num_bytes)
+"""
+
+
+def test_memory_is_a_few_times_the_largest_file(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    soundfile.write(tmp_path / "in" / "long.wav", np.zeros((16_000 * 800, 2), np.int16), 16_000)
+    (tmp_path / "in" / "captions.csv").write_text("path,caption\nlong.wav,silence\n")
+    command = [sys.executable, "-c", MEMORY, str(tmp_path / "in"), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    # Parquet's statistics alone would copy the file seven times more.
+    assert float(done.stdout) < 6
+
+
+def test_further_languages_join_by_id(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "in")
+    german = tmp_path / "deu.csv"
+    german.write_text("path,caption\n" + "\n".join(f"{index:03d}.flac,Beschreibung {index}" for index in (0, 2, 5)))
+    manifest = prepare(source, tmp_path / "out", captions=[f"deu={german}"])
+    assert manifest.notes == ("deu captions joined: 1 of 4 train clips, 2 of 2 val clips",)
+    assert [row["captions"].get("deu") for row in iterate_rows(manifest, "val")] == [
+        ["Beschreibung 2"],
+        ["Beschreibung 5"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "content", "says"),
+    [
+        ("German={}", "path,caption\n000.flac,x", "did you mean deu"),
+        ("deu", "", "LANGUAGE=FILE"),
+        ("deu={}.missing.csv", "", "no such file"),
+        ("deu={}", "name,caption\n000.flac,x", "no column names the clip"),
+        ("deu={}", "path,text\n000.flac,x", "no caption; its columns are path, text"),
+        ("deu={}", "path,caption\nzzz.flac,x", "none of the 1 clips in the deu file is in the data set"),
+        ("deu={}", "path,caption\n000.flac,x\n000.flac,y", "differ in number"),
+        ("eng={}", "path,caption\n000.flac,x", "the source itself has eng captions"),
+    ],
+)
+def test_caption_files_that_do_not_fit_are_refused(tmp_path: Path, assignment: str, content: str, says: str) -> None:
+    source = make_folder(tmp_path / "in")
+    file = tmp_path / "extra.csv"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=says):
+        prepare(source, tmp_path / "out", captions=[assignment.format(file)])
+    assert not (tmp_path / "out").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["extra.csv", "in"]
+
+
+def test_a_set_may_be_named(tmp_path: Path) -> None:
+    options = Import(name="bird-song.v2", licence="CC0")
+    manifest = prepare(make_folder(tmp_path / "in"), tmp_path / "out", options=options)
+    assert (manifest.name, manifest.licence) == ("bird-song.v2", "CC0")
+    assert {row["source"] for row in iterate_rows(manifest, "val", ["source"])} == {"bird-song.v2"}
+    with pytest.raises(ValueError, match=r"name: got '\.\./x'"):
+        Import(name="../x")
+
+
+@pytest.mark.slow
+def test_a_bucket_is_read_from_and_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        for name, value in (("ACCESS_KEY_ID", "x"), ("SECRET_ACCESS_KEY", "y"), ("DEFAULT_REGION", "us-east-1")):
+            monkeypatch.setenv(f"AWS_{name}", value)
+        bucket = boto3.client("s3")
+        bucket.create_bucket(Bucket="sounds")
+        local = prepare(make_folder(tmp_path / "in"), tmp_path / "out", options=Import(clips_per_shard=2))
+        for path in (tmp_path / "in").iterdir():
+            bucket.upload_file(str(path), "sounds", f"raw/{path.name}")
+        source = TableSource(source="s3://sounds/raw")
+        remote = prepare(source, "s3://sounds/sets/toy", options=Import(clips_per_shard=2))
+        assert remote.hash == local.hash
+        assert [row["clip_id"] for row in iterate_rows(remote, "val")] == ["002", "005"]
+        names = {entry["Key"] for entry in bucket.list_objects_v2(Bucket="sounds", Prefix="sets/")["Contents"]}
+        files = {"manifest.json", *(shard.file for shard in remote.shards)}
+        assert {name.removeprefix("sets/toy/") for name in names if not name.endswith("/")} == files
+        with pytest.raises(ValueError, match="already holds the data set folder"):
+            prepare(source, "s3://sounds/sets/toy", options=Import(clips_per_shard=3))
+    finally:
+        server.stop()
+
+
+def run_script(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
+    """Run the script in this process; its exit status."""
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
+    try:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+def test_the_script_says_what_it_did_and_what_was_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_folder(tmp_path / "in")
+    source, out = str(tmp_path / "in"), str(tmp_path / "out")
+    assert run_script(monkeypatch, "folder", "--source", source, "--out", out) == 0
+    said = capsys.readouterr().out
+    assert "6 clips (train 4, val 2)" in said
+    assert "eng 6" in said
+    assert run_script(monkeypatch, "check", out) == 0
+    assert "fit for use" in capsys.readouterr().out
+    assert run_script(monkeypatch, "folder", "--source", str(tmp_path / "nowhere"), "--out", str(tmp_path / "two")) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path / 'nowhere'}: no such folder\n"
+    (tmp_path / "in" / "000.flac").write_bytes(b"no audio")
+    assert run_script(monkeypatch, "folder", "--source", source, "--out", str(tmp_path / "two")) == 2
+    assert "1 of 6 clips are unreadable" in capsys.readouterr().err
+    options = ("--out", str(tmp_path / "two"), "--max-unreadable", "0.5")
+    assert run_script(monkeypatch, "folder", "--source", source, *options) == 0
+    assert "1 x got '8 bytes that are no audio" in capsys.readouterr().out
+    shard = tmp_path / "two" / "train-00000.parquet"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    assert run_script(monkeypatch, "check", str(tmp_path / "two")) == 2
+    assert "another SHA-256" in capsys.readouterr().err
+
+
+@pytest.mark.ray
+def test_ray_writes_the_same_shards(tmp_path: Path, ray_session: None) -> None:
+    source = make_folder(tmp_path / "in", number=20)
+    (tmp_path / "in" / "003.flac").write_bytes(b"bad")
+    options = {"clips_per_shard": 3, "max_unreadable": 0.1}
+    with_ray = prepare(source, tmp_path / "ray", options=Import(ray="always", cpus_per_task=0.5, **options))
+    without = prepare(source, tmp_path / "plain", options=Import(ray="never", **options))
+    assert with_ray.hash == without.hash
+    assert with_ray.skipped == without.skipped
+    assert [entry.clip_id for entry in with_ray.skipped] == ["003"]
+    with pytest.raises(ValueError, match="unreadable"):
+        prepare(source, tmp_path / "strict", options=Import(ray="always", clips_per_shard=3))

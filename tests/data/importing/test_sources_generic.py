@@ -1,0 +1,414 @@
+"""A folder with a table, Hugging Face exports, WebDataset tars, and what a table of captions may get wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from clips_on_disk import tone, write_tone
+
+from ray_atr.data.importing.plan import Import, prepare
+from ray_atr.data.importing.sources import Absent, Entry, Source
+from ray_atr.data.importing.sources.huggingface import HuggingFace
+from ray_atr.data.importing.sources.places import read_place
+from ray_atr.data.importing.sources.read_table import read_table
+from ray_atr.data.importing.sources.source import BadRow, Note
+from ray_atr.data.importing.sources.table import TableSource
+from ray_atr.data.importing.sources.webdataset import WebDataset
+from ray_atr.data.shards import iterate_rows
+
+ROWS = [
+    {"path": "a.wav", "caption": "A dog, barking", "language": "eng", "split": "train"},
+    {"path": "a.wav", "caption": "Un chien aboie", "language": "fra", "split": "train"},
+    {"path": "sub/b.flac", "caption": "Rain\u0301", "language": "eng", "split": "val"},
+]
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:
+        delimiter = "\t" if path.suffix == ".tsv" else ","
+        lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+        path.write_text(
+            "".join(delimiter.join(f'"{v}"' for v in line) + "\r\n" for line in lines), encoding="utf-8-sig"
+        )
+
+
+def entries_of(source: Source) -> list[Entry]:
+    entries = [entry for entry in source.entries() if not isinstance(entry, Note)]
+    assert all(isinstance(entry, Entry) for entry in entries)
+    return entries  # type: ignore[return-value]
+
+
+def make_folder(root: Path, table: str = "captions.csv", rows: list[dict[str, str]] | None = None) -> Path:
+    write_tone(root / "a.wav")
+    write_tone(root / "sub" / "b.flac")
+    write_rows(root / table, ROWS if rows is None else rows)
+    return root
+
+
+@pytest.mark.parametrize("table", ["captions.csv", "captions.tsv", "captions.jsonl", "captions.parquet"])
+def test_any_kind_of_table_gives_the_same_clips(tmp_path: Path, table: str) -> None:
+    first, second = entries_of(TableSource(source=str(make_folder(tmp_path, table))))
+    assert (first.clip_id, first.split) == ("a", "train")
+    assert first.captions == {"eng": ("A dog, barking",), "fra": ("Un chien aboie",)}
+    assert (second.clip_id, second.split, second.place.file) == ("sub/b", "val", str(tmp_path / "sub" / "b.flac"))
+
+
+def test_language_split_id_and_labels_have_defaults_and_columns(tmp_path: Path) -> None:
+    rows = [
+        {
+            "path": "./a.wav",
+            "caption_1": "Eén",
+            "caption_2": "Twee",
+            "caption_10": "Tien",
+            "clip_id": "x",
+            "label": "dog",
+        }
+    ]
+    source = TableSource(source=str(make_folder(tmp_path, rows=rows)), language="nld", split="test")
+    (entry,) = entries_of(source)
+    assert (entry.clip_id, entry.split, entry.labels) == ("x", "test", ("dog",))
+    assert entry.captions == {"nld": ("Eén", "Twee", "Tien")}
+
+
+def test_captions_are_written_composed(tmp_path: Path) -> None:
+    manifest = prepare(TableSource(source=str(make_folder(tmp_path / "in"))), tmp_path / "out")
+    assert [row["captions"]["eng"] for row in iterate_rows(manifest, "val")] == [["Raiń"]]
+
+
+@pytest.mark.parametrize(
+    "path", ["../secret.wav", "/etc/passwd", "sub/../../secret.wav", "C:\\x.wav", "sub\\..\\..\\x.wav"]
+)
+def test_a_path_that_leaves_the_folder_is_refused(tmp_path: Path, path: str) -> None:
+    write_tone(tmp_path / "secret.wav")
+    root = make_folder(tmp_path / "set", "captions.jsonl", [{"path": path, "caption": "x"}])
+    with pytest.raises(ValueError, match=r"line 1, path: got .* allowed a path inside"):
+        entries_of(TableSource(source=str(root)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([{"file": "a.wav", "caption": "x"}], "column path is missing; it has file, caption"),
+        ([{"path": "a.wav", "captoin": "x"}], "no caption; its columns are path, captoin"),
+        ([{"path": "a.wav", "caption": " "}], "no caption"),
+        ([{"path": "a.wav", "caption": "x", "language": "English"}], "did you mean eng"),
+        ([{"path": "a.wav", "caption": "x", "split": "Test Set"}], "split: got 'Test Set'"),
+        ([{"path": "a.wav", "caption": "x", "split": s} for s in ("train", "val")], "has another split"),
+    ],
+)
+def test_rows_that_are_not_right_are_refused(tmp_path: Path, rows: list[dict[str, str]], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        entries_of(TableSource(source=str(make_folder(tmp_path, rows=rows))))
+
+
+def test_a_named_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
+    root = make_folder(tmp_path, rows=[{"path": "a.wav", "caption": "x"}, {"path": "c.wav", "caption": "x"}])
+    entry, absent, note = TableSource(source=str(root)).entries()
+    assert isinstance(note, Note)
+    assert note.text == "1 audio files are named by no row: sub/b.flac"
+    assert isinstance(entry, Entry)
+    assert isinstance(absent, Absent)
+    assert not absent.is_normal
+
+
+def test_the_table_must_be_clear(tmp_path: Path) -> None:
+    write_tone(tmp_path / "a.wav")
+    with pytest.raises(ValueError, match="no table of captions"):
+        entries_of(TableSource(source=str(tmp_path)))
+    make_folder(tmp_path)
+    make_folder(tmp_path, "other.csv")
+    with pytest.raises(ValueError, match=r"choose with --table: captions\.csv, other\.csv"):
+        entries_of(TableSource(source=str(tmp_path)))
+    assert len(entries_of(TableSource(source=str(tmp_path), table="other.csv"))) == 2
+
+
+# --- tables
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "the file is empty"),
+        (b"path,caption\n", "no rows below the header"),
+        (b"path,caption\n\xc3\xa9\xc3\xa8\xc3\xa0.wav,caf\xe9\n", "line 2: not UTF-8"),
+        (b"path,caption\na.wav,x\nb.wav,one, two\n", "line 3: 3 fields where the header has 2"),
+        (b"path,caption\na.wav\n", "line 2: 1 fields"),
+        (b'path,caption\na.wav,"open\n', "line 2: a quote that opens here is not closed"),
+        (b"path,caption\na\x00.wav,x\n", "zero byte"),
+        (b"\xff\xfep\x00a\x00", "column path is missing; it has pa"),
+        (b"path,captions\na.wav,x\n", r"column caption is missing; it has path, captions \(did you mean captions\?\)"),
+    ],
+)
+def test_a_broken_csv_is_refused_by_line(tmp_path: Path, content: bytes, says: str) -> None:
+    file = tmp_path / "captions.csv"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=says):
+        list(read_table(str(file), required=["path", "caption"]))
+
+
+def test_broken_json_lines_and_parquet_are_refused(tmp_path: Path) -> None:
+    for name, content, says in [
+        ("a.jsonl", b'{"path": 1}\n{oops\n', "line 2: not JSON"),
+        ("b.jsonl", b"[1]\n", "line 1: a JSON object"),
+        ("c.jsonl", b"\n", "empty"),
+        ("d.parquet", b"PAR1", "not a Parquet file"),
+        ("e.xlsx", b"", "not a table of captions"),
+    ]:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=says):
+            list(read_table(str(tmp_path / name), required=["path"]))
+
+
+def test_a_quoted_line_break_belongs_to_the_caption(tmp_path: Path) -> None:
+    file = tmp_path / "captions.csv"
+    file.write_bytes(b'path,caption\na.wav,"one\ntwo"\nb.wav,x\n')
+    assert [row["caption"] for _, row in read_table(str(file))] == ["one\ntwo", "x"]
+
+
+# --- Hugging Face
+
+
+def audio_table(names: list[str], with_bytes: bool = True, **columns: list[object]) -> pa.Table:
+    audio = [{"bytes": tone(pitch=200 + 50 * i) if with_bytes else None, "path": name} for i, name in enumerate(names)]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    return pa.table({"audio": pa.array(audio, kind), **columns})
+
+
+def test_parquet_export_keeps_rows_and_splits(tmp_path: Path) -> None:
+    names = [f"clip{i}.wav" for i in range(7)]
+    table = audio_table(names, caption=[f"caption {i}" for i in range(7)], label=["x"] * 7)
+    (tmp_path / "data").mkdir()
+    pq.write_table(table.slice(0, 5), tmp_path / "data" / "train-00000-of-00001.parquet", row_group_size=2)
+    pq.write_table(table.slice(5), tmp_path / "data" / "validation-00000-of-00001-0123456789abcdef.parquet")
+    entries = entries_of(HuggingFace(source=str(tmp_path), label_column="label"))
+    assert [entry.clip_id for entry in entries] == [f"clip{i}" for i in range(7)]
+    assert [entry.split for entry in entries] == ["train"] * 5 + ["val"] * 2
+    assert [read_place(entry.place) for entry in entries] == [tone(pitch=200 + 50 * i) for i in range(7)]
+    assert entries[6].captions == {"eng": ("caption 6",)}
+    assert entries[6].labels == ("x",)
+    manifest = prepare(HuggingFace(source=str(tmp_path)), tmp_path / "out")
+    assert [row["audio"] for row in iterate_rows(manifest, "val")] == [tone(pitch=450), tone(pitch=500)]
+
+
+def test_rows_can_be_numbered_where_paths_repeat(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        pq.write_table(audio_table(["a.wav", "a.wav"], text=["x", "y"]), tmp_path / f"{split}.parquet")
+    with pytest.raises(ValueError, match="clip 'a': its id occurs twice"):
+        prepare(HuggingFace(source=str(tmp_path)), tmp_path / "out")
+    manifest = prepare(HuggingFace(source=str(tmp_path), id_column="row"), tmp_path / "out")
+    assert [row["clip_id"] for row in iterate_rows(manifest, "test")] == ["test-0000000", "test-0000001"]
+
+
+def test_a_folder_of_save_to_disk_is_read(tmp_path: Path) -> None:
+    table = audio_table(["a.wav", "b.wav", "c.wav"], captions=[["one", "two"]] * 3, nederlands=["een", "twee", "drie"])
+    folder = tmp_path / "set" / "test"
+    folder.mkdir(parents=True)
+    with (
+        pa.OSFile(str(folder / "data-00000-of-00001.arrow"), "wb") as sink,
+        pa.ipc.new_stream(sink, table.schema) as writer,
+    ):
+        writer.write_table(table, max_chunksize=2)
+    source = HuggingFace(source=str(tmp_path / "set"), caption_columns=("eng=captions", "nld=nederlands"))
+    entries = entries_of(source)
+    assert [entry.split for entry in entries] == ["test"] * 3
+    assert entries[2].captions == {"eng": ("one", "two"), "nld": ("drie",)}
+    assert read_place(entries[2].place) == tone(pitch=300)
+
+
+def test_audio_beside_the_table_and_mixed_presence(tmp_path: Path) -> None:
+    names = ["a.wav", "b.wav"]
+    pq.write_table(audio_table(names, with_bytes=False, text=["x", "y"]), tmp_path / "train.parquet")
+    write_tone(tmp_path / "a.wav")
+    entry, absent = HuggingFace(source=str(tmp_path)).entries()
+    assert isinstance(entry, Entry)
+    assert entry.place.file == str(tmp_path / "a.wav")
+    assert isinstance(absent, Absent)
+    mixed = audio_table(names, text=["x", "y"]).to_pylist()
+    mixed[0]["audio"]["bytes"] = None
+    pq.write_table(pa.Table.from_pylist(mixed), tmp_path / "train.parquet")
+    first, second = entries_of(HuggingFace(source=str(tmp_path)))
+    assert (first.place.kind, second.place.kind) == ("file", "parquet")
+    assert read_place(second.place) == tone(pitch=250)
+
+
+def test_exports_without_audio_or_captions_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "train.parquet"
+    pq.write_table(pa.table({"x": [1]}), file)
+    with pytest.raises(ValueError, match=r"0 Audio columns .* x \(int64\)"):
+        entries_of(HuggingFace(source=str(tmp_path)))
+    pq.write_table(audio_table(["a.wav"], words=["x"]), file)
+    with pytest.raises(ValueError, match="no caption; choose its column with --caption-columns"):
+        entries_of(HuggingFace(source=str(tmp_path)))
+    with pytest.raises(ValueError, match=r"column word is missing.*did you mean words"):
+        entries_of(HuggingFace(source=str(tmp_path), caption_columns=("eng=word",)))
+
+
+# --- WebDataset
+
+
+def write_tar(path: Path, members: list[tuple[str, bytes]], mode: str = "w") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+
+
+def test_tars_give_clips_from_their_spans(tmp_path: Path) -> None:
+    write_tar(
+        tmp_path / "set" / "train-000.tar",
+        [
+            ("a.flac", tone(suffix=".flac")),
+            ("a.json", json.dumps({"text": ["one", "two"], "tag": ["dog"]}).encode()),
+            ("d/b.json", json.dumps({"captions": {"eng": ["rain"], "deu": ["Regen"]}}).encode()),
+            ("d/b.wav", tone(pitch=300)),
+        ],
+    )
+    write_tar(tmp_path / "set" / "val-000.tar", [("c.txt", b"Chuva\n"), ("c.ogg", tone(suffix=".ogg"))])
+    entries = entries_of(WebDataset(source=str(tmp_path / "set"), language="por"))
+    assert [(entry.clip_id, entry.split) for entry in entries] == [("a", "train"), ("d/b", "train"), ("c", "val")]
+    assert entries[0].captions == {"por": ("one", "two")}
+    assert entries[0].labels == ("dog",)
+    assert entries[1].captions == {"eng": ("rain",), "deu": ("Regen",)}
+    assert entries[2].captions == {"por": ("Chuva",)}
+    assert read_place(entries[1].place) == tone(pitch=300)
+    manifest = prepare(WebDataset(source=str(tmp_path / "set")), tmp_path / "out", options=Import(clips_per_shard=1))
+    assert [row["audio"] for row in iterate_rows(manifest, "train")][1] == tone(pitch=300)
+
+
+@pytest.mark.parametrize("name", ["../a.wav", "/tmp/a.wav", "x/../../a.wav"])
+def test_a_member_that_leaves_the_tar_is_refused(tmp_path: Path, name: str) -> None:
+    write_tar(tmp_path / "train.tar", [(name, tone())])
+    with pytest.raises(ValueError, match="member: got"):
+        entries_of(WebDataset(source=str(tmp_path)))
+
+
+def test_links_in_a_tar_are_never_followed(tmp_path: Path) -> None:
+    write_tone(tmp_path / "secret.wav")
+    with tarfile.open(tmp_path / "train.tar", "w") as tar:
+        link = tarfile.TarInfo("a.wav")
+        link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path / "secret.wav")
+        tar.addfile(link)
+        text = tarfile.TarInfo("a.txt")
+        text.size = 1
+        tar.addfile(text, io.BytesIO(b"x"))
+    (absent,) = WebDataset(source=str(tmp_path)).entries()
+    assert isinstance(absent, Absent)
+
+
+def test_tars_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.tar").write_bytes(b"no tar" * 200)
+    with pytest.raises(ValueError, match="not a whole tar file"):
+        entries_of(WebDataset(source=str(tmp_path)))
+    write_tar(tmp_path / "train.tar", [("a.wav", tone())])
+    with pytest.raises(ValueError, match="no caption in its"):
+        entries_of(WebDataset(source=str(tmp_path)))
+    write_tar(tmp_path / "train.tar", [("a.wav", tone()), ("a.json", b"{")])
+    with pytest.raises(ValueError, match=r"a\.json: not JSON"):
+        entries_of(WebDataset(source=str(tmp_path)))
+    write_tar(tmp_path / "train.tar.gz", [("a.wav", tone())], "w:gz")
+    with pytest.raises(ValueError, match="compressed tar"):
+        entries_of(WebDataset(source=str(tmp_path)))
+
+
+# --- tables as they come
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"path;caption\na.wav;caf\xe9 bruyant, l\xe0-bas\n",
+        b"path\tcaption\na.wav\tcaf\xe9 bruyant, l\xe0-bas\n",
+        b"path|caption\na.wav|caf\xc3\xa9 bruyant, l\xc3\xa0-bas\n",
+        b"\xef\xbb\xbfpath;caption\r\na.wav;caf\xc3\xa9 bruyant, l\xc3\xa0-bas\r\n",
+        "path\tcaption\na.wav\tcafé bruyant, là-bas\n".encode("utf-16"),
+        b'sep=;\r\npath;caption\r\na.wav;"caf\xe9 bruyant, l\xe0-bas"\r\n',
+    ],
+)
+def test_delimiter_and_encoding_are_found(tmp_path: Path, content: bytes) -> None:
+    write_tone(tmp_path / "a.wav")
+    (tmp_path / "captions.csv").write_bytes(content)
+    (entry,) = entries_of(TableSource(source=str(tmp_path), language="fr"))
+    assert entry.captions == {"fra": ("café bruyant, là-bas",)}
+
+
+def test_an_encoding_that_was_guessed_is_noted_and_another_can_be_chosen(tmp_path: Path) -> None:
+    write_tone(tmp_path / "a.wav")
+    (tmp_path / "captions.csv").write_bytes("path;caption\na.wav;큰 개가 짖는다\n".encode("cp949"))
+    notes = [entry for entry in TableSource(source=str(tmp_path), language="ko").entries() if isinstance(entry, Note)]
+    assert len(notes) == 1
+    assert "--encoding says otherwise" in notes[0].text
+    (entry,) = entries_of(TableSource(source=str(tmp_path), language="ko", encoding="cp949", delimiter=";"))
+    assert entry.captions == {"kor": ("큰 개가 짖는다",)}
+    with pytest.raises(ValueError, match="encoding: got 'klingon'"):
+        entries_of(TableSource(source=str(tmp_path), encoding="klingon"))
+
+
+@pytest.mark.parametrize("table", ["captions.jsonl", "captions.parquet"])
+def test_lists_are_captions(tmp_path: Path, table: str) -> None:
+    rows = [{"path": "a.wav", "caption": ["x one", None, "x two"]}, {"path": "sub/b.flac", "caption": ["y"]}]
+    entries = entries_of(TableSource(source=str(make_folder(tmp_path, table, rows))))  # type: ignore[arg-type]
+    assert [entry.captions for entry in entries] == [{"eng": ("x one", "x two")}, {"eng": ("y",)}]
+
+
+def test_columns_are_chosen_by_name_and_captions_by_language(tmp_path: Path) -> None:
+    rows = [{"file": "a.wav", "text": "a dog", "text_sv": "en hund", "key": "k1"}]
+    root = make_folder(tmp_path, rows=rows)
+    source = TableSource(source=str(root), path_column="file", caption_column=("text", "sv=text_sv"), id_column="key")
+    (entry,) = entries_of(source)
+    assert (entry.clip_id, entry.captions) == ("k1", {"eng": ("a dog",), "swe": ("en hund",)})
+    by_language = [{"path": "a.wav", "captions": {"en": ["a dog"], "ko": "개"}}]
+    (entry,) = entries_of(TableSource(source=str(make_folder(tmp_path / "two", "c.jsonl", by_language))))  # type: ignore[arg-type]
+    assert entry.captions == {"eng": ("a dog",), "kor": ("개",)}
+
+
+@pytest.mark.parametrize("caption", [3, {"x": [1]}, [["x"]], True])
+def test_what_is_no_caption_is_refused(tmp_path: Path, caption: object) -> None:
+    root = make_folder(tmp_path, "captions.jsonl", [{"path": "a.wav", "caption": caption}])  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="line 1, caption"):
+        entries_of(TableSource(source=str(root)))
+
+
+def test_bad_rows_are_dropped_on_request_counted_and_listed(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "set")
+    lines = ["path,caption", "a.wav,x", "a.wav,y,z", ",no path", "sub/b.flac,", "../c.wav,out", "sub/b.flac,fine", ""]
+    (root / "captions.csv").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match="line 3: 3 fields"):
+        entries_of(TableSource(source=str(root)))
+    source = TableSource(source=str(root), drop_bad_rows=True)
+    dropped = [entry for entry in source.entries() if isinstance(entry, BadRow)]
+    assert [entry.at.rsplit(", ", 1)[1] for entry in dropped] == ["line 3", "line 4", "line 5", "line 6"]
+    manifest = prepare(source, tmp_path / "out")
+    assert manifest.num_rows == 2
+    assert len(manifest.skipped) == 4
+    assert "4 rows of tables were dropped" in manifest.notes
+
+
+def test_ids_keep_the_extension_where_two_clips_would_share_one(tmp_path: Path) -> None:
+    rows = [{"path": path, "caption": path} for path in ("a.wav", "a.flac", "sub/b.flac")]
+    root = make_folder(tmp_path / "set", rows=rows)
+    write_tone(root / "a.flac")
+    german = tmp_path / "deu.csv"
+    german.write_text("path,caption\na.flac,flac\na.wav,wav\nsub/b,b\n")
+    manifest = prepare(TableSource(source=str(root)), tmp_path / "out", captions=[f"de={german}"])
+    found = {row["clip_id"]: row["captions"].get("deu") for row in iterate_rows(manifest, "train")}
+    assert found == {"a.wav": ["wav"], "a.flac": ["flac"], "sub/b": ["b"]}
+
+
+def test_deep_and_huge_json_is_one_line_of_an_error(tmp_path: Path) -> None:
+    for text in ("[" * 100_000, '{"path": 1' + "0" * 5000 + "}"):
+        (tmp_path / "captions.jsonl").write_text(text)
+        with pytest.raises(ValueError, match="line 1: not JSON") as caught:
+            list(read_table(str(tmp_path / "captions.jsonl")))
+        assert len(str(caught.value)) < 500 + len(str(tmp_path))

@@ -1,0 +1,236 @@
+"""Vectors as data: imported with every mistake named by its row, trained, evaluated, and given to a saved retriever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from ray_atr.cli.prepare import summary
+from ray_atr.data.caption_vectors import GIVEN, open_caption_vectors
+from ray_atr.data.features import MANIFEST_FILE
+from ray_atr.data.importing.check import check_data_set, page
+from ray_atr.data.importing.import_options import VectorImport
+from ray_atr.data.importing.vector_import import import_vectors
+from ray_atr.experiment import Experiment
+from ray_atr.models.audio.vectors import AudioVectors
+from ray_atr.models.retriever import Retriever
+from ray_atr.models.text.vectors import TextVectors
+from ray_atr.override import override
+from ray_atr.recipes import RECIPES
+from ray_atr.storage.digests import DamagedFileError
+from ray_atr.training.inputs import prepare
+from ray_atr.training.languages import with_languages
+from ray_atr.training.loop import train
+
+CLIPS, CAPTIONS = 48, 96
+
+
+def made(folder: Path) -> dict[str, str]:
+    """Files of 48 clips' vectors (width 12) and 96 captions' (width 10), two languages a clip, of six kinds of sound."""
+    generator = np.random.default_rng(0)
+    kinds, words = generator.standard_normal((6, 12)), generator.standard_normal((6, 10))
+    folder.mkdir(exist_ok=True)
+    audio = kinds[np.arange(CLIPS) % 6] + 0.1 * generator.standard_normal((CLIPS, 12))
+    text = words[np.arange(CAPTIONS) // 2 % 6] + 0.1 * generator.standard_normal((CAPTIONS, 10))
+    np.save(folder / "audio.npy", audio.astype(np.float32))
+    np.save(folder / "text.npy", text.astype(np.float32))
+    lines = ["audio_row,caption,language,split,clip_id"]
+    for row in range(CLIPS):
+        split = "train" if row < 32 else "val" if row < 40 else "test"
+        lines += [f"{row},sound {row},eng,{split},clip {row}", f"{row},son {row},fra,{split},clip {row}"]
+    (folder / "pairs.csv").write_text("\n".join(lines) + "\n")
+    files = {"audio": "audio.npy", "text": "text.npy", "table": "pairs.csv"}
+    return {name: str(folder / file) for name, file in files.items()}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    return made(tmp_path / "files")
+
+
+def on_vectors(data: Path, **changes: Any) -> Experiment:
+    settings = {
+        "data.source": str(data),
+        "model.embedding_width": 16,
+        "train.epochs": 8,
+        "train.batch_size": 8,
+        "train.learning_rate": 0.01,
+        "tracking.mlflow": False,
+    }
+    changed = {path.replace("__", "."): value for path, value in changes.items()}
+    return with_languages(override(RECIPES["vectors"](), {**settings, **changed}))
+
+
+def test_a_set_of_vectors_is_kept_bit_for_bit_and_passes_the_check(files: dict[str, str], tmp_path: Path) -> None:
+    manifest = import_vectors(VectorImport(**files), tmp_path / "data")
+    assert [manifest.num_rows_of(split) for split in ("train", "val", "test")] == [32, 8, 8]
+    assert manifest.languages == ("eng", "fra")
+    assert check_data_set(manifest.folder).is_fit
+    vectors = open_caption_vectors(tmp_path / "data" / GIVEN)
+    rows = vectors.rows([("son 7", "fra"), ("sound 47", "eng"), ("sound 7", "fra")])
+    assert rows[2] == -1
+    np.testing.assert_array_equal(vectors.vectors(rows[:2]), np.load(files["text"])[[15, 94]])
+
+
+def test_a_vector_lasts_no_time(files: dict[str, str], tmp_path: Path) -> None:
+    manifest = import_vectors(VectorImport(**files), tmp_path / "data")
+    assert manifest.seconds == 0
+    report = check_data_set(manifest.folder)
+    assert report.seconds == 0
+    assert not any("hours" in line for line in (*page(report), *summary(manifest)))
+
+
+def test_the_data_set_says_where_its_vectors_are_and_how_wide(files: dict[str, str], tmp_path: Path) -> None:
+    folder = Path(import_vectors(VectorImport(**files), tmp_path / "data").folder)
+    found = on_vectors(folder)
+    assert isinstance(found.model.audio, AudioVectors)
+    assert isinstance(found.model.text, TextVectors)
+    assert (found.model.audio.width, found.model.text.data) == (12, str(folder))
+    assert found.data.languages == ("eng", "fra")
+    given = on_vectors(folder, model__audio__width=13, model__text__data=str(tmp_path / "other"))
+    assert isinstance(given.model.audio, AudioVectors)
+    assert given.model.audio.width == 13
+    (folder / GIVEN / MANIFEST_FILE).unlink()
+    with pytest.raises(
+        ValueError, match=r"model.audio: got 'vectors'; allowed with a data set that `ray-atr prepare vec"
+    ):
+        on_vectors(folder)
+
+
+@pytest.mark.parametrize("file", ["keys.npy", "part-00000.npy"])
+def test_a_damaged_vector_of_a_data_set_is_named_and_never_removed(
+    file: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    folder = Path(import_vectors(VectorImport(**files), tmp_path / "data").folder)
+    damaged = folder / GIVEN / file
+    content = bytearray(damaged.read_bytes())
+    content[-2] ^= 1
+    damaged.write_bytes(content)
+    tower = TextVectors(data=str(folder))
+    with pytest.raises(DamagedFileError, match="import the vectors again"):
+        tower.build().vectors.vectors(np.zeros(1, np.int64))
+    assert damaged.read_bytes() == bytes(content)
+    assert (folder / GIVEN / MANIFEST_FILE).is_file()
+
+
+def test_a_head_on_vectors_learns_is_saved_and_takes_vectors(files: dict[str, str], tmp_path: Path) -> None:
+    import_vectors(VectorImport(**files), tmp_path / "data")
+    experiment = on_vectors(tmp_path / "data", objective__scheme="kcl")
+    prepared = prepare(experiment, tmp_path / "home", use_ray=False, say=lambda message: None)
+    reported: list[dict[str, Any]] = []
+    train(experiment, prepared, tmp_path / "run", reported.append, use_ray_data=False)
+    assert reported[-2]["train/loss"] < 0.7 * reported[0]["train/loss"]
+    retriever = Retriever.from_pretrained(tmp_path / "run" / "best")
+    audio, text = np.load(files["audio"]), np.load(files["text"])
+    clips = retriever.encode_audio(list(audio))
+    by_words = retriever.encode_text([f"sound {row}" for row in range(CLIPS)])
+    by_vector = retriever.encode_text(text[::2])
+    torch.testing.assert_close(by_words, by_vector)
+    of_kind = (clips @ by_vector.T)[:, :6].argmax(dim=1) == torch.arange(CLIPS) % 6
+    assert float(of_kind.float().mean()) > 0.8
+    hidden = torch.relu(
+        torch.from_numpy(audio) @ retriever.audio_projection[0].weight.T + retriever.audio_projection[0].bias
+    )
+    by_hand = hidden @ retriever.audio_projection[2].weight.T + retriever.audio_projection[2].bias
+    torch.testing.assert_close(clips, torch.nn.functional.normalize(by_hand.detach(), dim=1), rtol=1e-4, atol=1e-5)
+
+
+def test_a_saved_head_takes_vectors_after_its_data_set_is_gone(files: dict[str, str], tmp_path: Path) -> None:
+    import_vectors(VectorImport(**files), tmp_path / "data")
+    from ray_atr.models.retriever import build_retriever
+
+    retriever = build_retriever(on_vectors(tmp_path / "data").model, seed=0)
+    retriever.save_pretrained(tmp_path / "saved")
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    again = Retriever.from_pretrained(tmp_path / "saved")
+    text = np.load(files["text"])
+    torch.testing.assert_close(again.encode_text(text), retriever.encode_text(text), rtol=0, atol=0)
+    with pytest.raises(ValueError, match="data"):
+        again.encode_text(["sound 1"])
+
+
+def test_what_is_no_vector_of_the_width_is_refused(files: dict[str, str], tmp_path: Path) -> None:
+    import_vectors(VectorImport(**files), tmp_path / "data")
+    from ray_atr.models.retriever import build_retriever
+
+    retriever = build_retriever(on_vectors(tmp_path / "data").model, seed=0)
+    with pytest.raises(ValueError, match=r"clip 1: got .*shape \[11\]'; allowed a vector of 12 numbers"):
+        retriever.encode_audio([np.zeros(12, np.float32), np.zeros(11, np.float32)])
+    with pytest.raises(ValueError, match="clip 0: got 'a vector with NaN"):
+        retriever.encode_audio([np.full(12, np.nan, np.float32)])
+    with pytest.raises(ValueError, match=r"texts: got \(2, 9\); allowed texts, or finite vectors \[N, 10\]"):
+        retriever.encode_text(np.zeros((2, 9), np.float32))
+    with pytest.raises(ValueError, match="caption in eng: got 'a stranger'; allowed captions of"):
+        retriever.encode_text(["a stranger"])
+    wide = on_vectors(tmp_path / "data", model__audio__width=13)
+    with pytest.raises(
+        ValueError, match=r"clip 0: got .*shape \[12\]'; allowed a vector of 13 numbers \(model.audio.width\)"
+    ):
+        prepare(wide, tmp_path / "home", use_ray=False, say=lambda message: None)
+    heard = override(on_vectors(tmp_path / "data"), {"model.audio": "small_cnn"})
+    with pytest.raises(ValueError, match="clip 0: got 'a vector'"):
+        prepare(heard, tmp_path / "home", use_ray=False, say=lambda message: None)
+
+
+def test_parquet_columns_and_safetensors_are_the_same_set(files: dict[str, str], tmp_path: Path) -> None:
+    audio, text = np.load(files["audio"]), np.load(files["text"])
+    save_file({"clap": audio, "other": audio[:3]}, tmp_path / "audio.safetensors")
+    pq.write_table(pa.table({"e5": list(text)}), tmp_path / "text.parquet")
+    first = import_vectors(VectorImport(**files), tmp_path / "first")
+    given = {"audio": f"{tmp_path}/audio.safetensors::clap", "text": f"{tmp_path}/text.parquet::e5"}
+    again = import_vectors(VectorImport(**{**files, **given}), tmp_path / "again")
+    assert (again.hash, again.origin) == (first.hash, first.origin)
+    with pytest.raises(ValueError, match=r"audio: got .*safetensors::'; allowed one of its tensors: .*::clap"):
+        import_vectors(VectorImport(**{**files, "audio": f"{tmp_path}/audio.safetensors"}), tmp_path / "none")
+    with pytest.raises(ValueError, match=r"text: got .*parquet::e6'; allowed one of its columns: .*::e5"):
+        import_vectors(VectorImport(**{**files, "text": f"{tmp_path}/text.parquet::e6"}), tmp_path / "none")
+
+
+def with_nan(array: np.ndarray) -> np.ndarray:
+    array = array.copy()
+    array[17, 3] = np.nan
+    return array
+
+
+@pytest.mark.parametrize(
+    ("broken", "named"),
+    [
+        (
+            lambda folder, audio: np.save(folder / "audio.npy", with_nan(audio)),
+            r"audio.npy, row 17: got 'NaN or infinity'",
+        ),
+        (
+            lambda folder, audio: np.save(folder / "audio.npy", audio[:40]),
+            r"line 82, audio_row: got '40'; allowed a row of",
+        ),
+        (
+            lambda folder, audio: np.save(folder / "audio.npy", audio[0]),
+            r"of shape \[12\]'; allowed floating-point vectors",
+        ),
+        (lambda folder, audio: np.save(folder / "text.npy", audio[:20]), r"line 22 .*got 20; allowed a row of"),
+        (lambda folder, audio: (folder / "text.npy").unlink(), "text: got .*text.npy'; allowed a file of vectors"),
+        (lambda folder, audio: (folder / "audio.npy").write_bytes(b"no array"), "audio: got .*a file of vectors"),
+        (
+            lambda folder, audio: (folder / "pairs.csv").write_text("audio_row,caption\nzero,a dog\n"),
+            "line 2, audio_row: got 'zero'",
+        ),
+        (
+            lambda folder, audio: (folder / "pairs.csv").write_text("audio_row,caption\n0,a dog\n1,a dog\n"),
+            "line 3, text_row: got 1; allowed the vector that 'a dog' has already, row 0",
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_its_row_and_leaves_nothing_behind(
+    broken: Any, named: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    broken(tmp_path / "files", np.load(files["audio"]))
+    with pytest.raises(ValueError, match=named):
+        import_vectors(VectorImport(**files), tmp_path / "data")
+    assert not (tmp_path / "data").exists()

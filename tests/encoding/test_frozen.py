@@ -1,0 +1,290 @@
+"""Frozen towers encode once, and training on their vectors is training on what they would compute."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_checkpoints
+import torch
+from tiny import make_data, tiny, tone
+
+from ray_atr.data import caption_vectors
+from ray_atr.data.caption_vectors import open_caption_vectors
+from ray_atr.data.feature_cache import ensure_features
+from ray_atr.data.features import MANIFEST_FILE, open_features
+from ray_atr.encoding import frozen
+from ray_atr.experiment import Experiment
+from ray_atr.models.audio import Ced
+from ray_atr.models.encoded import EncodedText
+from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.models.tower import pad_tokens
+from ray_atr.override import override
+from ray_atr.run_folder import BEST, LAST
+from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.inputs import Prepared, prepare
+from ray_atr.training.loop import train
+
+FROZEN = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}
+
+
+def prepared_for(experiment: Experiment, home: Path, said: list[str] | None = None) -> Prepared:
+    return prepare(experiment, home, use_ray=False, say=(said if said is not None else []).append)
+
+
+def not_encoded(prepared: Prepared, experiment: Experiment) -> Prepared:
+    """The same inputs as log-mel frames and tokens, which the frozen towers encode at every step."""
+    root = prepared.home / "data" / "features"
+    features = ensure_features(prepared.data, experiment.model.audio.front_end, root, use_ray=False)
+    return dataclasses.replace(prepared, features=features, is_audio_encoded=False, captions=None)
+
+
+def run(experiment: Experiment, prepared: Prepared, folder: Path) -> list[dict[str, Any]]:
+    reports: list[dict[str, Any]] = []
+    train(experiment, prepared, folder, reports.append, use_ray_data=False)
+    return reports
+
+
+def refuse_to_work(*arguments: Any, **options: Any) -> None:
+    raise AssertionError("encoded or decoded again")
+
+
+ASK = {"objective__knowledge__prototypes": 4, "objective__knowledge__neighbours": 2}
+
+
+@pytest.mark.parametrize(
+    ("objective", "settings"),
+    [
+        ("kcl", {}),
+        ("m_ltm", {}),
+        ("ask", ASK),
+        ("cacl", {"model__text__adapt__is_frozen": False}),
+        ("cacl", {"model__audio__adapt__is_frozen": False}),
+    ],
+)
+def test_training_on_vectors_is_training_on_audio_and_text(
+    home: Path, tmp_path: Path, objective: str, settings: dict[str, Any]
+) -> None:
+    changes = {**FROZEN, **settings, "data__noise__ratio": 0.2, "train__epochs": 2, "model__projection": "mlp"}
+    experiment = tiny(home / "tones", objective=objective, **changes)
+    prepared = prepared_for(experiment, home)
+    assert prepared.is_audio_encoded == experiment.model.audio.adapt.is_frozen
+    assert (prepared.captions is not None) == experiment.model.text.adapt.is_frozen
+    expected = run(experiment, not_encoded(prepared, experiment), tmp_path / "expected")
+    found = run(experiment, prepared, tmp_path / "found")
+    for before, after in zip(expected[:-1], found[:-1], strict=True):
+        assert after["train/loss"] == pytest.approx(before["train/loss"], rel=1e-5)
+    recall = "test/text_to_audio/mean/recall_at_1"
+    assert found[-1][recall] == pytest.approx(expected[-1][recall])
+    weights = {name: load_checkpoint(tmp_path / name / LAST)["model"] for name in ("expected", "found")}
+    towers = {name for name in weights["expected"] if name not in weights["found"]}
+    assert {name.split(".")[0] for name in towers} == {f"{kind}_tower" for kind in prepared.frozen_weights}
+    for name, value in weights["found"].items():
+        torch.testing.assert_close(value, weights["expected"][name], atol=1e-5, rtol=1e-5, msg=name)
+
+
+def test_a_knowledge_base_of_other_clips_is_encoded_once_too(home: Path, tmp_path: Path) -> None:
+    other = make_data(tmp_path / "other", num_train=12, num_val=4, num_test=4)
+    changes = {**FROZEN, **ASK, "objective__knowledge__source": str(other), "train__epochs": 1}
+    experiment = tiny(home / "tones", objective="ask", **changes)
+    prepared = prepared_for(experiment, home)
+    expected = run(experiment, not_encoded(prepared, experiment), tmp_path / "expected")
+    found = run(experiment, prepared, tmp_path / "found")
+    assert found[0]["train/loss"] == pytest.approx(expected[0]["train/loss"], rel=1e-5)
+    wholes = [folder for folder in (home / "data" / "vectors").glob("*-audio-*") if (folder / MANIFEST_FILE).is_file()]
+    assert len(open_features(prepared.features, "train")) == 24
+    assert 12 in [len(open_features(folder, "train")) for folder in wholes]
+
+
+def test_the_best_retriever_is_whole_and_encodes_audio_and_text(home: Path, tmp_path: Path) -> None:
+    experiment = tiny(home / "tones", objective="contrastive", **FROZEN, train__epochs=1)
+    prepared = prepared_for(experiment, home)
+    run(experiment, not_encoded(prepared, experiment), tmp_path / "expected")
+    run(experiment, prepared, tmp_path / "found")
+    expected, found = (Retriever.from_pretrained(tmp_path / name / BEST) for name in ("expected", "found"))
+    clips, texts = [tone(1, 5), tone(3, 6, seconds=1.1)], ["a low tone", "something never read"]
+    torch.testing.assert_close(found.encode_audio(clips), expected.encode_audio(clips), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.encode_text(texts), expected.encode_text(texts), atol=1e-5, rtol=0)
+    # Of one epoch, it holds what that epoch trained.
+    trained, held = load_checkpoint(tmp_path / "found" / LAST)["model"], found.state_dict()
+    assert all(torch.equal(held[name], value) for name, value in trained.items())
+    # Its frozen towers are the cache's own files, not copies of them.
+    for kind, file in prepared.frozen_weights.items():
+        assert (tmp_path / "found" / BEST / kind / "frozen.safetensors").samefile(file)
+    shutil.rmtree(prepared.home / "data" / "vectors")
+    assert torch.equal(
+        Retriever.from_pretrained(tmp_path / "found" / BEST).encode_text(texts), found.encode_text(texts)
+    )
+
+
+def test_a_killed_run_on_vectors_goes_on_to_the_same_weights(home: Path, tmp_path: Path) -> None:
+    experiment = tiny(home / "tones", objective="kcl", **FROZEN, train__checkpoint_every_steps=1)
+    prepared = prepared_for(experiment, home)
+    run(experiment, prepared, tmp_path / "whole")
+
+    def die(metrics: dict[str, Any]) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train(experiment, prepared, tmp_path / "killed", die, use_ray_data=False)
+    run(experiment, prepared, tmp_path / "killed")
+    expected, found = (load_checkpoint(tmp_path / name / LAST)["model"] for name in ("whole", "killed"))
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_the_second_use_decodes_and_encodes_nothing(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = tiny(home / "tones", **FROZEN)
+    first = prepared_for(experiment, home)
+    monkeypatch.setattr(frozen, "build_retriever", refuse_to_work)
+    monkeypatch.setattr("ray_atr.data.feature_cache.clip_windows", refuse_to_work)
+    said: list[str] = []
+    assert prepared_for(experiment, home, said) == first
+    assert said == []
+    assert prepared_for(override(experiment, {"train.learning_rate": 0.1, "objective": "m_ltm"}), home) == first
+    # The weights of a tower without a checkpoint are drawn from the seed.
+    with pytest.raises(AssertionError, match="again"):
+        prepared_for(override(experiment, {"seed": 1}), home)
+
+
+@pytest.fixture
+def published(home: Path, tmp_path: Path) -> Experiment:
+    """Frozen CED and SONAR from files of their own."""
+    torch.manual_seed(0)
+    torch.save(Ced(size="tiny", num_blocks=1).build().state_dict(), tmp_path / "ced.pt")
+    tiny_checkpoints.sonar(tmp_path / "sonar")
+    return override(
+        Experiment(),
+        {
+            "data.source": str(home / "tones"),
+            "data.languages": "eng,fra",
+            "model.audio": "ced",
+            "model.audio.size": "tiny",
+            "model.audio.num_blocks": 1,
+            "model.audio.checkpoint": str(tmp_path / "ced.pt"),
+            "model.text": "sonar",
+            "model.text.checkpoint": str(tmp_path / "sonar"),
+            **{path.replace("__", "."): value for path, value in FROZEN.items()},
+            "train.batch_size": 8,
+            "train.epochs": 1,
+        },
+    )
+
+
+def test_vectors_belong_to_the_weights_not_to_the_name_of_their_file(published: Experiment, home: Path) -> None:
+    first = prepared_for(published, home)
+    checkpoint = Path(str(vars(published.model.audio)["checkpoint"]))
+    # The same weights elsewhere, and another seed: the same vectors.
+    moved = checkpoint.rename(checkpoint.with_name("moved.pt"))
+    assert prepared_for(override(published, {"model.audio.checkpoint": str(moved), "seed": 3}), home) == first
+    # Other weights under the first name: others.
+    torch.manual_seed(1)
+    torch.save(Ced(size="tiny", num_blocks=1).build().state_dict(), checkpoint)
+    second = prepared_for(published, home)
+    assert second.features != first.features
+    assert second.captions == first.captions
+    # What the tower does beside its weights counts too.
+    pooled = prepared_for(override(published, {"model.text.pooling": "cls"}), home)
+    assert pooled.captions != first.captions
+
+
+def test_vectors_are_what_the_towers_compute(published: Experiment, home: Path) -> None:
+    prepared = prepared_for(published, home)
+    retriever = build_retriever(published.model, seed=0).eval()
+    frames = open_features(not_encoded(prepared, published).features, "val")
+    vectors = open_features(prepared.features, "val")
+    assert vectors.clip_ids == frames.clip_ids
+    assert vectors.captions_in("fra") == frames.captions_in("fra")
+    array, lengths = vectors.features(np.array([5, 0, 3]))
+    assert array.shape == (3, 1, 192)
+    assert lengths.tolist() == [1, 1, 1]
+    inputs, lengths = frames.features(np.array([5, 0, 3]))
+    with torch.no_grad():
+        expected = retriever.audio_tower(torch.from_numpy(inputs.astype(np.float32)), torch.from_numpy(lengths)).pooled
+    torch.testing.assert_close(torch.from_numpy(array[:, 0]), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_caption_that_is_not_among_the_vectors_is_encoded_once(published: Experiment, home: Path) -> None:
+    prepared = prepared_for(published, home)
+    tower = build_retriever(published.model, seed=0).eval().text_tower
+    assert prepared.captions is not None
+    encoded = EncodedText(tower, open_caption_vectors(prepared.captions))
+    texts, languages = ["a low tone, number 0", "unheard of", "a low tone, number 0"], ["eng", "eng", "fra"]
+    known = len(encoded.vectors)
+    assert [ids[0] >= known for ids in encoded.tokenise(texts, languages)] == [False, True, True]
+    assert encoded.tokenise(texts[1:2], ["eng"]) == [[known]]
+    tokens = pad_tokens(encoded.tokenise(texts, languages), encoded.pad_token_id)
+    with torch.no_grad():
+        expected = tower(*pad_tokens(tower.tokenise(texts, languages), tower.pad_token_id)).pooled
+    torch.testing.assert_close(encoded(*tokens).pooled, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_interrupted_work_is_taken_up_part_by_part(
+    published: Experiment, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (frozen, caption_vectors):
+        monkeypatch.setattr(module, "PART", 16)
+    published = override(published, {"data.languages": "eng"})
+    prepared = prepared_for(published, home)
+    assert prepared.captions is not None
+    files = {folder: {f.name: f.read_bytes() for f in folder.glob("*.[an][rp]*")} for folder in folders(prepared)}
+    for folder in folders(prepared):
+        (folder / MANIFEST_FILE).unlink()
+    (prepared.features / "val-00001.arrow").unlink()
+    (prepared.captions / "part-00000.npy").unlink()
+    said: list[str] = []
+    assert prepared_for(published, home, said) == prepared
+    assert [message for message in said if message.startswith("frozen")] == [
+        "frozen audio tower: 40 of 40 clips encoded",
+        "frozen text tower: 24 of 24 captions encoded",
+    ]
+    for folder, contents in files.items():
+        assert {f.name: f.read_bytes() for f in folder.glob("*.[an][rp]*")} == contents
+
+
+def folders(prepared: Prepared) -> list[Path]:
+    assert prepared.captions is not None
+    return [prepared.features, prepared.captions]
+
+
+def test_a_frozen_tower_whose_vectors_cannot_serve_encodes_every_batch_and_says_so(home: Path) -> None:
+    said: list[str] = []
+    prepared = prepared_for(tiny(home / "tones", **FROZEN, model__augment__time_bands=1), home, said)
+    assert list(prepared.frozen_weights) == ["text"]
+    assert said[0] == (
+        "the frozen audio tower encodes every batch again: model.augment changes its input in every epoch"
+    )
+    said.clear()
+    prepared = prepared_for(tiny(home / "tones", **FROZEN, model__interaction="late"), home, said)
+    assert prepared.frozen_weights == {}
+    assert [message.partition(":")[0] for message in said] == [
+        "the frozen audio tower encodes every batch again",
+        "the frozen text tower encodes every batch again",
+    ]
+
+
+def test_dropout_of_a_frozen_tower_is_off_so_its_vectors_serve(home: Path, tmp_path: Path) -> None:
+    experiment = tiny(home / "tones", **FROZEN, model__text__dropout=0.5, train__epochs=1)
+    prepared = prepared_for(experiment, home)
+    expected = run(experiment, not_encoded(prepared, experiment), tmp_path / "expected")
+    assert run(experiment, prepared, tmp_path / "found")[0]["train/loss"] == pytest.approx(
+        expected[0]["train/loss"], rel=1e-5
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_encoders_on_ray_write_the_same_vectors(published: Experiment, home: Path, tmp_path: Path) -> None:
+    here = prepared_for(published, home)
+    (tmp_path / "tones").symlink_to(home / "tones")
+    there = prepare(published, tmp_path, say=lambda message: None)
+    for mine, theirs in zip(folders(here), folders(there), strict=True):
+        assert mine.name == theirs.name
+        for file in mine.glob("*.[an][rp]*"):
+            assert file.read_bytes() == (theirs / file.name).read_bytes(), file.name

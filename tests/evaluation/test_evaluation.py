@@ -1,0 +1,413 @@
+"""From saved retrievers to a folder of results: numbers, comparison, files, and the mistakes a user can make."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import runpy
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny import make_data, tiny, tone
+
+from ray_atr.data.feature_cache import ensure_features, find_features
+from ray_atr.data.schema import Clip
+from ray_atr.data.shards import read_manifest, write_clips
+from ray_atr.evaluation.checkpoints import find_checkpoint
+from ray_atr.evaluation.encoding import Source, encode
+from ray_atr.evaluation.eval_split import playable, pose_questions
+from ray_atr.evaluation.options import Encoding, EvaluationOptions
+from ray_atr.evaluation.run import evaluate
+from ray_atr.metrics import evaluate_languages
+from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.models.text.tokenizer import train_tokenizer
+from ray_atr.objectives import LearnedSettings
+from ray_atr.report.evaluation_content import ZeroShot
+from ray_atr.run_folder import RunFolder
+
+SCRIPT = Path(__file__).resolve().parents[2] / "pipelines" / "evaluate.py"
+HERE = Encoding(ray="never", batch_size=3)
+CLASSES = ("dog", "cat", "rain", "siren")
+quiet = {"encoding": HERE, "say": lambda message: None}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A data set of tones, one of ESC-50's classes, and runs: two seeds, another learning rate, a sweep of two trials."""
+    root = tmp_path_factory.mktemp("world")
+    # Several shards a split, as real data sets have.
+    tones = [Clip(**row) for row in _clips(make_data(root / "one_shard"))]
+    data = Path(write_clips(root / "tones", tones, name="tones", licence="none", clips_per_shard=3).folder)
+    clips = [
+        Clip(
+            clip_id=f"{split}-{index}",
+            audio=tone(index % 4, index),
+            sample_rate=16_000,
+            seconds=0.6,
+            captions={"eng": [f"This is a sound of a {CLASSES[index % 4]}."]},
+            labels=(CLASSES[index % 4],),
+            split=split,
+            source="tones",
+        )
+        for split in ("train", "test")
+        for index in range(12)
+    ]
+    write_clips(root / "classes", clips, name="classes", licence="none")
+    experiment = tiny(data)
+    tokenizer = train_tokenizer(["a low tone, number 1", "un son grave, numéro 2"], 200)
+    for name, points, seed in (
+        ("seed0", [{"seed": 0}], 0),
+        ("seed1", [{"seed": 1}], 1),
+        ("rate", [{"train.learning_rate": 0.5}], 2),
+        ("sweep", [{"seed": 0}, {"seed": 1}], 3),
+        ("unfinished", [{"seed": 0}], None),
+    ):
+        run = RunFolder.create(root / "runs" / name, experiment, {"name": name})
+        for point in points:
+            trial = run.add_trial(point)
+            if seed is not None:
+                model = build_retriever(experiment.model, tokenizer=tokenizer, seed=seed)
+                model.save_pretrained(Path(str(trial.folder)) / "best")
+    loose = next((root / "runs" / "seed0" / "trials").iterdir()) / "best"
+    Retriever.from_pretrained(loose).save_pretrained(root / "loose")
+    return {"root": root, "data": data, "classes": root / "classes", "runs": root / "runs", "loose": root / "loose"}
+
+
+@pytest.fixture(autouse=True)
+def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def options(**changes: Any) -> EvaluationOptions:
+    return dataclasses.replace(EvaluationOptions(draws=20, mlflow=False), **changes)
+
+
+def test_results_are_those_of_the_retriever_and_lie_in_one_folder(world: dict[str, Path], tmp_path: Path) -> None:
+    got = evaluate([world["runs"] / "seed0"], options(), out=tmp_path / "out", **quiet)
+    assert sorted(path.name for path in tmp_path.glob("out/*")) == [
+        "evaluation.html",
+        "evaluation.json",
+        "evaluation.md",
+        "scores-0.npz",
+    ]
+    assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == ["out"]
+    content = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    retriever = Retriever.from_pretrained(world["loose"])
+    rows = [clip for clip in _clips(world["data"]) if clip["split"] == "test"]
+    audio = retriever.encode_audio([clip["audio"] for clip in rows])
+    text = {code: retriever.encode_text([clip["captions"][code][0] for clip in rows], code) for code in ("eng", "fra")}
+    expected = evaluate_languages(audio, text, range(len(rows)), beside=("plan",), trained=("eng",))
+    # The cache's and this test's features differ by rounding.
+    assert {name: content["metrics"][name] for name in expected} == pytest.approx(expected, abs=2e-3)
+    # The labels are in none of the tables of names, so that only English asks for them.
+    assert "classification/eng/accuracy" in content["metrics"]
+    assert "classification/fra/accuracy" not in content["metrics"]
+    assert any("no names in fra" in note for note in content["notes"])
+    html = (tmp_path / "out" / "evaluation.html").read_text()
+    assert html.count("<img") == 3
+    assert html.count("<audio") == 8 * 5
+    assert content["facts"]["trained on"] == "tones, the same data set, split train"
+    assert content["facts"]["objective"] == "english x contrastive"
+    assert got.mlflow_run is None
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without pictures, which take most of the time."""
+    monkeypatch.setattr("ray_atr.report.evaluation_content._pictures", lambda *arguments: {})
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_seeds_and_baseline(world: dict[str, Path], tmp_path: Path) -> None:
+    runs = world["runs"]
+    both = [runs / "seed0", runs / "seed1"]
+    got = evaluate(both, options(), baseline=[runs / "rate"], out=tmp_path / "both", **quiet).page
+    name = "text_to_audio/mean/map_at_10"
+    alone = [evaluate([run], options(), out=tmp_path / run.name, **quiet).page for run in (*both, runs / "rate")]
+    values = [page.metrics[name] for page in alone]
+    assert got.metrics[name] == pytest.approx(np.mean(values[:2]))
+    assert got.spreads[name].deviation == pytest.approx(np.std(values[:2], ddof=1))
+    assert got.comparison[name].value == pytest.approx(np.mean(values[:2]) - values[2])
+    # An earlier evaluation serves as baseline as well as its checkpoint, several seeds of it too.
+    stored = evaluate(both, options(), baseline=[tmp_path / "rate"], out=tmp_path / "stored", **quiet).page
+    assert stored.comparison == got.comparison
+    itself = evaluate(both, options(), baseline=[tmp_path / "both"], out=tmp_path / "itself", **quiet).page
+    assert all(d.value == 0 for d in itself.comparison.values())
+    with pytest.raises(ValueError, match=r"baseline: .*split train of tones"):
+        evaluate(both, options(split="train"), baseline=[tmp_path / "rate"], **quiet)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_another_data_set_and_classes(world: dict[str, Path], tmp_path: Path) -> None:
+    got = evaluate([world["loose"]], options(data=str(world["classes"])), out=tmp_path / "a", **quiet).page
+    assert got.metrics["audio_to_text/eng/recall_at_1"] == got.metrics["classification/eng/accuracy"]
+    assert got.facts["queries"].startswith("4 class captions")
+    assert "not known" in got.facts["trained on"]
+    crossed = evaluate([world["runs"] / "seed0"], options(data=str(world["classes"])), out=tmp_path / "b", **quiet).page
+    assert "trained on tones, evaluated on classes" in crossed.title
+    assert any("Another data set than the training's" in warning for warning in crossed.warnings)
+    by_clip = options(data=str(world["classes"]), relevance="clip")
+    assert (
+        evaluate([world["loose"]], by_clip, out=tmp_path / "c", **quiet).page.facts["queries"].startswith("12 captions")
+    )
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_classes_that_were_trained_on_are_not_zero_shot(world: dict[str, Path], tmp_path: Path) -> None:
+    """Trained on the prompts' very words: no zero-shot. Trained on other data: zero-shot. Not known: says so."""
+
+    def title(checkpoint: Path, data: Path, name: str) -> str:
+        found = evaluate([checkpoint], options(data=str(data)), out=tmp_path / name, **quiet).page
+        (title,) = (table.title for table in found.tables if "lassification" in table.title)
+        return title
+
+    own = RunFolder.create(tmp_path / "own", tiny(world["classes"], data__languages="eng"), {"name": "own"}).add_trial(
+        {"seed": 0}
+    )
+    shutil.copytree(world["loose"], Path(str(own.folder)) / "best")
+    assert title(tmp_path / "own", world["classes"], "a") == "Text-prompt classification, trained classes"
+    assert title(world["runs"] / "seed0", world["classes"], "b") == "Zero-shot classification"
+    assert "not known" in title(world["loose"], world["classes"], "c")
+    assert ZeroShot({}, ["dog", "cat"], [], {"dog"}).title == "Text-prompt classification, 1 of 2 trained classes"
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_retriever_that_learnt_nothing_says_so_first(world: dict[str, Path], tmp_path: Path) -> None:
+    model = Retriever.from_pretrained(world["loose"])
+    for parameter in (model.audio_projection.weight, model.text_projection.weight):
+        parameter.data.zero_()
+    model.save_pretrained(tmp_path / "collapsed")
+    page = evaluate([tmp_path / "collapsed"], options(data=str(world["data"])), out=tmp_path / "out", **quiet).page
+    assert any("learnt nothing" in warning for warning in page.warnings)
+    assert "learnt nothing" in (tmp_path / "out" / "evaluation.md").read_text()
+
+
+def test_features_are_the_same_from_cache_and_audio_at_any_batch_size(world: dict[str, Path], tmp_path: Path) -> None:
+    manifest = read_manifest(world["data"])
+    source = Source(str(world["loose"]), str(world["data"]), "test", str(tmp_path / "features"), batch_size=64)
+    asked = [("eng", "a low tone"), ("fra", "un son grave"), ("eng", "a high tone")]
+    done: list[tuple[int, int]] = []
+    audio, texts = encode(source, asked, HERE, lambda *now: done.append(now))
+    assert done[-1] == (11, 11)
+    front_end = Retriever.from_pretrained(world["loose"]).audio_tower.front_end
+    assert find_features(manifest, front_end, tmp_path / "features") is None
+    ensure_features(world["data"], front_end, tmp_path / "features", use_ray=False)
+    assert find_features(manifest, front_end, tmp_path / "features") is not None
+    from_cache, _ = encode(source, asked, HERE)
+    np.testing.assert_array_equal(from_cache, audio)
+    in_small_batches, _ = encode(dataclasses.replace(source, batch_size=2), asked, HERE)
+    np.testing.assert_allclose(in_small_batches, audio, atol=1e-6)
+    of_files = Retriever.from_pretrained(world["loose"]).encode_audio(
+        [clip["audio"] for clip in _clips(world["data"]) if clip["split"] == "test"]
+    )
+    np.testing.assert_allclose(audio, of_files.numpy(), atol=1e-4)  # the cache's float16
+    alone = Retriever.from_pretrained(world["loose"]).encode_text(["un son grave"], "fra").numpy()
+    np.testing.assert_allclose(texts[1:2], alone, atol=1e-6)
+
+
+@pytest.mark.ray
+def test_ray_actors_encode_what_this_process_encodes(
+    world: dict[str, Path], tmp_path: Path, ray_session: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray_atr.evaluation.encoding.TEXTS_IN_A_JOB", 5)
+    source = Source(str(world["loose"]), str(world["data"]), "train", str(tmp_path / "features"), batch_size=8)
+    asked = [("eng", f"a low tone, number {index}") for index in range(12)]
+    expected = encode(source, asked, HERE)
+    got = encode(source, asked, Encoding(encoders=1, cpus_per_encoder=0.5))
+    for mine, theirs in zip(expected, got, strict=True):
+        np.testing.assert_allclose(theirs, mine, atol=1e-6)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_baseline_and_its_metrics_reach_mlflow(world: dict[str, Path], tmp_path: Path) -> None:
+    runs = world["runs"]
+    got = evaluate([runs / "seed0"], options(mlflow=True), baseline=[runs / "rate"], **quiet)
+    assert got.folder.parent == tmp_path / "home" / "runs"
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{got.folder.parent / 'mlflow.db'}")
+    assert got.mlflow_run is not None
+    run = client.get_run(got.mlflow_run)
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["text_to_audio/fra/map_at_10"] == got.page.metrics["text_to_audio/fra/map_at_10"]
+    assert "difference/text_to_audio/mean/map_at_10" in run.data.metrics
+    assert run.data.params["split"] == "test"
+    assert {file.path for file in client.list_artifacts(got.mlflow_run, "evaluation")} >= {"evaluation/evaluation.html"}
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_mlflow_away_loses_nothing(world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    said: list[str] = []
+    got = evaluate([world["runs"] / "seed0"], options(mlflow=True), encoding=HERE, say=said.append)
+    assert got.mlflow_run is None
+    assert (got.folder / "evaluation.html").is_file()
+    assert any("MLflow at http://127.0.0.1:9" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "changes", "says"),
+    [
+        ("runs/nowhere", {}, "checkpoint: got .*nowhere.*; allowed an existing folder"),
+        ("tones", {}, "checkpoint: .*a folder with a retriever.json"),
+        ("runs/sweep", {}, "one of its 2 trials: trials/seed=0-"),
+        ("runs/unfinished", {}, "a trial with a saved retriever; best/ is not there yet"),
+        ("loose", {}, "data: got ''; allowed a data set's folder"),
+        (
+            "runs/seed0",
+            {"split": "tset"},
+            r"split: got 'tset'; allowed splits of tones: train, val, test \(did you mean test",
+        ),
+        ("runs/seed0", {"languages": ("eng", "jpn")}, "languages: got 'jpn'; allowed languages of tones.*: eng, fra"),
+        ("runs/seed0", {"languages": ("eng", "English")}, "did you mean eng"),
+        ("runs/seed0", {"data": "nowhere"}, "nowhere: no data set"),
+        ("runs/seed0", {"out": "tones"}, "out: .*a new or empty folder"),
+        ("runs/seed0", {"baseline": "runs/sweep"}, "one of its 2 trials"),
+        ("runs/seed0", {"relevance": "label", "data": "unlabelled"}, "clip, for clips without labels"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_written(
+    world: dict[str, Path], tmp_path: Path, checkpoint: str, changes: dict[str, Any], says: str
+) -> None:
+    if changes.get("data") == "unlabelled":
+        rows = [
+            Clip(
+                clip_id=str(index), audio=tone(1, index), sample_rate=16_000, seconds=0.6, captions={"eng": ["a"]},
+                labels=(), split="test", source="x",
+            )
+            for index in range(3)
+        ]  # fmt: skip
+        write_clips(tmp_path / "unlabelled", rows, name="unlabelled", licence="none")
+        changes = {**changes, "data": str(tmp_path / "unlabelled")}
+    out = world["root"] / changes["out"] if "out" in changes else tmp_path / "out"
+    baseline = [world["root"] / changes["baseline"]] if "baseline" in changes else []
+    settings = {name: value for name, value in changes.items() if name not in ("out", "baseline")}
+    with pytest.raises(ValueError, match=says):
+        evaluate([world["root"] / checkpoint], options(**settings), baseline=baseline, out=out, **quiet)
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "home" / "runs").exists()
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_the_script_says_what_it_found_and_what_was_wrong(
+    world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> object:
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments, "--ray", "never", "--no-mlflow", "--draws", "5"])
+        try:
+            runpy.run_path(str(SCRIPT), run_name="__main__")
+        except SystemExit as end:
+            return end.code
+        return 0
+
+    seed0, rate, out = str(world["runs"] / "seed0"), str(world["runs"] / "rate"), str(tmp_path / "out")
+    assert run("--checkpoint", seed0, "--split", "tset") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: split: got 'tset'; allowed splits of tones: train, val, test")
+    assert error.count("\n") == 1
+    assert run("--checkpoint", seed0, "--baseline", rate, "--out", out) == 0
+    said = capsys.readouterr().out
+    for line in (
+        "Text to audio, ranked by plan",
+        "against rate: ",
+        "A star: the interval leaves out zero",
+        f"results: {out}",
+    ):
+        assert line in said
+    # A run that was interrupted leaves no folder that looks like a result.
+    monkeypatch.setattr("ray_atr.evaluation.run.write_page", _interrupt)
+    assert run("--checkpoint", seed0, "--out", str(tmp_path / "cut")) == 130
+    assert not [path for path in tmp_path.iterdir() if "cut" in path.name]
+
+
+def _interrupt(*arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_only_seeds_are_averaged(world: dict[str, Path]) -> None:
+    runs = world["runs"]
+    with pytest.raises(ValueError, match=r"checkpoint: got 'checkpoints that differ in train\.learning_rate'"):
+        evaluate([runs / "seed0", runs / "rate"], options(), **quiet)
+    with pytest.raises(ValueError, match="each checkpoint once"):
+        evaluate([runs / "seed0", runs / "seed0"], options(), **quiet)
+    trials = sorted((runs / "sweep" / "trials").iterdir())
+    assert [find_checkpoint(trial).name for trial in trials] == ["sweep: seed=0", "sweep: seed=1"]
+
+
+def test_a_split_in_which_a_language_is_missing_or_partial(tmp_path: Path) -> None:
+    rows = [
+        Clip(
+            clip_id=f"{split}{index}", audio=tone(1, index), sample_rate=16_000, seconds=0.6,
+            captions={"eng": ["a", "b"], **({"jpn": ["あ"]} if split == "test" and index else {})}, labels=(), split=split,
+            source="x",
+        )
+        for split in ("train", "test")
+        for index in range(3)
+    ]  # fmt: skip
+    manifest = write_clips(tmp_path / "data", rows, name="partial", licence="none")
+    got = pose_questions(manifest, "test")
+    assert got.languages == ["eng", "jpn"]
+    assert got.captions.present["jpn"].tolist() == [False, False, True, False, True, False]
+    assert pose_questions(manifest, "train").languages == ["eng"]
+    with pytest.raises(ValueError, match=r"languages: got 'jpn'; allowed languages of partial, split train: eng"):
+        pose_questions(manifest, "train", ["jpn"])
+    assert got.listen(2) == rows[5].audio
+
+
+def test_long_and_unplayable_audio_becomes_a_small_ogg() -> None:
+    wave = tone(1, 0, seconds=40.0)
+    assert playable(wave).startswith(b"OggS")
+    assert len(playable(wave)) < len(wave) / 4
+    short = tone(1, 0)
+    assert playable(short) == short
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "mahalanobis", "factored"])
+@pytest.mark.usefixtures("no_pictures")
+def test_what_was_learnt_ranks_and_the_vectors_say_so(world: dict[str, Path], tmp_path: Path, kind: str) -> None:
+    model = Retriever.from_pretrained(world["loose"])
+    torch.manual_seed(0)
+    learnt = Retriever(
+        model.audio_tower, model.text_tower, model.settings, learned=LearnedSettings(metric=kind, metric_rank=3)
+    )
+    assert learnt.learned.metric is not None
+    learnt.learned.metric.data = torch.rand_like(learnt.learned.metric)
+    if kind == "mahalanobis":
+        learnt.learned.metric.data = learnt.learned.metric.data @ learnt.learned.metric.data.T
+    learnt.load_state_dict({**model.state_dict(), "learned.metric": learnt.learned.metric.data})
+    learnt.save_pretrained(tmp_path / "learnt")
+    assert json.loads((tmp_path / "learnt" / "retriever.json").read_text())["ranking"]["distance"] == "euclidean"
+    data = str(world["data"])
+    pages = {
+        ranking: evaluate(
+            [tmp_path / "learnt"], options(data=data, ranking=ranking), out=tmp_path / f"{kind}-{ranking}", **quiet
+        ).page
+        for ranking in ("own", "cosine", "plan")
+    }
+    rows = [clip for clip in _clips(world["data"]) if clip["split"] == "test"]
+    restored = Retriever.from_pretrained(tmp_path / "learnt")
+    audio = restored.encode_audio([clip["audio"] for clip in rows])
+    text = restored.encode_text([clip["captions"]["fra"][0] for clip in rows], "fra")
+    distance = torch.cdist(text.double(), audio.double())
+    nearest = (distance.argmin(1) == torch.arange(len(rows))).double().mean()
+    name = "text_to_audio/fra/recall_at_1"
+    assert pages["own"].metrics[name] == pytest.approx(float(nearest), abs=1e-9)
+    for ranking in ("own", "cosine", "plan"):
+        # The other two are beside it, each equal to what it is when it is the one that counts.
+        for other in {"own", "cosine", "plan"} - {ranking}:
+            by = "learned" if other == "own" else other
+            found = pages[ranking].metrics[f"text_to_audio_by_{by}/fra/map_at_10"]
+            assert found == pages[other].metrics["text_to_audio/fra/map_at_10"]
+
+
+def _clips(data: Path) -> list[dict[str, Any]]:
+    from ray_atr.data.shards import iterate_rows
+
+    manifest = read_manifest(data)
+    return [row for split in manifest.splits for row in iterate_rows(manifest, split)]

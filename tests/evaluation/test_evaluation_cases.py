@@ -1,0 +1,64 @@
+"""The page's cases of ASK: from a trial's own knowledge base, and from no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tiny import make_data, tiny
+
+from ray_atr.data.shards import read_manifest
+from ray_atr.evaluation.cases import NEIGHBOURS, QUERIES, case_tables
+from ray_atr.evaluation.eval_split import pose_questions
+from ray_atr.knowledge.snapshot import SnapshotSettings, build, save
+from ray_atr.report.evaluation_content import Embedded
+
+D = 8
+
+
+def unit(*shape: int, seed: int) -> np.ndarray:
+    rows = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("objective", ["ask", "contrastive"])
+def test_a_trial_with_a_base_has_a_table_of_cases(tmp_path: Path, objective: str) -> None:
+    data = make_data(tmp_path / "tones", num_train=20)
+    ids = [f"train-{index:03d}" for index in range(20)]
+    snapshot = build(unit(20, D, seed=0), unit(20, D, seed=1), ids, SnapshotSettings(prototypes=4))
+    save(snapshot, tmp_path / "trial" / "knowledge" / "v000001")
+    checkpoint = SimpleNamespace(
+        experiment=tiny(data, objective=objective), trial=SimpleNamespace(folder=tmp_path / "trial")
+    )
+    questions = pose_questions(read_manifest(data), "test", (), relevance="clip", max_captions=0)
+    texts = {language: unit(len(questions.captions), D, seed=3) for language in questions.captions.sentences}
+    embedded = Embedded(unit(len(questions.clip_ids), D, seed=2), texts)
+    tables = case_tables(checkpoint, embedded, questions, 0, (5,), lambda: str(data))  # type: ignore[arg-type]
+    if objective != "ask":
+        assert tables == []
+        return
+    (table,) = tables
+    assert len(table.rows) == min(QUERIES, len(questions.captions))
+    asked, *cells = [cell.text for cell in table.rows[0]]
+    # The named caption comes first, and once.
+    assert asked == questions.captions.sentences["eng"][5]
+    assert len({row[0].text for row in table.rows}) == len(table.rows)
+    assert len(cells) == len(table.columns) - 1 == 6
+    assert cells[0].count("tone, number") == NEIGHBOURS
+    phi, R, multiplier = float(cells[1]), float(cells[2]), float(cells[5])
+    assert pytest.approx(-np.log(phi), abs=0.02) == R
+    assert multiplier == pytest.approx(1 + 0.2 * R + 0.2 * float(cells[4]), abs=0.02)
+
+
+def test_named_clips_are_found_by_their_ids(tmp_path: Path) -> None:
+    questions = pose_questions(read_manifest(make_data(tmp_path / "tones")), "test", (), relevance="clip")
+    assert questions.captions_of(["test-006", "test-002"]) == [6, 2]
+    with pytest.raises(
+        ValueError, match=r"clips: got 'test-06'; allowed ids of clips of split test \(did you mean test-006"
+    ):
+        questions.captions_of(["test-06"])
+    questions.captions.present["fra"][2] = False
+    with pytest.raises(ValueError, match=r"clips: got 'test-002'; allowed clips with a caption in every language"):
+        questions.captions_of(["test-002"])

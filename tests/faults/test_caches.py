@@ -1,0 +1,77 @@
+"""What is cached is listed with its size and last use; what killed runs left goes, what a live one writes stays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from ray_atr.cli.main import main
+from ray_atr.storage import whole_file
+from ray_atr.storage.caches import DAY, list_caches, prune
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path))
+    for name, days in (("features/old", 40), ("features/new", 1), ("vectors/busy", 50)):
+        folder = tmp_path / "data" / name
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text("{}")
+        (folder / "part").write_bytes(bytes(1000))
+        os.utime(folder / "manifest.json", (time.time() - days * DAY,) * 2)
+    return tmp_path
+
+
+def test_caches_are_listed_and_pruned(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = {cache.path.name: cache for cache in list_caches(home)}
+    assert list(found) == ["busy", "old", "new"]
+    assert found["old"].num_bytes == 1002
+    assert found["old"].days_unused == pytest.approx(40, abs=0.1)
+    (home / "data" / "features" / ".new.0123456789ab").write_bytes(b"of a killed run")
+    main("cache", arguments=[])
+    assert "features  0.00 MB  40.0 days" in capsys.readouterr().out
+    with FileLock(home / "data" / "vectors" / "busy.lock"):
+        main("cache", arguments=["--prune", "--unused-days", "30"])
+    assert "1 removed" in capsys.readouterr().out
+    assert [cache.path.name for cache in list_caches(home)] == ["busy", "new"]
+    assert not (home / "data" / "features" / ".new.0123456789ab").exists()
+    assert [cache.path.name for cache in prune(home, 30)] == ["busy"]
+
+
+def test_a_live_writers_file_stays_and_a_dead_ones_goes(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    code = (
+        "import sys, time; from pathlib import Path; from ray_atr.storage import whole_file\n"
+        "with whole_file(Path(sys.argv[1])) as output: output.write(b'half'); print('on', flush=True); time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code, str(file)], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "on\n"
+    with whole_file(file) as output:
+        output.write(b"whole")
+    assert len(list(tmp_path.glob(".file.*"))) == 1, "a live writer's file is not a leftover"
+    other.kill()
+    other.wait()
+    with whole_file(file) as output:
+        output.write(b"again")
+    assert not list(tmp_path.glob(".file.*"))
+    assert file.read_bytes() == b"again"
+
+
+def test_ray_may_be_imported_first() -> None:
+    """Its switches are read when it is imported: they are set all the same."""
+    code = (
+        "import ray; import ray._private.ray_constants as c\n"
+        "from ray_atr.runtime import prepare_environment\n"
+        "prepare_environment(); print(c.ENABLE_RAY_CLUSTER, c.RAY_ENABLE_UV_RUN_RUNTIME_ENV)"
+    )
+    names = ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_ENABLE_UV_RUN_RUNTIME_ENV", "RAY_ADDRESS", "RAY_JOB_ID")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["False", "False"]

@@ -1,0 +1,230 @@
+"""Killed at any file operation, what is kept on disk is what it was or what it was to be, and the same work ends whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from crash_points import every_crash, failed_at, file_operations, in_fork
+from encoders import SPEC, Turn, weights
+from tiny import make_data, tiny
+
+from ray_atr.data.audio import FrontEnd
+from ray_atr.data.feature_cache import ensure_features
+from ray_atr.data.features import open_features
+from ray_atr.data.shards import read_manifest
+from ray_atr.experiment import Experiment
+from ray_atr.knowledge.refresher import InProcessRefresher, SnapshotClient
+from ray_atr.knowledge.snapshot import SnapshotSettings
+from ray_atr.run_folder import FINISHED, RUNNING, RunFolder
+from ray_atr.sweep.inheritance import complete_take_over, inherit, perturbed_settings, save_for_others
+from ray_atr.sweep.trial import experiment_of
+from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
+from ray_atr.training.state import deciding_settings
+
+
+def leftovers(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob(".*") if path.name != ".lock"]
+
+
+def test_a_checkpoint_is_the_old_or_the_new_one(tmp_path: Path) -> None:
+    def prepare(folder: Path) -> Callable[[], object]:
+        save_checkpoint(folder, {"step": 1, "weights": torch.zeros(1000)})
+        return lambda: save_checkpoint(folder, {"step": 2, "weights": torch.ones(1000)})
+
+    for folder, where in every_crash(prepare, tmp_path):
+        state = load_checkpoint(folder)
+        assert state["weights"].eq(state["step"] - 1).all(), where
+        save_checkpoint(folder, {"step": 3})
+        assert load_checkpoint(folder) == {"step": 3}, where
+        assert not leftovers(folder), where
+
+
+def test_what_a_resume_needs_is_on_the_disk_before_it_counts(tmp_path: Path, synced: list[Path]) -> None:
+    """Synced: a checkpoint, a record and a base's version under the names that they are written by, then their folder."""
+    works: dict[str, Callable[[Path], object]] = {
+        "checkpoint": lambda folder: save_checkpoint(folder, {"step": 1}),
+        "run": lambda folder: RunFolder.create(folder, Experiment(), {"name": "test"}),
+    }
+    for name, work in works.items():
+        del synced[:]
+        work(tmp_path / name)
+        assert synced[0].parent == tmp_path / name
+        assert synced[0].name.startswith(".")
+        assert synced[1] == tmp_path / name
+    del synced[:]
+    base = InProcessRefresher(Turn(), SnapshotSettings(prototypes=5), tmp_path / "base")
+    base.publish(weights(1), 1, 1)
+    assert base.wait(1, 30).state == "ready"
+    assert {path.name for path in synced} >= {"audio.npy", "manifest.json", "digests.json", "base"}
+
+
+@pytest.mark.parametrize("work", ["start", "epoch", "finish"])
+def test_a_trial_is_resumed_and_its_end_is_known(tmp_path: Path, work: str) -> None:
+    row = {"text_to_audio/eng/recall_at_1": 0.5}
+
+    def prepare(folder: Path) -> Callable[[], object]:
+        run = RunFolder.create(folder / "run", Experiment(), {"name": "test"}) if work != "start" else None
+
+        def act() -> None:
+            trial = (run or RunFolder.create(folder / "run", Experiment(), {"name": "test"})).add_trial({"seed": 1})
+            if work == "finish":
+                trial.finish({"best_epoch": 1})
+            elif work == "epoch":
+                trial.add_epoch({"epoch": 2, **row})
+
+        if run is not None:
+            trial = run.add_trial({"seed": 1})
+            trial.update(status=RUNNING)
+            trial.add_epoch({"epoch": 1, **row})
+        return act
+
+    for folder, where in every_crash(prepare, tmp_path):
+        try:
+            run = RunFolder.open(folder / "run")
+        except ValueError:
+            run = RunFolder.create(folder / "run", Experiment(), {"name": "test"})
+        trial = run.add_trial({"seed": 1})
+        if trial.is_finished:
+            assert trial.describe()["status"] == FINISHED, where
+        if work == "epoch":
+            trial.add_epoch({"epoch": 2, **row})
+            assert [one["epoch"] for one in trial.epochs()] == [1, 2], where
+        trial.finish({"best_epoch": 1})
+        assert trial.describe()["status"] == FINISHED, where
+        assert not leftovers(trial.folder), where
+
+
+def test_a_base_builds_again_whatever_version_a_kill_took(tmp_path: Path) -> None:
+    """Pruning (of 1) and rewinding (of 3) included: a checkpoint with version 2 leads to the same version 3."""
+    state = {"version": 2, "next_version": 3, "pending": []}
+
+    def base_of(folder: Path) -> InProcessRefresher:
+        return InProcessRefresher(Turn(), SnapshotSettings(prototypes=5), folder)
+
+    def publish(base: InProcessRefresher, *versions: int) -> None:
+        for version in versions:
+            base.publish(weights(version), version, version)
+            assert base.wait(version, 30).state == "ready"
+
+    before = tmp_path / "before"
+    assert in_fork(lambda: publish(base_of(before), 1, 2, 3)) == 0
+
+    def prepare(folder: Path) -> Callable[[], object]:
+        shutil.copytree(before, folder, dirs_exist_ok=True)
+
+        def act() -> None:
+            base = base_of(folder)
+            SnapshotClient(base, SPEC, 2).load_state_dict(state)
+            publish(base, 3, 4)
+
+        return act
+
+    expected = Turn()(weights(3)).audio
+    expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+
+    def resumed(folder: Path) -> None:
+        client = SnapshotClient(base_of(folder), SPEC, 2)
+        client.load_state_dict(state)
+        client.refresh(3, weights(3), lag=0)
+        client.before_step(3)
+        assert client.version == 3
+        assert np.allclose(client.searcher.snapshot.audio, expected, atol=1e-6)
+        assert not leftovers(folder)
+
+    for folder, where in every_crash(prepare, tmp_path / "crashes", most=12):
+        assert in_fork(partial(resumed, folder)) == 0, where
+
+
+def test_a_trial_that_takes_over_another_is_itself_or_the_heir(tmp_path: Path) -> None:
+    experiment = tiny(make_data(tmp_path / "tones"), scaling__workers=0)
+    settings = {"train.learning_rate": 0.002}
+
+    def state(number: int, settings: str) -> dict[str, object]:
+        group = {"lr": 1.0, "initial_lr": 1.0, "weight_decay": 0.0}
+        return {
+            "experiment": settings, "optimizer": {"param_groups": [group]},
+            "scheduler": {"base_lrs": [1.0], "_last_lr": [1.0]},
+            "progress": {"epoch": number, "history": [{"epoch": epoch + 1} for epoch in range(number)]},
+        }  # fmt: skip
+
+    def prepare(folder: Path) -> Callable[[], object]:
+        run = RunFolder.create(folder / "run", experiment, {"name": "test"})
+        donor, heir = (run.add_trial({"seed": seed}) for seed in (0, 1))
+        for number, trial in ((3, donor), (1, heir)):
+            save_checkpoint(trial.folder / "last", state(number, deciding_settings(experiment_of(run, trial))))
+            (trial.folder / "best").mkdir()
+            (trial.folder / "best" / "name").write_text(trial.trial_id)
+            trial.add_epoch({"epoch": 1})
+        save_for_others(donor, folder / "aside", with_weights=True)
+        return lambda: inherit(heir, folder / "aside", settings, donor.trial_id, experiment_of(run, heir))
+
+    for folder, where in every_crash(prepare, tmp_path / "crashes"):
+        run = RunFolder.open(folder / "run")
+        donor, heir = (run.add_trial({"seed": seed}) for seed in (0, 1))
+        complete_take_over(heir)
+        found = load_checkpoint(heir.folder / "last")
+        # What a resumed run asks before anything else.
+        assert found["experiment"] == deciding_settings(experiment_of(run, heir)), where
+        is_heir = bool(perturbed_settings(heir))
+        assert found["progress"]["epoch"] == (3 if is_heir else 1), where
+        assert len(heir.epochs()) == (3 if is_heir else 1), where
+        assert (heir.folder / "best" / "name").read_text() == (donor if is_heir else heir).trial_id, where
+        assert sorted(path.name for path in heir.folder.iterdir() if not path.name.startswith(".")) == sorted(
+            ["best", "last", "metrics.jsonl", "trial.json", *(["perturbed.json"] if is_heir else [])]
+        ), where
+
+
+def test_a_feature_cache_ends_whole(tmp_path: Path) -> None:
+    data = make_data(tmp_path / "tones", num_train=2, num_val=1, num_test=1)
+    front_end = FrontEnd(num_mels=8, clip_seconds=0.1)
+
+    def make(folder: Path) -> Path:
+        return ensure_features(data, front_end, folder, use_ray=False)
+
+    def content(folder: Path) -> list[bytes]:
+        found = make(folder)
+        return [open_features(found, split).features(np.arange(1))[0].tobytes() for split in ("train", "val", "test")]
+
+    expected = content(tmp_path / "expected")
+    for folder, where in every_crash(lambda folder: lambda: make(folder), tmp_path / "crashes"):
+        assert content(folder) == expected, where
+        assert not leftovers(folder), where
+
+
+def test_a_written_data_set_is_whole_or_not_there(tmp_path: Path) -> None:
+    def make(folder: Path) -> None:
+        make_data(folder / "tones", num_train=2, num_val=1, num_test=1)
+
+    for folder, where in every_crash(lambda folder: lambda: make(folder), tmp_path / "crashes"):
+        if not (folder / "tones").exists():
+            make(folder)
+        assert read_manifest(folder / "tones").num_rows == 4, where
+
+
+def test_the_runner_kills_where_it_says(tmp_path: Path) -> None:
+    def work(folder: Path) -> None:
+        (folder / "a").write_text("1")
+        (folder / "a").rename(folder / "b")
+        (folder / "b").unlink()
+
+    def prepare(folder: Path) -> Callable[[], object]:
+        return lambda: work(folder)
+
+    (tmp_path / "once").mkdir()
+    operations = file_operations(lambda: work(tmp_path / "once"), tmp_path / "once")
+    assert operations == ["open a", "os.rename a b", "os.remove b"]
+    found = [
+        sorted(path.name for path in folder.iterdir())
+        for folder, _ in every_crash(prepare, tmp_path / "all", ("kill",))
+    ]
+    assert found == [[], ["a"], ["b"]]
+    (tmp_path / "full").mkdir()
+    assert failed_at(lambda: work(tmp_path / "full"), tmp_path / "full", 2, 28) == 1
+    assert json.dumps(sorted(path.name for path in (tmp_path / "full").iterdir())) == '["a"]'

@@ -1,0 +1,175 @@
+"""A report, an import, an upload to MLflow and an index, killed at any point or on a full disk: run again, they end whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from clips_on_disk import write_tone
+from crash_points import every_crash, in_fork, spread
+from fake_runs import write_run
+
+from ray_atr.data.importing.import_options import Import
+from ray_atr.data.importing.plan import prepare as prepare_data
+from ray_atr.data.importing.sources.table import TableSource
+from ray_atr.data.noise import Worn
+from ray_atr.data.noise_index import read_index, write_index
+from ray_atr.data.shards import iterate_rows, read_manifest
+from ray_atr.report import write, write_report
+from ray_atr.tracking import Store, upload
+
+SPACE = {"objective": ["contrastive"], "data.noise.ratio": [0.0, 0.4]}
+
+
+def test_a_report_has_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures, which take seconds, are written by the same way as tables and are left out."""
+    monkeypatch.setattr(write, "_figures", lambda runs, folder: [])
+    run = write_run(tmp_path / "run", SPACE)
+    before = shutil.copytree(run, tmp_path / "before")
+    write_report(before)
+    (before / "report" / "mine.txt").write_text("of somebody else")
+    write_run(tmp_path / "longer", SPACE, epochs=5)
+
+    def prepare(folder: Path) -> Callable[[], object]:
+        shutil.copytree(before, folder, dirs_exist_ok=True)
+        shutil.rmtree(folder / "trials")
+        shutil.copytree(tmp_path / "longer" / "trials", folder / "trials")
+        return lambda: write_report(folder)
+
+    kept = {path.name: path.read_bytes() for path in (before / "report").iterdir()}
+    prepare(tmp_path / "after")()
+    names = sorted(path.name for path in (tmp_path / "after" / "report").iterdir())
+    assert names == ["mine.txt", "report.html", "table.csv", "table.md", "trials.csv"]
+    for folder, where in every_crash(prepare, tmp_path / "crashes", most=4):
+        report = folder / "report"
+        for path in report.iterdir():
+            assert path.name in names, where
+            if path.read_bytes() != kept[path.name]:
+                assert path.suffix != ".html" or path.read_text().rstrip().endswith("</html>"), where
+                assert path.suffix != ".csv" or len(pd.read_csv(path)) == 2, where
+        write_report(folder)
+        assert sorted(path.name for path in report.iterdir()) == names, where
+        assert [path.name for path in folder.glob(".*")] == [], where
+
+
+def test_an_import_ends_whole(tmp_path: Path) -> None:
+    for number in range(4):
+        write_tone(tmp_path / "in" / f"{number}.wav", pitch=200 + 10 * number)
+    rows = [f"{number}.wav,sound {number},{'val' if number == 3 else 'train'}" for number in range(4)]
+    (tmp_path / "in" / "captions.csv").write_text("\n".join(["path,caption,split", *rows]))
+    options = Import(clips_per_shard=2, ray="never")
+
+    def act(folder: Path) -> None:
+        prepare_data(TableSource(source=str(tmp_path / "in")), folder / "out", options=options)
+
+    def content(folder: Path) -> list[Any]:
+        manifest = read_manifest(folder)
+        rows = [row for split in ("train", "val") for row in iterate_rows(manifest, split)]
+        return [(row["clip_id"], row["audio"], row["captions"]) for row in rows]
+
+    act(tmp_path)
+    expected = content(tmp_path / "out")
+    assert len(expected) == 4
+    for folder, where in every_crash(lambda folder: lambda: act(folder), tmp_path / "crashes"):
+        act(folder)
+        assert content(folder / "out") == expected, where
+        assert [path.name for path in folder.iterdir()] == ["out"], where
+
+
+CALLS = ("create_run", "log_batch", "update_run", "set_terminated", "log_artifacts", "log_text")
+
+
+def test_an_upload_sends_each_thing_once(tmp_path: Path) -> None:
+    """Killed before each of its calls that write: MLflow then has the trials, epochs and files of an upload never killed."""
+    from mlflow import MlflowClient
+
+    run = write_run(tmp_path / "run", {"objective": ["contrastive"]}, epochs=2)
+    (run / "report").mkdir()
+    (run / "report" / "report.html").write_text("<p>")
+
+    def store_in(folder: Path) -> Store:
+        return Store(uri=f"sqlite:///{folder}/mlflow.db", artifacts=folder / "artifacts")
+
+    def uploading(folder: Path, point: int = 0) -> Callable[[], list[int]]:
+        """An upload that dies before its call number `point`; it says how many calls it made."""
+        calls = [0]
+
+        def counted(name: str) -> Callable[..., Any]:
+            real = getattr(MlflowClient, name)
+
+            def call(*positional: Any, **named: Any) -> Any:
+                calls[0] += 1
+                if calls[0] == point:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*positional, **named)
+
+            return call
+
+        def act() -> list[int]:
+            with pytest.MonkeyPatch.context() as patch:
+                for name in CALLS:
+                    patch.setattr(MlflowClient, name, counted(name))
+                upload(folder / "run", store=store_in(folder))
+            return calls
+
+        return act
+
+    def sent(folder: Path) -> list[Any]:
+        client = store_in(folder).connect()
+        (experiment,) = (one for one in client.search_experiments() if one.name == "ray_atr")
+        found = []
+        for one in sorted(client.search_runs([experiment.experiment_id]), key=lambda one: one.info.run_name):
+            rows = [
+                (row.key, row.step, row.value, row.timestamp)
+                for name in sorted(one.data.metrics)
+                for row in client.get_metric_history(one.info.run_id, name)
+            ]
+            files = sorted(file.path for file in client.list_artifacts(one.info.run_id))
+            found.append([one.info.run_name, one.info.status, rows, sorted(one.data.params.items()), files])
+        return found
+
+    def made(folder: Path, point: int = 0) -> tuple[int, list[int]]:
+        calls: list[int] = []
+        return in_fork(uploading(folder, point), into=calls), calls
+
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert in_fork(lambda: store_in(empty).connect()) == 0
+    shutil.copytree(run, empty / "run")
+    whole = shutil.copytree(empty, tmp_path / "whole")
+    _, (count,) = made(whole)
+    assert count >= 10
+    expected: list[Any] = []
+    assert in_fork(lambda: sent(whole), into=expected) == 0
+    assert [(status, len(files)) for _, status, _, _, files in expected] == [("FINISHED", 0), ("FINISHED", 3)]
+    for point in spread(range(1, count + 1), 3):
+        folder = shutil.copytree(empty, tmp_path / f"killed-{point}")
+        assert made(folder, point)[0] == -signal.SIGKILL
+        assert made(folder)[0] == 0, point
+        found: list[Any] = []
+        assert in_fork(partial(sent, folder), into=found) == 0
+        assert found == expected, point
+
+
+def test_a_noise_index_is_the_old_or_the_new_one(tmp_path: Path) -> None:
+    def worn(shift: int) -> Worn:
+        owner = np.roll(np.arange(30), shift)[:, None, None]
+        return Worn(owner, np.zeros_like(owner))
+
+    def prepare(folder: Path) -> Callable[[], object]:
+        write_index(folder, worn(1))
+        return lambda: write_index(folder, worn(2))
+
+    for folder, where in every_crash(prepare, tmp_path):
+        found = read_index(str(folder / "noise_index.npy"), np.ones((30, 1), dtype=np.int64), 1).owner[0, 0, 0]
+        assert found in (29, 28), where
+        write_index(folder, worn(2))
+        assert [path.name for path in folder.iterdir()] == ["noise_index.npy"], where

@@ -1,0 +1,94 @@
+"""One process at a time writes a run folder or an import; another is told who does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from ray_atr.experiment import Experiment
+from ray_atr.run_folder import RunFolder
+from ray_atr.storage import hold, is_there, locate, lock
+from ray_atr.storage.lock import HOLDER_FILE
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from ray_atr.storage import hold
+with hold(Path(sys.argv[1]), "x"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path):
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_second_writer_is_told_who_holds_the_folder_and_a_dead_one_is_taken_over(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    with pytest.raises(ValueError, match=rf"this run is being written by process {holder.pid} of .* since 20\d\d-"):
+        hold(tmp_path, "this run").__enter__()
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    assert (tmp_path / HOLDER_FILE).is_file(), "a killed holder leaves its note"
+    with hold(tmp_path, "this run"):
+        assert json.loads((tmp_path / HOLDER_FILE).read_text())["pid"] == os.getpid()
+        assert (tmp_path / HOLDER_FILE).stat().st_mode & 0o777 == 0o600
+        with pytest.raises(ValueError, match=f"by process {os.getpid()}"):
+            hold(tmp_path, "this run").__enter__()
+    assert not (tmp_path / HOLDER_FILE).exists()
+
+
+@pytest.mark.parametrize("seconds", [10, 200])
+def test_a_holder_on_another_machine_counts_as_dead_when_it_has_not_said_otherwise(
+    tmp_path: Path, seconds: int
+) -> None:
+    for place in (locate(tmp_path), locate(f"memory://{uuid.uuid4().hex}")):
+        then = time.time() - seconds
+        note = {"id": "a", "host": "elsewhere", "pid": 1, "user": "ada", "since": then, "renewed": then}
+        (place / HOLDER_FILE).write_text(json.dumps(note))
+        if seconds < 180:
+            with pytest.raises(
+                ValueError, match=r"by process 1 of ada on elsewhere, .* dead, wait 1\d\d s or delete .*lock.json"
+            ):
+                hold(place, "this run").__enter__()
+        else:
+            with hold(place, "this run"):
+                assert is_there(place / HOLDER_FILE)
+            assert not is_there(place / HOLDER_FILE)
+
+
+def test_of_two_that_start_at_once_in_a_store_one_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = locate(f"memory://{uuid.uuid4().hex}")
+    with hold(place, "this run"), monkeypatch.context() as patch:
+        real, first = lock._holder, iter([True])
+        # The other one's note appears after this one has looked.
+        patch.setattr(lock, "_holder", lambda folder: None if next(first, False) else real(folder))
+        with pytest.raises(ValueError, match=f"being written by process {os.getpid()}"):
+            hold(place, "this run").__enter__()
+
+
+def test_a_run_folder_has_one_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "test"})
+    with run.held():
+        code = (
+            "import sys; from ray_atr.run_folder import RunFolder\n"
+            "try:\n  RunFolder.open(sys.argv[1]).held().__enter__()\nexcept ValueError as error:\n  print(error)"
+        )
+        found = subprocess.run([sys.executable, "-c", code, str(run.path)], capture_output=True, text=True, check=True)
+        assert f"{run.path}: this run is being written by process {os.getpid()}" in found.stdout

@@ -1,0 +1,116 @@
+"""A key typed on a command line or in a URL stands in no file, tag, parameter, note, page or message."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from fake_runs import write_run
+
+from ray_atr.cli.parse import run_script
+from ray_atr.experiment import Experiment
+from ray_atr.override import override
+from ray_atr.redaction import redact, redact_command, redact_values
+from ray_atr.report import write_report
+from ray_atr.run_folder import RunFolder
+from ray_atr.tracking import Store, mlflow_command, upload
+from ray_atr.training.ray_train import write_error
+
+SECRET = "hunter2"
+
+HIDDEN = (
+    (f"https://ada:{SECRET}@host/x", "https://***@host/x"),
+    (f"s3://KEY:{SECRET}/more@bucket/x", "s3://***@bucket/x"),
+    (f"https://{SECRET}@host", "https://***@host"),
+    (f"https://h/x?X-Amz-Signature={SECRET}&part=1", "https://h/x?X-Amz-Signature=***&part=1"),
+    (f"https://h/?a=1&access_token={SECRET}", "https://h/?a=1&access_token=***"),
+    (f"run --api-key {SECRET} --seed 1", "run --api-key *** --seed 1"),
+    (f"--hub.token={SECRET}", "--hub.token=***"),
+    (f"--db_password '{SECRET} {SECRET}'", "--db_password ***"),
+)
+SHOWN = (
+    "s3://bucket/ada@host/x", "http://127.0.0.1:5000/a@b", "--model.text.tokenizer bert --seed 1",
+    "sqlite:////runs/it's/mlflow.db", "https://host/x?page=2", "--keyboard x", "a@b.c",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), HIDDEN)
+def test_a_secret_is_hidden_and_the_rest_stays(text: str, expected: str) -> None:
+    assert redact(text) == expected
+    assert redact(expected) == expected
+    assert redact_values({"deep": [{"x": text}]}) == {"deep": [{"x": expected}]}
+
+
+@pytest.mark.parametrize("text", SHOWN)
+def test_what_is_no_secret_is_shown(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_a_command_is_shown_without_its_secrets() -> None:
+    words = [
+        "train.py",
+        "--api-key",
+        f"{SECRET} {SECRET}",
+        f"--hub_token={SECRET}",
+        "--out",
+        "a b",
+        f"s3://k:{SECRET}@b",
+    ]
+    assert redact_command(words) == "train.py --api-key *** '--hub_token=***' --out 'a b' 's3://***@b'"
+
+
+def test_a_setting_that_holds_a_secret_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    experiment = override(Experiment(), {"data.source": f"s3://k:{SECRET}@bucket/data"})
+    with pytest.raises(ValueError, match=r"data.source: got 's3://\*\*\*@bucket/data'; allowed a URL without") as error:
+        RunFolder.create(tmp_path / "run", experiment, {})
+    assert SECRET not in str(error.value)
+    run = RunFolder.create(tmp_path / "run", Experiment(), {})
+    with pytest.raises(ValueError, match=r"data.source: got"):
+        run.add_trial({"data.source": f"https://h/?key={SECRET}"})
+    assert not any(SECRET.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_no_key_of_the_command_is_in_the_run_folder_the_page_or_mlflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_run(tmp_path / "ada's run", {"objective": ["m_ltm"]})
+    run = RunFolder(folder)
+    # As an earlier version wrote it.
+    text = (folder / "sweep.json").read_text()
+    (folder / "sweep.json").write_text(
+        text.replace('"pipelines/', f'"--api-key {SECRET} https://a:{SECRET}@h pipelines/')
+    )
+    assert SECRET in (folder / "sweep.json").read_text()
+    page = write_report(folder).page
+    assert SECRET not in page.read_text()
+    store = Store(uri=f"sqlite:///{tmp_path}/mlflow.db", artifacts=tmp_path / "artifacts")
+    upload(folder, store=store)
+    held = [path for path in (tmp_path / "mlflow.db", *(tmp_path / "artifacts").rglob("*")) if path.is_file()]
+    assert len(held) > 3
+    assert not [path for path in held if SECRET.encode() in path.read_bytes()]
+    run.update_info(name="again")
+    assert SECRET not in (folder / "sweep.json").read_text()
+    for name in ("sweep.json", "experiment.json"):
+        new = RunFolder.create(tmp_path / name, Experiment(), {"command": f"x --api-key {SECRET}"})
+        assert (new.path / name).stat().st_mode & 0o777 == 0o600
+        assert SECRET not in (new.path / name).read_text()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"https://ada:{SECRET}@mlflow.host")
+    assert mlflow_command(folder) == "python -m webbrowser https://***@mlflow.host"
+
+    def fail() -> None:
+        raise ConnectionError(f"https://ada:{SECRET}@host: refused " + 1000 * "x")
+
+    monkeypatch.setattr(sys, "argv", ["x"])
+    with pytest.raises(SystemExit):
+        run_script(fail)
+    error = capsys.readouterr().err
+    assert SECRET not in error
+    assert len(error) < 560
+
+
+def test_what_a_trial_says_of_its_end_is_private(tmp_path: Path) -> None:
+    write_error(tmp_path, f"https://ada:{SECRET}@host refused")
+    (file,) = tmp_path.iterdir()
+    assert file.read_text() == "https://***@host refused\n"
+    assert file.stat().st_mode & 0o777 == 0o600

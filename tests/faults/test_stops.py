@@ -1,0 +1,90 @@
+"""SIGTERM is Ctrl-C with another exit code; a Ray that does not start is one line; a hostile checkpoint costs no memory."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ray_atr import runtime
+from ray_atr.cli.parse import run_script
+from ray_atr.training.checkpoint import load_checkpoint
+
+SCRIPT = """
+import time
+from ray_atr.cli.parse import run_script
+from ray_atr.runtime import _own_handlers
+import signal
+
+def main():
+    with _own_handlers():
+        signal.signal(signal.SIGTERM, lambda *_: None)  # as Ray does when it starts
+    try:
+        print("on", flush=True)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("resume it with --resume RUN") from None
+
+run_script(main)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stop_is_one_line_with_what_to_do(number: signal.Signals, code: int) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "on\n"
+    process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert error.strip() == "interrupted: resume it with --resume RUN"
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_ray_that_starts_slowly_is_tried_again_then_told_in_a_line(
+    failures: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tries: list[dict[str, Any]] = []
+
+    def init(**options: Any) -> None:
+        tries.append(options)
+        if len(tries) <= failures:
+            raise Exception("The current node timed out during startup. " + 400 * "This ")
+
+    import ray
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    if failures == 1:
+        runtime._start_local(address="local")
+    else:
+        with pytest.raises(SystemExit) as exit_:
+            run_script(lambda: runtime._start_local(address="local"))
+        assert exit_.value.code == 74
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert "tried twice (The current node timed out during startup." in error
+        assert "run the same command again when the machine is less busy" in error
+    assert len(tries) == 2
+
+
+def test_a_checkpoint_that_would_fill_the_memory_is_refused_before_it_is_opened(tmp_path: Path) -> None:
+    torch.save({"weights": torch.zeros(4)}, tmp_path / "plain.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "plain.pt") as plain,
+        zipfile.ZipFile(tmp_path / "state.pt", "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for entry in plain.infolist():
+            content = bytes(2**26) if entry.filename.endswith("data/0") else plain.read(entry)
+            packed.writestr(entry.filename, content)
+    assert (tmp_path / "state.pt").stat().st_size < 2**18
+    with pytest.raises(ValueError, match=r"state.pt: not a whole checkpoint \(its entries are packed"):
+        load_checkpoint(tmp_path)

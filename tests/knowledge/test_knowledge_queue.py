@@ -1,0 +1,90 @@
+"""Queues and momentum encoders."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from ray_atr.knowledge.queue import Identity, Queue
+
+
+def batch(first, count, D=4, K=2):
+    """Clips numbered from `first`, whose embeddings say their number."""
+    numbers = torch.arange(first, first + count).float()
+    return (
+        whose(range(first, first + count)),
+        numbers[:, None].expand(count, D),
+        numbers[:, None, None].expand(count, K, D),
+    )
+
+
+def whose(clips, groups=None):
+    clips = list(clips)
+    return Identity(torch.tensor(clips), torch.tensor([1000 + clip for clip in clips] if groups is None else groups))
+
+
+def held(queue):
+    return sorted(int(row[0]) for row in queue.audio[: len(queue)])
+
+
+def test_a_queue_holds_the_last_clips_even_where_a_batch_crosses_its_end():
+    queue = Queue(7, 4, 2)
+    first = 0
+    for count in (3, 3, 3, 5, 1):
+        queue.push(*batch(first, count))
+        first += count
+        assert held(queue) == list(range(max(0, first - 7), first))
+    assert torch.equal(queue.audio[:, 0], queue.text[:, 1, 0])
+    queue.push(*batch(100, 20))
+    assert held(queue) == list(range(113, 120))
+
+
+def test_a_queue_goes_on_from_its_state():
+    queue, other = Queue(5, 4, 2), Queue(5, 4, 2)
+    queue.push(*batch(0, 3))
+    other.load_state_dict(queue.state_dict())
+    for one in (queue, other):
+        one.push(*batch(3, 4))
+    assert torch.equal(queue.audio, other.audio)
+    with pytest.raises(ValueError, match="queue"):
+        Queue(6, 4, 2).load_state_dict(queue.state_dict())
+
+
+def test_the_nearest_of_the_support_set_by_a_loop_within_a_language():
+    generator = torch.Generator().manual_seed(0)
+    queue = Queue(20, 6, 3)
+    audio, text = (normalize(torch.randn(*shape, generator=generator), dim=-1) for shape in ((15, 6), (15, 3, 6)))
+    mask = torch.rand(15, 3, generator=generator) > 0.4
+    mask[:, 2] = False
+    queue.push(whose(range(15)), audio, text, mask)
+    asked, words = (normalize(torch.randn(*shape, generator=generator), dim=-1) for shape in ((4, 6), (4, 3, 6)))
+    found = queue.nearest(whose(range(100, 104)), asked, words).fine
+    for i in range(4):
+        best = max(range(15), key=lambda n: float(asked[i] @ audio[n]))
+        assert torch.equal(found.by_audio.audio[i, 0, 0], audio[best])
+        for k in range(2):
+            there = [n for n in range(15) if mask[n, k]]
+            best = max(there, key=lambda n: float(words[i, k] @ text[n, k]))
+            assert torch.equal(found.by_text.text[i, k, 0], text[best, k])
+            assert torch.equal(found.by_text.audio[i, k, 0], audio[best])
+            assert bool(found.by_text.valid[i, k, 0])
+    assert not found.by_text.valid[:, 2].any()
+    assert Queue(20, 6, 3).nearest(whose(range(4)), asked, words).fine is None
+
+
+def test_keys_of_a_clips_own_and_of_its_positives_are_no_negatives():
+    queue = Queue(4, 4, 2)
+    _, audio, text = batch(0, 4)
+    queue.push(whose([10, 11, 12, 13], [5, 6, 7, 5]), audio, text)
+    negative = queue.keys(whose([11, 20], [8, 5]), audio[:2], text[:2]).negative
+    assert negative.tolist() == [[True, False, True, True], [False, True, True, False]]
+
+
+def test_a_queue_of_an_earlier_checkpoint_has_nobodys_keys():
+    queue, other = Queue(5, 4, 2), Queue(5, 4, 2)
+    queue.push(*batch(0, 3))
+    state = queue.state_dict()
+    del state["clip"], state["group"]
+    other.load_state_dict(state)
+    assert other.keys(*batch(0, 3)).negative.all()

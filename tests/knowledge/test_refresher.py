@@ -1,0 +1,216 @@
+"""Versions, their order, their failures and resumption, without Ray."""
+
+from __future__ import annotations
+
+import time
+
+import faiss
+import numpy as np
+import pytest
+import torch
+from encoders import SPEC, D, Turn, clips, weights
+
+from ray_atr.knowledge.refresher import InProcessRefresher, SnapshotClient
+from ray_atr.knowledge.snapshot import Entries, SnapshotSettings
+
+SETTINGS = SnapshotSettings(prototypes=5)
+
+
+def base_of(folder, encode=None, **options):
+    return InProcessRefresher(encode or Turn(), SETTINGS, folder, **options)
+
+
+def test_a_client_switches_exactly_lag_steps_after_publishing(tmp_path):
+    client = SnapshotClient(base_of(tmp_path), SPEC, 3)
+    client.refresh(0, weights(0), lag=0)
+    seen = []
+    for step in range(12):
+        if step in (2, 7):
+            client.refresh(step, weights(step))
+        client.before_step(step)
+        seen.append(client.version)
+    assert seen == [1] * 5 + [2] * 5 + [3] * 2
+    stats = client.stats(11)
+    assert stats["staleness_steps"] == 11 - 7
+    assert stats["version"] == 3
+
+
+def test_publishing_returns_at_once_and_the_wait_is_the_stall(tmp_path):
+    client = SnapshotClient(base_of(tmp_path, Turn(seconds=0.4)), SPEC, 1)
+    started = time.perf_counter()
+    client.refresh(0, weights(0))
+    client.before_step(0)
+    assert time.perf_counter() - started < 0.2
+    assert client.version == 0
+    client.before_step(1)
+    assert client.version == 1
+    assert 0.2 < client.timing.stall < 2
+    client.refresh(1, weights(1))
+    time.sleep(0.8)
+    client.timing.stall = 0.0
+    client.before_step(2)
+    assert client.version == 2
+    assert client.timing.stall < 0.1
+
+
+def test_a_refresh_computes_on_no_more_threads_than_training(tmp_path):
+    """A new thread would take every core else."""
+    seen = []
+
+    def encode(payload):
+        seen.append((torch.get_num_threads(), faiss.omp_get_max_threads()))
+        return Turn()(payload)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if before > 1 else 2)
+    try:
+        base = base_of(tmp_path, encode)
+        base.publish(weights(0), 1, 0)
+        assert base.wait(1, 10).state == "ready"
+        assert seen == [(torch.get_num_threads(),) * 2]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_failed_refresh_is_reported_and_the_old_snapshot_kept(tmp_path, caplog):
+    client = SnapshotClient(base_of(tmp_path), SPEC, 2)
+    client.refresh(0, weights(0), lag=0)
+    client.before_step(0)
+    client.refresh(1, "the encoder broke", lag=0)
+    client.before_step(1)
+    assert client.version == 1
+    assert "the encoder broke" in caplog.text
+    assert client.stats(1)["failed_refreshes"] == 1
+    client.refresh(2, weights(2), lag=0)
+    client.before_step(2)
+    assert client.version == 3
+
+
+def test_without_any_snapshot_a_failure_ends_the_run(tmp_path):
+    client = SnapshotClient(base_of(tmp_path), SPEC, 2)
+    client.refresh(0, "the encoder broke", lag=0)
+    with pytest.raises(RuntimeError, match="the encoder broke"):
+        client.before_step(0)
+    with pytest.raises(RuntimeError, match="first version"):
+        SnapshotClient(base_of(tmp_path), SPEC, 2).look_up(None)
+
+
+def test_a_snapshot_is_what_the_published_weights_encode(tmp_path):
+    base = base_of(tmp_path)
+    base.publish(weights(4), 1, 10)
+    base.wait(1, 30)
+    rows = clips()[0] @ weights(4)
+    assert np.allclose(base.get(1).audio, rows / np.linalg.norm(rows, axis=1, keepdims=True), atol=1e-6)
+    assert base.get(1).step == 10
+
+
+def test_entries_are_taken_as_they_are(tmp_path):
+    rows, ids = clips()
+    base = base_of(tmp_path, Turn(seconds=100))
+    base.publish(Entries(rows, -rows, ids), 1, 0)
+    assert base.wait(1, 30).state == "ready"
+    assert np.allclose(base.get(1).text[0], -base.get(1).audio)
+
+
+def test_old_versions_go_and_the_latest_is_named(tmp_path):
+    base = base_of(tmp_path, keep=2)
+    for version in range(1, 5):
+        base.publish(weights(version), version, version)
+    base.wait(4, 30)
+    assert base.versions() == [3, 4]
+    assert (tmp_path / "LATEST").read_text().strip() == "4"
+    with pytest.raises(ValueError, match="no snapshot"):
+        base.get(1)
+
+
+def test_a_base_made_anew_has_what_was_ready_and_forgets_what_a_resumed_run_does_not_know(tmp_path):
+    base = base_of(tmp_path)
+    for version in (1, 2, 3):
+        base.publish(weights(version), version, version)
+    base.wait(3, 30)
+    again = base_of(tmp_path)
+    assert again.outcome(2).state == "ready"
+    assert np.array_equal(again.get(2).audio, base.get(2).audio)
+    again.rewind(2)
+    assert again.outcome(3).state == "unknown"
+    assert (tmp_path / "LATEST").read_text().strip() == "2"
+
+
+def test_a_resumed_run_switches_to_the_same_snapshots_as_one_never_stopped(tmp_path):
+    def run(folder, stop=None):
+        """Versions' contents step by step; stopped and resumed at `stop`, after a checkpoint."""
+        client = SnapshotClient(base_of(folder), SPEC, 3)
+        client.refresh(0, weights(0), lag=0)
+        seen = []
+        for step in range(12):
+            if step == stop:
+                client.settle()
+                state = client.state_dict()
+                # What happens after the checkpoint is lost with the process.
+                client.refresh(step, weights(99), lag=0)
+                client.before_step(step)
+                client = SnapshotClient(base_of(folder), SPEC, 3)
+                client.load_state_dict(state)
+            if step in (2, 7):
+                client.refresh(step, weights(step))
+            client.before_step(step)
+            seen.append((client.version, client.searcher.snapshot.audio[0].tolist()))
+        return seen
+
+    expected = run(tmp_path / "whole")
+    for stop in (1, 3, 5, 6, 8):
+        assert run(tmp_path / f"stopped{stop}", stop) == expected
+
+
+def test_the_same_publishing_twice_gives_the_same_snapshots(tmp_path):
+    pair = []
+    for name in ("a", "b"):
+        base = base_of(tmp_path / name)
+        for version in (1, 2):
+            base.publish(weights(version), version, version)
+        base.wait(2, 30)
+        pair.append(base.get(2))
+    for name in ("audio", "coarse_audio", "coarse_text", "cluster"):
+        assert np.array_equal(getattr(pair[0], name), getattr(pair[1], name))
+
+
+def test_a_version_lost_with_a_crash_is_published_again(tmp_path):
+    gate = tmp_path / "go"
+    stuck = base_of(tmp_path / "base", Turn(gate=str(gate)))
+    client = SnapshotClient(stuck, SPEC, 1, poll_seconds=0.1)
+    client.refresh(0, weights(0))
+    client.host = base_of(tmp_path / "base")
+    client.before_step(1)
+    assert client.version == 1
+    gate.touch()
+
+
+def test_a_version_lost_with_its_folder_before_it_was_used_is_published_again(tmp_path):
+    client = SnapshotClient(base_of(tmp_path / "base"), SPEC, 3, republish_seconds=0.1)
+    client.refresh(0, weights(0))
+    client.settle()
+    client.host = base_of(tmp_path / "elsewhere")
+    client.before_step(3)
+    assert client.version == 1
+
+
+@pytest.mark.timeout(20)
+def test_a_resumed_run_whose_base_is_gone_ends_instead_of_waiting_for_it(tmp_path):
+    client = SnapshotClient(base_of(tmp_path / "base"), SPEC, 3)
+    client.refresh(0, weights(0))
+    client.settle()
+    resumed = SnapshotClient(base_of(tmp_path / "elsewhere"), SPEC, 3)
+    resumed.load_state_dict(client.state_dict())
+    with pytest.raises(RuntimeError, match="version 1 of step 0 is gone"):
+        resumed.before_step(3)
+
+
+def test_searches_are_timed(tmp_path):
+    client = SnapshotClient(base_of(tmp_path), SPEC, 2)
+    client.refresh(0, weights(0), lag=0)
+    client.before_step(0)
+    audio = torch.randn(4, D)
+    found = client.look_up(client.search(audio, audio[:, None], None, ["clip0"] * 4))
+    assert found.fine.by_audio.audio.shape == (4, 1, 3, D)
+    assert client.stats(0)["search_seconds"] > 0
+    assert client.stats(0)["search_seconds"] == 0

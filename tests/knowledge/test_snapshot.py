@@ -1,0 +1,287 @@
+"""Building, saving and searching a base against plain loops."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from ray_atr.knowledge.searcher import Searcher, as_tensor, exact_top_k, fused_top_k
+from ray_atr.knowledge.snapshot import _ARRAYS, SnapshotSettings, build, load, save
+from ray_atr.objectives.knowledge.knowledge import SearchSpec
+
+
+def asked(**changes):
+    return SearchSpec(**{"neighbours": 5, "probes": 1000, **changes})
+
+
+def retrieve(snapshot, audio, text, spec, own_ids=None):
+    searcher = Searcher(snapshot, spec)
+    return searcher.look_up(searcher.search(audio, text, None, own_ids))
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+def make(N=300, D=16, L=1, seed=0, **settings):
+    random = np.random.default_rng(seed)
+    audio, text = random.normal(size=(N, D)), random.normal(size=(L, N, D))
+    ids = [f"clip{i}" for i in range(N)]
+    return build(audio, text, ids, SnapshotSettings(**{"prototypes": 20, **settings}), version=3, step=70)
+
+
+def queries(snapshot, count=7, K=1, seed=1):
+    random = np.random.default_rng(seed)
+    D = snapshot.audio.shape[1]
+    audio, text = unit(random.normal(size=(count, D))), unit(random.normal(size=(count, K, D)))
+    return torch.from_numpy(audio).float(), torch.from_numpy(text).float()
+
+
+def nearest_by_loop(query, rows, k, excluded=()):
+    scores = [(-float(np.dot(query, row)), i) for i, row in enumerate(rows) if i not in excluded]
+    return [i for _, i in sorted(scores)[:k]]
+
+
+@pytest.mark.parametrize("index", ["exact", "flat", "ivf", "hnsw"])
+def test_neighbours_are_the_nearest_by_a_loop_over_all_entries(index):
+    snapshot = make(index=index)
+    audio, text = queries(snapshot, K=3)
+    own = [f"clip{i}" for i in range(7)]
+    found = Searcher(snapshot, asked(index=index)).search(audio, text, None, own)
+    for i in range(7):
+        assert found.fine_audio[i, 0].tolist() == nearest_by_loop(audio[i].numpy(), snapshot.audio, 5, {i})
+        assert found.coarse_audio[i, 0].tolist() == nearest_by_loop(audio[i].numpy(), snapshot.coarse_audio, 5)
+        for k in range(3):
+            assert found.fine_text[i, k].tolist() == nearest_by_loop(text[i, k].numpy(), snapshot.text[0], 5, {i})
+
+
+def test_search_by_blocks_is_the_search_of_the_whole():
+    random = torch.Generator().manual_seed(0)
+    rows, asked = torch.randn(1000, 8, generator=random), torch.randn(9, 8, generator=random)
+    whole = (asked @ rows.T).topk(6, dim=1)
+    scores, positions = exact_top_k(asked, rows, 6, block=64)
+    assert torch.equal(positions, whole.indices)
+    assert torch.allclose(scores, whole.values)
+
+
+def test_the_fused_search_is_the_exact_one_over_read_only_rows_too():
+    random = torch.Generator().manual_seed(0)
+    rows, asked = torch.randn(3000, 16, generator=random), torch.randn(40, 16, generator=random)
+    frozen = rows.numpy().copy()
+    frozen.flags.writeable = False
+    scores, positions = fused_top_k(asked, as_tensor(frozen), 6)
+    expected, where = exact_top_k(asked, rows, 6)
+    assert torch.equal(positions, where)
+    assert torch.allclose(scores, expected, atol=1e-5)
+    assert fused_top_k(asked, rows[:2], 6)[1].shape == (40, 2)
+
+
+def test_a_clip_never_finds_its_own_entries_and_does_where_they_are_allowed():
+    snapshot = make(N=40)
+    twice = build(
+        np.concatenate([snapshot.audio, snapshot.audio[:4]]),
+        np.concatenate([snapshot.text[0], snapshot.text[0, :4]]),
+        [*snapshot.ids, *snapshot.ids[:4]],
+        SnapshotSettings(prototypes=0),
+    )
+    audio, text = torch.from_numpy(snapshot.audio[:6].copy()), torch.from_numpy(snapshot.text[0, :6].copy())[:, None]
+    own = snapshot.ids[:6].tolist()
+    found = Searcher(twice, asked()).search(audio, text, None, own)
+    for i in range(6):
+        mine = {i, 40 + i} if i < 4 else {i}
+        assert not mine & set(found.fine_audio[i, 0].tolist())
+        # Equal entries tie, so what is compared is which clips were found.
+        expected = nearest_by_loop(audio[i].numpy(), twice.audio, 5, mine)
+        assert twice.ids[found.fine_audio[i, 0]].tolist() == twice.ids[expected].tolist()
+    with_own = Searcher(twice, asked(left_out="nothing")).search(audio, text, None, own)
+    assert all(i in with_own.fine_audio[i, 0].tolist() for i in range(6))
+
+
+def test_a_base_smaller_than_the_neighbours_asked_for_marks_what_is_missing():
+    snapshot = make(N=3, prototypes=2)
+    audio, text = queries(snapshot, count=2)
+    retrieved = retrieve(snapshot, audio, text, asked(), ["clip0", "elsewhere"])
+    assert retrieved.fine.by_audio.valid[:, 0].sum(dim=1).tolist() == [2, 3]
+    assert retrieved.coarse.by_audio.valid.shape[-1] == 2
+
+
+def test_absent_texts_are_not_searched_for_and_not_found():
+    random = np.random.default_rng(0)
+    audio, text = random.normal(size=(30, 8)), random.normal(size=(2, 30, 8))
+    there = np.ones((2, 30), dtype=bool)
+    there[1, 10:] = False
+    text[1, 10:] = np.nan
+    snapshot = build(audio, text, [str(i) for i in range(30)], SnapshotSettings(prototypes=4), text_mask=there)
+    asked_audio, asked_text = queries(snapshot, count=5, K=2)
+    mask = torch.tensor([[True, True]] * 4 + [[True, False]])
+    found = Searcher(snapshot, asked()).search(asked_audio, asked_text, mask, None)
+    assert (found.fine_text[4, 1] == -1).all()
+    assert (found.fine_text[:4, 1] < 10).all()
+    assert (found.fine_text[:4, 1] >= 0).all()
+    looked = Searcher(snapshot, asked()).look_up(found)
+    assert torch.isfinite(looked.fine.by_text.text).all()
+    assert looked.fine.by_audio.text.shape == (5, 2, 5, 8)
+
+
+def test_looked_up_entries_are_the_pairs_at_the_positions():
+    snapshot = make(L=2)
+    audio, text = queries(snapshot, K=2)
+    searcher = Searcher(snapshot, asked())
+    found = searcher.search(audio, text)
+    looked = searcher.look_up(found)
+    for i in range(7):
+        for n, position in enumerate(found.fine_text[i, 1].tolist()):
+            assert np.array_equal(looked.fine.by_text.audio[i, 1, n], snapshot.audio[position])
+            assert np.array_equal(looked.fine.by_text.text[i, 1, n], snapshot.text[1, position])
+        for n, position in enumerate(found.coarse_audio[i, 0].tolist()):
+            assert np.array_equal(looked.coarse.by_audio.text[i, 0, n], snapshot.coarse_text[0, position])
+
+
+@pytest.mark.parametrize("pooling", ["max", "mean"])
+def test_prototypes_pool_the_same_members_in_both_modalities(pooling):
+    snapshot = make(pooling=pooling)
+    pool = np.max if pooling == "max" else np.mean
+    assert set(snapshot.cluster.tolist()) == set(range(snapshot.num_prototypes))
+    for p in range(snapshot.num_prototypes):
+        members = np.flatnonzero(snapshot.cluster == p)
+        expected = unit(pool(np.stack([snapshot.audio[i] for i in members]), axis=0))
+        assert np.allclose(snapshot.coarse_audio[p], expected, atol=1e-6)
+        expected = unit(pool(np.stack([snapshot.text[0][i] for i in members]), axis=0))
+        assert np.allclose(snapshot.coarse_text[0, p], expected, atol=1e-6)
+
+
+def test_clusters_are_those_of_the_audio_whatever_the_texts():
+    snapshot = make()
+    for i in range(len(snapshot)):
+        distances = [float(np.sum((snapshot.audio[i] - centroid) ** 2)) for centroid in snapshot.centroids]
+        assert snapshot.cluster[i] == int(np.argmin(distances))
+    others = build(snapshot.audio, snapshot.audio[::-1], snapshot.ids, SnapshotSettings(prototypes=20))
+    assert np.array_equal(others.cluster, snapshot.cluster)
+
+
+def test_equal_entries_leave_no_prototype_that_is_empty():
+    audio = np.ones((12, 4))
+    snapshot = build(audio, audio, [str(i) for i in range(12)], SnapshotSettings(prototypes=5))
+    assert 1 <= snapshot.num_prototypes <= 5
+    assert np.isfinite(snapshot.coarse_audio).all()
+    assert np.allclose(np.linalg.norm(snapshot.coarse_audio, axis=1), 1, atol=1e-6)
+
+
+def test_the_next_version_starts_from_the_centroids_of_the_last_and_builds_are_repeatable():
+    first, again = make(), make()
+    assert np.array_equal(first.cluster, again.cluster)
+    settings = SnapshotSettings(prototypes=20, warm_iterations=1)
+    warm = build(first.audio, first.text, first.ids, settings, previous=first)
+    assert (warm.cluster == first.cluster).mean() > 0.9
+
+
+@pytest.mark.parametrize("storage", ["float32", "float16"])
+@pytest.mark.parametrize("index", ["exact", "ivf"])
+def test_a_saved_snapshot_is_read_back_as_it_was(tmp_path, storage, index):
+    snapshot = make(storage=storage, index=index, L=2)
+    read = load(save(snapshot, tmp_path / "v3"))
+    assert (read.version, read.step) == (3, 70)
+    for name in _ARRAYS:
+        assert np.array_equal(getattr(read, name), getattr(snapshot, name))
+        assert getattr(read, name).dtype == getattr(snapshot, name).dtype
+    audio, text = queries(snapshot, K=2)
+    assert torch.equal(
+        Searcher(read, asked(index=index)).search(audio, text).fine_audio,
+        Searcher(snapshot, asked(index=index)).search(audio, text).fine_audio,
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["v3"]
+
+
+def test_a_snapshot_of_the_first_format_is_read_each_clip_its_own_group(tmp_path):
+    folder = save(make(), tmp_path / "v3")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "format": 1}))
+    for name in ("groups.npy", "coarse_audio_mask.npy", "text_centroids.npy", "digests.json"):
+        (folder / name).unlink()
+    read = load(folder)
+    assert len(set(read.groups.tolist())) == len(read)
+    assert read.coarse_audio_mask.all()
+    audio, text = queries(read)
+    assert torch.equal(
+        Searcher(read, asked()).search(audio, text).coarse_audio,
+        Searcher(make(), asked()).search(audio, text).coarse_audio,
+    )
+
+
+def test_positives_are_left_out_where_asked_by_a_loop():
+    random = np.random.default_rng(0)
+    audio, text = random.normal(size=(30, 8)), random.normal(size=(30, 8))
+    groups = np.array([i % 10 for i in range(30)])
+    ids = [f"clip{i}" for i in range(30)]
+    snapshot = build(audio, text, ids, SnapshotSettings(prototypes=0), groups=groups)
+    wanted_audio, wanted_text = queries(snapshot, count=4)
+    # Two of the queries have the group of what is nearest to them.
+    nearest = [nearest_by_loop(query.numpy(), snapshot.audio, 1)[0] for query in wanted_audio]
+    own, mine = ["clip3", "elsewhere", "clip7", "clip7"], torch.tensor([*groups[nearest[:2]].tolist(), 1, -7])
+    found = Searcher(snapshot, asked(left_out="positives")).search(wanted_audio, wanted_text, None, own, mine)
+    for i in range(4):
+        out = {n for n in range(30) if ids[n] == own[i] or groups[n] == int(mine[i])}
+        assert found.fine_audio[i, 0].tolist() == nearest_by_loop(wanted_audio[i].numpy(), snapshot.audio, 5, out)
+        assert found.fine_text[i, 0].tolist() == nearest_by_loop(wanted_text[i, 0].numpy(), snapshot.text[0], 5, out)
+    own_alone = Searcher(snapshot, asked()).search(wanted_audio, wanted_text, None, own, mine)
+    assert not torch.equal(own_alone.fine_audio, found.fine_audio)
+
+
+def test_texts_clustered_by_themselves_pool_the_members_of_their_own_clusters():
+    random = np.random.default_rng(0)
+    audio, text = random.normal(size=(60, 8)), random.normal(size=(60, 8))
+    ids = [str(i) for i in range(60)]
+    settings = SnapshotSettings(prototypes=6, separate_text_clusters=True)
+    snapshot = build(audio, text, ids, settings)
+    nearest = [int(np.argmin(((row - snapshot.text_centroids[0]) ** 2).sum(axis=1))) for row in snapshot.text[0]]
+    pools = [unit(np.max(snapshot.text[0][np.array(nearest) == p], axis=0)) for p in range(6) if p in nearest]
+    for pooled in pools:
+        assert np.abs(snapshot.coarse_text[0] - pooled).max(axis=1).min() < 1e-5
+    together = build(audio, text, ids, SnapshotSettings(prototypes=6))
+    assert np.array_equal(together.coarse_audio, snapshot.coarse_audio)
+    assert not np.allclose(together.coarse_text, snapshot.coarse_text)
+    # The next version starts from these centroids.
+    warm = build(audio, text, ids, settings, previous=snapshot)
+    assert np.allclose(np.sort(warm.coarse_text[0], axis=0), np.sort(snapshot.coarse_text[0], axis=0), atol=0.3)
+
+
+def test_a_folder_without_a_manifest_is_no_snapshot(tmp_path):
+    folder = save(make(), tmp_path / "v3")
+    (folder / "manifest.json").unlink()
+    with pytest.raises(ValueError, match="no snapshot"):
+        load(folder)
+
+
+def test_half_precision_finds_nearly_what_full_precision_finds():
+    full, half = make(N=2000, D=64), make(N=2000, D=64, storage="float16")
+    audio, text = queries(full, count=50)
+    a = Searcher(full, asked()).search(audio, text).fine_audio[:, 0]
+    b = Searcher(half, asked()).search(audio, text).fine_audio[:, 0]
+    shared = [len(set(x.tolist()) & set(y.tolist())) for x, y in zip(a, b, strict=True)]
+    assert np.mean(shared) > 4.8
+
+
+def test_values_that_are_not_finite_are_refused_by_clip():
+    audio = np.ones((3, 4))
+    audio[1, 2] = np.nan
+    with pytest.raises(ValueError, match="siren"):
+        build(audio, np.ones((3, 4)), ["rain", "siren", "bell"], SnapshotSettings())
+    with pytest.raises(ValueError, match="at least one clip"):
+        build(np.ones((0, 4)), np.ones((0, 4)), [], SnapshotSettings())
+
+
+def test_neighbours_of_some_rows_and_languages_are_picked():
+    snapshot = make(L=2)
+    audio, text = queries(snapshot, K=2)
+    looked = retrieve(snapshot, audio, text, asked(coarse=False))
+    assert looked.coarse is None
+    rows, language = torch.tensor([2, 5]), torch.tensor([1, 0])
+    picked = looked.fine.by_text.of(rows, language, None)
+    assert torch.equal(picked.text[0], looked.fine.by_text.text[2, 1])
+    assert torch.equal(picked.audio[1], looked.fine.by_text.audio[5, 0])
+    of_audio = looked.fine.by_audio.of(rows, None, language)
+    assert torch.equal(of_audio.text[0], looked.fine.by_audio.text[2, 1])
+    assert torch.equal(of_audio.audio[0], looked.fine.by_audio.audio[2, 0])

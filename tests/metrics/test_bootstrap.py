@@ -1,0 +1,162 @@
+"""Intervals: their values against resampling by hand, their coverage, and the paired comparison."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from ray_atr.metrics import evaluate_languages, retrieve_languages
+from ray_atr.metrics.bootstrap import (
+    _unit_groups,
+    _weights,
+    across_seeds,
+    bootstrap_languages,
+    bootstrap_runs,
+    compare_languages,
+    compare_runs,
+)
+from ray_atr.metrics.metric import Metric
+from ray_atr.metrics.relevance import relevance_by_label
+from ray_atr.metrics.retrieval import Retrieval
+from ray_atr.metrics.samples import _means, _weighted_median, retrieval_samples, zero_shot_samples
+from ray_atr.metrics.zero_shot import classify_languages
+
+
+def model(seed: int, noise: float, clips: int = 60) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
+    data, own = np.random.default_rng(0), np.random.default_rng(seed)
+    audio = data.normal(size=(clips, 16))
+    clip = np.repeat(np.arange(clips), 3)
+    return audio, {k: audio[clip] + noise * own.normal(size=(3 * clips, 16)) for k in ("eng", "fra")}, clip
+
+
+def test_weights_act_as_copies_of_the_clips() -> None:
+    rng = np.random.default_rng(1)
+    clip = rng.integers(0, 8, size=30)
+    values = rng.integers(0, 9, size=30).astype(float)
+    for _ in range(20):
+        drawn = rng.integers(0, 8, size=8)
+        copies = np.concatenate([values[clip == c] for c in drawn])
+        weight = np.bincount(drawn, minlength=8)[None].astype(float)
+        assert _weighted_median(values, clip, weight)[0] == np.median(copies)
+        assert _means([values], clip, weight)[0, 0] == pytest.approx(copies.mean())
+
+
+def test_values_are_those_of_the_evaluation_and_lie_within() -> None:
+    audio, text, clip = model(1, 1.5)
+    metrics = evaluate_languages(audio, text, clip)
+    intervals = bootstrap_languages(retrieve_languages(audio, text, clip), draws=200)
+    for name, interval in intervals.items():
+        assert interval.value == pytest.approx(metrics[name]), name
+        assert interval.low <= interval.value <= interval.high, name
+    assert "text_to_audio/mean/mean_rank_variance" in intervals
+    wider = bootstrap_languages(retrieve_languages(audio, text, clip), draws=200, level=0.99)
+    recall = Metric.parse("text_to_audio/fra/recall_at_1")
+    assert wider[recall].high - wider[recall].low > intervals[recall].high - intervals[recall].low
+
+
+def test_width_is_that_of_the_standard_error_over_clips() -> None:
+    audio, text, clip = model(2, 1.5, clips=400)
+    retrievals = retrieve_languages(audio, {"eng": text["eng"]}, clip)
+    per_clip = retrievals["eng"].audio_to_text.recall[1]
+    expected = 2 * norm.ppf(0.975) * per_clip.std() / math.sqrt(len(per_clip))
+    interval = bootstrap_languages(retrievals, draws=2000)["audio_to_text/eng/recall_at_1"]
+    assert interval.high - interval.low == pytest.approx(expected, rel=0.08)
+    # Three captions of a clip that hit or miss together must not pass for three independent queries.
+    together = Retrieval(retrievals["eng"].text_to_audio, retrievals["eng"].audio_to_text)
+    hits = np.repeat(per_clip, 3)
+    together.text_to_audio.recall[1] = hits
+    clustered = bootstrap_languages({"eng": together}, draws=2000)["text_to_audio/eng/recall_at_1"]
+    assert clustered.high - clustered.low == pytest.approx(expected, rel=0.08)
+
+
+def test_paired_difference_sees_what_separate_intervals_hide() -> None:
+    audio, text, clip = model(3, 1.6, clips=150)
+    first = retrieve_languages(audio, text, clip)
+    better = {k: v + 0.05 * audio[clip] for k, v in text.items()}
+    second = retrieve_languages(audio, better, clip)
+    name = "text_to_audio/mean/map_at_10"
+    a, b = bootstrap_languages(first, draws=500)[name], bootstrap_languages(second, draws=500)[name]
+    assert b.low < a.high
+    difference = compare_languages(first, second, draws=500)[name]
+    assert difference.value == pytest.approx(b.value - a.value)
+    assert difference.is_distinguishable
+    assert difference.p_value <= 0.01
+    assert difference.low > 0
+
+
+def test_no_difference_is_not_distinguishable() -> None:
+    audio, text, clip = model(4, 1.5)
+    same = compare_languages(retrieve_languages(audio, text, clip), retrieve_languages(audio, text, clip), draws=50)
+    assert all(d.value == d.low == d.high == 0 and d.p_value == 1 and not d.is_distinguishable for d in same.values())
+    false_alarms = 0
+    for seed in range(20):
+        one, two = (retrieve_languages(*model(seed + add, 1.5)) for add in (100, 200))
+        false_alarms += compare_languages(one, two, draws=200)["text_to_audio/mean/recall_at_1"].is_distinguishable
+    assert false_alarms <= 5
+
+
+def test_the_seed_decides_the_draws_and_chunks_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    retrievals = retrieve_languages(*model(5, 1.5))
+    first = bootstrap_languages(retrievals, draws=100, seed=3)
+    monkeypatch.setattr("ray_atr.metrics.bootstrap.WEIGHTS_AT_ONCE", 700)
+    assert bootstrap_languages(retrievals, draws=100, seed=3) == first
+    assert bootstrap_languages(retrievals, draws=100, seed=4) != first
+
+
+def test_across_seeds() -> None:
+    got = across_seeds([{"a": 1.0, "b": 2.0}, {"a": 2.0, "b": 2.0}, {"a": 6.0}])
+    assert set(got) == {"a"}
+    assert got["a"].mean == 3
+    assert got["a"].deviation == pytest.approx(math.sqrt((4 + 1 + 9) / 2))
+    assert math.isnan(across_seeds([{"a": 1.0}])["a"].deviation)
+
+
+def test_models_of_different_queries_are_refused() -> None:
+    audio, text, clip = model(6, 1.5)
+    first = retrieve_languages(audio, text, clip)
+    with pytest.raises(ValueError, match="other queries"):
+        compare_languages(first, retrieve_languages(audio, text, clip[::-1].copy()))
+    with pytest.raises(ValueError, match="second: got"):
+        compare_languages(first, {"eng": first["eng"]})
+
+
+def test_zero_shot_accuracy_has_the_interval_of_a_share_over_clips() -> None:
+    rng = np.random.default_rng(8)
+    texts = rng.normal(size=(5, 12))
+    label = rng.integers(0, 5, size=500)
+    audio = texts[label] + 2.0 * rng.normal(size=(500, 12))
+    names = list("abcde")
+    found = classify_languages(audio, {"eng": texts, "fra": texts + 0.1}, names, [names[i] for i in label])
+    intervals = bootstrap_runs([zero_shot_samples(found)], draws=2000)
+    accuracy = intervals["classification/eng/accuracy"]
+    expected = 2 * norm.ppf(0.975) * math.sqrt(accuracy.value * (1 - accuracy.value) / 500)
+    assert accuracy.high - accuracy.low == pytest.approx(expected, rel=0.08)
+    metrics = {name: (found["eng"].metrics()[name] + found["fra"].metrics()[name]) / 2 for name in ("map", "accuracy")}
+    for name, value in metrics.items():
+        assert intervals[f"classification/mean/{name}"].value == pytest.approx(value)
+
+
+def test_the_mean_of_seeds_is_compared_as_a_mean() -> None:
+    models = [retrieval_samples(retrieve_languages(*model(seed, 1.5))) for seed in (10, 11)]
+    worse = [retrieval_samples(retrieve_languages(*model(seed, 2.5))) for seed in (12, 13)]
+    name = "text_to_audio/mean/recall_at_10"
+    got = compare_runs(worse, models, draws=200)[name]
+    means = [np.mean([bootstrap_runs([one], draws=2)[name].value for one in runs]) for runs in (worse, models)]
+    assert [got.first, got.second] == pytest.approx(means)
+    assert got.is_distinguishable
+
+
+def test_clips_and_class_texts_are_drawn_each_as_many_as_there_are() -> None:
+    rng = np.random.default_rng(9)
+    label = np.arange(40) % 4
+    relevance = relevance_by_label(list("abcd"), ["abcd"[i] for i in label])
+    retrievals = retrieve_languages(rng.normal(size=(40, 8)), {"eng": rng.normal(size=(4, 8))}, relevance)
+    samples = retrieval_samples(retrievals)
+    weight = next(_weights(_unit_groups(samples), 100, 0))
+    for direction, number in (("text_to_audio", 4), ("audio_to_text", 40)):
+        drawn = weight[:, samples[f"{direction}/eng"].unit]
+        assert (drawn.sum(1) == number).all()
+        assert drawn.std() > 0.5

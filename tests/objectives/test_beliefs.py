@@ -1,0 +1,173 @@
+"""Every pair loss under beliefs and soft targets: what they mean, whatever the loss."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import ot
+import pytest
+import torch
+from test_pair_losses import TAU, all_losses, comparison, differentiable_losses, name_of, same, unit
+from torch import Tensor
+from torch.nn import functional
+
+from ray_atr.objectives.pairs import (
+    Comparison,
+    Complementary,
+    Contrastive,
+    LearningToMatch,
+    PairLoss,
+    PartialLearningToMatch,
+    Sigmoid,
+    Triplet,
+)
+
+TRANSPORT = (LearningToMatch, PartialLearningToMatch)
+
+
+def soft(N: int, seed: int = 3) -> Tensor:
+    """Targets [N, N]: most of each row on the own partner."""
+    drawn = torch.rand(N, N, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return functional.normalize(drawn + N * torch.eye(N), p=1, dim=1)
+
+
+BELIEF = torch.tensor([1.0, 0.4, 0.8, 0.1, 0.6, 0.9], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("loss", all_losses(), ids=name_of)
+def test_full_belief_and_hard_targets_change_nothing(loss: PairLoss) -> None:
+    for positives in (None, same(0, 0, 1, 2, 3, 3)):
+        case = comparison(positives=positives)
+        expected = loss(case).loss
+        for changes in ({"belief": torch.ones(6, dtype=torch.float64)}, {"targets": torch.eye(6, dtype=torch.float64)}):
+            found = loss(dataclasses.replace(case, **changes)).loss
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("loss", all_losses(), ids=name_of)
+def test_a_pair_that_is_not_believed_is_not_pulled_together(loss: PairLoss) -> None:
+    case = comparison()
+    believed = torch.ones(6, dtype=torch.float64)
+    pulls = []
+    for belief in (believed, believed.index_fill(0, torch.tensor([2]), 0.0)):
+        similarity = case.cross_similarity().requires_grad_()
+        value = loss(dataclasses.replace(case, similarity=similarity, belief=belief)).loss
+        pulls.append(float(torch.autograd.grad(value, similarity)[0][2, 2]))
+    assert pulls[1] == 0
+    if loss.name != "triplet":
+        assert pulls[0] != 0
+
+
+@pytest.mark.parametrize("loss", [loss for loss in all_losses() if not isinstance(loss, TRANSPORT)], ids=name_of)
+def test_belief_multiplies_each_samples_loss_in_both_directions(loss: PairLoss) -> None:
+    case = comparison()
+    believed = loss(dataclasses.replace(case, belief=BELIEF)).loss
+    torch.testing.assert_close(believed, loss(dataclasses.replace(case, row_weight=BELIEF, column_weight=BELIEF)).loss)
+
+
+@pytest.mark.parametrize(("mass", "loss"), [(1.0, LearningToMatch), (0.7, PartialLearningToMatch)])
+def test_belief_is_the_marginal_of_a_transport_plan(mass: float, loss: type[LearningToMatch]) -> None:
+    case = comparison()
+    marginal = (BELIEF / BELIEF.sum()).numpy()
+    distance = torch.cdist(case.u, case.v)
+    cost = (distance / distance.max()).numpy()
+    if mass == 1:
+        plan = ot.sinkhorn(marginal, marginal, cost, 0.1, method="sinkhorn_log", stopThr=1e-13, numItermax=50000)
+    else:
+        plan = ot.partial.entropic_partial_wasserstein(
+            marginal, marginal, cost, reg=0.1, m=mass, numItermax=20000, stopThr=1e-14
+        )
+    expected = sum(marginal[i] * math.log(marginal[i] / plan[i, i]) for i in range(6)) * float(BELIEF.mean())
+    settings = {"epsilon": 0.1, **({} if mass == 1 else {"transport_mass": mass})}
+    assert loss(**settings)(dataclasses.replace(case, belief=BELIEF)).loss.item() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("loss", [loss for loss in all_losses() if isinstance(loss, TRANSPORT)], ids=name_of)
+def test_transport_is_between_the_believed_pairs_alone(loss: PairLoss) -> None:
+    case = comparison(positives=same(0, 0, 1, 2, 3, 3))
+    belief = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+    kept = torch.tensor([0, 1, 3, 5])
+    part = Comparison(u=case.u[kept], v=case.v[kept], positives=case.positive_mask()[kept][:, kept])
+    found = loss(dataclasses.replace(case, belief=belief)).loss
+    torch.testing.assert_close(found, loss(part).loss * 4 / 6, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("loss", all_losses(), ids=name_of)
+def test_a_batch_in_which_nothing_is_believed_is_finite_and_pulls_nothing(loss: PairLoss) -> None:
+    u, v = unit(5, 4, 0).requires_grad_(), unit(5, 4, 1).requires_grad_()
+    loss(Comparison(u=u, v=v, belief=torch.zeros(5, dtype=torch.float64))).loss.backward()
+    assert float(u.grad.abs().max()) == 0
+    assert float(v.grad.abs().max()) == 0
+
+
+@pytest.mark.parametrize("loss", differentiable_losses(), ids=name_of)
+@pytest.mark.parametrize("positives", [None, same(0, 0, 1, 2, 3, 3)])
+def test_gradients_under_beliefs_and_targets_against_finite_differences(
+    loss: PairLoss, positives: Tensor | None
+) -> None:
+    u, v = unit(6, 4, 0).requires_grad_(), unit(6, 4, 1).requires_grad_()
+
+    def value(u: Tensor, v: Tensor) -> Tensor:
+        return loss(Comparison(u=u, v=v, positives=positives, belief=BELIEF, targets=soft(6))).loss
+
+    assert torch.autograd.gradcheck(value, (u, v), eps=1e-6, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("loss", all_losses(), ids=name_of)
+def test_order_of_the_batch_does_not_matter_to_beliefs_and_targets(loss: PairLoss) -> None:
+    case = dataclasses.replace(comparison(positives=same(0, 0, 1, 2, 3, 3)), belief=BELIEF, targets=soft(6))
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    permuted = Comparison(
+        u=case.u[order],
+        v=case.v[order],
+        positives=case.positive_mask()[order][:, order],
+        belief=BELIEF[order],
+        targets=soft(6)[order][:, order],
+    )
+    torch.testing.assert_close(loss(permuted).loss, loss(case).loss, rtol=1e-6, atol=1e-8)
+
+
+def directions(case: Comparison) -> list[tuple[Tensor, Tensor]]:
+    """(similarity, targets) of each direction, the columns' targets brought to sum to 1."""
+    similarity, targets = case.cross_similarity(), soft(6)
+    return [(similarity, targets), (similarity.T, functional.normalize(targets.T, p=1, dim=1))]
+
+
+def test_soft_contrastive_is_torchs_cross_entropy_with_probabilities() -> None:
+    case = comparison()
+    expected = sum(functional.cross_entropy(s / TAU, t) for s, t in directions(case)) / 2
+    torch.testing.assert_close(Contrastive(temperature=TAU)(dataclasses.replace(case, targets=soft(6))).loss, expected)
+
+
+def test_soft_losses_are_loops_over_their_definitions() -> None:
+    case = comparison()
+    triplet = sigmoid = complementary = 0.0
+    for similarity, targets in directions(case):
+        probability = functional.softmax(similarity / TAU, dim=1)
+        for i in range(6):
+            own = sum(float(targets[i, j] * similarity[i, j]) for j in range(6))
+            others = [j for j in range(6) if j != i]
+            triplet += sum(max(0.0, 0.2 * (1 - float(targets[i, j])) + float(similarity[i, j]) - own) for j in others)
+            complementary -= sum((1 - float(targets[i, j])) * math.log(1 - float(probability[i, j])) for j in others)
+            for j in range(6):
+                logit = float(similarity[i, j]) / 0.1 - 10
+                share = float(targets[i, j])
+                sigmoid += share * math.log(1 + math.exp(-logit)) + (1 - share) * math.log(1 + math.exp(logit))
+    for loss, expected in (
+        (Triplet(mining="all"), triplet),
+        (Sigmoid(), sigmoid),
+        (Complementary(temperature=TAU), complementary),
+    ):
+        assert loss(dataclasses.replace(case, targets=soft(6))).loss.item() == pytest.approx(expected / 12, abs=1e-10)
+
+
+def test_soft_learning_to_match_aims_at_the_targets() -> None:
+    case = comparison()
+    cost = torch.cdist(case.u, case.v)
+    uniform = torch.full((6,), 1 / 6, dtype=torch.float64)
+    plan = ot.sinkhorn(uniform, uniform, cost / cost.max(), 0.1, method="sinkhorn_log", stopThr=1e-13, numItermax=50000)
+    target = soft(6) / 6
+    expected = float((target * torch.log(target / plan)).sum())
+    found = LearningToMatch(epsilon=0.1)(dataclasses.replace(case, targets=soft(6))).loss
+    assert found.item() == pytest.approx(expected, abs=1e-7)

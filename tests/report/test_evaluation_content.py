@@ -1,0 +1,146 @@
+"""From embeddings to the whole page, and from lists of captions to one numbering."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+import soundfile
+
+from ray_atr.metrics import evaluate_languages
+from ray_atr.metrics.alignment import align_captions
+from ray_atr.metrics.arrays_file import from_arrays, to_arrays
+from ray_atr.metrics.plan_ranking import MAX_ENTRIES
+from ray_atr.report.evaluation_content import Embedded, ZeroShot, compose_page, score_model
+from ray_atr.report.evaluation_page import as_html, as_json
+
+
+def test_captions_are_numbered_alike_in_all_languages() -> None:
+    got = align_captions({"eng": [["a", "b"], ["c"]], "jpn": [["あ"], ["", "え"]]})
+    assert got.clip_of_caption.tolist() == [0, 0, 1, 1]
+    assert got.sentences == {"eng": ["a", "b", "c", ""], "jpn": ["あ", "", "", "え"]}
+    assert got.present["eng"].tolist() == [True, True, True, False]
+    assert got.present["jpn"].tolist() == [True, False, False, True]
+    assert align_captions({"eng": [["a", "b"], ["c"]]}, limit=1).sentences == {"eng": ["a", "c"]}
+
+
+def test_captions_of_other_clips_or_of_no_clip_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"captions: got \{'eng': 2, 'fra': 1\}"):
+        align_captions({"eng": [["a"], ["b"]], "fra": [["c"]]})
+    with pytest.raises(ValueError, match="no caption in fra"):
+        align_captions({"eng": [["a"]], "fra": [[" "]]})
+
+
+@pytest.fixture(scope="module")
+def embeddings() -> tuple:
+    rng = np.random.default_rng(0)
+    captions = align_captions(
+        {
+            "eng": [[f"sound {i} a", f"sound {i} b"] for i in range(12)],
+            "jpn": [[f"音 {i} a", f"音 {i} b"][: 1 + i % 2] for i in range(12)],
+        }
+    )
+    audio = rng.normal(size=(12, 6))
+    text = {k: audio[captions.clip_of_caption] + rng.normal(size=(len(captions), 6)) for k in ("eng", "jpn")}
+    return audio, text, captions
+
+
+def test_page_holds_the_evaluation_and_the_comparison_with_itself_is_zero(embeddings: tuple) -> None:
+    audio, text, captions = embeddings
+
+    def listen(clip: int) -> bytes:
+        buffer = io.BytesIO()
+        soundfile.write(buffer, np.full(160, clip / 100), 16_000, format="WAV")
+        return buffer.getvalue()
+
+    zero_shot = ZeroShot({"eng": audio[:3], "jpn": audio[:3]}, ["a", "b", "c"], list("abc") * 4)
+    embedded = Embedded(audio, text, zero_shot=zero_shot)
+    scored = score_model(embedded, captions)
+    page = compose_page("t", {"data": "x"}, embedded, captions, [scored], listen=listen, draws=20)
+    expected = evaluate_languages(audio, text, captions.clip_of_caption, present=captions.present, beside=("plan",))
+    assert {k: v for k, v in page.metrics.items() if not k.startswith("classification")} == expected
+    assert "classification/jpn/accuracy" in page.metrics
+    for name, interval in page.intervals.items():
+        assert interval.value == pytest.approx(page.metrics[name]), name
+    without = {name.split("/")[-1] for name in set(page.metrics) - set(page.intervals)}
+    assert without == {
+        "tied_queries", "queries", "chance_at_1", "modality_gap", "language_gap", "language_distance", "mean_rank_variance",
+    }  # fmt: skip
+    assert len(page.pictures) == 3
+    html = as_html(page)
+    assert html.count("<audio") == 8 * 5
+    assert html.count('class="relevant"') <= 8
+    assert 'lang="jpn">音 ' in html
+    baseline = [from_arrays(to_arrays(scored.samples))]
+    again = compose_page("t", {}, embedded, captions, [scored], baseline=baseline, compared=("old", "new"), draws=20)
+    comparison = json.loads(as_json(again))["comparison"]
+    assert all(d["value"] == 0 for d in comparison.values())
+    assert {"classification/mean/accuracy", "text_to_audio_by_plan/jpn/median_rank"} <= set(comparison)
+
+
+def test_seeds_give_means_deviations_and_the_interval_of_the_mean(embeddings: tuple) -> None:
+    audio, text, captions = embeddings
+    rng = np.random.default_rng(5)
+    models = [Embedded(audio + noise * rng.normal(size=audio.shape), text) for noise in (0.0, 0.5, 1.0)]
+    runs = [score_model(embedded, captions) for embedded in models]
+    page = compose_page("t", {}, models[0], captions, runs, draws=50)
+    name = "text_to_audio/eng/map_at_10"
+    values = [run.metrics[name] for run in runs]
+    assert page.metrics[name] == pytest.approx(np.mean(values))
+    assert page.spreads[name].deviation == pytest.approx(np.std(values, ddof=1))
+    assert page.intervals[name].value == pytest.approx(np.mean(values))
+    assert "±" in as_html(page)
+    alone = compose_page("t", {}, models[0], captions, runs[:1], draws=50)
+    assert not alone.spreads
+
+
+def test_captions_that_say_the_class_are_one_query_and_its_clips_are_all_relevant() -> None:
+    names = ["dog", "cat", "rain"] * 4
+    captions = {"eng": [[f"a {name}"] for name in names], "fra": [[f"un {name}"] for name in names]}
+    labels = [[name] for name in names]
+    got = align_captions(captions, labels=labels, relevance="auto")
+    assert got.is_by_label
+    assert got.sentences == {"eng": ["a dog", "a cat", "a rain"], "fra": ["un dog", "un cat", "un rain"]}
+    assert got.clip_of_caption.tolist() == [0, 1, 2]
+    pairs = set(zip(got.relevance.text.tolist(), got.relevance.clip.tolist(), strict=True))
+    assert pairs == {(clip % 3, clip) for clip in range(12)}
+    # A caption that is not its class's alone makes each clip its own again.
+    other = {"eng": [[f"a {name}, number {i}"] for i, name in enumerate(names)]}
+    assert not align_captions(other, labels=labels, relevance="auto").is_by_label
+    by_label = align_captions(other, labels=labels, relevance="label")
+    assert len(by_label) == 12
+    assert len(by_label.relevance.text) == 12 * 4
+    with pytest.raises(ValueError, match="relevance: got 'label'; allowed clip, for clips without labels"):
+        align_captions(other, labels=[[]] * 12, relevance="label")
+    with pytest.raises(ValueError, match=r"relevance: got 'labels'; .*did you mean label\?"):
+        align_captions(other, labels=labels, relevance="labels")
+
+
+def test_class_captions_retrieve_as_they_classify() -> None:
+    rng = np.random.default_rng(3)
+    names = [f"class {c}" for c in range(6)]
+    label = rng.permutation(np.repeat(np.arange(6), 5))
+    audio, texts = rng.normal(size=(30, 8)), rng.normal(size=(6, 8))
+    labels = [[names[c]] for c in label]
+    captions = align_captions({"eng": [[f"sound of {names[c]}"] for c in label]}, labels=labels, relevance="auto")
+    order = [int(text.rsplit(" ", 1)[1]) for text in captions.sentences["eng"]]
+    embedded = Embedded(audio, {"eng": texts[order]}, zero_shot=ZeroShot({"eng": texts}, names, labels))
+    page = compose_page("t", {}, embedded, captions, [score_model(embedded, captions)], draws=100)
+    assert page.metrics["audio_to_text/eng/recall_at_1"] == page.metrics["classification/eng/accuracy"]
+    # The interval over clips does not care whether they are seen as queries or as things to classify.
+    one, other = page.intervals["audio_to_text/eng/recall_at_1"], page.intervals["classification/eng/accuracy"]
+    assert (one.low, one.high) == (other.low, other.high)
+    classes = page.intervals["text_to_audio/eng/map_at_10"]
+    assert classes.low < classes.value < classes.high
+
+
+def test_a_set_too_large_for_a_plan_says_so(embeddings: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    audio, text, captions = embeddings
+    assert MAX_ENTRIES > 5 * 10_000 * 5000
+    monkeypatch.setattr("ray_atr.report.evaluation_content.MAX_ENTRIES", 100)
+    embedded = Embedded(audio, text)
+    page = compose_page("t", {}, embedded, captions, [score_model(embedded, captions)], draws=5)
+    assert any("No ranking by plan" in note for note in page.reading)
+    assert not [key for key in page.metrics if "by_plan" in key]

@@ -1,0 +1,219 @@
+"""The page an evaluation is read from: JSON, Markdown, HTML, pictures and players."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import math
+import re
+import warnings
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import soundfile
+from matplotlib.figure import Figure
+
+from ray_atr.metrics import evaluate_languages, retrieve_languages
+from ray_atr.metrics.arrays_file import from_arrays, to_arrays
+from ray_atr.metrics.bootstrap import Spread, bootstrap_languages, compare_languages, compare_runs
+from ray_atr.metrics.samples import retrieval_samples
+from ray_atr.report.audio_players import Found, Query, best_clips, players_html
+from ray_atr.report.evaluation_page import Page, as_html, as_json, as_markdown, write_page
+from ray_atr.report.evaluation_pictures import embedding_map, rank_heat_map, similarity_and_plan
+from ray_atr.report.evaluation_tables import metric_tables
+from ray_atr.table import Cell, Table
+
+
+@pytest.fixture(scope="module")
+def page() -> Page:
+    rng = np.random.default_rng(0)
+    audio, clip = rng.normal(size=(20, 6)), np.repeat(np.arange(20), 2)
+    first, second = ({k: audio[clip] + rng.normal(size=(40, 6)) for k in ("eng", "jpn")} for _ in range(2))
+    a, b = retrieve_languages(audio, first, clip), retrieve_languages(audio, second, clip)
+    return Page(
+        title="A & B <on> rain",
+        facts={"checkpoint": "runs/kcl/<best>.pt"},
+        metrics=evaluate_languages(audio, second, clip),
+        intervals=bootstrap_languages(b, draws=20),
+        comparison=compare_languages(a, b, draws=20),
+        compared=("ml_clap", "kcl"),
+        pictures={"Ranks": rank_heat_map(np.array([[0, 3.5]]), ["eng", "jpn"], ["rain"])},
+        fragments={"Found": players_html([Query("雨 <b>", "jpn", [Found("c1", b"RIFF", 0.5, True, "a < b")])])},
+        notes=["Synthetic."],
+    )
+
+
+def test_a_page_names_every_row_and_says_once_what_rows_have_in_common() -> None:
+    def rows(*names: str) -> list[list[Cell]]:
+        return [[Cell(name, is_number=False), Cell(str(number))] for number, name in enumerate(names)]
+
+    table = Table("Blocks", "", ["language", "R@1"], [rows("eng", "trained"), rows("deu (never seen)", "spa", "spa")])
+    page = as_html(Page(title="x", facts={}, metrics={}, printed=[table]))
+    found = re.findall(r'<tr><td class="">([^<]*)</td><td class="n">(\d)</td>', page)
+    assert found == [("eng", "0"), ("trained", "1"), ("deu (never seen)", "0"), ("spa", "1"), ("", "2")]
+
+
+def test_json_holds_every_number(page: Page) -> None:
+    content = json.loads(as_json(page))
+    assert content["metrics"] == dict(page.metrics)
+    key = "text_to_audio/jpn/recall_at_1"
+    assert content["intervals"][key]["low"] == page.intervals[key].low
+    assert content["comparison"][key]["first"] == page.comparison[key].first
+    empty = Page(title="x", facts={}, metrics={"a/eng/b": math.nan}, spreads={"a/eng/b": Spread(1.0, math.nan, 1)})
+    assert json.loads(as_json(empty))["metrics"] == {"a/eng/b": None}
+    assert "–" in as_markdown(empty)
+
+
+def test_tables_show_shares_in_percent_with_the_mean_last(page: Page) -> None:
+    table = next(t for t in metric_tables(page.metrics) if t.title == "Text to audio")
+    assert [row[0].text for row in table.rows] == ["eng", "jpn", "mean"]
+    column = table.columns.index("R@1 %")
+    for row in table.rows:
+        label = row[0].text
+        assert float(row[column].text) == pytest.approx(
+            100 * page.metrics[f"text_to_audio/{label}/recall_at_1"], abs=0.05
+        )
+    alone = metric_tables({"text_to_audio/recall_at_1": 0.25, "text_to_audio/new_number": 2.0})[0]
+    assert alone.columns == ["", "R@1 %", "new number"]
+    assert [[cell.text for cell in row] for row in alone.rows] == [["", "25.0", "2.0000"]]
+
+
+def test_languages_that_were_never_seen_stand_apart_and_are_marked(page: Page) -> None:
+    metrics = {**page.metrics}
+    for name in page.metrics:
+        if name.language == "jpn":
+            metrics[name.of("unseen")] = metrics[name]
+    table = next(t for t in metric_tables(metrics, trained=["eng"]) if t.title == "Text to audio")
+    labels = [[row[0].text for row in block] for block in table.blocks]
+    assert labels == [["eng", "trained languages"], ["jpn (never seen)", "never seen in training"], ["mean"]]
+
+
+def test_markdown_rows_have_one_cell_a_column(page: Page) -> None:
+    lines = as_markdown(page).splitlines()
+    widths = {}
+    for above, line in itertools.pairwise(lines):
+        if line.startswith("|:--"):
+            widths[above] = above.count("|")
+            assert line.count("|") == above.count("|")
+    assert len(widths) >= 4
+    rows = [line for line in lines if line.startswith("|")]
+    assert {line.count("|") for line in rows} == set(widths.values())
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.sources: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "img", "link", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_html_is_well_formed_escaped_and_asks_for_nothing(page: Page) -> None:
+    html = as_html(page)
+    tags = Tags()
+    tags.feed(html)
+    assert tags.open == []
+    assert all(source.startswith("data:") for source in tags.sources)
+    assert len(tags.sources) == 2
+    assert "A &amp; B &lt;on&gt; rain" in html
+    assert "runs/kcl/&lt;best&gt;.pt" in html
+    assert "雨 &lt;b&gt;" in html
+    assert "a &lt; b" in html
+    assert not re.search(r"<script|https?://", html)
+
+
+def test_written_files(page: Page, tmp_path) -> None:
+    paths = write_page(page, tmp_path / "deep" / "er")
+    assert {p.name for p in paths.values()} == {"evaluation.json", "evaluation.md", "evaluation.html"}
+    assert all(p.stat().st_size > 500 for p in paths.values())
+
+
+def test_stored_scores_compare_as_the_fresh_ones(tmp_path) -> None:
+    rng = np.random.default_rng(1)
+    audio = rng.normal(size=(15, 4))
+    text = {"fra": rng.normal(size=(15, 4)), "eng": rng.normal(size=(15, 4))}
+    fresh = retrieval_samples(retrieve_languages(audio, text, range(15)))
+    np.savez(tmp_path / "scores.npz", **to_arrays(fresh))
+    with np.load(tmp_path / "scores.npz") as file:
+        stored = from_arrays(file)
+    assert list(stored) == list(fresh)
+    assert all(d.value == 0 for d in compare_runs([fresh], [stored], draws=5).values())
+    with pytest.raises(ValueError, match="no text_to_audio/fra:unit"):
+        from_arrays({k: v for k, v in to_arrays(fresh).items() if k != "text_to_audio/fra:unit"})
+
+
+def test_best_clips_are_the_best_by_cosine() -> None:
+    rng = np.random.default_rng(2)
+    audio, text = rng.normal(size=(9000, 3)) * rng.uniform(0.1, 5, size=(9000, 1)), rng.normal(size=(4, 3))
+    cosine = (text / np.linalg.norm(text, axis=1)[:, None]) @ (audio / np.linalg.norm(audio, axis=1)[:, None]).T
+    index, score = best_clips(text, audio, 5)
+    assert index.tolist() == np.argsort(-cosine, axis=1)[:, :5].tolist()
+    np.testing.assert_allclose(score, -np.sort(-cosine, axis=1)[:, :5], atol=1e-6)
+    assert best_clips(text, audio[:3], 5)[0].shape == (4, 3)
+
+
+@pytest.mark.parametrize(("kind", "mime"), [("WAV", "wav"), ("FLAC", "flac"), ("OGG", "ogg"), ("MP3", "mpeg")])
+def test_players_name_the_encoding(kind: str, mime: str) -> None:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, np.zeros(1600), 16_000, format=kind)
+    html = players_html([Query("rain", "eng", [Found("c", buffer.getvalue(), 0.1, False)], rank=3.5)])
+    assert f'src="data:audio/{mime};base64,' in html
+    assert "right clip at rank 3.5" in html
+    assert "relevant" not in html
+
+
+def drawn(figure: Figure) -> int:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=40)
+    return len(buffer.getvalue())
+
+
+def test_embedding_map_draws_every_clip_in_every_language() -> None:
+    rng = np.random.default_rng(3)
+    audio = rng.normal(size=(12, 8))
+    figure = embedding_map(audio, {k: audio + 0.1 * rng.normal(size=(12, 8)) for k in ("eng", "jpn", "zho")})
+    axes = figure.axes[0]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["eng", "jpn", "zho", "audio"]
+    assert [len(points.get_offsets()) for points in axes.collections] == [12] * 4
+    # Neighbours stay neighbours: a clip's captions lie nearer to it than to any other clip.
+    places = [np.asarray(points.get_offsets()) for points in axes.collections]
+    nearest = np.linalg.norm(places[0][:, None] - places[3][None], axis=-1).argmin(1)
+    assert (nearest == np.arange(12)).mean() > 0.8
+    assert drawn(figure) > 1000
+
+
+def test_a_query_that_no_font_can_write_is_shown_by_its_name() -> None:
+    queries = ["rain on a roof", "\ue000\ue001"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for names, expected in ((["clip-7", "clip-9"], "clip-9"), ([], "query 2")):
+            figure = rank_heat_map(np.ones((2, 1)), ["kor"], queries, names=names)
+            figure.savefig(io.BytesIO())
+            shown = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+            assert shown == ["rain on a roof", expected]
+
+
+def test_heat_map_prints_ranks_from_one() -> None:
+    figure = rank_heat_map(np.array([[0, 956], [4.5, 2]]), ["eng", "fra"], ["a", "b" * 99], num_candidates=957)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["1", "957", "5.5", "3"]
+    assert len(figure.axes[0].get_yticklabels()[1].get_text()) == 48
+    assert drawn(figure) > 1000
+    with pytest.raises(ValueError, match=r"ranks.shape: got \(1, 2\)"):
+        rank_heat_map(np.ones((1, 2)), ["eng"], ["a"])
+
+
+def test_plan_is_drawn_as_shares_of_its_rows() -> None:
+    figure = similarity_and_plan(np.eye(3), np.diag([0.1, 0.2, 0.3]), title="three")
+    np.testing.assert_allclose(figure.axes[1].images[0].get_array(), np.eye(3))
+    assert drawn(figure) > 1000
+    with pytest.raises(ValueError, match=r"plan.shape"):
+        similarity_and_plan(np.eye(3), np.eye(2))

@@ -1,0 +1,34 @@
+"""Text of a run that looks like markup or a formula is neither in the files beside a report's page."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from fake_runs import write_run
+
+from ray_atr.report import write_report
+from ray_atr.run_folder import RunFolder
+from ray_atr.table import Cell, Table
+
+HOSTILE = '<script>alert("1")</script>'
+
+
+def test_no_tag_and_no_formula(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", {"objective": ["contrastive"], "data.noise.ratio": [0.0, 0.4]}, failed=[1])
+    whole, failed = sorted(RunFolder.open(folder).trials(), key=lambda trial: not trial.is_finished)
+    failed.update(error=f"=cmd|' /C calc'!A0 {HOSTILE}")
+    whole.update(name=HOSTILE)
+    report = write_report(folder).page.parent
+    for file in (path for path in report.iterdir() if path.suffix != ".png"):
+        assert "<script" not in file.read_text(), file
+    with (report / "trials.csv").open(newline="") as table:
+        cells = [cell for row in csv.reader(table) for cell in row]
+    assert any("&lt;script>" in cell for cell in cells)
+    assert not any(cell.startswith(("=", "@")) for cell in cells)
+
+
+def test_a_tables_title_note_heads_and_cells_hold_no_tag() -> None:
+    table = Table(HOSTILE, HOSTILE, [HOSTILE], [[[Cell(HOSTILE, detail=HOSTILE)]]])
+    assert "<" not in table.to_markdown()
+    assert table.to_markdown().count("&lt;script>") == 5

@@ -1,0 +1,83 @@
+"""Differences in the report: between the same queries, of the seeds' mean, and only where trials kept their scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_runs import write_run
+
+from ray_atr.metrics.arrays_file import to_arrays
+from ray_atr.metrics.samples import Sample
+from ray_atr.report import read_runs, summary_table, write_report
+from ray_atr.report.paired import paired_table
+from ray_atr.run_folder import TEST_SCORES, make_trial_id
+
+CLIPS = 60
+SPACE: dict[str, list[Any]] = {
+    "objective": ["triplet", "contrastive", "m_ltm"],
+    "data.noise.ratio": [0.0, 0.4],
+    "seed": [0, 1],
+}
+
+
+def write_scores(run: Path, objective: str, noise: float, seed: int, share: float) -> None:
+    """A share of the clips, the same ones at every seed but for one clip, is found first."""
+    found = (np.arange(CLIPS) < share * CLIPS).astype(float)
+    found[-1] = seed
+    sample = Sample(np.arange(CLIPS), np.arange(CLIPS), {"recall_at_1": found}, {})
+    kept = {
+        f"{direction}/{language}": sample for direction in ("text_to_audio", "audio_to_text") for language in ("eng",)
+    }
+    trial = run / "trials" / make_trial_id({"objective": objective, "data.noise.ratio": noise, "seed": seed})
+    (trial / TEST_SCORES).parent.mkdir()
+    np.savez_compressed(trial / TEST_SCORES, **to_arrays(kept))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = write_run(tmp_path / "run", SPACE)
+    shares = {"triplet": 0.5, "contrastive": 0.5, "m_ltm": 0.8}
+    for objective, share in shares.items():
+        for noise in (0.0, 0.4):
+            for seed in (0, 1):
+                write_scores(folder, objective, noise, seed, share if noise == 0 else 0.5)
+    return folder
+
+
+def test_the_difference_is_that_of_the_same_queries(run: Path) -> None:
+    table = paired_table(read_runs([run]))
+    assert table is not None
+    rows = {tuple(cell.text for cell in row[:2]): row[2:] for row in table.rows}
+    assert list(rows) == [("0", "triplet"), ("0", "m_ltm"), ("0.4", "triplet"), ("0.4", "m_ltm")]
+    for cell in rows["0", "m_ltm"]:
+        assert cell.text.startswith("+30.0 (+1")
+        assert cell.is_best
+    # Not a clip differs, so no draw does: without pairing there would be an interval around 0.
+    for point in (("0", "triplet"), ("0.4", "triplet"), ("0.4", "m_ltm")):
+        assert [cell.text for cell in rows[point]] == ["+0.0 (+0.0, +0.0)"] * 2
+        assert not any(cell.is_best for cell in rows[point])
+
+
+def test_the_page_and_the_terminal_show_the_differences(run: Path) -> None:
+    assert "+30.0 (" in summary_table(run)
+    assert "R@1 minus that of contrastive" in write_report(run).page.read_text()
+
+
+def test_a_point_with_a_trial_that_kept_no_scores_is_left_out(run: Path) -> None:
+    (run / "trials" / make_trial_id({"objective": "m_ltm", "data.noise.ratio": 0.4, "seed": 1}) / TEST_SCORES).unlink()
+    table = paired_table(read_runs([run]))
+    assert table is not None
+    assert [tuple(cell.text for cell in row[:2]) for row in table.rows] == [
+        ("0", "triplet"),
+        ("0", "m_ltm"),
+        ("0.4", "triplet"),
+    ]
+
+
+def test_there_is_no_table_without_kept_scores_or_over_other_settings(tmp_path: Path) -> None:
+    assert paired_table(read_runs([write_run(tmp_path / "old", SPACE)])) is None
+    other = write_run(tmp_path / "other", {"objective": ["contrastive", "m_ltm"], "train.learning_rate": [0.001, 0.01]})
+    assert paired_table(read_runs([other])) is None

@@ -1,0 +1,210 @@
+"""The papers' printed numbers: copied without slips, in a layout each, and beside runs on the same data and split alone."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+from fake_runs import LANGUAGES, write_run, write_trial
+
+from ray_atr.metrics.metric import as_metrics
+from ray_atr.objectives import PRESETS
+from ray_atr.recipes import RECIPES
+from ray_atr.report import read_runs
+from ray_atr.report.layouts import BY_EVALUATION, LAYOUTS, paper_layouts
+from ray_atr.report.papers import ask_tables, atri_tables, m_ltm_tables, printed_tables
+from ray_atr.report.papers.printed_table import RECALLS, PaperTable, by_language, rows
+from ray_atr.report.printed_beside import printed_beside
+
+LANGUAGE_TABLES = [
+    atri_tables.LANGUAGES_AUDIOCAPS, atri_tables.LANGUAGES_CLOTHO, atri_tables.GAPS_AUDIOCAPS, atri_tables.GAPS_CLOTHO,
+]  # fmt: skip
+MISPRINTED = {
+    ("clotho", "ml_clap", "text_to_audio/mean/recall_at_1"),
+    ("clotho", "cacl", "text_to_audio/mean/map_at_10"),
+}
+"""Means that differ from the mean of their own rows in the paper."""
+
+
+def cut_mean(numbers: list[float], decimals: int) -> float:
+    return math.floor(sum(numbers) / len(numbers) * 10**decimals + 1e-6) / 10**decimals
+
+
+@pytest.mark.parametrize("table", LANGUAGE_TABLES, ids=lambda table: f"{table.place} {table.data}")
+def test_atris_means_are_those_of_the_copied_rows(table: PaperTable) -> None:
+    """The paper cuts its means, so a number copied wrongly by a digit or two shows in them."""
+    checked = 0
+    for row in table.rows:
+        for metric, mean in row.numbers.items():
+            if "/mean/" not in metric or (table.data, row.objective, metric) in MISPRINTED:
+                continue
+            group, _, name = metric.split("/")
+            others = [row.numbers[key] for code in LANGUAGES if (key := f"{group}/{code}/{name}") in row.numbers]
+            decimals = 3 if group == "embedding" else 2
+            assert len(others) == (7 if group == "embedding" else 8)
+            assert cut_mean(others, decimals) == pytest.approx(mean, abs=10**-decimals), f"{row.objective} {metric}"
+            checked += 1
+    assert checked >= 6
+
+
+def test_recalls_rise_with_k() -> None:
+    """In every printed row: a slip between columns shows."""
+    for table in printed_tables():
+        for row in table.rows:
+            for direction in {metric.split("/recall_at_")[0] for metric in row.numbers if "recall_at" in metric}:
+                found = [row.numbers.get(f"{direction}/recall_at_{k}") for k in (1, 5, 10)]
+                recalls = [number for number in found if number is not None]
+                assert recalls == sorted(recalls), f"{table.source}: {row.objective}"
+                assert all(0 <= number <= 100 for number in recalls)
+
+
+def test_numbers_that_are_printed_twice_are_the_same() -> None:
+    (m_ltm,) = (row for row in m_ltm_tables.STATE_OF_THE_ART_AUDIOCAPS.rows if row.objective == "m_ltm")
+    for table in (m_ltm_tables.LOSSES_RESNET38, m_ltm_tables.METRICS_AND_EPSILONS, m_ltm_tables.EPSILONS,
+                  m_ltm_tables.ENTROPIC_RESNET38):  # fmt: skip
+        assert m_ltm.numbers in [row.numbers for row in table.rows], table.place
+    losses, entropic = m_ltm_tables.LOSSES_HTSAT.rows, m_ltm_tables.ENTROPIC_HTSAT.rows
+    assert [row.numbers for row in losses[1:]] == [entropic[0].numbers, entropic[-1].numbers]
+    assert ask_tables.ALTERNATIVES.rows[-1].numbers == ask_tables.ABLATION.rows[-1].numbers
+
+
+def test_every_printed_table_has_its_layout() -> None:
+    placed = {id(paper) for layout in LAYOUTS for paper in layout.papers} | {id(paper) for paper in BY_EVALUATION}
+    placed.add(id(ask_tables.ABLATION))
+    assert [paper.source for paper in printed_tables() if id(paper) not in placed] == []
+
+
+def test_every_layout_names_its_papers_table() -> None:
+    for layout in LAYOUTS:
+        for paper in layout.papers:
+            (year,) = re.findall(r"\d{4}", paper.paper)
+            assert f"{paper.paper.split()[0]} et al. {year}" in layout.title
+            # The same layout serves the appendix, which has another text encoder.
+            if paper.towers != atri_tables.LABSE:
+                (number,) = re.findall(r"\d+", paper.place)
+                assert re.search(rf"Tables? (\d and )?{number}\b", layout.title), (layout.title, paper.place)
+
+
+def test_rows_are_named_by_presets_or_by_systems_of_others() -> None:
+    others = {row.objective for table in printed_tables() for row in table.rows} - set(PRESETS)
+    assert others == {
+        "Oncescu et al. 2021", "Mei et al. 2022", "Deshmukh et al. 2022", "Wu et al. 2022", "GLAP",
+    }  # fmt: skip
+
+
+def references(run: Path) -> dict[str, list[list[str]]]:
+    tables = paper_layouts(read_runs([run]))
+    return {table.title: [[cell.text for cell in row] for row in table.references] for table in tables}
+
+
+SPACE = {"objective": ["ml_clap", "cacl", "kcl", "contrastive"]}
+
+
+def test_printed_numbers_stand_beside_runs_of_their_own_data_and_split_alone(tmp_path: Path) -> None:
+    assert any(references(write_run(tmp_path / "same", SPACE, data="audiocaps")).values())
+    for name, options in {
+        "soundscapes": {},
+        "esc50": {"data": "esc50"},
+        "of before the name was noted": {"data": ""},
+        "two sets": {"data": "audiocaps, clotho"},
+        "validation": {"data": "audiocaps", "has_test": False},
+    }.items():
+        assert not any(references(write_run(tmp_path / name, SPACE, **options)).values()), name
+
+
+def test_each_data_set_has_its_own_printed_numbers(tmp_path: Path) -> None:
+    for data, value in (("audiocaps", "46.81"), ("clotho", "24.42")):
+        found = references(write_run(tmp_path / data, SPACE, data=data))
+        (languages,) = (table for title, table in found.items() if "Table 1)" in title and "Languages" in title)
+        (row,) = (row for row in languages if row[0] == "kcl (paper, CED-Base + SONAR)" and row[1] == "mean")
+        assert row[2] == value
+        # R@1, R@5 and mAP10 of both directions, in each of the eight languages and their mean, for three schemes.
+        assert len([row for row in languages if row[0].endswith("SONAR)")]) == 27
+        assert all(cell != "–" for row in languages if row[0].endswith("SONAR)") for cell in row[2:8])
+
+
+def test_the_languages_layout_holds_our_numbers_by_language(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"objective": ["ml_clap", "kcl"], "seed": [0, 1]})
+    runs = read_runs([run])
+    (table,) = (table for table in paper_layouts(runs) if table.title.startswith("Languages (layout"))
+    assert table.columns == ["objective", "language", *("R@1", "R@5", "mAP10") * 2, "seeds"]
+    rows_of_table = [[cell.text for cell in row] for block in table.blocks for row in block]
+    assert [row[:2] for row in rows_of_table] == [
+        [objective, code] for objective in ("ml_clap", "kcl") for code in (*LANGUAGES, "mean")
+    ]
+    kcl = runs.finished[runs.finished["objective"] == "kcl"]["text_to_audio/jpn/recall_at_5"]
+    (row,) = (row for row in rows_of_table if row[:2] == ["kcl", "jpn"])
+    assert row[3] == f"{100 * kcl.mean():.1f} ±{100 * kcl.std(ddof=1):.1f}"
+
+
+def test_the_ablations_printed_rows_tick_the_parts_that_are_on(tmp_path: Path) -> None:
+    knowledge = "objective.knowledge"
+    run = write_run(tmp_path / "run", {knowledge: ["none"]}, data="audiocaps")
+    for off in ({}, {f"{knowledge}.coarse": False}):
+        write_trial(run, {knowledge: "ask", **off})
+    (rows_of_paper,) = (found for title, found in references(run).items() if "without each of its parts" in title)
+    ticks = {"".join(row[1:7]): row[7] for row in rows_of_paper}
+    assert ticks["✓✓✓✓✓✓"] == "35.4"
+    assert ticks["✓✓✓✓–✓"] == "33.9"
+    assert {"–✓✓✓✓✓", "✓–✓✓✓✓", "✓✓–✓✓✓", "✓✓✓✓✓–"} < set(ticks)
+
+
+def test_the_mass_layout_averages_both_directions(tmp_path: Path) -> None:
+    space = {"objective": ["m_ltm_pot"], "objective.pair.transport_mass": [0.6, 1.0]}
+    (table,) = (
+        table for table in paper_layouts(read_runs([write_run(tmp_path / "run", space)])) if "Figure 2" in table.title
+    )
+    for block in table.blocks:
+        for row in block:
+            mean, t2a, a2t = (float(row[index].text) for index in (1, 2, 5))
+            assert mean == pytest.approx((t2a + a2t) / 2, abs=0.1)
+
+
+def test_a_line_with_a_number_too_many_is_refused() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        rows(RECALLS, "kcl  1  2  3")
+    with pytest.raises(ValueError, match="zip"):
+        by_language(("a/{}",), "kcl eng 1 2")
+
+
+def test_recipes_of_every_table_with_towers_exist() -> None:
+    """Each printed row of ours on AudioCaps or Clotho can be trained by a recipe, or by a setting of one."""
+    towers = {
+        m_ltm_tables.RESNET38: "resnet38_bert", m_ltm_tables.HTSAT: "htsat_bert", atri_tables.SONAR: "ced_sonar",
+        atri_tables.LABSE: "ced_labse",
+    }  # fmt: skip
+    for table in printed_tables():
+        data = table.trained_on or table.data
+        if data in ("audiocaps", "clotho"):
+            assert any(name.startswith(f"{data}_{towers[table.towers]}_") for name in RECIPES), table.source
+
+
+def evaluated(data: str, split: str, trained_on: str) -> dict[str, list[tuple[str, list[str]]]]:
+    metrics = {f"{direction}/{code}/recall_at_{k}": 0.0313 * k for direction in ("text_to_audio", "audio_to_text")
+               for code in ("eng", "mean") for k in (1, 5, 10)} | {"audio_to_text/eng/map_at_10": 0.25}  # fmt: skip
+    tables = printed_beside(as_metrics(metrics), data, split, trained_on)
+    return {table.title: [(row[0].text, [cell.text for cell in row[1:]]) for row in table.rows] for table in tables}
+
+
+def test_an_evaluation_stands_beside_what_is_printed_of_the_same_training_and_test_sets() -> None:
+    (title,) = (title for title in evaluated("clotho", "test", "audiocaps") if "Table 9" in title)
+    own, triplet, *_ = evaluated("clotho", "test", "audiocaps")[title]
+    assert own == ("this evaluation", ["3.1", "15.7", "31.3"] * 2)
+    assert triplet == ("triplet (paper)", ["10.41", "27.38", "38.04", "11.39", "28.42", "39.8"])
+    assert [title for title in evaluated("esc50", "test", "audiocaps") if "Table 3" in title]
+    assert any("Table 5" in title for title in evaluated("audiocaps", "test", "audiocaps"))
+    for other in (
+        ("esc50", "test", "esc50"),
+        ("clotho", "val", "audiocaps"),
+        ("clotho", "test", ""),
+        ("soundscapes",) * 3,
+    ):
+        assert evaluated(*other) == {}, other
+
+
+def test_rows_with_settings_name_them_beside_an_evaluation() -> None:
+    labels = [label for label, _ in evaluated("audiocaps", "test", "audiocaps")[
+        "Noisy training pairs: beside Luong et al. 2024 (m-LTM), Table 5"]]  # fmt: skip
+    assert labels[1] == "triplet (paper, ratio 0.2)"

@@ -1,0 +1,139 @@
+"""The reality check: which points it has, which trial is whose, and what its table says of runs that are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny import make_data, prepared_for, tiny
+
+from ray_atr.cli.reality_check import Correspondence, space_of
+from ray_atr.experiment import Experiment
+from ray_atr.override import override
+from ray_atr.recipes.methods import METHODS, method_of
+from ray_atr.report.reality_check import Cell, difference, hits_of, read_cells, write_reality_check
+from ray_atr.report.write import write_report
+from ray_atr.run_folder import RunFolder, TrialFolder, read_json
+from ray_atr.space import Space
+from ray_atr.training.loop import train
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_every_method_is_an_objective_that_can_be_tuned_and_found_again(name: str) -> None:
+    experiment = override(Experiment(), {**METHODS[name], "data.noise.ratio": 0.5})
+    space = Space.parse([f"{path}={text}" for path, text in space_of(name).items()], experiment)
+    assert len(space.dimensions) >= 2
+    assert method_of({**METHODS[name], "train.learning_rate": 0.1, "data.noise.ratio": 0.4}) == name
+
+
+def test_the_oracle_has_no_point_without_noise_and_no_kind_differs_there() -> None:
+    options = Correspondence(methods=("contrastive", "oracle"), noise=(0.0, 0.4), kinds=("pair", "shift"))
+    found = [(p["objective.correspondence"], p["data.noise.kind"], p["data.noise.ratio"]) for p in options.points()]
+    assert found == [
+        ("none", "pair", 0.0),
+        ("none", "pair", 0.4),
+        ("none", "shift", 0.4),
+        ("oracle", "pair", 0.4),
+        ("oracle", "shift", 0.4),
+    ]
+    with pytest.raises(ValueError, match=r"--methods: got 'smal_loss'; .*did you mean small_loss"):
+        Correspondence(methods=("smal_loss",)).points()
+    with pytest.raises(ValueError, match=r"--tune-noise: got 0.4; allowed a ratio that is not reported"):
+        Correspondence(tune=2, tune_noise=0.4).before({})
+
+
+def test_tuned_settings_are_on_top_of_each_methods_own(tmp_path: Path) -> None:
+    (tmp_path / "tuned.json").write_text('{"small_loss": {"train.learning_rate": 0.003}}')
+    options = Correspondence(methods=("contrastive", "small_loss"), noise=(0.4,), tuned=str(tmp_path / "tuned.json"))
+    rates = [point.get("train.learning_rate") for point in options.points()]
+    assert rates == [None, 0.003]
+
+
+def cell(hits: np.ndarray, first_seed: int = 0) -> Cell:
+    return Cell(hits, tuple(range(first_seed, first_seed + len(hits))), last=0.0, belief={}, seconds=0.0)
+
+
+def test_the_interval_is_over_queries_and_seeds() -> None:
+    generator = np.random.default_rng(0)
+    first = (generator.random((3, 400)) < 0.5).astype(float)
+    better = np.maximum(first, generator.random((3, 400)) < 0.2)
+    value, low, high = difference(cell(first), cell(better))
+    assert value == pytest.approx(better.mean() - first.mean())
+    assert 0 < low < value < high
+    value, low, high = difference(cell(first), cell(first[::-1]))
+    assert value == pytest.approx(0)
+    assert low < 0 < high
+    # Seeds that differ widen it beyond what the queries alone say.
+    apart = np.stack([np.ones(400), np.zeros(400)])
+    value, low, high = difference(cell(first), cell(apart))
+    assert high - low > 0.5
+
+
+def test_a_seed_is_compared_with_itself_whatever_else_a_method_has() -> None:
+    # Seeds lie far apart, and in each of them the second method finds one query in ten more.
+    first = np.stack([np.zeros(400), np.arange(400) % 2, np.arange(400) % 10 > 0]).astype(float)
+    second = np.maximum(first, np.arange(400) % 10 == 0)
+    _, low, high = difference(cell(first), cell(second))
+    assert low > 0
+    assert high - low < 0.15
+    # The seeds 1 and 2 alone are shared; the order in which trials finished does not matter.
+    other = Cell(second[[2, 1]], (2, 1), last=0.0, belief={}, seconds=0.0)
+    assert difference(cell(first), other)[0] == pytest.approx((second - first)[1:].mean())
+    with pytest.raises(ValueError, match="no seed of"):
+        difference(cell(first), cell(second, first_seed=7))
+
+
+def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
+    data = make_data(tmp_path / "tones")
+    base = tiny(data, train__epochs=2, evaluation__select_by="audio_to_text/eng/recall_at_1")
+    run = RunFolder.create(str(tmp_path / "run"), base, {"name": "sweep_correspondence"})
+    for name in ("contrastive", "oracle", "small_loss"):
+        for seed in (0, 1):
+            noise = {"data.noise.kind": "pair", "data.noise.ratio": 0.4}
+            trial = run.add_trial({**METHODS[name], **noise, "seed": seed})
+            experiment = override(base, trial.describe()["overrides"])
+
+            def report(metrics: dict[str, Any], trial: Any = trial) -> None:
+                (trial.finish if metrics.get("is_final") else trial.add_epoch)(metrics)
+
+            prepared = prepared_for(experiment, tmp_path / "home")
+            train(experiment, prepared, Path(str(trial.folder)), report, use_ray_data=False)
+    check = write_reality_check(run.path, tmp_path / "report")
+    table = check.found.set_index("method")
+    for name in ("contrastive", "oracle", "small_loss"):
+        tests = [trial_result["test"]["audio_to_text/eng/recall_at_1"] for trial_result in results_of(run, name)]
+        assert table.loc[name, "test"] == pytest.approx(np.mean(tests), abs=1e-6)
+        assert table.loc[name, "seeds"] == 2
+    trial = next(iter(run.trials()))
+    experiment = override(base, trial.describe()["overrides"])
+    for select_by in ("text_to_audio/trained/recall_at_1", "audio_to_text/mean/recall_at_1"):
+        found = hits_of(trial, override(experiment, {"evaluation.select_by": select_by, "data.languages": "eng,fra"}))
+        by_language = read_json(trial.folder / "result.json")["test"]
+        task = select_by.split("/")[0]
+        assert found.mean() == pytest.approx(by_language[f"{task}/mean/recall_at_1"], abs=1e-6)
+    assert table.loc["oracle", "detector_auc"] == 1
+    gained = table.loc["small_loss", "test"] - table.loc["contrastive", "test"]
+    assert table.loc["small_loss", "against the floor"] == pytest.approx(gained)
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {
+        *(f"reality_check.{kind}" for kind in ("csv", "md", "png")),
+        "detector.png",
+    }
+    by_epoch = [
+        np.mean([trial.epochs()[epoch]["train/detector_auc"] for trial in trials_of(run, "small_loss")])
+        for epoch in (0, 1)
+    ]
+    assert read_cells(run)["small_loss", "pair", 0.4].curves["detector_auc"].tolist() == pytest.approx(by_epoch)
+    written = write_report(run.path)
+    page = Path(str(written.page)).read_text()
+    assert page.index("Reality check") < page.index("</table>")
+    assert [figure.name for figure in written.figures][:2] == ["reality_check.png", "detector.png"]
+
+
+def results_of(run: RunFolder, method: str) -> list[dict[str, Any]]:
+    return [read_json(trial.folder / "result.json") for trial in trials_of(run, method)]
+
+
+def trials_of(run: RunFolder, method: str) -> list[TrialFolder]:
+    return [trial for trial in run.trials() if method_of(trial.describe()["overrides"]) == method]

@@ -1,0 +1,41 @@
+"""The picture of where an epoch's time goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fake_runs import write_run
+
+from ray_atr.metrics.epoch_report import TIMED_PARTS
+from ray_atr.report.read import read_runs
+from ray_atr.report.time_shares import draw_time_shares
+
+
+def timed(run: Path, seconds: dict[str, float]) -> None:
+    """Give every epoch of a fake run times of its parts."""
+    for file in run.glob("trials/*/metrics.jsonl"):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        for row in rows:
+            row |= {f"seconds/{part}": value for part, value in seconds.items()}
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_shares_are_of_the_mean_epoch(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"objective": ["contrastive", "m_ltm"]})
+    timed(run, {"forward": 1.0, "backward": 2.0, "validation": 1.0})
+    runs = read_runs([run])
+    assert list(runs.finished["cost/backward_seconds"]) == pytest.approx([2.0, 2.0])
+    assert "cost/gather_seconds" not in runs.finished
+    path = draw_time_shares(runs, tmp_path / "shares.png")
+    assert path is not None
+    assert path.stat().st_size > 5000
+
+
+def test_nothing_is_drawn_of_runs_that_timed_nothing(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"objective": ["contrastive"]})
+    assert draw_time_shares(read_runs([run]), tmp_path / "shares.png") is None
+    timed(run, dict.fromkeys(TIMED_PARTS, 0.0))
+    assert draw_time_shares(read_runs([run]), tmp_path / "shares.png") is None
+    assert not (tmp_path / "shares.png").exists()

@@ -1,0 +1,19 @@
+"""What does a job in the tests of jobs: in a module of its own, so that Ray's processes can import it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+
+class Doubler:
+    """Doubles numbers and leaves a file for every time that it is made."""
+
+    def __init__(self, folder: Path, seconds: float = 0.0) -> None:
+        (folder / f"made-{os.getpid()}-{time.monotonic_ns()}").touch()
+        self.seconds = seconds
+
+    def __call__(self, job: int) -> dict[str, int]:
+        time.sleep(self.seconds)
+        return {"twice": 2 * job, "process": os.getpid()}

@@ -1,0 +1,45 @@
+"""A source and encoders that fit into a test: embeddings are the clips' own, turned by the published weights."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ray_atr.knowledge.snapshot import Entries
+from ray_atr.objectives.knowledge.knowledge import SearchSpec
+
+N, D = 60, 8
+
+
+SPEC = SearchSpec(3)
+
+
+def clips(seed: int = 0) -> tuple[NDArray[np.float32], list[str]]:
+    random = np.random.default_rng(seed)
+    return random.normal(size=(N, D)).astype(np.float32), [f"clip{i}" for i in range(N)]
+
+
+@dataclass
+class Turn:
+    """weights: a matrix [D, D]. Fails where they are a string; takes `seconds`; `gate` holds it until the file is there."""
+
+    seconds: float = 0.0
+    gate: str | None = None
+
+    def __call__(self, weights: Any) -> Entries:
+        time.sleep(self.seconds)
+        while self.gate is not None and not Path(self.gate).exists():
+            time.sleep(0.02)
+        if isinstance(weights, str):
+            raise RuntimeError(weights)
+        rows, ids = clips()
+        return Entries(rows @ weights, rows @ weights[::-1], ids)
+
+
+def weights(seed: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(size=(D, D)).astype(np.float32)

@@ -1,0 +1,135 @@
+"""A Ray of a test's own, of one or several nodes on this machine, with ports and sockets that no other Ray uses."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Head:
+    """A Ray head of the test's own."""
+
+    environment: dict[str, str]
+    address: str
+    home: Path
+
+    def ray(self, *words: str, timeout: int = 240) -> str:
+        done = self.run(*words, timeout=timeout)
+        # The dashboard answers before the node's job agent has registered with it; nothing was submitted then.
+        deadline = time.monotonic() + 150
+        while "No available agent" in done.stderr + done.stdout and time.monotonic() < deadline:
+            time.sleep(2)
+            done = self.run(*words, timeout=timeout)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+        return done.stdout
+
+    def run(self, *words: str, timeout: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [Path(sys.executable).with_name("ray"), *words],
+            cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=timeout, check=False,
+        )  # fmt: skip
+
+    def job(self, verb: str, *words: str) -> str:
+        return self.ray("job", verb, "--address", self.address, *words)
+
+
+@contextlib.contextmanager
+def own_ray(home: Path, *, nodes: int = 1, cpus: int = 2) -> Iterator[Head]:
+    """Start `nodes` nodes of `cpus` CPUs each, every one with an object store of its own; ends them and nothing else."""
+    # Socket names must stay short, so not under pytest's own long folder.
+    with tempfile.TemporaryDirectory(prefix="ra", ignore_cleanup_errors=True) as temporary:
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": "0123456789abcdef" * 4,
+            "RAY_TMPDIR": temporary,
+            "RAY_ATR_HOME": str(home),
+            # As ray_atr sets it for a Ray it starts itself: stay on the loopback address. Ray lets no second node in then.
+            **({"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} if nodes == 1 else {}),
+        }
+        port, dashboard = free_port(), free_port()
+        head = Head(environment, f"http://127.0.0.1:{dashboard}", home)
+        try:
+            size = ("--num-cpus", str(cpus), "--disable-usage-stats")
+            first = ("--head", "--port", str(port), "--dashboard-port", str(dashboard))
+            said = head.ray("start", *first, *ports_of_a_node(), *size)
+            for _ in range(nodes - 1):
+                (address,) = set(re.findall(rf"--address='([\d.]+:{port})'", said))
+                head.ray("start", "--address", address, *ports_of_a_node(), *size)
+            wait_until(lambda: answers(head.address), 60, "the dashboard to answer")
+            yield head
+        finally:
+            # `ray stop` would end every Ray of the machine.
+            end_processes_of(temporary)
+
+
+def ports_of_a_node() -> list[str]:
+    """Options that give a node ports of its own: the agent that takes jobs has a fixed one else, and is mute if it is taken."""
+    agents = (
+        "--dashboard-agent-listen-port",
+        "--dashboard-agent-grpc-port",
+        "--runtime-env-agent-port",
+        "--metrics-export-port",
+    )
+    chosen = [word for name in agents for word in (name, str(free_port()))]
+    return [*chosen, "--min-worker-port", "0", "--max-worker-port", "0"]
+
+
+def end_processes_of(temporary: str) -> None:
+    """End the processes whose RAY_TMPDIR this is, and those that they started: a title that Ray gives may cover the variable."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("RAY_TMPDIR") == temporary:
+                found[process.pid] = process
+    for process in list(found.values()):
+        with contextlib.suppress(psutil.Error):
+            found.update({child.pid: child for child in process.children(recursive=True)})
+    mine = list(found.values())
+    for process in mine:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    _, alive = psutil.wait_procs(mine, timeout=3)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(address: str) -> bool:
+    try:
+        urllib.request.urlopen(address, timeout=2)
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
+        time.sleep(0.2)

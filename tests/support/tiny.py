@@ -1,0 +1,77 @@
+"""A tiny data set, model and experiment that train in a second: what the training tests share."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+
+from ray_atr.data.schema import Clip
+from ray_atr.data.shards import write_clips
+from ray_atr.experiment import Experiment
+from ray_atr.override import override
+from ray_atr.training.inputs import Prepared, prepare
+
+SAMPLE_RATE = 16_000
+NOTES = ("a low", "a middle", "a high", "a very high")
+TONES_FRA = ("un son grave", "un son moyen", "un son aigu", "un son très aigu")
+
+
+def tone(pitch: int, index: int, seconds: float = 0.6) -> bytes:
+    """A WAV file of a steady tone with a little noise."""
+    time = np.arange(int(seconds * SAMPLE_RATE)) / SAMPLE_RATE
+    noise = np.random.default_rng(index).standard_normal(len(time)) * 0.02
+    buffer = io.BytesIO()
+    soundfile.write(buffer, 0.4 * np.sin(2 * np.pi * 200 * 2**pitch * time) + noise, SAMPLE_RATE, format="WAV")
+    return buffer.getvalue()
+
+
+def make_data(folder: Path, num_train: int = 24, num_val: int = 8, num_test: int = 8, languages: int = 2) -> Path:
+    """Tones of four pitches, each clip with captions of its own in English and French."""
+    clips = []
+    for split, count in (("train", num_train), ("val", num_val), ("test", num_test)):
+        for index in range(count):
+            pitch = index % 4
+            captions = {"eng": [f"{NOTES[pitch]} tone, number {index}"], "fra": [f"{TONES_FRA[pitch]}, numéro {index}"]}
+            clips.append(
+                Clip(
+                    clip_id=f"{split}-{index:03d}",
+                    audio=tone(pitch, index),
+                    sample_rate=SAMPLE_RATE,
+                    seconds=0.6,
+                    captions=dict(list(captions.items())[:languages]),
+                    labels=(NOTES[pitch],),
+                    split=split,
+                    source="tones",
+                )
+            )
+    write_clips(folder, clips, name="tones", licence="none")
+    return folder
+
+
+def tiny(data: Path, **changes: Any) -> Experiment:
+    """An experiment on `make_data` with towers of a few thousand weights."""
+    return override(
+        Experiment(),
+        {
+            "data.source": str(data),
+            "data.languages": "eng,fra",
+            "model.embedding_width": 16,
+            "model.text.width": 16,
+            "model.text.num_layers": 1,
+            "model.text.vocab_size": 300,
+            "train.epochs": 3,
+            "train.batch_size": 8,
+            "train.learning_rate": 0.003,
+            "tracking.mlflow": False,
+            **{path.replace("__", "."): value for path, value in changes.items()},
+        },
+    )
+
+
+def prepared_for(experiment: Experiment, home: Path) -> Prepared:
+    """The experiment's inputs, made in this process without a word."""
+    return prepare(experiment, home, use_ray=False, say=lambda message: None)

@@ -1,0 +1,80 @@
+"""What a sweep prints while it runs: the time left without start-ups, and a sign of life in every silence."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ray_atr.cli.heartbeat import heartbeat
+from ray_atr.sweep.progress import ConsoleProgress
+
+
+def trial(name: str) -> Any:
+    return SimpleNamespace(trial_id=name, describe=lambda: {"name": name}, epochs=list)
+
+
+def simulated(
+    monkeypatch: pytest.MonkeyPatch, *, start_up: float, epoch: float, epochs: int, trials: int, ray_start: float
+) -> tuple[list[str], float]:
+    """What two trials at a time of a sweep print, and how long it all takes."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    said: list[str] = []
+    progress = ConsoleProgress(epochs, said.append)
+    progress.sweep_started(trials, 0)
+    now[0] += ray_start
+    for pair in range(0, trials, 2):
+        both = [trial(f"t{pair}"), trial(f"t{pair + 1}")]
+        for one in both:
+            progress.trial_started(one)
+        for number in range(1, epochs + 1):
+            now[0] += epoch + (start_up if number == 1 else 0)
+            for one in both:
+                progress.epoch_ended(one, {"epoch": number})
+        for one in both:
+            progress.trial_finished(one)
+    return said, now[0]
+
+
+def minutes(text: str) -> float:
+    whole, seconds = text.split(":")
+    return int(whole) + int(seconds) / 60
+
+
+def test_the_time_left_counts_no_start_up_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, total = simulated(monkeypatch, start_up=3.0, epoch=2.0, epochs=5, trials=16, ray_start=120.0)
+    lines = [line for line in said if "gone" in line]
+    assert "left" not in lines[0]
+    checked = 0
+    for line in lines[2:]:
+        gone, left = line.rsplit("  ", 1)[1].split(" gone, about ")
+        # What is said to be left, is: to a tenth, and the seconds of two epochs.
+        truly = total / 60 - minutes(gone)
+        assert minutes(left.removesuffix(" left")) == pytest.approx(truly, rel=0.1, abs=5 / 60)
+        checked += 1
+    assert checked > 50
+
+
+def test_a_trial_of_one_epoch_has_a_time_left_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, _ = simulated(monkeypatch, start_up=3.0, epoch=2.0, epochs=1, trials=4, ray_start=60.0)
+    assert [line for line in said if "about 0:05 left" in line]
+
+
+def test_a_silence_is_broken() -> None:
+    said: list[tuple[float, str]] = []
+    started = time.monotonic()
+    with heartbeat("starting", seconds=0.4, write=lambda line: said.append((time.monotonic() - started, line))) as say:
+        time.sleep(1.0)
+        say("an epoch")
+        time.sleep(0.15)
+    times = [when for when, _ in said]
+    assert said[0][1] == "starting"
+    assert times[0] < 0.1
+    assert [line for _, line in said if line.startswith("... 0:0")]
+    assert max(later - earlier for earlier, later in itertools.pairwise(times)) < 0.8
+    time.sleep(0.5)
+    assert said[-1][1] == "an epoch"

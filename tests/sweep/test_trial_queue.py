@@ -1,0 +1,235 @@
+"""What runs next, from a run folder in every state a kill can leave it in."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_atr.experiment import Experiment
+from ray_atr.override import override
+from ray_atr.run_folder import FAILED, FINISHED, RUNNING, STOPPED, RunFolder, TrialFolder
+from ray_atr.space import Space
+from ray_atr.sweep import FixedPoints, Goal, GridSearch, OptunaSearch, RandomSearch, SweepPlan
+from ray_atr.sweep.search import History, Known
+from ray_atr.sweep.trial_queue import Agenda, status_of
+from ray_atr.sweep.warm_start import read_earlier
+
+RECALL = Goal("text_to_audio/eng/recall_at_1")
+SECONDS = Goal("seconds/train", is_maximised=False)
+EXPERIMENT = override(Experiment(), {"objective": "m_ltm_pot"})
+SPACE = Space.parse(["objective.pair.transport_mass=uniform(0.3,1)"], EXPERIMENT)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "run", EXPERIMENT, {"name": "sweep"})
+
+
+def finish(trial: TrialFolder, recall: float = 0.5, seconds: float = 1.0, epochs: int = 3) -> None:
+    for epoch in range(1, epochs + 1):
+        trial.add_epoch(
+            {"epoch": epoch, RECALL.metric: recall * epoch / epochs, "seconds/train": seconds * epoch / epochs}
+        )
+    trial.finish({"best_epoch": epochs, "epoch": epochs})
+
+
+def stop(trial: TrialFolder, recall: float) -> None:
+    trial.add_epoch({"epoch": 1, RECALL.metric: recall, "seconds/train": 0.1})
+    trial.update(status=STOPPED)
+
+
+def handed_out(agenda: Agenda) -> list[dict[str, Any]]:
+    trials = iter(agenda.next, None)
+    return [trial.describe()["overrides"] for trial in trials if trial is not None]
+
+
+def accept(point: Any) -> None:
+    """A check that refuses nothing."""
+
+
+def test_each_point_runs_once_a_seed_and_nothing_ended_runs_again(run: RunFolder) -> None:
+    points = [{"data.noise.ratio": ratio} for ratio in (0.0, 0.2, 0.4, 0.6)]
+    plan = SweepPlan(FixedPoints(points), seeds=(0, 1))
+    agenda = Agenda(run, plan, accept)
+    everything = [{**point, "seed": seed} for point in points for seed in (0, 1)]
+    first, second, third, fourth = (agenda.next() for _ in range(4))
+    assert [trial.describe()["overrides"] for trial in (first, second, third, fourth) if trial] == everything[:4]
+    assert first
+    assert second
+    assert third
+    assert fourth
+    finish(first)
+    second.update(status=FAILED, error="not finite")
+    stop(third, 0.1)
+    fourth.update(status=RUNNING)
+    # As after a kill: what was running is handed out again, then the rest in its order.
+    assert handed_out(Agenda(run, plan, accept)) == everything[3:]
+    assert handed_out(Agenda(run, plan, accept, retry_failed=True)) == [everything[1], *everything[3:]]
+
+
+def test_seeds_and_points_are_added_to_a_finished_sweep(run: RunFolder) -> None:
+    plan = SweepPlan(RandomSearch(SPACE), seeds=(0,), num_points=3)
+    for trial in list(iter(Agenda(run, plan, accept).next, None)):
+        finish(trial)
+    assert Agenda(run, plan, accept).is_done
+    before = {trial.trial_id for trial in run.trials()}
+    more = handed_out(Agenda(run, SweepPlan(RandomSearch(SPACE), seeds=(0, 1), num_points=5), accept))
+    assert sorted(overrides["seed"] for overrides in more) == [0, 0, 1, 1, 1, 1, 1]
+    masses = {overrides["objective.pair.transport_mass"] for overrides in more}
+    assert len(masses) == 5
+    assert len({trial.trial_id for trial in run.trials()} - before) == 7
+
+
+def test_the_random_points_of_a_sweep_are_the_same_however_often_it_is_stopped(run: RunFolder, tmp_path: Path) -> None:
+    plan = SweepPlan(RandomSearch(SPACE, seed=3), seeds=(0,), num_points=6)
+    whole = handed_out(Agenda(run, plan, accept))
+    other = RunFolder.create(tmp_path / "other", EXPERIMENT, {"name": "sweep"})
+    assert (
+        handed_out(Agenda(other, SweepPlan(RandomSearch(SPACE, seed=3), seeds=(0,), num_points=2), accept)) == whole[:2]
+    )
+    assert handed_out(Agenda(other, plan, accept)) == whole
+    assert (
+        handed_out(Agenda(other, SweepPlan(RandomSearch(SPACE, seed=4), seeds=(0,), num_points=12), accept))[6:]
+        != whole
+    )
+
+
+def mass_of(trial: TrialFolder) -> float:
+    return float(trial.describe()["overrides"]["objective.pair.transport_mass"])
+
+
+def search(run: RunFolder, num_points: int, stop_after: int = 1000) -> list[float]:
+    """A search towards a transport mass of 0.8, one trial after the other."""
+    agenda = Agenda(run, SweepPlan(OptunaSearch(SPACE, (RECALL,)), (0,), num_points, goals=(RECALL,)), accept)
+    for _ in range(stop_after):
+        trial = agenda.next()
+        if trial is None:
+            break
+        finish(trial, recall=1 - (mass_of(trial) - 0.8) ** 2)
+    return [mass_of(trial) for entry in agenda.entries for trial in entry.trials]
+
+
+def test_a_killed_optuna_search_goes_on_with_the_trials_it_would_have_had(run: RunFolder, tmp_path: Path) -> None:
+    whole = search(run, 14)
+    other = RunFolder.create(tmp_path / "other", EXPERIMENT, {"name": "sweep"})
+    search(other, 14, stop_after=8)
+    # The kill came when the ninth point had its folder and no result.
+    killed = Agenda(other, SweepPlan(OptunaSearch(SPACE, (RECALL,)), (0,), 14, goals=(RECALL,)), accept)
+    assert killed.next() is not None
+    assert search(other, 14) == whole
+
+
+def test_optuna_learns_where_the_good_points_are(run: RunFolder) -> None:
+    masses = search(run, 30)
+    assert all(0.3 <= mass <= 1 for mass in masses)
+    # The mean distance of a random draw of [0.3, 1] from 0.8 is (0.5^2 + 0.2^2) / 2 / 0.7 = 0.207.
+    assert mean_distance(masses[15:]) < 0.15
+
+
+def mean_distance(masses: list[float]) -> float:
+    return sum(abs(mass - 0.8) for mass in masses) / len(masses)
+
+
+def test_a_warm_start_tells_optuna_what_an_earlier_sweep_found() -> None:
+    tried = [0.3 + 0.07 * number for number in range(11)]
+    path = "objective.pair.transport_mass"
+    earlier = tuple(Known({path: mass}, FINISHED, (1 - (mass - 0.8) ** 2,)) for mass in tried)
+
+    def first_proposals(*known: Known) -> list[float]:
+        points = [next(OptunaSearch(SPACE, (RECALL,), seed, known).proposals(History())) for seed in range(20)]
+        return [point[path] for point in points]
+
+    assert mean_distance(first_proposals(*earlier)) < 0.15 < mean_distance(first_proposals())
+
+
+def test_a_point_counts_with_the_mean_of_its_seeds(run: RunFolder) -> None:
+    plan = SweepPlan(RandomSearch(SPACE), seeds=(0, 1), num_points=1, goals=(RECALL, SECONDS))
+    agenda = Agenda(run, plan, accept)
+    first, second = agenda.next(), agenda.next()
+    assert first
+    assert second
+    finish(first, recall=0.2, seconds=1)
+    assert agenda.entries[0].known(plan.goals).status == RUNNING
+    finish(second, recall=0.6, seconds=2)
+    known = agenda.entries[0].known(plan.goals)
+    assert (known.status, known.scores) == (FINISHED, (pytest.approx(0.4), pytest.approx(1.5)))
+
+
+def test_a_stopped_point_counts_as_pruned_where_it_stood(run: RunFolder) -> None:
+    plan = SweepPlan(OptunaSearch(SPACE, (RECALL,)), seeds=(0,), num_points=8, goals=(RECALL,), scheduler="asha")
+    agenda = Agenda(run, plan, accept)
+    trial = agenda.next()
+    assert trial
+    stop(trial, 0.1)
+    known = agenda.entries[0].known(plan.goals)
+    assert (known.status, known.scores, known.epochs) == (STOPPED, (0.1,), 1)
+    assert agenda.next() is not None
+
+
+def test_two_goals_are_searched_together(run: RunFolder) -> None:
+    goals = (RECALL, SECONDS)
+    agenda = Agenda(run, SweepPlan(OptunaSearch(SPACE, goals), (0,), 12, goals=goals), accept)
+    for trial in iter(agenda.next, None):
+        finish(trial, recall=mass_of(trial), seconds=mass_of(trial))
+    assert len({mass_of(trial) for trial in run.trials()}) == 12
+
+
+def test_a_metric_that_was_not_measured_is_named(run: RunFolder) -> None:
+    plan = SweepPlan(OptunaSearch(SPACE, (Goal("recall"),)), (0,), 3, goals=(Goal("recall"),))
+    agenda = Agenda(run, plan, accept)
+    trial = agenda.next()
+    assert trial
+    finish(trial)
+    with pytest.raises(
+        ValueError, match=r"--maximize/--minimize: got 'recall'; allowed .*text_to_audio/eng/recall_at_1"
+    ):
+        agenda.next()
+
+
+def test_a_small_space_ends_when_it_is_exhausted(run: RunFolder) -> None:
+    space = Space.parse(["objective.pair.transport_mass=choice(0.4,0.6,0.8)"], EXPERIMENT)
+    assert len(handed_out(Agenda(run, SweepPlan(RandomSearch(space), (0,), 10), accept))) == 3
+    assert len(list(Agenda(run, SweepPlan(GridSearch(space), (0,)), accept).trials)) == 3
+
+
+def test_each_point_of_a_grid_gets_its_share_of_a_search(run: RunFolder) -> None:
+    space = Space.parse(
+        [*(f"{path}={text}" for path, text in SPACE.describe().items()), "data.noise.ratio=grid(0,0.4)"], EXPERIMENT
+    )
+    for search_ in (RandomSearch(space), OptunaSearch(space, (RECALL,))):
+        points, history = [], History()
+        for point in itertools.islice(search_.proposals(history), 4):
+            points.append(point)
+            history.add(Known(point, RUNNING))
+        assert [point["data.noise.ratio"] for point in points] == [0.0, 0.4, 0.0, 0.4]
+
+
+def test_a_proposal_that_cannot_run_is_recorded_as_failed(run: RunFolder) -> None:
+    def refuse_large(point: Any) -> None:
+        if point["objective.pair.transport_mass"] > 0.6:
+            raise ValueError("objective.pair.transport_mass: too large here")
+
+    agenda = Agenda(run, SweepPlan(OptunaSearch(SPACE, (RECALL,)), (0,), 8, goals=(RECALL,)), refuse_large)
+    for trial in iter(agenda.next, None):
+        assert mass_of(trial) <= 0.6
+        finish(trial)
+    failed = [trial for trial in run.trials() if status_of(trial) == FAILED]
+    assert failed
+    assert {trial.describe()["error"] for trial in failed} == {"objective.pair.transport_mass: too large here"}
+
+
+def test_an_earlier_sweep_is_read_as_far_as_it_lies_in_the_space(run: RunFolder) -> None:
+    # The mass is varied by some and has its default, 0.95, in the others; 0.2 lies outside.
+    for number, overrides in enumerate(
+        ({"objective.pair.transport_mass": 0.5}, {"objective.pair.transport_mass": 0.2}, {"train.epochs": 3})
+    ):
+        for seed in (0, 1):
+            finish(run.add_trial({**overrides, "seed": seed}), recall=0.1 * number + 0.2 * seed)
+    run.add_trial({"objective.pair.transport_mass": 0.7, "seed": 0})
+    earlier = read_earlier(run, SPACE, (RECALL,))
+    assert earlier.num_points == 3
+    found = {one.point["objective.pair.transport_mass"]: one.scores[0] for one in earlier.known}
+    assert found == {0.5: pytest.approx(0.1), 0.95: pytest.approx(0.3)}

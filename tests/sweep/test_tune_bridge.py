@@ -1,0 +1,64 @@
+"""What is kept of a trial's failure."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ray import cloudpickle
+
+from ray_atr.cli.heartbeat import heartbeat
+from ray_atr.recipes import RECIPES
+from ray_atr.run_folder import RunFolder, TrialFolder
+from ray_atr.space import Space
+from ray_atr.sweep import SEARCHES, ConsoleProgress, Goal, SweepPlan
+from ray_atr.sweep.common_failure import CommonFailure
+from ray_atr.sweep.recording import Recording
+from ray_atr.sweep.trial_queue import Agenda
+from ray_atr.sweep.tune_bridge import TRACEBACK_FILE, _asker, _error_of
+from ray_atr.training.ray_train import write_error
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\nKeyError: 3\n'
+
+
+def failed_in_tune(folder: Path, text: str) -> SimpleNamespace:
+    (folder / "tune_error").write_text(text)
+    return SimpleNamespace(error_file=str(folder / "tune_error"))
+
+
+def test_an_error_that_nobody_foresaw_is_a_line_and_its_traceback_kept(tmp_path: Path) -> None:
+    error = _error_of(TrialFolder(tmp_path), failed_in_tune(tmp_path, TRACEBACK))
+    assert error == f"KeyError: 3 ({tmp_path / TRACEBACK_FILE})"
+    assert (tmp_path / TRACEBACK_FILE).read_text() == TRACEBACK
+
+
+def test_a_mistake_in_the_settings_is_told_in_its_own_words(tmp_path: Path) -> None:
+    write_error(tmp_path, "train.batch_size: got 5")
+    assert _error_of(TrialFolder(tmp_path), failed_in_tune(tmp_path, TRACEBACK)) == "train.batch_size: got 5"
+    assert not (tmp_path / TRACEBACK_FILE).exists()
+
+
+def test_a_process_that_died_without_a_word(tmp_path: Path) -> None:
+    assert _error_of(TrialFolder(tmp_path), SimpleNamespace(error_file=None)) == "the trial's process died"
+    assert _error_of(TrialFolder(tmp_path), failed_in_tune(tmp_path, "\n")) == "the trial's process died"
+
+
+def test_what_tune_writes_to_a_file_leaves_the_listeners_out() -> None:
+    """The heartbeat's `say` holds a lock, and Tune pickles its callbacks before the first trial."""
+    with heartbeat("starting", write=lambda message: None) as say:
+        recording = Recording([ConsoleProgress(1, say=say)], CommonFailure())
+        assert pickle.loads(cloudpickle.dumps(recording)).listeners == ()
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_what_asks_for_the_next_trial_can_be_written_to_a_file(tmp_path: Path, search: str) -> None:
+    """Tune pickles its searcher before the first trial; a search's proposals are a generator, which is in no file."""
+    base = RECIPES["quickstart"]()
+    run = RunFolder.create(tmp_path / "run", base, {"name": "sweep"})
+    space, goals = Space.parse(["data.noise.ratio=grid(0,0.2,0.4)"], base), (Goal("text_to_audio/eng/recall_at_1"),)
+    plan = SweepPlan(SEARCHES[search](space, goals, 0, ()), seeds=(0,), num_points=3, goals=goals)
+    agenda = Agenda(run, plan, lambda point: None)
+    assert agenda.next() is not None
+    pickle.loads(cloudpickle.dumps(_asker(agenda, lambda: False)))

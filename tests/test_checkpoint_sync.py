@@ -1,0 +1,98 @@
+"""A trial's checkpoints in a store: whole or the one before, whichever node asks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_atr.storage import Location, StorageError, folders_in, locate
+from ray_atr.storage import checkpoint_sync as mirror_module
+from ray_atr.storage.checkpoint_sync import Mirror, on_this_node
+
+
+@pytest.fixture
+def remote() -> Iterator[Location]:
+    place = locate(f"memory://{uuid.uuid4().hex}/runs/x/trials/t")
+    yield place
+    place.fs.rm("/" + place.parts[1], recursive=True)
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+
+def test_another_node_gets_the_last_checkpoint(remote: Any, tmp_path: Path) -> None:
+    here, there = Mirror(tmp_path / "here", remote), Mirror(tmp_path / "there", remote)
+    there.fetch()
+    assert not (tmp_path / "there").exists()
+    write(here.local, {"last/state": "one", "best/weights": "w", "last/.state": "being written"})
+    here.put()
+    write(here.local, {"last/state": "two"})
+    here.put()
+    there.fetch("last/")
+    assert (there.local / "last/state").read_text() == "two"
+    assert not (there.local / "best").exists()
+    there.fetch()
+    assert (there.local / "best/weights").read_text() == "w"
+    assert not (there.local / "last/.state").exists()
+    assert len(folders_in(remote / "objects")) == 2, "the older checkpoint's object should be gone"
+
+
+def test_a_stop_in_mid_copy_leaves_the_checkpoint_before(
+    remote: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Mirror(tmp_path / "here", remote)
+    write(here.local, {"last/state": "one", "best/weights": "w1"})
+    here.put()
+    write(here.local, {"last/state": "two", "best/weights": "w2"})
+    sent: list[str] = []
+
+    def stop_at_the_second(source: Path, target: Any) -> None:
+        sent.append(source.name)
+        if len(sent) == 2:
+            raise KeyboardInterrupt
+        target.write_bytes(source.read_bytes())
+
+    monkeypatch.setattr(mirror_module, "put", stop_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        here.put()
+    there = Mirror(tmp_path / "there", remote)
+    there.fetch()
+    assert (there.local / "last/state").read_text() == "one"
+    assert (there.local / "best/weights").read_text() == "w1"
+
+
+def test_a_file_that_is_gone_or_changed_is_never_taken_for_whole(remote: Any, tmp_path: Path) -> None:
+    here = Mirror(tmp_path / "here", remote)
+    write(here.local, {"last/state": "one"})
+    here.put()
+    (stored,) = folders_in(remote / "objects")
+    stored.write_text("on")
+    with pytest.raises(StorageError, match=r"not the file that checkpoint\.json names as last/state"):
+        Mirror(tmp_path / "there", remote).fetch()
+    stored.unlink()
+    with pytest.raises(StorageError, match="the storage cannot be used"):
+        Mirror(tmp_path / "there", remote).fetch()
+
+
+def test_every_worker_has_the_best_retriever_and_readers_find_it_by_name(remote: Any, tmp_path: Path) -> None:
+    first, second = Mirror(tmp_path / "first", remote), Mirror(tmp_path / "second", remote)
+    write(first.local, {"last/state": "one", "best/text/tokenizer.json": "t"})
+    first.put()
+    first.share("best", is_first=True)
+    second.share("best", is_first=False)
+    assert (second.local / "best/text/tokenizer.json").read_text() == "t"
+    assert not (second.local / "last").exists()
+    assert (remote / "best/text/tokenizer.json").read_text() == "t"
+
+
+def test_a_local_folder_needs_no_mirror(tmp_path: Path) -> None:
+    with on_this_node(tmp_path) as (folder, mirror):
+        assert (folder, mirror) == (tmp_path, None)

@@ -1,0 +1,193 @@
+"""`ray-atr`: its commands, their help, configuration files, and the installed package."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import ray_atr
+from ray_atr.cli import main
+from ray_atr.cli.experiment_options import ExperimentOptions
+from ray_atr.cli.main import COMMANDS
+from ray_atr.cli.parse import read_config
+from ray_atr.cli.running import start_of
+from ray_atr.override import flatten, override
+from ray_atr.recipes import RECIPES
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAVY = ("torch", "ray", "transformers", "mlflow", "pandas", "matplotlib")
+HELPS = [[], *([name] for name in COMMANDS), ["sweep", "noise"], ["sweep", "knowledge"], ["prepare", "esc50"]]
+
+
+@pytest.mark.parametrize("words", HELPS, ids=" ".join)
+def test_help_is_printed_at_once(words: list[str]) -> None:
+    program = f"""
+import sys
+from ray_atr.cli import main
+try:
+    main(*{words}, arguments=["--help"])
+finally:
+    loaded = [name for name in {HEAVY} if name in sys.modules]
+    assert not loaded, loaded
+"""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    # Seconds of computing, which is what a quiet machine waits.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+    assert "usage: ray-atr" in done.stdout
+    assert "(default: None)" not in done.stdout
+    assert "{None}" not in done.stdout
+
+
+@pytest.mark.parametrize("command", ["train", "sweep"])
+def test_help_tells_how_settings_are_given(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(command, arguments=["--help"])
+    shown = capsys.readouterr().out
+    assert "--dotted.path VALUE" in shown
+    assert "--help-settings" in shown
+
+
+def test_help_settings_lists_settings_and_recipes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main("train", arguments=["--help-settings"])
+    assert exit_.value.code == 0
+    shown = capsys.readouterr().out
+    assert "--train.epochs" in shown
+    assert all(name in shown for name in RECIPES)
+
+
+def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments=["swep"])
+    assert exit_.value.code == 2
+    assert "command: got 'swep'; allowed one of train, sweep, " in (error := capsys.readouterr().err)
+    assert "did you mean sweep?" in error
+
+
+def test_a_shell_completes_commands_and_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments=["--tyro-print-completion", "bash"])
+    assert exit_.value.code in (0, None)
+    script = capsys.readouterr().out
+    assert all(word in script for word in (*COMMANDS, "--retry-failed", "noise", "esc50"))
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+CONFIGS = {
+    "nested.yaml": "objective: m_ltm_pot\ntrain:\n  epochs: 3\n  learning_rate: 1e-3\ndata:\n  languages: [eng, fra]\n",
+    "flat.yml": "objective: m_ltm_pot\ntrain.epochs: 3\ntrain.learning_rate: 0.001\ndata.languages: eng,fra\n",
+    "nested.json": '{"objective": "m_ltm_pot", "train": {"epochs": 3, "learning_rate": 1e-3}, "data.languages": ["eng", "fra"]}',
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_configuration_is_yaml_or_json(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(CONFIGS[name])
+    values = {
+        "objective": "m_ltm_pot",
+        "train.epochs": 3,
+        "train.learning_rate": 1e-3,
+        "data.languages": ("eng", "fra"),
+    }
+    found = start_of(ExperimentOptions(config=str(tmp_path / name)))
+    assert found == override(RECIPES["quickstart"](), values)
+
+
+def test_a_run_folders_experiment_is_a_configuration(tmp_path: Path) -> None:
+    experiment = override(RECIPES["clotho_ced_sonar_kcl"](), {"train.epochs": 3})
+    (tmp_path / "experiment.json").write_text(json.dumps(flatten(experiment)))
+    assert start_of(ExperimentOptions(config=str(tmp_path / "experiment.json"))) == experiment
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("train:\n  epoch: 3\n", "train.epoch: no such setting"),
+        ("train: {epochs: 0}\n", "train.epochs: got 0; allowed [1, inf)"),
+        ("train: [1\n", "not YAML or JSON"),
+        ("- 1\n", "allowed settings by name"),
+        ("train.epochs: 3\ntrain: {epochs: 4}\n", "train.epochs is there twice"),
+    ],
+)
+def test_a_mistake_in_a_configuration_names_the_file(tmp_path: Path, content: str, words: str) -> None:
+    (tmp_path / "config.yaml").write_text(content)
+    with pytest.raises(ValueError, match=r"--config: .*config\.yaml: ") as error:
+        start_of(ExperimentOptions(config=str(tmp_path / "config.yaml")))
+    assert words in str(error.value)
+
+
+def test_a_configuration_that_is_absent_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.yaml: no such file"):
+        read_config(str(tmp_path / "none.yaml"))
+
+
+def test_a_setting_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main("train", arguments=["--train.epochs", "3", "--train.epochs=4"])
+    assert "--train.epochs: given twice, '3' and '4'" in capsys.readouterr().err
+
+
+def test_the_package_offers_its_public_names() -> None:
+    assert all(getattr(ray_atr, name) is not None for name in ray_atr.__all__)
+    assert ray_atr.__version__.count(".") == 2
+    assert ray_atr.objectives.preset("contrastive") is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = ray_atr.nothing
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    done = subprocess.run(
+        ["uv", "build", "--wheel", "-q", "--out-dir", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"the wheel cannot be built here, which needs a package index: {done.stderr[-300:]}")
+    return next(folder.glob("*.whl"))
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"ray_atr/py.typed", "ray_atr/cli/main.py"} <= set(names)
+    assert any(name.startswith("ray_atr/report/templates/") for name in names)
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"ray_atr"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_wheel_works_in_a_bare_environment(wheel: Path, tmp_path: Path) -> None:
+    python = tmp_path / "bare" / "bin" / "python"
+    made = [
+        ["uv", "venv", "-q", "--python", sys.executable, str(tmp_path / "bare")],
+        ["uv", "pip", "install", "-q", "--python", str(python), str(wheel)],
+    ]
+    for command in made:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        if done.returncode:
+            pytest.skip(f"what the wheel needs cannot be installed here: {done.stderr[-300:]}")
+    loss = """
+import torch
+from ray_atr import objectives
+a, t = torch.randn(4, 8), torch.randn(4, 1, 8)
+print(float(objectives.preset("contrastive")(objectives.Embeddings(audio=a, text=t)).loss))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    commands = ([str(python), "-c", loss], [str(python.parent / "ray-atr"), "train", "--help"])
+    for command in commands:
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]

@@ -1,0 +1,82 @@
+"""The documentation site: what it renders from docstrings, and that its pages and the repository's links hold together."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+import yaml
+from scripts import load_script
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "cluster" / "README.md"]
+
+
+@pytest.fixture(scope="module")
+def argument_lists() -> ModuleType:
+    pytest.importorskip("griffe")
+    return load_script("docs/argument_lists.py")
+
+
+def test_lines_of_names_are_rendered_as_a_list(argument_lists: ModuleType) -> None:
+    text = "Retrieval.\n\nu, v     [N, D].\nrows     int64:\n         all of them.\n\nRaises ValueError."
+    assert argument_lists.as_list(text).splitlines() == [
+        "Retrieval.", "", "", "- `u, v`: [N, D].", "- `rows`: int64:", "  all of them.", "", "Raises ValueError.",
+    ]  # fmt: skip
+    prose = "One line.\n\nA paragraph that\ngoes over two lines."
+    assert argument_lists.as_list(prose) == prose
+
+
+def test_the_site_has_every_page() -> None:
+    site = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader=yaml.BaseLoader)
+
+    def files(entry: object) -> list[str]:
+        if isinstance(entry, str):
+            return [entry]
+        parts = entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else []
+        return [file for part in parts for file in files(part)]
+
+    listed = set(files(site["nav"]))
+    held = {
+        str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".ipynb")
+    }
+    assert listed == held
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_pictures_of_a_page_exist(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+        if not target.startswith(("http://", "https://", "mailto:")):
+            assert (page.parent / target).exists(), target
+
+
+def test_the_notebook_runs_from_top_to_bottom(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = json.loads((ROOT / "docs" / "own.ipynb").read_text())["cells"]
+    notebook = ModuleType("notebook")
+    monkeypatch.setitem(sys.modules, "notebook", notebook)
+    for number, cell in enumerate(cells):
+        if cell["cell_type"] == "code":
+            code = compile("".join(cell["source"]), f"cell {number}", "exec", dont_inherit=True)
+            exec(code, vars(notebook))  # the file is this repository's own
+    found = notebook.found
+    # Towers and loss of one's own find most of a hundred chords.
+    assert found["text_to_audio/eng/recall_at_1"] > 0.5
+    assert found["text_to_audio/fra/recall_at_1"] > 0.5
+    assert notebook.trained.best_epoch + 5 == len(notebook.trained.history) < 30
+    assert f"the best of {len(notebook.trained.history)} epochs is" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/objectives.md"])
+def test_the_lines_of_a_loop_of_ones_own_run(page: str) -> None:
+    (lines,) = re.findall(r"```python\n(from ray_atr import objectives\n.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    audio = torch.randn(6, 8, requires_grad=True)
+    exec(lines, {"a": audio, "t": torch.randn(6, 2, 8), "m": torch.ones(8)})  # the file is this repository's own
+    assert audio.grad is not None
+    assert audio.grad.abs().sum() > 0

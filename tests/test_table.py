@@ -1,0 +1,64 @@
+"""One table, three ways to write it: nothing is lost in Markdown, nothing is announced that a terminal does not show."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from ray_atr.report.html import render
+from ray_atr.table import Cell, Table, text_table
+
+TABLE = Table(
+    title="Recall | by <objective>",
+    note="Percent.",
+    columns=["objective", "R@1", "R@10"],
+    groups=[("", 1), ("text→audio", 2)],
+    blocks=[
+        [
+            [Cell("m_ltm", is_number=False), Cell("31.2 ±0.1", is_best=True, detail="[30.0, 32.0]"), Cell("70.0")],
+            [Cell("a|b\n<script>", is_number=False), Cell("2.0"), Cell("8.0")],
+        ]
+    ],
+    references=[[Cell("m_ltm (paper)", is_number=False), Cell("35.51"), Cell("–")]],
+)
+
+
+def test_markdown_has_every_cell_once_and_nothing_breaks_its_row() -> None:
+    lines = TABLE.to_markdown(2).splitlines()
+    assert lines[0] == "## Recall \\| by &lt;objective>"
+    rows = [line for line in lines if line.startswith("|")]
+    assert len({len(line) for line in rows}) == 1, "aligned in the source too"
+    assert [len(re.findall(r"(?<!\\)\|", line)) for line in rows] == [4] * 5
+    assert "text→audio R@1" in rows[0]
+    assert "**31.2 ±0.1** [30.0, 32.0]" in rows[2]
+    assert "a\\|b &lt;script>" in rows[3]
+    assert "*35.51*" in rows[4]
+
+
+def test_a_terminal_shows_the_best_and_no_smaller_print() -> None:
+    text = TABLE.to_text()
+    assert "31.2 ±0.1*" in text
+    assert "[30.0" not in text
+    assert text.splitlines()[-1] == "Percent."
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_a_page_scrolls_a_wide_table_and_escapes_it() -> None:
+    wide = Table("t", "", [str(n) for n in range(80)], [[[Cell("<b>")] * 80]])
+
+    class Page:
+        title, warnings, reading, comparison = "t", (), (), ()
+        facts: ClassVar[dict[str, str]] = {}
+        tables = (wide, TABLE)
+
+    html = render("evaluation.html.j2", page=Page, pictures={}, fragments={})
+    assert html.count('<div class="scroll">') == html.count("<table>") == 2
+    assert re.search(r"\.scroll \{[^}]*overflow-x: auto", html)
+    assert "<script>" not in html
+    assert "<small>[30.0, 32.0]</small>" in html
+
+
+def test_lines_of_text_are_aligned_without_markup() -> None:
+    assert text_table(["language", "n"], [["eng", "1,000"], ["fra", "2"]]) == [
+        "language        n", "eng         1,000", "fra             2",
+    ]  # fmt: skip

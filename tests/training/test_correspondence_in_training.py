@@ -1,0 +1,112 @@
+"""A run with a correspondence: what it logs, that it resumes bit for bit, and what it refuses before anything starts."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny import make_data, prepared_for, tiny
+
+from ray_atr.data.noise_index import INDEX_FILE
+from ray_atr.experiment import Experiment
+from ray_atr.models.retriever import Retriever
+from ray_atr.objectives.correspondence import CORRESPONDENCES
+from ray_atr.training.loop import train
+
+NOISE = {"data__noise__ratio": 0.4, "train__epochs": 4}
+
+
+class StoppedError(Exception):
+    """The run is killed here."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data") / "tones")
+
+
+@pytest.fixture(scope="module")
+def teacher(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("teacher")
+    run(tiny(data, train__epochs=1), folder)
+    return folder
+
+
+def run(experiment: Experiment, folder: Path, stop_after: int | None = None) -> list[dict[str, Any]]:
+    """What the run reported; killed after some epochs if asked."""
+    reported: list[dict[str, Any]] = []
+
+    def report(metrics: dict[str, Any]) -> None:
+        reported.append(metrics)
+        if stop_after is not None and metrics["epoch"] >= stop_after:
+            raise StoppedError
+
+    home = folder.parent / "home"
+    train(experiment, prepared_for(experiment, home), folder, report, use_ray_data=False)
+    return reported
+
+
+def settings_of(name: str, teacher: Path) -> dict[str, Any]:
+    chosen = {"objective__correspondence": name, **NOISE}
+    return {**chosen, "objective__correspondence__teachers": str(teacher)} if name == "teacher" else chosen
+
+
+@pytest.mark.parametrize("name", list(CORRESPONDENCES))
+def test_a_run_logs_its_detector_and_resumes_bit_for_bit(name: str, data: Path, teacher: Path, tmp_path: Path) -> None:
+    experiment = tiny(data, **settings_of(name, teacher))
+    whole = run(experiment, tmp_path / "whole")
+    with pytest.raises(StoppedError):
+        run(experiment, tmp_path / "stopped", stop_after=3)
+    resumed = run(experiment, tmp_path / "stopped")
+    for epoch, again in zip(whole[:4], resumed[:4], strict=True):
+        timeless = {key for key in epoch if not key.startswith(("seconds", "memory"))}
+        assert {key: epoch[key] for key in timeless} == {key: again[key] for key in timeless}
+        assert 0 <= epoch["train/belief"] <= 1
+        assert 0 <= epoch["train/detector_auc"] <= 1
+        assert 0 <= epoch["train/clean_pairs_lost"] <= 1
+    weights = [Retriever.from_pretrained(tmp_path / one / "best").state_dict() for one in ("whole", "stopped")]
+    assert all(np.array_equal(weights[0][key], weights[1][key]) for key in weights[0])
+    if name == "oracle":
+        assert whole[3]["train/detector_auc"] == 1
+        assert whole[3]["train/belief"] == pytest.approx(whole[3]["train/clean_share"], abs=0.1)
+
+
+def test_the_correspondence_changes_the_training(data: Path, tmp_path: Path) -> None:
+    losses = [
+        run(tiny(data, **NOISE, objective__correspondence=name), tmp_path / name)[3]["train/loss"]
+        for name in ("none", "oracle", "self_refining")
+    ]
+    assert len(set(losses)) == 3
+
+
+def test_neighbours_reads_the_base_that_ask_has(data: Path, tmp_path: Path) -> None:
+    ask = {"objective": "ask", "objective__knowledge__prototypes": 4, "objective__knowledge__neighbours": 2}
+    experiment = tiny(data, **ask, **NOISE, objective__correspondence="neighbours")
+    reported = run(experiment, tmp_path / "run")
+    assert 0 <= reported[3]["train/detector_auc"] <= 1
+
+
+def test_a_run_leaves_its_noise_as_a_file_that_gives_the_same_run(data: Path, tmp_path: Path) -> None:
+    first = run(tiny(data, **NOISE), tmp_path / "first")
+    index = tmp_path / "index.npy"
+    shutil.copyfile(tmp_path / "first" / INDEX_FILE, index)
+    again = run(tiny(data, train__epochs=4, data__noise__index=str(index)), tmp_path / "again")
+    assert again[3]["train/loss"] == first[3]["train/loss"]
+    assert again[3]["train/clean_share"] == first[3]["train/clean_share"] < 1
+    run(tiny(data, train__epochs=1), tmp_path / "clean")
+    assert not (tmp_path / "clean" / INDEX_FILE).exists()
+
+
+def test_what_a_correspondence_needs_is_asked_for_before_anything_starts(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"objective.correspondence: got 'oracle'; allowed on data whose noise is known"
+    ):
+        prepared_for(tiny(data, objective__correspondence="oracle"), tmp_path)
+    absent = {"objective__correspondence": "teacher", "objective__correspondence__teachers": str(tmp_path / "nowhere")}
+    experiment = tiny(data, **absent)
+    with pytest.raises(ValueError, match=r"correspondence.teachers: got .*nowhere'; allowed the folder of a saved"):
+        prepared_for(experiment, tmp_path)
+    assert not list(tmp_path.iterdir())

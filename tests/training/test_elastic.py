@@ -1,0 +1,191 @@
+"""A run whose number of workers changes, as nodes come and go, is the run of one worker; a notice makes a checkpoint."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from tiny import prepared_for, tiny
+
+from ray_atr.data.epoch_order import share_sizes, training_plan
+from ray_atr.experiment import Experiment
+from ray_atr.knowledge.refresher import InProcessRefresher
+from ray_atr.override import flatten, override
+from ray_atr.run_folder import LAST
+from ray_atr.sweep.placement import concurrent_trials
+from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.inputs import Prepared
+from ray_atr.training.loop import train
+from ray_atr.training.preemption import PreemptionNotices
+from ray_atr.training.ray_train import num_workers
+
+PHASES = ((4, 4), (2, 3), (3, 1000))
+"""Workers, and steps after which the notice comes; 3 workers share a batch of 8 unevenly."""
+CASES: dict[str, dict[str, Any]] = {
+    "contrastive": {"objective": "cacl"},
+    "shared plan": {"objective": "m_ltm", "objective__pair__shared_from": 2},
+    "knowledge base": {
+        "objective": "ask",
+        "objective__knowledge__prototypes": 4,
+        "objective__knowledge__neighbours": 2,
+        "objective__knowledge__refresh_lag": 1,
+    },
+}
+
+
+TOLERANCE = {"shared plan": 1e-5}
+"""A plan's gradient magnifies what float32 rounds, by 1/epsilon a step."""
+
+
+class LostError(Exception):
+    """Stands for a node that is taken away."""
+
+
+def base_of(knowledge: Any, encode: Any, folder: Path, group: WorkerGroup) -> InProcessRefresher:
+    """A base in each process over one folder: the first worker's builds, the others see what is there."""
+    base = InProcessRefresher(encode, knowledge.snapshot_settings(0), folder)
+    group.barrier()
+    return base
+
+
+def until_lost(after: int) -> Any:
+    """Gives notice once that many steps are done, and one step later the workers are gone."""
+    steps = 0
+
+    def is_noticed(group: WorkerGroup) -> bool:
+        nonlocal steps
+        steps += 1
+        if steps > after:
+            raise LostError
+        return steps == after
+
+    return is_noticed
+
+
+def worker(rank: int, flats: list[dict[str, Any]], prepared: list[Prepared], folder: str) -> None:
+    torch.set_num_threads(1)
+    ended: dict[int, list[dict[str, Any]]] = {}
+    for case, (flat, ready) in enumerate(zip(flats, prepared, strict=True)):
+        for phase, (size, steps) in enumerate(PHASES):
+            if rank >= size:
+                continue
+            meet = f"file://{folder}/meet-{case}-{phase}"
+            dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=size)
+            ended[case] = []
+            arguments = override(Experiment(), flat), ready, Path(folder) / f"case-{case}", ended[case].append
+            options = {"use_ray_data": False, "make_host": base_of, "is_noticed": until_lost(steps)}
+            try:
+                train(*arguments, WorkerGroup(rank, size), **options)
+            except LostError:
+                dist.barrier()
+            dist.destroy_process_group()
+    plain = {case: [dict(report) for report in reports] for case, reports in ended.items()}
+    torch.save(plain, f"{folder}/rank-{rank}.pt")
+    # gloo's threads now and then abort the interpreter's own shutdown, when everything is said and saved.
+    os._exit(0)
+
+
+def losses(reports: list[dict[str, Any]]) -> list[float]:
+    return [report["train/loss"] for report in reports if "train/loss" in report]
+
+
+@pytest.mark.slow
+def test_four_then_two_then_three_workers_give_the_losses_of_one(home: Path, tmp_path: Path) -> None:
+    experiments = [tiny(home / "tones", **settings, data__noise__ratio=0.2) for settings in CASES.values()]
+    prepared = [prepared_for(experiment, home) for experiment in experiments]
+    flats = [flatten(experiment) for experiment in experiments]
+    multiprocessing.spawn(worker, (flats, prepared, str(tmp_path)), nprocs=4)
+    of_workers = [torch.load(tmp_path / f"rank-{rank}.pt") for rank in range(3)]
+    for case, (name, experiment) in enumerate(zip(CASES, experiments, strict=True)):
+        alone: list[dict[str, Any]] = []
+        train(experiment, prepared[case], tmp_path / f"alone-{case}", alone.append, use_ray_data=False)
+        for reports in of_workers:
+            assert losses(reports[case]) == pytest.approx(losses(alone), rel=TOLERANCE.get(name, 1e-6)), name
+        assert reports[case][-2].keys() >= {key for key in alone[-2] if key.startswith("text_to_audio")}
+        whole, found = (weights(tmp_path / f"{run}-{case}") for run in ("alone", "case"))
+        # As one vector: Adam makes steps of rounding where a gradient is 0, as that of an attention key's bias is.
+        assert (found - whole).norm() < 1e-3 * whole.norm(), name
+
+
+def weights(folder: Path) -> torch.Tensor:
+    return torch.cat([value.flatten().float() for value in load_checkpoint(folder / LAST)["model"].values()])
+
+
+def test_a_notice_makes_a_checkpoint_within_an_epoch(home: Path, tmp_path: Path) -> None:
+    experiment = tiny(home / "tones")
+    prepared = prepared_for(experiment, home)
+    with pytest.raises(LostError):
+        train(experiment, prepared, tmp_path, lambda _: None, use_ray_data=False, is_noticed=until_lost(2))
+    assert load_checkpoint(tmp_path / LAST)["progress"]["step_in_epoch"] == 2
+    with pytest.raises(LostError):
+        train(experiment, prepared, tmp_path / "none", lambda _: None, use_ray_data=False, is_noticed=until_lost(0))
+    assert not (tmp_path / "none" / LAST / STATE_FILE).exists()
+
+
+def test_each_node_that_goes_is_told_of_once_and_asked_for_now_and_then() -> None:
+    now, answers = [0.0], iter([None, {"a": [0]}, {"a": [0]}, {"a": [0], "b": [1]}])
+    asked = 0
+
+    def ask() -> Any:
+        nonlocal asked
+        asked += 1
+        nodes = next(answers)
+        return None if nodes is None else SimpleNamespace(preempted_node_to_ranks=nodes)
+
+    notices = PreemptionNotices(ask, every=5.0, clock=lambda: now[0])
+    heard = []
+    for _ in range(40):
+        now[0] += 0.5
+        heard.append(notices(WorkerGroup()))
+    assert asked == 4
+    assert [number for number, is_new in enumerate(heard, start=1) if is_new] == [20, 40]
+
+
+def test_shares_differ_by_at_most_one_clip_and_make_up_the_batch() -> None:
+    assert share_sizes(8, 3) == [3, 3, 2]
+    ids = [f"clip {number}" for number in range(17)]
+    alone = training_plan(ids, seed=0, epoch=0, batch_size=8)
+    shares = [training_plan(ids, seed=0, epoch=0, batch_size=8, rank=rank, num_workers=3) for rank in range(3)]
+    for step, rows in enumerate(alone.rows):
+        assert [len(share.rows[step]) for share in shares] == [3, 3, 2]
+        assert [row for share in shares for row in share.rows[step]] == rows.tolist()
+    with pytest.raises(ValueError, match=r"train\.batch_size: got 2; allowed at least scaling\.workers = 3"):
+        training_plan(ids, seed=0, epoch=0, batch_size=2, num_workers=3)
+
+
+@pytest.mark.parametrize(("given", "expected"), [("4", 4), (3, 3), ("2:8", (2, 8)), ("2:2", (2, 2))])
+def test_workers_are_a_number_or_the_least_and_the_most(given: Any, expected: Any) -> None:
+    experiment = override(Experiment(), {"scaling.workers": given})
+    assert num_workers(experiment.scaling) == expected
+    assert override(Experiment(), flatten(experiment)) == experiment
+
+
+@pytest.mark.parametrize("given", ["8:2", "0:3", "2:", "two", "2:4:6", "-1"])
+def test_workers_that_are_neither_are_refused(given: str) -> None:
+    with pytest.raises(ValueError, match=r"scaling\.workers: got .*; allowed"):
+        override(Experiment(), {"scaling.workers": given})
+
+
+def test_an_elastic_trial_runs_on_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray_atr.sweep import placement
+
+    monkeypatch.setattr(placement, "cluster_nodes", lambda: [{"CPU": 4.0}])
+    assert concurrent_trials([override(Experiment(), {"scaling.workers": "2:8"})]) == 1
+    assert concurrent_trials([override(Experiment(), {"scaling.workers": "1:2"})]) == 2
+    with pytest.raises(ValueError, match="allowed 5 x that within the 4 CPUs"):
+        concurrent_trials([override(Experiment(), {"scaling.workers": "5:8"})])
+
+
+def test_labels_are_pairs_of_key_and_value() -> None:
+    experiment = override(Experiment(), {"scaling.encoder_labels": "disk=nvme, zone=a"})
+    assert experiment.scaling.encoder_labels == "disk=nvme, zone=a"
+    for wrong in ("nvme", "disk=", "=a", "a=1,a=2"):
+        with pytest.raises(ValueError, match=r"scaling\.worker_labels: got .*; allowed KEY=VALUE"):
+            override(Experiment(), {"scaling.worker_labels": wrong})

@@ -1,0 +1,103 @@
+"""Runs in languages that have no file of their own: Swedish and Korean, imported from a table, trained and evaluated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clips_on_disk import write_tone
+from tiny import NOTES, make_data, tiny
+
+from ray_atr.data.importing.check import check_data_set
+from ray_atr.data.importing.plan import Import, prepare
+from ray_atr.data.importing.sources.table import TableSource
+from ray_atr.evaluation.options import Encoding, EvaluationOptions
+from ray_atr.evaluation.run import evaluate
+from ray_atr.experiment import Experiment
+from ray_atr.models.retriever import Retriever
+from ray_atr.override import override
+from ray_atr.training.checks import check_experiment
+from ray_atr.training.languages import spoken_in, with_languages
+from ray_atr.training.ray_train import run_trial
+
+SWEDISH = ("en låg ton", "en mellanhög ton", "en hög ton", "en mycket hög ton")
+KOREAN = ("낮은 소리", "중간 소리", "높은 소리", "아주 높은 소리")
+
+
+def import_tones(root: Path, languages: dict[str, tuple[str, ...]]) -> Path:
+    """Tones with captions in the languages, which the table names by any code."""
+    rows: list[Any] = []
+    for split, count in (("train", 16), ("val", 8), ("test", 8)):
+        for index in range(count):
+            path = write_tone(root / "in" / split / f"{index:02d}.wav", 0.4, 200.0 * 2 ** (index % 4) + len(rows))
+            for code, words in languages.items():
+                text = f"{words[index % 4]}, {index}"
+                rows.append({"path": f"{split}/{path.name}", "caption": text, "language": code, "split": split})
+    (root / "in" / "captions.jsonl").write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
+    prepare(TableSource(source=str(root / "in")), root / "set", options=Import(name="tones"))
+    return root / "set"
+
+
+def of(data: Path, **changes: str) -> Experiment:
+    return override(tiny(data, **changes), {"data.languages": "", "scaling.workers": 0, "scaling.ray_data": False})
+
+
+@pytest.mark.parametrize(
+    ("languages", "scheme", "codes"),
+    [
+        ({"sv": SWEDISH}, "english", ("swe",)),
+        ({"swe": SWEDISH, "ko": KOREAN}, "kcl", ("kor", "swe")),
+        ({"ko": KOREAN}, "ml_clap", ("kor",)),
+    ],
+)
+def test_a_set_in_any_language_is_imported_checked_trained_and_evaluated(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    languages: dict[str, tuple[str, ...]],
+    scheme: str,
+    codes: tuple[str, ...],
+) -> None:
+    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
+    data = import_tones(tmp_path, languages)
+    assert check_data_set(str(data)).is_fit
+    experiment = of(data, objective__scheme=scheme, train__epochs=1)
+    assert spoken_in(experiment) == codes
+    check_experiment(experiment)
+    reports: list[dict[str, object]] = []
+    run_trial(experiment, tmp_path / "trial", tmp_path / "home", [], reports.append)
+    assert any(f"text_to_audio/{codes[0]}/recall_at_1" in report for report in reports)
+    retriever = Retriever.from_pretrained(tmp_path / "trial" / "best")
+    assert retriever.encode_text(["안녕", "hej"], ["ko", "sv"]).shape == (2, 16)
+    options = EvaluationOptions(data=str(data), languages=tuple(languages), draws=5, mlflow=False)
+    page = evaluate(
+        [tmp_path / "trial" / "best"],
+        options,
+        encoding=Encoding(ray="never"),
+        out=tmp_path / "out",
+        say=lambda message: None,
+    ).page
+    assert {name.split("/")[1] for name in page.metrics if name.startswith("text_to_audio/")} >= set(codes)
+
+
+def test_unset_languages_are_those_of_the_set(tmp_path: Path) -> None:
+    data = import_tones(tmp_path, {"swe": SWEDISH, "kor": KOREAN})
+    found = with_languages(of(data))
+    assert found.data.languages == ("kor", "swe")
+    assert with_languages(override(of(data), {"data.languages": "sv"})).data.languages == ("swe",)
+    english = make_data(tmp_path / "tones")
+    assert with_languages(of(english)).data.languages == ("eng", "fra")
+
+
+@pytest.mark.parametrize("scheme", ["english", "cacl", "random_mixture"])
+def test_a_scheme_with_an_anchor_asks_for_english(tmp_path: Path, scheme: str) -> None:
+    data = import_tones(tmp_path, {"swe": SWEDISH, "kor": KOREAN})
+    with pytest.raises(ValueError, match=rf"objective.scheme: got '{scheme} without English \(kor, swe\)'; allowed"):
+        check_experiment(of(data, objective__scheme=scheme))
+
+
+def test_english_comes_first_however_it_is_written() -> None:
+    settings = override(Experiment(), {"data.languages": "ko,fr,en"}).data
+    assert settings.languages == ("eng", "kor", "fra")
+    assert len(NOTES) == len(SWEDISH) == len(KOREAN)

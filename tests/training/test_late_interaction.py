@@ -1,0 +1,150 @@
+"""Late interaction in a real run: what is trained, what is ranked, over one worker and two, and with ASK."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from tiny import prepared_for, tiny
+
+from ray_atr.data.captions import CaptionBatch, TrainingCaptions
+from ray_atr.data.epoch_order import training_plan
+from ray_atr.data.features import open_features
+from ray_atr.data.stream import stream
+from ray_atr.encoding.texts import TextBatcher
+from ray_atr.experiment import Experiment
+from ray_atr.metrics import align_captions
+from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.objectives.late_interaction import late_interaction
+from ray_atr.override import flatten, override
+from ray_atr.training.batch import Batch
+from ray_atr.training.checks import check_interaction
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.inputs import Prepared
+from ray_atr.training.late_interaction import LateShare, retrieve_by_tokens
+from ray_atr.training.loop import train
+from ray_atr.training.step import training_step
+
+LATE = {"model.interaction": "late"}
+ASK = {"objective.knowledge": "ask", "objective.knowledge.prototypes": 4, "objective.knowledge.neighbours": 2}
+
+
+def retriever_of(experiment: Experiment, prepared: Prepared) -> Retriever:
+    return build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=0)
+
+
+def first_step(experiment: Experiment, prepared: Prepared, group: WorkerGroup) -> tuple[float, torch.Tensor]:
+    """Loss and all gradients, as one vector, of the first step."""
+    features = open_features(prepared.features, "train")
+    retriever = retriever_of(experiment, prepared)
+    plan = training_plan(features.clip_ids, seed=0, epoch=0, batch_size=8, rank=group.rank, num_workers=group.size)
+    batch = next(stream(features, [plan], use_ray=False))
+    worn = TrainingCaptions(features, experiment.data.languages, experiment.data.noise, 0).batch(batch.rows, 0)
+    clip_ids = [features.clip_ids[row] for row in batch.rows]
+    share = Batch.gathered(clip_ids, batch.features, batch.frames, worn, None, experiment.data.languages, group)
+    result = training_step(retriever, TextBatcher(retriever), experiment.objective, share, group)
+    gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in retriever.parameters()]
+    return result.scalars["loss"], torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def test_the_similarity_is_that_of_each_clip_and_text_by_themselves(home: Path) -> None:
+    experiment = tiny(home / "tones", **LATE)
+    prepared = prepared_for(experiment, home)
+    features, retriever = open_features(prepared.features, "train"), retriever_of(experiment, prepared).eval()
+    texts = TextBatcher(retriever)
+    captions = [[features.captions_in(code)[row][0] for code in ("eng", "fra")] for row in range(5)]
+    needed = np.ones((5, 2), bool)
+    needed[1, 1] = False
+    array, frames = features.features(np.arange(5))
+    clips = (torch.from_numpy(array).float(), torch.from_numpy(frames))
+    with torch.no_grad():
+        worn = CaptionBatch(texts=captions, mask=needed, groups=np.arange(5), slots=np.zeros(5, np.int64))
+        batch = Batch.gathered(features.clip_ids[:5], *clips, worn, None, ("eng", "fra"), WorkerGroup())
+        share = LateShare(retriever, texts, batch, torch.from_numpy(needed), chunk=0, autocast=False)
+        found = share.similarity(WorkerGroup())
+        assert found.shape == (2, 5, 5)
+        assert (found[1, :, 1] == 0).all()
+        for row, column, k in ((0, 0, 0), (3, 2, 1), (4, 1, 0)):
+            audio = retriever.audio_tokens(clips[0][row : row + 1], clips[1][row : row + 1])
+            text = texts.embed_tokens([(captions[column][k], ("eng", "fra")[k])])
+            alone = late_interaction(audio.tokens, audio.token_mask, text.tokens, text.token_mask)
+            assert float(found[k, row, column]) == pytest.approx(float(alone), abs=1e-5)
+        mean = torch.nn.functional.normalize(audio.tokens[0][audio.token_mask[0]].mean(dim=0), dim=0)
+        assert torch.allclose(retriever.embed_audio(*clips)[4], mean, atol=1e-5)
+
+
+@pytest.mark.parametrize("objective", ["kcl", "cacl", "triplet"])
+@pytest.mark.parametrize("knowledge", [{}, ASK])
+def test_it_trains_over_schemes_and_pair_losses_with_and_without_ask(
+    home: Path, tmp_path: Path, objective: str, knowledge: dict[str, Any]
+) -> None:
+    experiment = tiny(home / "tones", objective=objective, train__epochs=2, **LATE, **knowledge)
+    reports: list[dict[str, Any]] = []
+    train(experiment, prepared_for(experiment, home), tmp_path, reports.append, use_ray_data=False)
+    assert np.isfinite(reports[1]["train/loss"])
+    assert 0 <= reports[-1]["test/text_to_audio/fra/recall_at_1"] <= 1
+    assert ("knowledge/out_of_batch_influence" in reports[0]) == bool(knowledge)
+    if knowledge:
+        assert reports[0]["knowledge/out_of_batch_influence"] > 0
+    assert Retriever.from_pretrained(tmp_path / "best").settings.interaction == "late"
+
+
+def test_a_split_is_ranked_by_late_interaction(home: Path) -> None:
+    experiment = tiny(home / "tones", **LATE)
+    prepared = prepared_for(experiment, home)
+    features, retriever = open_features(prepared.features, "val"), retriever_of(experiment, prepared).eval()
+    texts = TextBatcher(retriever)
+    sentences = {"fra": features.captions_in("fra")}
+    captions = align_captions(sentences, 0, labels=features.labels, relevance="clip")
+    found = retrieve_by_tokens(retriever, texts, features, captions, 3, WorkerGroup())["fra"].text_to_audio
+    array, frames = features.features(np.arange(len(features)))
+    with torch.no_grad():
+        audio = retriever.audio_tokens(torch.from_numpy(array).float(), torch.from_numpy(frames))
+        for row, own in enumerate(sentences["fra"]):
+            text = texts.embed_tokens([(own[0], "fra")])
+            scores = late_interaction(audio.tokens, audio.token_mask, text.tokens, text.token_mask)[:, 0]
+            assert found.first_rank[row] == pytest.approx(int((scores > scores[row]).sum()), abs=0.51)
+
+
+def worker(rank: int, flats: list[dict[str, Any]], prepared: Prepared, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    group = WorkerGroup(rank=rank, size=2)
+    torch.save([first_step(override(Experiment(), flat), prepared, group) for flat in flats], f"{folder}/{rank}.pt")
+    dist.barrier()
+    # gloo's threads now and then abort the interpreter's own shutdown, when everything is said and saved.
+    os._exit(0)
+
+
+@pytest.mark.slow
+def test_two_workers_give_the_loss_and_gradients_of_one(home: Path, tmp_path: Path) -> None:
+    experiments = [tiny(home / "tones", objective=name, **LATE) for name in ("contrastive", "kcl")]
+    prepared = prepared_for(experiments[0], home)
+    multiprocessing.spawn(worker, ([flatten(one) for one in experiments], prepared, str(tmp_path)), nprocs=2)
+    for rank in range(2):
+        for experiment, (loss, gradient) in zip(experiments, torch.load(tmp_path / f"{rank}.pt"), strict=True):
+            expected, exact = first_step(experiment, prepared, WorkerGroup())
+            assert loss == pytest.approx(expected, rel=1e-5)
+            assert float((gradient - exact).norm() / exact.norm()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"objective": "nnclr"}, "objective.knowledge: got 'nnclr'"),
+        ({"objective": "m_ltm"}, "objective.pair.metric: got 'mahalanobis'"),
+        ({"objective": "kcl", "train.language_chunk": 1}, "train.language_chunk: got 1"),
+    ],
+)
+def test_what_needs_one_embedding_a_clip_is_refused(home: Path, change: dict[str, Any], words: str) -> None:
+    experiment = override(tiny(home / "tones", **LATE), change)
+    with pytest.raises(ValueError, match=words):
+        check_interaction(experiment)
+    check_interaction(replace(experiment, model=replace(experiment.model, interaction="global")))

@@ -1,0 +1,182 @@
+"""`ray_atr.train`: modules, objective and data set of one's own, in this process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import ray_atr
+from ray_atr.objectives import Embeddings, Objective, preset
+from ray_atr.objectives.pairs import Contrastive, PartialLearningToMatch
+from ray_atr.objectives.schemes import Kcl, MlClap
+from ray_atr.training.step import NonFiniteError
+
+WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
+
+
+class Numbers:
+    """Clip n is a noisy one-hot vector of its number; its captions are the number in two languages."""
+
+    languages: tuple[str, ...] = ("eng", "fra")
+
+    def __init__(self, clips: int = 8, seed: int = 0, missing: tuple[int, ...] = ()) -> None:
+        noise = 0.1 * np.random.default_rng(seed).standard_normal((clips, 8))
+        self.clips = torch.tensor(np.eye(8)[np.arange(clips) % 8] + noise, dtype=torch.float32)
+        self.missing = missing
+
+    def __len__(self) -> int:
+        return len(self.clips)
+
+    def batch(self, rows: np.ndarray) -> tuple[torch.Tensor, list[list[str | None]]]:
+        word = [WORDS[row % 8] for row in rows]
+        return self.clips[rows], [
+            [one, None if row in self.missing else f"le {one}"] for one, row in zip(word, rows, strict=True)
+        ]
+
+
+class Words(nn.Module):
+    """The vector of a caption's last word."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.vectors = nn.Embedding(8, width)
+
+    def forward(self, captions: list[str]) -> torch.Tensor:
+        return self.vectors(torch.tensor([WORDS.index(caption.split()[-1]) for caption in captions]))
+
+
+def modules(seed: int = 0) -> tuple[nn.Module, nn.Module]:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Linear(8, 6), Words()
+
+
+def test_it_is_the_plain_loop() -> None:
+    objective = Objective(scheme=Kcl(), pair=Contrastive(temperature=0.2))
+    audio, text = modules()
+    trained = ray_atr.train(
+        *(audio, text, objective, Numbers()), epochs=4, batch_size=8, learning_rate=0.01, clip_norm=0.0
+    )
+    mine, words = modules()
+    optimizer = torch.optim.AdamW([*mine.parameters(), *words.parameters()], 0.01)
+    losses = []
+    for _ in range(4):
+        clips, captions = Numbers().batch(np.arange(8))
+        texts = torch.stack([words([of_clip[k] for of_clip in captions]) for k in range(2)], dim=1)
+        loss = objective(Embeddings(audio=mine(clips), text=texts)).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert [row["train/loss"] for row in trained.history] == pytest.approx(losses, abs=1e-6)
+    assert torch.allclose(audio.weight, mine.weight, atol=1e-6)
+    assert torch.allclose(text.vectors.weight, words.vectors.weight, atol=1e-6)
+
+
+def test_equal_captions_are_no_negatives_and_absent_ones_take_no_part() -> None:
+    objective = Objective(scheme=Kcl(), pair=Contrastive(temperature=0.2))
+    both = Numbers(16, missing=(0, 9))
+    found = ray_atr.train(*modules(), objective, both, epochs=1, batch_size=16, learning_rate=0.0).history
+    audio, text = modules()
+    clips, captions = both.batch(np.arange(16))
+    there = torch.tensor([[caption is not None for caption in of_clip] for of_clip in captions])
+    texts = torch.stack([text([of_clip[0] for of_clip in captions])] * 2, dim=1)
+    same = torch.arange(16) % 8 == (torch.arange(16) % 8)[:, None]
+    expected = objective(Embeddings(audio=audio(clips), text=texts, mask=there, positives=same)).loss
+    assert found[0]["train/loss"] == pytest.approx(float(expected.detach()), abs=1e-6)
+
+
+@pytest.mark.parametrize("scheme", [Kcl(), MlClap()])
+def test_it_learns_and_is_the_same_again(scheme: Any) -> None:
+    objective = Objective(scheme=scheme, pair=Contrastive(temperature=0.1))
+    before = torch.random.get_rng_state()
+    runs = [
+        ray_atr.train(
+            *modules(),
+            objective,
+            Numbers(64),
+            validation=Numbers(8, seed=1),
+            epochs=20,
+            batch_size=16,
+            learning_rate=0.03,
+            select_by="audio_to_text/fra/recall_at_1",
+        )
+        for _ in range(2)
+    ]
+    assert runs[0].history == runs[1].history
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert runs[0].history[runs[0].best_epoch - 1]["audio_to_text/fra/recall_at_1"] == 1.0
+
+
+def test_what_the_objective_learns_is_learnt() -> None:
+    objective = Objective(scheme=Kcl(), pair=PartialLearningToMatch(metric="diagonal", epsilon=0.1))
+    learned = ray_atr.train(*modules(), objective, Numbers(), epochs=3, batch_size=8, learning_rate=0.1).learned
+    assert learned.metric is not None
+    assert not torch.allclose(learned.metric, torch.ones(6))
+    assert int(learned.num_steps) == 3
+
+
+def test_it_stops_early_and_leaves_the_best_weights() -> None:
+    audio, text = modules()
+    states: list[torch.Tensor] = []
+    trained = ray_atr.train(
+        *(audio, text, preset("kcl"), Numbers(64)),
+        validation=Numbers(8, seed=1),
+        epochs=50,
+        batch_size=16,
+        learning_rate=0.03,
+        patience=3,
+        report=lambda row: states.append(audio.weight.detach().clone()),
+    )
+    values = [row["text_to_audio/mean/recall_at_1"] for row in trained.history]
+    assert trained.best_epoch == 1 + values.index(max(values))
+    assert len(trained.history) == trained.best_epoch + 3 < 50
+    assert torch.equal(audio.weight, states[trained.best_epoch - 1])
+    assert not torch.equal(audio.weight, states[-1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"objective": preset("ask")}, "objective.knowledge: got 'ask'; allowed none without a prepared data set"),
+        ({"patience": 2}, "patience: got 2; allowed 0 without a validation set"),
+        ({"batch_size": 9}, "train.batch_size: got 9; allowed at most 8"),
+        (
+            {"validation": Numbers(), "select_by": "text_to_audio/mean/recal_at_1"},
+            "did you mean text_to_audio/mean/rec",
+        ),
+        ({"audio": nn.Flatten(0)}, r"audio: got 'a module that gives \[16\]'; allowed one that gives \[B, D\]"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_a_step(changes: dict[str, Any], says: str) -> None:
+    audio, text = modules()
+    given = {"audio": audio, "text": text, "objective": preset("kcl"), "data": Numbers(), "batch_size": 8, **changes}
+    was = text.vectors.weight.clone()
+    with pytest.raises(ValueError, match=says):
+        ray_atr.train(**given)
+    assert torch.equal(text.vectors.weight, was)
+
+
+def test_a_batch_of_another_shape_and_a_loss_that_is_not_finite_are_refused() -> None:
+    class Other(Numbers):
+        languages: tuple[str, ...] = ("eng", "fra", "deu")
+
+    with pytest.raises(
+        ValueError, match=r"data.batch: got 'captions of 8 clips in 2 languages'; allowed of 8 clips in 3"
+    ):
+        ray_atr.train(*modules(), preset("kcl"), Other(), batch_size=8)
+    audio, text = modules()
+    audio.weight.register_hook(lambda gradient: gradient * torch.nan)
+    with pytest.raises(NonFiniteError, match="gradient norm is not finite"):
+        ray_atr.train(audio, text, preset("kcl"), Numbers(), batch_size=8)
+
+
+def test_ray_is_not_loaded() -> None:
+    program = "import ray_atr, sys; ray_atr.train; assert 'ray' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,105 @@
+"""Gradients of several workers are averaged, bucket by bucket, while the backward pass still runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from processes import join, leave, run_processes
+from torch import nn
+
+from ray_atr.training import reduction
+from ray_atr.training.reduction import GradientMean
+
+LAYERS, WIDTH = 4, 8
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
+
+
+def inputs(rank: int) -> torch.Tensor:
+    return torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(rank))
+
+
+def losses(layers: nn.Sequential, rank: int) -> list[torch.Tensor]:
+    """Of a first part, and of a last one that on rank 1 leaves the last layer out."""
+    last = layers[:-1] if rank == 1 else layers
+    return [layers(inputs(rank)).square().sum(), last(inputs(rank + 10)).sin().sum()]
+
+
+def gradients(layers: nn.Sequential) -> list[torch.Tensor]:
+    return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in layers.parameters()]
+
+
+def one_process(rank: int, size: int, folder: Path) -> dict[str, Any]:
+    """The means, and how many buckets were on their way at the end of each backward pass."""
+    reduction.BUCKET_BYTES = 4 * WIDTH * (WIDTH + 1)  # a layer
+    join(rank, size, folder)
+    layers = model()
+    underway = []
+    with GradientMean(layers.parameters(), size) as mean:
+        first, last = losses(layers, rank)
+        first.backward()
+        underway.append(len(mean.sent))
+        mean.begin_last()
+        last.backward()
+        underway.append(len(mean.sent))
+        mean.finish()
+    first, last = losses(layers, rank)
+    before = gradients(layers)
+    first.backward()  # no hook is left behind that would send again
+    return {"means": before, "underway": underway, "buckets": len(mean.buckets)}
+
+
+def test_means_are_exact_and_sent_during_the_last_backward_pass_alone(tmp_path: Path) -> None:
+    found = run_processes(__file__, 2, tmp_path)
+    alone = []
+    for rank in range(2):
+        layers = model()
+        for loss in losses(layers, rank):
+            loss.backward()
+        alone.append(gradients(layers))
+    for process in found:
+        for mean, *own in zip(process["means"], *alone, strict=True):
+            torch.testing.assert_close(mean, sum(own) / 2)
+    assert found[0]["buckets"] == LAYERS
+    assert found[0]["underway"] == [0, LAYERS]
+    # The last layer's bucket is the first to be sent; rank 1 never touches it and sends them all at the end.
+    assert found[1]["underway"] == [0, 0]
+
+
+def test_one_worker_sends_nothing() -> None:
+    layers = model()
+    with GradientMean(layers.parameters(), 1) as mean:
+        mean.begin_last()
+        losses(layers, 0)[0].backward()
+        mean.finish()
+    assert mean.sent == []
+
+
+def test_a_gradient_that_changes_after_it_was_sent_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GradientMean, "_send", lambda mean: mean.sent.append(None))
+    layers = model()
+    with GradientMean(layers.parameters(), 2) as mean:
+        mean.begin_last()
+        losses(layers, 0)[0].backward()
+        with pytest.raises(RuntimeError, match="added to after it had been sent"):
+            losses(layers, 0)[0].backward()
+
+
+def test_buckets_hold_one_number_type_and_no_more_than_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reduction, "BUCKET_BYTES", 80)
+    sizes = [(10, torch.float32), (10, torch.float32), (1, torch.float32), (30, torch.float32), (1, torch.float64)]
+    mean = GradientMean([nn.Parameter(torch.zeros(n, dtype=dtype)) for n, dtype in sizes], 2)
+    # From the end of the forward pass to its start.
+    assert [[p.numel() for p in bucket] for bucket in mean.buckets] == [[1], [30], [1, 10], [10]]
+
+
+if __name__ == "__main__":
+    rank, size, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    leave(rank, size, folder, one_process(rank, size, folder))

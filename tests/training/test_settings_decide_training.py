@@ -1,0 +1,251 @@
+"""A run is the one that its settings describe: its rates, updates, dropout, projections and the epoch that it keeps.
+
+Each is compared with something that is not this package's training loop: a library's schedule, an optimiser written out by
+hand, the weights as the run itself had them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+import transformers
+from tiny import make_data, prepared_for, tiny
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+import ray_atr.training.loop as loop
+from ray_atr.data.captions import TrainingCaptions
+from ray_atr.data.epoch_order import training_plan
+from ray_atr.data.features import open_features
+from ray_atr.experiment import Experiment
+from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.models.tower import pad_tokens
+from ray_atr.objectives import Embeddings
+from ray_atr.override import flatten, override
+from ray_atr.run_folder import BEST, LAST
+from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.inputs import Prepared
+from ray_atr.training.loop import train
+
+RATE = 0.003
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    make_data(folder / "tones", num_train=16, num_val=4, num_test=4)
+    return folder
+
+
+def run(experiment: Experiment, home: Path, folder: Path) -> list[dict[str, Any]]:
+    """Trains to the end in this process; what was reported."""
+    reports: list[dict[str, Any]] = []
+    train(experiment, prepared_for(experiment, home), folder, reports.append, use_ray_data=False)
+    return reports
+
+
+@contextmanager
+def before_each_step(look: Any) -> Iterator[None]:
+    """Calls `look(optimizer)` before each step of every optimiser."""
+    handle = register_optimizer_step_pre_hook(lambda optimizer, inputs, options: look(optimizer))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def library_rates(epochs: int, steps: int, warm: int) -> list[float]:
+    """The rate at each step, by transformers."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=RATE)
+    schedule = transformers.get_cosine_schedule_with_warmup(optimizer, warm, epochs * steps)
+    rates = []
+    for _ in range(epochs * steps):
+        rates.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    return rates
+
+
+@pytest.mark.parametrize(("fraction", "warm"), [(0.0, 0), (0.3, 3), (0.5, 5)])
+def test_the_rate_rises_and_falls_as_the_library_says(home: Path, tmp_path: Path, fraction: float, warm: int) -> None:
+    experiment = tiny(home / "tones", train__epochs=5, train__warmup_fraction=fraction, evaluation__every_epochs=5)
+    rates: list[float] = []
+    with before_each_step(lambda optimizer: rates.append(optimizer.param_groups[0]["lr"])):
+        run(experiment, home, tmp_path)
+    assert rates == pytest.approx(library_rates(5, 2, warm), abs=1e-12)
+
+
+def gradients(experiment: Experiment, retriever: Retriever, prepared: Prepared, step: int) -> dict[str, Tensor]:
+    """The gradient of a step's loss as a few lines outside of the training loop compute it."""
+    features = open_features(prepared.features, "train")
+    captions = TrainingCaptions(features, experiment.data.languages, experiment.data.noise, experiment.seed)
+    rows = training_plan(features.clip_ids, seed=experiment.seed, epoch=0, batch_size=8).rows[step]
+    array, frames = features.features(rows)
+    sentences = [texts[0] for texts in captions.batch(rows, 0).texts]
+    tokens, mask = pad_tokens(
+        retriever.text_tower.tokenise(sentences, ["eng"] * len(rows)), retriever.text_tower.pad_token_id
+    )
+    audio = retriever.embed_audio(torch.from_numpy(array.astype(np.float32)), torch.from_numpy(frames.astype(np.int64)))
+    text = retriever.embed_text(tokens, mask)
+    loss = experiment.objective(Embeddings(audio=audio, text=text[:, None])).loss
+    named = dict(retriever.named_parameters())
+    return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+
+
+def by_hand(experiment: Experiment, home: Path) -> tuple[dict[str, Tensor], list[float]]:
+    """(weights after two updates, the norms of the gradients before clipping)."""
+    settings, prepared = experiment.train, prepared_for(experiment, home)
+    retriever = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=experiment.seed)
+    weights: dict[str, Tensor] = dict(retriever.named_parameters())
+    first = {name: torch.zeros_like(value) for name, value in weights.items()}
+    second = {name: torch.zeros_like(value) for name, value in weights.items()}
+    norms = []
+    for step, rate in enumerate(library_rates(1, 2, 0)):
+        gradient = gradients(experiment, retriever, prepared, step)
+        norm = torch.cat([value.flatten() for value in gradient.values()]).norm()
+        norms.append(float(norm))
+        with torch.no_grad():
+            for name, weight in weights.items():
+                slope = gradient[name] * min(1.0, settings.clip_norm / (float(norm) + 1e-6))
+                decay = settings.weight_decay if weight.ndim > 1 else 0.0
+                if settings.optimizer == "adamw":
+                    weight -= rate * decay * weight
+                else:
+                    slope = slope + decay * weight
+                if settings.optimizer == "sgd":
+                    first[name] = settings.momentum * first[name] + slope
+                    weight -= rate * first[name]
+                    continue
+                first[name] = 0.9 * first[name] + 0.1 * slope
+                second[name] = 0.999 * second[name] + 0.001 * slope**2
+                mean, square = first[name] / (1 - 0.9 ** (step + 1)), second[name] / (1 - 0.999 ** (step + 1))
+                weight -= rate * mean / (square.sqrt() + 1e-8)
+    return {name: value.detach() for name, value in weights.items()}, norms
+
+
+def relative_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
+    """Of all weights together."""
+    off = torch.cat([(found[name] - value).flatten() for name, value in expected.items()])
+    return float(off.norm() / torch.cat([value.flatten() for value in expected.values()]).norm())
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
+def test_the_first_two_updates_are_those_of_the_optimiser_written_out(
+    home: Path, tmp_path: Path, optimizer: str
+) -> None:
+    experiment = tiny(
+        home / "tones",
+        data__languages="eng",
+        train__epochs=1,
+        train__optimizer=optimizer,
+        train__warmup_fraction=0.0,
+        train__weight_decay=0.1,
+        train__momentum=0.7,
+        train__clip_norm=0.5,
+        train__learning_rate=RATE,
+        model__text__dropout=0.0,
+    )
+    expected, norms = by_hand(experiment, home)
+    # The first gradient is clipped and the second is clipped by another factor, else Adam would not notice.
+    assert min(norms) > 0.5
+    assert abs(norms[0] - norms[1]) > 0.1
+    run(experiment, home, tmp_path)
+    assert relative_difference(load_checkpoint(tmp_path / LAST)["model"], expected) < 1e-4
+
+
+def dropped(rank: int, size: int, flat: dict[str, Any], prepared: Prepared, folder: str) -> None:
+    """A worker that trains, and saves which values of the audio tower its first dropout set to 0."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
+    masks: list[Tensor] = []
+
+    def look(module: nn.Module, inputs: Any, output: Any) -> None:
+        if isinstance(module, nn.Dropout) and module.training:
+            masks.append(output == 0)
+
+    nn.modules.module.register_module_forward_hook(look)
+    group = WorkerGroup(rank=rank, size=size)
+    experiment = override(Experiment(), flat)
+    train(experiment, prepared, Path(folder), lambda metrics: None, group, use_ray_data=False)
+    torch.save(masks[0], f"{folder}/dropped-{rank}.pt")
+    dist.barrier()
+    # gloo's threads now and then abort the interpreter's own shutdown, when everything is saved.
+    os._exit(0)
+
+
+@pytest.mark.slow
+def test_each_worker_drops_values_of_its_own(home: Path, tmp_path: Path) -> None:
+    experiment = tiny(
+        home / "tones",
+        train__epochs=1,
+        model__audio="ced",
+        model__audio__size="tiny",
+        model__audio__num_blocks=1,
+        model__audio__dropout=0.5,
+    )
+    multiprocessing.spawn(dropped, (2, flatten(experiment), prepared_for(experiment, home), str(tmp_path)), nprocs=2)
+    mine, other = (torch.load(tmp_path / f"dropped-{rank}.pt") for rank in range(2))
+    assert mine.shape == other.shape
+    assert 0.3 < float(mine.float().mean()) < 0.7
+    assert not torch.equal(mine, other)
+
+
+@pytest.mark.parametrize(
+    ("values", "best"), [([0.1, 0.5, 0.3], 2), ([0.5, 0.4, 0.3], 1), ([0.1, 0.4, 0.4], 2), ([0.1, 0.2, 0.3], 3)]
+)
+def test_the_epoch_that_is_reported_is_the_one_that_is_kept(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[float], best: int
+) -> None:
+    experiment = tiny(home / "tones", train__epochs=3)
+    seen: list[dict[str, Tensor]] = []
+
+    def validate(retriever: Retriever, *arguments: Any, **options: Any) -> dict[str, float]:
+        """The given values, and the weights that were validated."""
+        seen.append({name: value.clone() for name, value in retriever.state_dict().items()})
+        return {experiment.evaluation.select_by: values[min(len(seen), 3) - 1]}
+
+    monkeypatch.setattr(loop, "evaluate_split", validate)
+    reports = run(experiment, home, tmp_path)
+    # After the three validations the kept one is tested.
+    assert len(seen) == 4
+    kept = Retriever.from_pretrained(tmp_path / BEST).state_dict()
+    for weights in (kept, seen[3]):
+        assert all(torch.equal(weights[name], value) for name, value in seen[best - 1].items())
+    assert not torch.equal(kept["audio_projection.weight"], seen[best % 3]["audio_projection.weight"])
+    assert [report["best_epoch"] for report in reports][-2:] == [best, best]
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_the_metric_is_projected_after_every_step_that_is_to(home: Path, tmp_path: Path, every: int) -> None:
+    experiment = tiny(
+        home / "tones",
+        train__epochs=3,
+        train__warmup_fraction=0.0,
+        # Large enough that every step leaves the cone.
+        train__learning_rate=3.0,
+        objective__pair="learning_to_match",
+        objective__pair__metric="mahalanobis",
+        objective__pair__project_every=every,
+    )
+    lowest: list[float] = []
+
+    def look(optimizer: torch.optim.Optimizer) -> None:
+        """The metric as the step before left it; it is the last parameter."""
+        metric = optimizer.param_groups[-1]["params"][-1]
+        assert metric.shape == (16, 16)
+        lowest.append(float(torch.linalg.eigvalsh(metric.detach().double()).min()))
+
+    with before_each_step(look):
+        run(experiment, home, tmp_path)
+    is_projected = [value > -1e-4 for value in lowest]
+    assert is_projected == [step % every == 0 for step in range(6)]

@@ -1,0 +1,115 @@
+"""Where a run starts from, and when it has seen enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny import make_data, prepared_for, tiny
+from tokenizers import Tokenizer
+
+import ray_atr.training.loop as loop
+from ray_atr.experiment import Experiment
+from ray_atr.models.retriever import Retriever
+from ray_atr.run_folder import BEST, LAST
+from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.checks import check_experiment
+from ray_atr.training.loop import train
+
+STILL = {"train__learning_rate": 1e-12, "train__weight_decay": 0.0}
+"""A rate that moves nothing."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    make_data(folder / "tones", num_train=16, num_val=4, num_test=4)
+    make_data(folder / "others", num_train=8, num_val=4, num_test=4, languages=1)
+    run(tiny(folder / "tones", train__epochs=1), folder, folder / "first")
+    return folder
+
+
+def run(experiment: Experiment, home: Path, folder: Path) -> list[dict[str, Any]]:
+    reports: list[dict[str, Any]] = []
+    train(experiment, prepared_for(experiment, home), folder, reports.append, use_ray_data=False)
+    return reports
+
+
+@pytest.mark.parametrize("objective", ["contrastive", "m_ltm"])
+def test_training_starts_from_the_saved_weights(home: Path, tmp_path: Path, objective: str) -> None:
+    start = home / "first" / BEST
+    changes = {"objective": objective, "data__languages": "eng", "train__start_from": str(start), "train__epochs": 1}
+    # Other captions, which would make another tokeniser.
+    experiment = tiny(home / "others", **changes, **STILL)
+    run(experiment, home, tmp_path)
+    trained, saved = load_checkpoint(tmp_path / LAST)["model"], load_file(start / "model.safetensors")
+    for name, value in saved.items():
+        if not name.startswith("learned."):
+            torch.testing.assert_close(trained[name], value, atol=1e-9, rtol=0, msg=name)
+    used = prepared_for(experiment, home).load_tokenizer()
+    assert used is not None
+    assert used.get_vocab() == Tokenizer.from_file(str(start / "text" / "tokenizer.json")).get_vocab()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model__embedding_width": 8}, r"train\.start_from: got .*a retriever with the same towers"),
+        ({"model__text__num_layers": 2}, r"it differs in text_tower\.blocks\.1"),
+    ],
+)
+def test_a_retriever_with_other_towers_is_refused(
+    home: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    experiment = tiny(home / "tones", train__start_from=str(home / "first" / BEST), train__epochs=1, **changes)
+    with pytest.raises(ValueError, match=message):
+        run(experiment, home, tmp_path)
+
+
+def test_a_folder_without_a_retriever_is_refused_before_anything_starts(home: Path) -> None:
+    with pytest.raises(ValueError, match=r"train\.start_from: got .*retriever\.json"):
+        check_experiment(tiny(home / "tones", train__start_from=str(home / "tones")))
+
+
+def test_a_frozen_tower_that_was_encoded_has_the_weights_that_were_encoded(home: Path, tmp_path: Path) -> None:
+    frozen = {"model__audio__adapt__is_frozen": True, "train__epochs": 1}
+    start = str(home / "first" / BEST)
+    with pytest.raises(ValueError, match="a retriever whose frozen audio tower is the one that was encoded"):
+        run(tiny(home / "tones", train__start_from=start, **frozen), home, tmp_path / "other")
+    run(tiny(home / "tones", **frozen), home, tmp_path / "heads")
+    again = tiny(home / "tones", train__start_from=str(tmp_path / "heads" / BEST), **frozen, **STILL)
+    run(again, home, tmp_path / "again")
+    kept, start_there = (Retriever.from_pretrained(tmp_path / name / BEST) for name in ("again", "heads"))
+    torch.testing.assert_close(kept.audio_projection.weight, start_there.audio_projection.weight, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("values", "patience", "epochs"),
+    [
+        ([0.1, 0.5, 0.3, 0.4, 0.9, 0.9], 2, 4),
+        ([0.1, 0.5, 0.3, 0.6, 0.5, 0.4], 2, 6),
+        ([0.3, 0.2, 0.4, 0.4, 0.4, 0.4], 1, 2),
+        ([0.3, 0.2, 0.1, 0.1, 0.1, 0.1], 0, 6),
+    ],
+)
+def test_a_run_ends_when_nothing_gets_better(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[float], patience: int, epochs: int
+) -> None:
+    experiment = tiny(home / "tones", train__epochs=6, train__patience=patience)
+    calls: list[str] = []
+
+    def validate(*arguments: Any, **options: Any) -> dict[str, float]:
+        calls.append("")
+        return {experiment.evaluation.select_by: values[min(len(calls), 6) - 1]}
+
+    monkeypatch.setattr(loop, "evaluate_split", validate)
+    reports = run(experiment, home, tmp_path)
+    assert [report["epoch"] for report in reports] == [*range(1, epochs + 1), epochs]
+    assert reports[-1]["best_epoch"] == 1 + values.index(max(values[:epochs]))
+    # Taken up again, it knows that it has ended.
+    before = len(calls)
+    assert [report["epoch"] for report in run(experiment, home, tmp_path)] == [*range(1, epochs + 1), epochs]
+    assert len(calls) == before + 1, "the test alone"

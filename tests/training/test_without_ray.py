@@ -1,0 +1,129 @@
+"""`ray-atr train --ray never`: one model in this process, kept in a run folder as any other; and the metric that selects."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import tiny
+
+from ray_atr.cli import main
+from ray_atr.cli.heartbeat import SECONDS
+from ray_atr.run_folder import RunFolder
+from ray_atr.sweep import sweep
+from ray_atr.training import loop
+from ray_atr.training.batch import Batch
+from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.checks import check_experiment
+from ray_atr.training.loop import step
+from ray_atr.training.ray_train import run_trial
+from ray_atr.training.selection import check_metric, measured_names
+from ray_atr.training.step import StepResult
+
+SMALL = (
+    *("--data.languages", "eng,fra", "--model.embedding_width", "16", "--model.text.width", "16"),
+    *("--model.text.num_layers", "1", "--model.text.vocab_size", "300", "--train.batch_size", "8"),
+    *("--tracking.mlflow", "false"),
+)
+
+
+KILLED = """
+import os, sys
+import ray
+from ray_atr.cli import main
+from ray_atr.run_folder import TrialFolder
+
+add_epoch = TrialFolder.add_epoch
+
+def killed_after_two(trial, metrics):
+    add_epoch(trial, metrics)
+    if metrics["epoch"] == 2:
+        os._exit(1 if ray.is_initialized() else 9)
+
+TrialFolder.add_epoch = killed_after_two
+main("train", arguments=sys.argv[1:])
+"""
+
+
+def without_times(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "time" and not name.startswith("seconds/")}
+
+
+def test_a_model_is_trained_without_ray_and_resumed(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_ATR_HOME", str(home))
+    run = home / "runs" / "one"
+    data = ["--ray", "never", *SMALL, "--data.source", str(home / "tones"), "--train.epochs", "3"]
+    command = [sys.executable, "-c", KILLED, *data, "--out", str(run)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 9, done.stderr[-3000:]
+    assert done.stdout.startswith("starting\n")
+    (trial,) = RunFolder.open(run).trials()
+    assert [row["epoch"] for row in trial.epochs()] == [1, 2]
+    assert not trial.is_finished
+
+    steps: list[int] = []
+
+    def counted(state: Any, data: Any, texts: Any, batch: Batch, clock: Any) -> StepResult:
+        steps.append(batch.step)
+        return step(state, data, texts, batch, clock)
+
+    monkeypatch.setattr(loop, "step", counted)
+    main("train", arguments=["--ray", "never", "--resume", str(run)])
+    assert steps == [6, 7, 8]
+    assert "1 trials finished, 0 failed" in capsys.readouterr().out
+    assert trial.is_finished
+    assert (trial.folder / "best").is_dir()
+    expected: list[dict[str, Any]] = []
+    run_trial(RunFolder.open(run).experiment, home / "whole", home, [], expected.append)
+    assert [without_times(row) for row in trial.epochs()] == [without_times(row) for row in expected[:-1]]
+    weights, others = (
+        load_checkpoint(folder / "last", torch.device("cpu"))["model"] for folder in (trial.folder, home / "whole")
+    )
+    assert len(weights) == len(others)
+    assert all(torch.equal(weights[name], others[name]) for name in others)
+    assert 0 < SECONDS <= 10
+
+
+def test_workers_are_refused_without_ray(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_ATR_HOME", str(home))
+    with pytest.raises(SystemExit) as exit_:
+        main("train", arguments=["--ray", "never", "--scaling.workers", "2"])
+    assert exit_.value.code == 2
+    assert "scaling.workers: got '2'; allowed 0 with --ray never" in capsys.readouterr().err
+
+
+def test_a_failing_trial_is_recorded_without_ray(home: Path) -> None:
+    experiment = tiny(home / "tones", scaling__workers=0, scaling__ray_data=False, train__epochs=1)
+    run = RunFolder.create(home / "runs" / "failing-here", experiment, {"name": "test"})
+    points = [{"train.learning_rate": 1e30, "seed": 0}, {"seed": 1}]
+    result = sweep(run, points, home, use_ray=False, say=lambda message: None)
+    assert (len(result.finished), len(result.failed)) == (1, 1)
+    assert "NaN or infinite" in run.trial(result.failed[0]).describe()["error"]
+
+
+def test_the_selecting_metric_is_one_that_is_measured(home: Path) -> None:
+    experiment = tiny(home / "tones")
+    names = measured_names(experiment)
+    assert {
+        "text_to_audio/fra/recall_at_1",
+        "audio_to_text/mean/recall_at_10",
+        "text_to_audio/trained/recall_at_1",
+    } <= {*names}
+    for name in names:
+        check_metric(experiment, name, "evaluation.select_by")
+    for wrong, hint in (
+        ("text_to_audio/eng/recall_at_3", "did you mean text_to_audio/eng/recall_at_"),
+        ("text_to_audio/deu/recall_at_1", "trained, or unseen, mean, eng, fra; "),
+        ("recall", "text_to_audio/trained/recall_at_1"),
+    ):
+        with pytest.raises(ValueError, match=f"evaluation.select_by: got '{wrong}'; allowed .*{hint}"):
+            check_experiment(tiny(home / "tones", evaluation__select_by=wrong))

@@ -1,0 +1,196 @@
+"""A plan whose rows are on two or four processes is the plan of one process, and so is its gradient and the loss on it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from processes import join, leave, run_processes
+from torch import Tensor, distributed
+from torch.nn import functional
+
+from ray_atr.objectives.learned import Learned
+from ray_atr.objectives.pairs import Comparison, LearningToMatch, PartialLearningToMatch
+from ray_atr.transport import Ranks, log_plan, log_plan_across_ranks
+from ray_atr.transport.row_blocks import KernelRows, LogRows, TiledRows
+
+SIZE, N, D = 4, 13, 6
+EXACT: dict[str, Any] = {"tolerance": 1e-12, "max_iterations": 20_000}
+PLANS: dict[str, dict[str, Any]] = {
+    "balanced": {"epsilon": 0.1},
+    "beyond the kernel's range": {"epsilon": 0.012},
+    "unequal marginals": {"epsilon": 0.1, "rows": True, "columns": True},
+    "partial": {"epsilon": 0.1, "mass": 0.7},
+    "partial with unequal marginals": {"epsilon": 0.1, "mass": 0.6, "rows": True, "columns": True},
+    "partial beyond the kernel's range": {"epsilon": 0.012, "mass": 0.7},
+}
+OUTERS = ("any", "matched")
+# Beyond the kernel's range a plan takes thousands of sweeps, each with a sum over the processes.
+SHARED = [(name, outer) for name in PLANS for outer in OUTERS if outer == "any" or "beyond" not in name]
+LOSSES = {
+    "balanced": LearningToMatch(),
+    "maximum held": LearningToMatch(detach_maximum=True),
+    "mahalanobis": LearningToMatch(metric="mahalanobis"),
+    "factored": LearningToMatch(metric="factored"),
+    "partial": PartialLearningToMatch(transport_mass=0.7),
+    "followed": PartialLearningToMatch(transport_mass=0.7, target="followed"),
+}
+CHANGES = ("plain", "positives", "belief", "weights", "targets")
+CASES = [
+    (name, change) for name in LOSSES for change in CHANGES if change == "plain" or name in ("balanced", "partial")
+]
+
+
+def numbers(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def some_cost() -> Tensor:
+    cost = numbers(0, N, N).abs() + 0.5 - 0.4 * torch.eye(N, dtype=torch.float64)
+    return cost / cost.max()
+
+
+def outer_of(kind: str, rows: Tensor | None, columns: Tensor | None) -> Tensor:
+    """dL/d(log pi): anything, or minus twice a matrix that has the plan's marginals, as a matching has."""
+    uniform = torch.full((N,), 1 / N, dtype=torch.float64)
+    a, b = (uniform if given is None else given for given in (rows, columns))
+    return numbers(1, N, N) if kind == "any" else -2 * a[:, None] * b
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    marginals = {name: functional.softmax(numbers(seed, N), 0) for seed, name in ((2, "rows"), (3, "columns"))}
+    return {name: marginals.get(name, value) for name, value in options.items()}
+
+
+def plan_of(name: str, outer: str, ranks: Ranks | None) -> tuple[Tensor, Tensor]:
+    """(log pi, dL/dcost): the whole by one process, or the rows of a rank."""
+    options = given(PLANS[name])
+    epsilon, gradient_of_log = options.pop("epsilon"), outer_of(outer, options.get("rows"), options.get("columns"))
+    own = slice(None) if ranks is None else ranks.own(N)
+    cost = some_cost()[own].requires_grad_()
+    if ranks is None:
+        found, _ = log_plan(cost, epsilon, **options, **EXACT)
+    else:
+        found, _ = log_plan_across_ranks(cost, epsilon, N, ranks, **options, **EXACT)
+    found.backward(gradient_of_log[own])
+    assert cost.grad is not None
+    return found.detach(), cost.grad
+
+
+def comparison_of(change: str, u: Tensor, v: Tensor) -> Comparison:
+    generator = torch.Generator().manual_seed(4)
+    more: dict[str, Any] = {}
+    if change == "positives":
+        groups = torch.randint(0, N // 2, (N,), generator=generator)
+        more["positives"] = groups[:, None] == groups
+    if change == "belief":
+        # One pair is not believed at all: it takes no part, and twelve rows are shared.
+        more["belief"] = torch.rand(N, generator=generator, dtype=torch.float64).index_fill(0, torch.tensor([5]), 0)
+    if change == "weights":
+        more["row_weight"], more["column_weight"] = torch.rand(2, N, generator=generator, dtype=torch.float64)
+    if change == "targets":
+        more["targets"] = functional.softmax(numbers(5, N, N), dim=1)
+    return Comparison(u, v, **more)
+
+
+def loss_of(name: str, change: str, shared_from: int) -> dict[str, Tensor]:
+    owned = {"u": numbers(6, N, D), "v": numbers(7, N, D), "metric": numbers(8, D, D)}
+    owned = {key: value.requires_grad_() for key, value in owned.items()}
+    loss = LOSSES[name].__class__(**{**vars(LOSSES[name]), "shared_from": shared_from})
+    u, v = (functional.normalize(owned[side], dim=1) for side in ("u", "v"))
+    terms = loss(comparison_of(change, u, v), Learned(metric=owned["metric"]))
+    (3 * terms.loss).backward()
+    gradients = {key: torch.zeros_like(value) if value.grad is None else value.grad for key, value in owned.items()}
+    return {"loss": terms.loss.detach(), "mass": terms.scalars["mass_on_true_pairs"], **gradients}
+
+
+def work(rank: int, size: int, folder: Path) -> None:
+    join(rank, size, folder)
+    pairs = [distributed.new_group([0, 1]), distributed.new_group([2, 3])]
+    found: dict[Any, Any] = {}
+    for name, outer in SHARED:
+        found[4, name, outer] = plan_of(name, outer, Ranks.here())
+        found[2, name, outer] = plan_of(name, outer, Ranks.here(pairs[rank // 2]))
+    for name, change in CASES:
+        found[name, change] = loss_of(name, change, shared_from=2)
+    found["tiled"] = tiled_sums(Ranks.here())
+    cost = some_cost()[Ranks.here().own(N)]
+    try:
+        log_plan_across_ranks(cost * (float("nan") if rank == 2 else 1), 0.1, N, Ranks.here())
+    except ValueError as error:
+        found["error"] = str(error)
+    leave(rank, size, folder, found)
+
+
+def tiled_sums(ranks: Ranks) -> dict[str, tuple[Tensor, ...]]:
+    scores, own = -some_cost() / 0.1, ranks.own(N)
+    column, row, log_mass = numbers(9, N), numbers(10, N)[own], torch.full((N,), 1 / N, dtype=torch.float64).log()[own]
+    length = own.stop - own.start
+    blocks = {
+        "held": LogRows(scores[own], ranks),
+        "kernel": KernelRows(scores[own], ranks),
+        "tiled": TiledRows(lambda rows: scores[own][rows].clone(), length, 2, ranks),
+    }
+    return {
+        name: (ranks.joined(block.row_sums(column), N), block.column_sums(row), block.sweep(column, log_mass)[1])
+        for name, block in blocks.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def by_four(tmp_path_factory: pytest.TempPathFactory) -> list[dict[Any, Any]]:
+    return run_processes(__file__, SIZE, tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "outer"), SHARED)
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_plan_and_its_gradient_are_those_of_one_process(size: int, name: str, outer: str, by_four: Any) -> None:
+    log_matrix, gradient = plan_of(name, outer, None)
+    parts = [worker[size, name, outer] for worker in by_four[:size]]
+    torch.testing.assert_close(torch.cat([part[0] for part in parts]), log_matrix, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(torch.cat([part[1] for part in parts]), gradient, rtol=1e-6, atol=1e-6)
+    assert {len(part[0]) for part in parts} == {N // size, N // size + 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "change"), CASES)
+def test_every_worker_has_the_loss_and_gradients_of_one_that_holds_the_plan(
+    name: str, change: str, by_four: Any
+) -> None:
+    whole = loss_of(name, change, shared_from=0)
+    for worker in by_four:
+        torch.testing.assert_close(worker[name, change], whole, rtol=1e-6, atol=1e-8)
+
+
+def test_rows_held_as_a_kernel_as_they_are_or_not_at_all_have_the_same_sums(by_four: Any) -> None:
+    alone = tiled_sums(Ranks())
+    for sums in (*alone.values(), *(found for worker in by_four for found in worker["tiled"].values())):
+        torch.testing.assert_close(sums[0], alone["held"][0])
+    for worker in by_four:
+        torch.testing.assert_close(worker["tiled"]["kernel"], worker["tiled"]["held"])
+        torch.testing.assert_close(worker["tiled"]["tiled"], worker["tiled"]["held"])
+
+
+def test_a_cost_that_is_not_finite_on_one_process_is_refused_on_all(by_four: Any) -> None:
+    assert all("cost: got" in worker["error"] and "finite" in worker["error"] for worker in by_four)
+
+
+def test_a_plan_is_shared_from_a_size_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = Comparison(numbers(6, N, D), numbers(7, N, D))
+    # Alone too: the result must not depend on the number of workers.
+    assert LearningToMatch(shared_from=2).is_shared(pairs)
+    monkeypatch.setattr(Ranks, "here", lambda: Ranks(0, N + 1))
+    assert not LearningToMatch(shared_from=2).is_shared(pairs), "a worker would have no row"
+    monkeypatch.setattr(Ranks, "here", lambda: Ranks(0, 2))
+    assert LearningToMatch(shared_from=N).is_shared(pairs)
+    assert not LearningToMatch(shared_from=N + 1).is_shared(pairs)
+    assert not LearningToMatch(shared_from=0).is_shared(pairs)
+    assert not PartialLearningToMatch(shared_from=2, transport_mass="auto").is_shared(pairs)
+
+
+if __name__ == "__main__":
+    work(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
