@@ -56,8 +56,11 @@ def main() -> None:
         asked = torch.from_numpy(queries / np.linalg.norm(queries, axis=1, keepdims=True))
 
         def tuned(threshold: int, asked: torch.Tensor = asked) -> object:
-            faiss.cvar.distance_compute_blas_threshold = threshold
-            return flat.search(asked.numpy(), NEIGHBOURS)
+            before, faiss.cvar.distance_compute_blas_threshold = faiss.cvar.distance_compute_blas_threshold, threshold
+            try:
+                return flat.search(asked.numpy(), NEIGHBOURS)
+            finally:
+                faiss.cvar.distance_compute_blas_threshold = before
 
         def whole(asked: torch.Tensor = asked) -> object:
             return (asked @ entries.T).topk(NEIGHBOURS, dim=1)

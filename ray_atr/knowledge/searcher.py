@@ -8,8 +8,7 @@ retrieved = searcher.look_up(found)                     # what the objective rea
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import faiss
@@ -24,8 +23,6 @@ from ray_atr.objectives.knowledge.knowledge import SearchSpec
 from ray_atr.objectives.knowledge.retrieved import Granularity, Neighbours, Retrieved
 
 BLOCK = 16_384
-# FAISS computes small batches with a loop of dot products instead of a matrix product, ten times slower here.
-BLAS_FROM = 4
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -64,29 +61,17 @@ def exact_top_k(
     return values, torch.cat(best_positions, dim=1).gather(1, where)
 
 
-@contextmanager
-def _by_matrix_product() -> Iterator[None]:
-    """FAISS multiplies matrices for small batches too. Its threshold is one for the process, so it is put back."""
-    before = faiss.cvar.distance_compute_blas_threshold
-    faiss.cvar.distance_compute_blas_threshold = BLAS_FROM
-    try:
-        yield
-    finally:
-        faiss.cvar.distance_compute_blas_threshold = before
-
-
 def fused_top_k(queries: Tensor, entries: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """`exact_top_k` of float32 tensors on the CPU by FAISS, which keeps a block's scores in the cache while it ranks them.
 
     No index is built and nothing is copied: the base may be mapped, read-only memory.
     """
-    with _by_matrix_product():
-        values, positions = faiss.knn(
-            np.ascontiguousarray(queries.numpy(), dtype=np.float32),
-            entries.numpy(),
-            min(k, len(entries)),
-            metric=faiss.METRIC_INNER_PRODUCT,
-        )
+    values, positions = faiss.knn(
+        np.ascontiguousarray(queries.numpy(), dtype=np.float32),
+        entries.numpy(),
+        min(k, len(entries)),
+        metric=faiss.METRIC_INNER_PRODUCT,
+    )
     return torch.from_numpy(values), torch.from_numpy(positions)
 
 
@@ -128,8 +113,7 @@ class SearchableRows:
         if self.index is None:
             return exact_top_k(queries, self.rows, k, self.present)
         k = min(k, len(self.rows))
-        with _by_matrix_product():
-            values, where = self.index.search(np.ascontiguousarray(queries.cpu().numpy(), dtype=np.float32), k)
+        values, where = self.index.search(np.ascontiguousarray(queries.cpu().numpy(), dtype=np.float32), k)
         scores, positions = torch.from_numpy(values).to(queries.device), torch.from_numpy(where).to(queries.device)
         scores = scores.masked_fill(positions < 0, -torch.inf)
         positions = positions.clamp(min=0)

@@ -23,6 +23,9 @@ from ray_atr.storage.digests import check_folder, seal_folder
 MANIFEST_FILE = "manifest.json"
 FORMAT = 2
 IVF_POINTS_A_LIST = 39
+# FAISS computes small batches with a loop of dot products instead of a matrix product, ten times slower here. The threshold is
+# one for the process and set once: a base may be clustered in one thread while another searches, and both round by it.
+faiss.cvar.distance_compute_blas_threshold = 4
 
 
 class Entries(NamedTuple):
