@@ -21,7 +21,8 @@ from ray_atr.transport.newton import ascend
 from ray_atr.transport.plan import TransportPlan
 from ray_atr.transport.problem import KERNEL_RANGE, Problem
 
-CHECK_EVERY = 4
+# A check costs about as much as two sweeps: the next is made where, at the rate seen, the tolerance may be met.
+CHECK_EVERY, FARTHEST_CHECK = 4, 32
 MODERATE = 30.0
 EXTREME = 70.0
 LOG_SWEEPS = 4
@@ -142,6 +143,8 @@ def kernel_sweeps(
     transposed = kernel.T
     u = kernel.new_ones(N)
     previous, is_slow = math.inf, False
+    between = CHECK_EVERY
+    check = min(between, most)
     for sweep in range(1, most + 1):
         v = torch.mv(transposed, u if marginals is None else u * marginals.rows).reciprocal_()
         if marginals is not None:
@@ -149,25 +152,32 @@ def kernel_sweeps(
         elif N != M:
             v.mul_(N / M)
         inflow = torch.mv(kernel, v)
-        if sweep % CHECK_EVERY == 0 or sweep == most:
+        if sweep == check:
             left = u * inflow - 1
             error = left.abs().sum() / N if marginals is None else (left * marginals.rows).abs().sum()
             residual, low, high = torch.stack([error, *torch.aminmax(torch.cat([u, v]))]).tolist()
             largest = max(high, 1 / low) if low > 0 else math.inf
             if not largest < math.exp(EXTREME):
                 return Swept(row, column, math.inf, sweep, False)
-            is_slow = sweeps_left(previous, residual, tolerance) > patience
+            promised = sweeps_left(previous, residual, tolerance, between)
+            is_slow = promised > patience
             if residual <= tolerance or largest > math.exp(MODERATE) or is_slow:
                 break
             previous = residual
+            # Not beyond twice the sweeps so far: the rate seen early promises too much.
+            between = int(max(CHECK_EVERY, min(promised, sweep, FARTHEST_CHECK)))
+            check = min(sweep + between, most)
         u = inflow.reciprocal_()
     return Swept(row + u.log(), column + v.log(), residual, sweep, True, is_slow)
 
 
-def sweeps_left(previous: float, residual: float, tolerance: float) -> float:
-    """How many sweeps are left to the tolerance if the residual keeps falling as since the last check; 0 at the first."""
+def sweeps_left(previous: float, residual: float, tolerance: float, between: int) -> float:
+    """How many sweeps are left to the tolerance if the residual keeps falling as in those since the last check; 0 at the first.
+
+    It falls ever more slowly, so it is seldom fewer.
+    """
     if residual <= tolerance or math.isinf(previous):
         return 0.0
     if residual >= previous:
         return math.inf
-    return CHECK_EVERY * math.log(residual / max(tolerance, 1e-300)) / math.log(previous / residual)
+    return between * math.log(residual / max(tolerance, 1e-300)) / math.log(previous / residual)

@@ -8,7 +8,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from ray_atr.transport import TransportPlan, solve
+from ray_atr.transport import TransportPlan, balanced, solve
+from ray_atr.transport.balanced import sweeps_left
 
 
 def trained_cost(B: int, *, num_wrong: int = 0, seed: int = 0) -> Tensor:
@@ -49,6 +50,23 @@ def test_balanced_equals_pot(epsilon: float) -> None:
     uniform = torch.full((24,), 1 / 24, dtype=torch.float64)
     reference = ot.sinkhorn(uniform, uniform, cost, epsilon, method="sinkhorn_log", stopThr=1e-12, numItermax=20000)
     torch.testing.assert_close(solve(cost, epsilon).matrix, reference, rtol=1e-6, atol=1e-9)
+
+
+def test_where_many_sweeps_are_left_none_is_checked_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks: list[int] = []
+
+    def counted(previous: float, residual: float, tolerance: float, between: int) -> float:
+        checks.append(between)
+        return sweeps_left(previous, residual, tolerance, between)
+
+    monkeypatch.setattr(balanced, "sweeps_left", counted)
+    monkeypatch.setattr(balanced, "PATIENCE_LEAST", 2000)
+    plan = solve(trained_cost(24).float(), 0.05)
+    assert plan.is_converged
+    assert plan.iterations == sum(checks)
+    assert len(checks) < plan.iterations / 8
+    # The check before the last had not met the tolerance: hardly a sweep too many was made.
+    assert solve(trained_cost(24).float(), 0.05, max_iterations=plan.iterations - checks[-1]).residual > plan.tolerance
 
 
 @pytest.mark.parametrize(("epsilon", "mass"), [(0.1, 0.6), (0.1, 0.95), (0.05, 0.8)])
