@@ -139,6 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--clips", type=int, help="of training (default: the recipe's)")
     parser.add_argument("--lag", type=int, default=12, help="steps; more than a refresh takes, fewer than an epoch has")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -148,6 +149,7 @@ def main() -> None:
         "train.epochs": options.epochs,
         "evaluation.every_epochs": options.epochs,
         "scaling.workers": 0,
+        **({"data.soundscapes.num_train": options.clips} if options.clips else {}),
     }
     base = override(RECIPES["from_scratch"](), settings)
     start_ray(num_cpus=2)

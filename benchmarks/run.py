@@ -2,6 +2,7 @@
 
     uv run --group bench python benchmarks/run.py                      # all; --list names them
     uv run --group bench python benchmarks/run.py search transport --out results
+    uv run --group bench python benchmarks/run.py --quick              # each at a small size: shows that it runs, judges nothing
 
 Each runs in a process of its own, one after the other. Prints a Markdown table and writes it as `benchmarks.md` and
 `benchmarks.json` to `--out`. The exit code is 1 if a goal was missed, 2 if a benchmark failed.
@@ -48,6 +49,31 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "towers_gpu": [["--size", "tiny"]],
 }
 """The command lines of each benchmark, in the order in which they run."""
+QUICK: dict[str, list[list[str]]] = {
+    "input": [["--clips", "32", "--rounds", "1"]],
+    "step": [["loop", "--steps", "1", "--batch", "8", "--rounds", "1"], ["shares", "--steps", "1", "--batch", "8"]],
+    "start": [["help", "--rounds", "1"]],
+    "contrastive": [["--batch", "64", "--width", "32"]],
+    "transport": [["--part", "memory"]],
+    "plan_rows": [["--size", "64"]],
+    "metric_cost": [["--batch", "32", "--width", "64"]],
+    "kcl": [["--batch", "8", "--width", "32", "--layers", "1"]],
+    "step_memory": [["--batch", "4", "--frames", "50", "--layers", "1"]],
+    "search": [["--entries", "1000", "--width", "32", "--rounds", "1"]],
+    "refresh": [["--clips", "128", "--width", "32", "--seconds", "1", "--prototypes", "4", "--rounds", "1"]],
+    "snapshot": [["--entries", "1000", "--width", "32", "--workers", "2"]],
+    "ask_step": [["--epochs", "3", "--rounds", "1", "--clips", "64"]],
+    "correspondence": [["--clips", "64", "--batch", "16", "--rounds", "1"]],
+    "frozen": [["--clips", "24", "--epochs", "1", "--rounds", "1"]],
+    "evaluation": [["--captions", "200", "--clips", "40", "--width", "16", "--rounds", "1", "--peer-captions", "200"]],
+    "validation": [["--rounds", "1"]],
+    "import": [["--clips", "8", "--rounds", "1"]],
+    "sweep": [["loop", "--epochs", "2", "--rounds", "1"], ["efficiency", "--epochs", "2", "--trials", "2"]],
+    "growth": [["--small"]],
+    "controller": [["--trials", "20"]],
+    "towers_gpu": [["--size", "tiny"]],
+}
+"""The same at a size of seconds."""
 GPU = {"towers_gpu": "without a GPU: --size tiny checks the gradients alone"}
 
 
@@ -106,6 +132,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run (default: all)")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that each runs, judges no goal")
     parser.add_argument("--out", type=Path, default=Path("benchmark_results"), help="folder of the table and the JSON")
     options = parser.parse_args()
     if options.list:
@@ -120,10 +147,10 @@ def main() -> int:
     for name in options.names or ARGUMENTS:
         if name in GPU and facts["gpu"] is None:
             print(f"{name}: {GPU[name]}", flush=True)
-        for arguments in ARGUMENTS[name]:
+        for arguments in (QUICK if options.quick else ARGUMENTS)[name]:
             print(f"\n== {' '.join([name, *arguments])}", flush=True)
             recorded, code = rows_of(name, arguments)
-            rows += recorded
+            rows += [{**row, "goal": None} for row in recorded] if options.quick else recorded
             failed += [name] if code else []
             # After each: what was measured is not lost if a later one is interrupted.
             write(options.out, facts, rows, failed)

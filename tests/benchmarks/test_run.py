@@ -19,11 +19,12 @@ def run(monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-def fake(run, monkeypatch: pytest.MonkeyPatch, folder: Path, body: str) -> None:
+def fake(run, monkeypatch: pytest.MonkeyPatch, folder: Path, body: str, *options: str) -> None:
     (folder / "bench_fake.py").write_text(f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r})\n{body}\n")
     monkeypatch.setattr(run, "HERE", folder)
     monkeypatch.setattr(run, "ARGUMENTS", {"fake": [[]]})
-    monkeypatch.setattr(sys, "argv", ["run.py", "fake", "--out", str(folder / "out")])
+    monkeypatch.setattr(run, "QUICK", {"fake": [["quickly"]]})
+    monkeypatch.setattr(sys, "argv", ["run.py", "fake", "--out", str(folder / "out"), *options])
 
 
 @pytest.mark.parametrize(("ours", "code", "word"), [(1.0, 0, "met"), (3.0, 1, "missed")])
@@ -41,5 +42,13 @@ def test_a_benchmark_that_fails_is_not_passed_over(run, monkeypatch, tmp_path: P
     assert run.main() == 2
 
 
+def test_a_quick_run_is_small_and_judges_nothing(run, monkeypatch, tmp_path: Path) -> None:
+    body = "assert sys.argv[1:] == ['quickly']\nfrom side_by_side import compared; compared('loss', 3, 1, 'peer', at_most=1)"
+    fake(run, monkeypatch, tmp_path, body, "--quick")
+    assert run.main() == 0
+    assert "missed" not in (tmp_path / "out" / "benchmarks.md").read_text()
+
+
 def test_every_benchmark_has_a_command(run) -> None:
     assert {f"bench_{name}.py" for name in run.ARGUMENTS} == {path.name for path in BENCHMARKS.glob("bench_*.py")}
+    assert run.QUICK.keys() == run.ARGUMENTS.keys()
