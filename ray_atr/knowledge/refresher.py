@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -217,6 +218,8 @@ class SnapshotClient:
     pending: list[Pending] = field(default_factory=list)
     timing: Timing = field(default_factory=Timing)
     _sent: dict[int, Any] = field(default_factory=dict)
+    _sending: dict[int, Future[None]] = field(default_factory=dict)
+    _outbox: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1, "knowledge-outbox"))
 
     @property
     def version(self) -> int:
@@ -224,15 +227,23 @@ class SnapshotClient:
         return self.searcher.snapshot.version if self.searcher is not None else 0
 
     def refresh(self, step: int, payload: Any, lag: int | None = None) -> int:
-        """Publish for a new version, which every worker switches to `lag` (by default its own) steps later."""
+        """Publish for a new version, which every worker switches to `lag` (by default its own) steps later. Returns at once.
+
+        payload  what `Refresher.publish` takes, or a Future of it: weights that are still being copied.
+        """
         version, lag = self.next_version, self.lag if lag is None else lag
         self.next_version += 1
         self.pending.append(Pending(version, step, step + lag))
         if self.is_publisher:
             # Kept until the version is in use: a base that crashed, or whose node went with its folder, is sent it again.
             self._sent[version] = payload
-            self.host.publish(payload, version, step)
+            self._sending[version] = self._outbox.submit(self._send, version, step)
         return version
+
+    def _send(self, version: int, step: int) -> None:
+        """Hand a version's payload over; weights of gigabytes take seconds on their way into an object store."""
+        payload = self._sent[version]
+        self.host.publish(payload.result() if isinstance(payload, Future) else payload, version, step)
 
     def before_step(self, step: int) -> None:
         """Switch to the newest version that is due, waiting for it if it is not ready; the wait is the stall."""
@@ -248,7 +259,10 @@ class SnapshotClient:
 
     def _await(self, one: Pending) -> bool:
         """Wait for a version; False if it failed. RuntimeError if it is lost and its weights are no longer here."""
-        started = sent = time.perf_counter()
+        started = time.perf_counter()
+        if (sending := self._sending.pop(one.version, None)) is not None:
+            sending.result()
+        sent = time.perf_counter()
         outcome = self.host.wait(one.version, 0.0)
         while outcome.state in (UNKNOWN, BUILDING):
             if outcome.state == UNKNOWN:
@@ -259,7 +273,7 @@ class SnapshotClient:
                 # Still under way to the base, or lost with a crash of it.
                 time.sleep(0.02)
                 if self.is_publisher and time.perf_counter() - sent > self.republish_seconds:
-                    self.host.publish(self._sent[one.version], one.version, one.step)
+                    self._send(one.version, one.step)
                     sent = time.perf_counter()
             outcome = self.host.wait(one.version, self.poll_seconds)
         self.timing.stall += time.perf_counter() - started

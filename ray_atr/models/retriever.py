@@ -209,6 +209,23 @@ class Retriever(nn.Module):
         adapt(self.audio_tower, self.settings.audio.adapt, compiles=compiles)
         adapt(self.text_tower, self.settings.text.adapt, compiles=compiles)
 
+    def trained_state(self) -> dict[str, Tensor]:
+        """The entries of `state_dict` that training changes: what is not frozen (of LoRA the updates alone), and buffers."""
+        fixed = {
+            name for name, parameter in self.named_parameters(remove_duplicate=False) if not parameter.requires_grad
+        }
+        return {name: value for name, value in self.state_dict().items() if name not in fixed}
+
+    def load_trained_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what another retriever of the same settings and the same frozen weights has trained.
+
+        ValueError if `state` is not the whole of it.
+        """
+        found = self.load_state_dict(dict(state), strict=False)
+        wrong = [*found.unexpected_keys, *(self.trained_state().keys() - state.keys())]
+        if wrong:
+            raise refuse("trained state", sorted(wrong)[0], "exactly what this retriever trains")
+
     def embed_audio(self, features: Tensor, frames: Tensor) -> Tensor:
         """Unit-norm float32 embeddings [N, D] of log-mel frames [N, T, F], of which `frames[n]` count."""
         if self.settings.interaction == "late":

@@ -25,7 +25,7 @@ from ray_atr.encoding.frozen import (
 )
 from ray_atr.experiment import Experiment, automatic_rate
 from ray_atr.models.encoded import EncodedAudio, EncodedText
-from ray_atr.models.retriever import Retriever
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text.tokenizer import read_tokenizer, save_tokenizer, train_tokenizer
 from ray_atr.override import flatten
 from ray_atr.soundscapes import ensure_soundscapes
@@ -33,7 +33,7 @@ from ray_atr.storage import open_folder
 from ray_atr.storage.caches import mark_used
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.languages import with_languages
-from ray_atr.training.start import tokeniser_of
+from ray_atr.training.start import start_from, tokeniser_of
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +70,19 @@ class Prepared:
         """Files that hold the weights of the towers whose vectors are read."""
         folders = {"audio": self.features if self.is_audio_encoded else None, "text": self.captions}
         return {kind: folder / TOWER_FILE for kind, folder in folders.items() if folder is not None}
+
+    def first_retriever(self, experiment: Experiment) -> Retriever:
+        """The retriever with the weights that a run starts from, the same wherever it is built."""
+        retriever = build_retriever(
+            experiment.model,
+            tokenizer=self.load_tokenizer(),
+            seed=experiment.seed,
+            learned=experiment.learned,
+            ranking=experiment.ranking,
+        )
+        if experiment.train.start_from is not None:
+            start_from(experiment.train.start_from, retriever, tuple(self.frozen_weights))
+        return retriever
 
     def reading(self, retriever: Retriever) -> Retriever:
         """The retriever as it takes these inputs: frozen towers whose vectors are here are stood in for, all else is shared."""

@@ -20,7 +20,7 @@ from ray_atr.experiment import Experiment
 from ray_atr.jobs import Resources, run_jobs
 from ray_atr.knowledge.refresher import Refresher
 from ray_atr.knowledge.snapshot import Entries
-from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.override import flatten, override
 from ray_atr.training.base_source import read_caption_file
@@ -73,7 +73,7 @@ class Source:
 
 
 class SourceEncoder:
-    """Encodes a base's source with published weights, block by block, on the CPU or on a GPU, here or in several processes.
+    """Encodes a base's source with what a run has trained, block by block, on the CPU or a GPU, here or in several processes.
 
     Picklable; opens its data at the first call. Training clips are encoded with the captions that they have in training,
     noise included: the base knows no more than the run does. With `processes`, several encode at once; the entries are bit
@@ -123,20 +123,15 @@ class SourceEncoder:
         """One block of the source."""
         retriever = self._retriever or self._build()
         self._retriever = retriever
-        retriever.load_state_dict(dict(weights))
+        retriever.load_trained_state(weights)
         rows = np.arange(len(self.source))[block * self.block : (block + 1) * self.block]
         return self.source.encode(retriever, rows)
 
     def _build(self) -> Retriever:
         experiment = self.experiment
-        retriever = build_retriever(
-            experiment.model,
-            tokenizer=self.prepared.load_tokenizer(),
-            seed=experiment.seed,
-            learned=experiment.learned,
-            ranking=experiment.ranking,
+        return self.prepared.reading(self.prepared.first_retriever(experiment)).to(
+            "cuda" if experiment.scaling.gpus_per_encoder else "cpu"
         )
-        return self.prepared.reading(retriever).to("cuda" if experiment.scaling.gpus_per_encoder else "cpu")
 
 
 class _BlockEncoder:

@@ -142,6 +142,7 @@ def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch
     with clock("optimiser"):
         norm = torch.nn.utils.clip_grad_norm_(retriever.parameters(), settings.clip_norm or math.inf)
         check_finite(f"gradient norm at epoch {batch.epoch}, step {batch.step}", norm, batch.clip_ids, group)
+        state.before_update()
         state.optimizer.step()
         state.scheduler.step()
         retriever.learned.after_step()

@@ -11,7 +11,7 @@ from ray_atr.data.noise_index import write_index
 from ray_atr.experiment import Experiment
 from ray_atr.knowledge.memory import Memory, SnapshotMemory, in_process_refresher, make_memory
 from ray_atr.knowledge.refresher import Refresher
-from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.training.batch import TrainingData
 from ray_atr.training.correspondence import make_estimator
@@ -19,7 +19,6 @@ from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.knowledge import MakeRefresher, SourceEncoder
 from ray_atr.training.schedule import make_optimizer, make_schedule
-from ray_atr.training.start import start_from
 from ray_atr.training.state import TrainState
 
 
@@ -32,15 +31,7 @@ def first_state(
     make_host: MakeRefresher | None,
 ) -> TrainState:
     """The state before the first step; the weights are the same on every worker, dropout is each one's own."""
-    whole = build_retriever(
-        experiment.model,
-        tokenizer=prepared.load_tokenizer(),
-        seed=experiment.seed,
-        learned=experiment.learned,
-        ranking=experiment.ranking,
-    )
-    if experiment.train.start_from is not None:
-        start_from(experiment.train.start_from, whole, tuple(prepared.frozen_weights))
+    whole = prepared.first_retriever(experiment)
     retriever = prepared.reading(whole).to(group.device)
     optimizer = make_optimizer(retriever, experiment)
     memory = _memory(experiment, prepared, data, retriever, folder, group, make_host)

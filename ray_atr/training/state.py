@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -78,10 +81,19 @@ class TrainState:
     estimator: Estimator
     """who is believed to be a true pair"""
     progress: Progress = field(default_factory=Progress)
+    _copy: Future[dict[str, torch.Tensor]] | None = None
+    _copier: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1, "weights-copy"))
 
-    def published_weights(self) -> dict[str, torch.Tensor]:
-        """A copy of the weights for a knowledge base."""
-        return {name: value.detach().cpu().clone() for name, value in self.retriever.state_dict().items()}
+    def published_weights(self) -> Future[dict[str, torch.Tensor]]:
+        """A copy of what is trained, for a knowledge base. It is made beside the step; `before_update` waits for it."""
+        self._copy = self._copier.submit(_copied, self.retriever.trained_state())
+        return self._copy
+
+    def before_update(self) -> None:
+        """To be called before the weights change."""
+        if self._copy is not None:
+            self._copy.result()
+            self._copy = None
 
     def state_dict(self, group: WorkerGroup) -> dict[str, Any]:
         """Tensors and plain values. Every worker takes part: each has random generators, and a base to wait for, of its own."""
@@ -106,6 +118,10 @@ class TrainState:
         self.memory.load_state_dict(state["memory"])
         if "correspondence" in state:
             self.estimator.load_state_dict(state["correspondence"])
+
+
+def _copied(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
 
 
 def deciding_settings(experiment: Experiment) -> str:

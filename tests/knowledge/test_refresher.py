@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from concurrent.futures import Future
 
 import faiss
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from encoders import SPEC, D, Turn, clips, weights
 
 from ray_atr.knowledge.refresher import InProcessRefresher, SnapshotClient
+from ray_atr.knowledge.searcher import fused_top_k
 from ray_atr.knowledge.snapshot import Entries, SnapshotSettings
 
 SETTINGS = SnapshotSettings(prototypes=5)
@@ -51,6 +54,35 @@ def test_publishing_returns_at_once_and_the_wait_is_the_stall(tmp_path):
     client.before_step(2)
     assert client.version == 2
     assert client.timing.stall < 0.1
+
+
+def test_weights_that_are_still_being_copied_are_sent_once_they_are_there(tmp_path):
+    client = SnapshotClient(base_of(tmp_path), SPEC, 0)
+    copy: Future[object] = Future()
+    threading.Timer(0.2, copy.set_result, [weights(4)]).start()
+    client.refresh(0, copy)
+    assert not copy.done()
+    client.before_step(0)
+    rows = clips()[0] @ weights(4)
+    assert np.allclose(client.searcher.snapshot.audio, rows / np.linalg.norm(rows, axis=1, keepdims=True), atol=1e-6)
+    broken: Future[object] = Future()
+    broken.set_exception(MemoryError("no room for a copy"))
+    client.refresh(1, broken)
+    with pytest.raises(MemoryError, match="no room"):
+        client.before_step(1)
+
+
+def test_a_search_changes_nothing_that_a_base_built_beside_it_computes_by(monkeypatch):
+    """FAISS rounds by a threshold of the whole process."""
+    seen, search = [], faiss.knn
+
+    def searching(*arguments, **options):
+        seen.append(faiss.cvar.distance_compute_blas_threshold)
+        return search(*arguments, **options)
+
+    monkeypatch.setattr(faiss, "knn", searching)
+    fused_top_k(torch.ones(2, D), torch.ones(5, D), 3)
+    assert seen == [faiss.cvar.distance_compute_blas_threshold] == [4]
 
 
 def test_a_refresh_computes_on_no_more_threads_than_training(tmp_path):

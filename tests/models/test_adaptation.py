@@ -123,6 +123,21 @@ def test_low_rank_updates_start_at_the_weights_and_are_all_that_is_trained(tmp_p
     assert sum("lora_A" in name for name, _ in sonar.named_parameters()) == 2
 
 
+def test_of_low_rank_updates_nothing_else_of_the_tower_is_handed_on() -> None:
+    one, other = (retriever(text=Adaptation(lora_rank=2, lora_targets=("attention_in",))) for _ in range(2))
+    with torch.no_grad():
+        for parameter in one.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1)
+    state = one.trained_state()
+    assert all("lora_" in name for name in state if name.startswith("text_tower."))
+    other.load_trained_state(state)
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in one.state_dict().items())
+    missing = next(iter(state))
+    with pytest.raises(ValueError, match=f"trained state: got '{missing}'; allowed exactly what"):
+        other.load_trained_state({name: value for name, value in state.items() if name != missing})
+
+
 def test_low_rank_updates_need_a_linear_layer_to_update() -> None:
     with pytest.raises(ValueError, match=r"lora_targets: .*SmallCnnTower's linear layers: out"):
         adapt(SmallCnn().build(), Adaptation(lora_rank=2))

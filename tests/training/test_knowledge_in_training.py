@@ -20,6 +20,7 @@ from ray_atr.knowledge.refresher import InProcessRefresher
 from ray_atr.knowledge.snapshot import Entries, build
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
+from ray_atr.training import state
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge import SourceEncoder
@@ -88,9 +89,29 @@ def test_the_same_seeds_give_the_same_run_twice_however_long_a_refresh_takes(
         time.sleep(0.1)
         return encode(self, weights)
 
+    def copied_late(weights: Any) -> dict[str, torch.Tensor]:
+        time.sleep(0.1)
+        return copied(weights)
+
+    copied = state._copied
+    monkeypatch.setattr(state, "_copied", copied_late)
     monkeypatch.setattr(SourceEncoder, "__call__", slowly)
     _, slow = run(home, tmp_path / "slow", **late)
     assert equal(quick, slow)
+
+
+def test_frozen_weights_are_not_sent_and_the_base_encodes_with_them_all_the_same(home: Path, tmp_path: Path) -> None:
+    first = tiny(home / "tones", seed=5)
+    prepared_for(first, home).first_retriever(first).save_pretrained(tmp_path / "start")
+    frozen = {"model.text.adapt.frozen_layers": 1, "train.start_from": str(tmp_path / "start")}
+    experiment = tiny(home / "tones", **ASK, **frozen)
+    prepared = prepared_for(experiment, home)
+    retriever = prepared.first_retriever(experiment)
+    sent = retriever.trained_state()
+    assert {name for name in retriever.state_dict() if name not in sent} == {"text_tower.embedding.weight"}
+    found, expected = (SourceEncoder(experiment, prepared)(weights) for weights in (sent, retriever.state_dict()))
+    assert np.array_equal(found.audio, expected.audio)
+    assert np.array_equal(found.text, expected.text)
 
 
 def test_a_refresh_that_fails_is_reported_and_training_goes_on(
