@@ -88,6 +88,7 @@ def make_ott(cost: Tensor, epsilon: float) -> Gradient:
     @jax.grad
     def gradient(c: jax.Array) -> jax.Array:
         found = solver(linear_problem.LinearProblem(geometry.Geometry(cost_matrix=c, epsilon=epsilon)))
+        assert found.reg_ot_cost is not None
         return (jnp.trace(c) / B - found.reg_ot_cost) / epsilon
 
     given = jnp.asarray(cost.numpy())
