@@ -76,7 +76,8 @@ def plan_search(options: SpaceOptions, experiment: Experiment, kept: RunFolder |
     check_scheduler(plan, experiment, kept.path if kept is not None else locate(options.out or home()))
     for goal in goals:
         if not goal.metric.startswith(OTHER_GROUPS):
-            check_metric(with_languages(experiment), goal.metric, "--maximize/--minimize")
+            known = with_languages(experiment)
+            check_metric(goal.metric, "--maximize/--minimize", known.data.languages, known.trained_languages)
     return plan
 
 

@@ -35,7 +35,7 @@ def check_experiment(experiment: Experiment) -> None:
         manifest = read_manifest(data.source)
         where, splits = manifest.folder, {split: manifest.num_rows_of(split) for split in manifest.splits}
     check_languages(experiment)
-    check_metric(experiment, experiment.evaluation.select_by, "evaluation.select_by")
+    check_metric(experiment.evaluation.select_by, "evaluation.select_by", data.languages, experiment.trained_languages)
     for setting, split in (("train_split", data.train_split), ("validation_split", data.validation_split)):
         if not splits.get(split):
             raise ValueError(f"data.{setting}: got {split!r}; {where} has {', '.join(splits)}")

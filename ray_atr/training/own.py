@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,8 +23,9 @@ from ray_atr.objectives import Embeddings, Objective
 from ray_atr.objectives.learned import LearnedParameters
 from ray_atr.objectives.positives import caption_groups
 from ray_atr.objectives.terms import Terms
-from ray_atr.settings import nearest, refuse
+from ray_atr.settings import refuse
 from ray_atr.training.group import WorkerGroup
+from ray_atr.training.selection import check_metric
 from ray_atr.training.state import Progress
 from ray_atr.training.step import check_finite
 from ray_atr.transport.mahalanobis import Mahalanobis
@@ -87,12 +88,12 @@ def train(
     NonFiniteError before a step that would spoil the weights.
     """
     _check(objective, data, validation, patience)
+    if validation is not None:
+        check_metric(select_by, "select_by", data.languages)
     model = _Model(audio, text, objective, _width(audio, data))
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = AdamW(parameters, learning_rate) if optimizer is None else optimizer(parameters)
     ids, steps = [str(row) for row in range(len(data))], steps_per_epoch(len(data), batch_size)
-    if validation is not None:
-        _check_selection(select_by, model.evaluate(validation, batch_size))
     progress, best = Progress(), None
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -222,11 +223,3 @@ def _check(objective: Objective, data: ClipSet, validation: ClipSet | None, pati
         raise refuse("patience", patience, "0 without a validation set")
     if validation is not None and list(validation.languages) != list(data.languages):
         raise refuse("validation.languages", list(validation.languages), f"{list(data.languages)}, as in training")
-
-
-def _check_selection(select_by: str, measured: Mapping[str, float]) -> None:
-    if select_by not in measured:
-        names = ", ".join(name for name in measured if "/mean/" in name)
-        raise refuse(
-            "select_by", select_by, f"a language in the place of mean, or {names}", nearest(select_by, measured)
-        )

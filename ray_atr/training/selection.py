@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import torch
 
-from ray_atr.experiment import Experiment
 from ray_atr.metrics import evaluate_languages
 from ray_atr.settings import nearest, refuse
 
@@ -12,23 +13,20 @@ OTHER_GROUPS = ("train/", "seconds/", "memory/", "knowledge/")
 """What an epoch also records, besides its validation."""
 
 
-def measured_names(experiment: Experiment) -> list[str]:
-    """The metrics of a validation in the experiment's languages: those that the metrics' own function returns for any vectors."""
+def measured_names(languages: Sequence[str], trained: Collection[str] | None = None) -> list[str]:
+    """The metrics of a validation in these languages: those that the metrics' own function returns for any vectors."""
     vectors = torch.eye(4)
-    languages = experiment.data.languages
-    metrics = evaluate_languages(
-        vectors, dict.fromkeys(languages, vectors), torch.arange(4), trained=experiment.trained_languages
-    )
+    metrics = evaluate_languages(vectors, dict.fromkeys(languages, vectors), torch.arange(4), trained=trained)
     return sorted(str(name) for name in metrics)
 
 
-def check_metric(experiment: Experiment, metric: str, path: str) -> None:
-    """ValueError for a metric that no validation of the experiment has, naming the nearest, and the parts of those there are."""
-    names = measured_names(experiment)
+def check_metric(metric: str, path: str, languages: Sequence[str], trained: Collection[str] | None = None) -> None:
+    """ValueError for a metric that no validation in these languages has, naming the nearest, and the parts of those there are."""
+    names = measured_names(languages, trained)
     if metric not in names:
         # Every name would not fit into an error: their parts do.
         parts = [name.split("/") for name in names if "/trained/" in name]
         tasks, measures = (", ".join(dict.fromkeys(part[place] for part in parts)) for place in (0, 2))
-        languages = ", ".join(experiment.data.languages)
-        allowed = f"text_to_audio/trained/recall_at_1 and the like: {tasks}; trained, or unseen, mean, {languages}; {measures}"
+        groups = ", ".join(("trained, or unseen", "mean", *languages))
+        allowed = f"text_to_audio/trained/recall_at_1 and the like: {tasks}; {groups}; {measures}"
         raise refuse(path, metric, allowed, nearest(metric, names))

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ray_atr.encoding.chunks import embed_in_chunks
 from ray_atr.encoding.texts import TextBatcher
+from ray_atr.knowledge.memory import WorkerBatch
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.batch import Batch
 from ray_atr.training.group import WorkerGroup
@@ -48,6 +49,18 @@ class Share:
         """(audio [b, D], text [b, K, D]) by another retriever, without gradient."""
         assert isinstance(module, Retriever), "a copy of the retriever"
         return self._audio(module), self._text(self.texts.of(module), torch.ones(self.needed.shape[1]).bool())
+
+    def worker_batch(self, audio: Tensor, text: Tensor) -> WorkerBatch:
+        """The share as a memory sees it, with the embeddings [b, D] and [b, K, D] that the loss takes."""
+        return WorkerBatch(
+            audio=audio,
+            text=text,
+            mask=self.needed.to(self.device),
+            clip_ids=self.batch.clip_ids,
+            groups=torch.from_numpy(self.batch.captions.groups).to(self.device),
+            step=self.batch.step,
+            embed_with=self.embed_with,
+        )
 
     def autocast(self) -> torch.autocast:
         """bfloat16 in the towers, if that is asked for."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ray_atr.encoding.texts import TextBatcher
-from ray_atr.knowledge.memory import Memory, WorkerBatch
+from ray_atr.knowledge.memory import Memory
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives import Embeddings, Objective, Terms
 from ray_atr.objectives.correspondence import Estimator
@@ -81,39 +81,19 @@ def training_step(
     found: list[tuple[Terms, Embeddings]] = []
     with GradientMean(in_forward_order(retriever), group.size) as mean:
         for number, (languages, weight) in enumerate(parts, start=1):
-            columns = torch.zeros(needed.shape[1], dtype=torch.bool)
-            columns[languages] = True
+            columns = torch.isin(torch.arange(needed.shape[1]), torch.tensor(languages))
             with clock("forward"):
                 text_here = share.text(columns)
                 retrieved = None
                 if memory is not None:
-                    worker_batch = WorkerBatch(
-                        audio=audio_here,
-                        text=text_here,
-                        mask=needed_here.to(group.device),
-                        clip_ids=batch.clip_ids,
-                        groups=torch.from_numpy(batch.captions.groups).to(group.device),
-                        step=batch.step,
-                        embed_with=share.embed_with,
-                    )
-                    retrieved = memory.retrieve(worker_batch, group.gather)
+                    retrieved = memory.retrieve(share.worker_batch(audio_here, text_here), group.gather)
             with clock("gather"):
                 text, similarity = group.gather(text_here.float()), share.similarity(group)
             with clock("loss"):
-                embeddings = Embeddings(
-                    audio=anchor,
-                    text=text,
-                    mask=needed & columns.to(needed.device),
-                    positives=everyone.positives,
-                    similarity=similarity,
-                )
-                terms = objective(
-                    embeddings,
-                    learned=retriever.learned.values(),
-                    draw=everyone.draw,
-                    retrieved=retrieved,
-                    believe=believe,
-                )
+                mask = needed & columns.to(needed.device)
+                embeddings = Embeddings(anchor, text, mask, everyone.positives, similarity)
+                learned = retriever.learned.values()
+                terms = objective(embeddings, learned=learned, draw=everyone.draw, retrieved=retrieved, believe=believe)
                 check_finite("loss", terms.loss, batch.clip_ids, group, terms.scalars)
             if number == len(parts):
                 mean.begin_last()

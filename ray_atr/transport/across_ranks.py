@@ -8,23 +8,22 @@ numbers more. The plan, the loss and the gradient are those of `solve` and `log_
 from __future__ import annotations
 
 import math
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ray_atr.settings import refuse
-from ray_atr.transport import balanced, partial
 from ray_atr.transport.active_set_across_ranks import solve_active_set_across_ranks
-from ray_atr.transport.partial import fill, violation
+from ray_atr.transport.balanced import CHECK_EVERY
+from ray_atr.transport.gradient import LogPlan
+from ray_atr.transport.partial import shared_blocks
 from ray_atr.transport.plan import TransportPlan
 from ray_atr.transport.problem import Problem, require_marginal
 from ray_atr.transport.ranks import Ranks
 from ray_atr.transport.row_blocks import KernelRows, RowBlock, held_rows
 from ray_atr.transport.solve import MAX_ITERATIONS
 
-BALANCED_CHECK, PARTIAL_CHECK = balanced.CHECK_EVERY, partial.CHECK_EVERY
-"""Sweeps between two looks at the residual: as on one process, which so stops after as many."""
 MATCHED = 1e-5
 """Difference of marginals, in units of their mean, up to which the envelope theorem gives the gradient."""
 
@@ -50,7 +49,8 @@ def log_plan_across_ranks(
     a = cost.new_full((N,), 1 / N) if rows is None else rows.to(cost)
     b = cost.new_full((cost.shape[1],), 1 / cost.shape[1]) if columns is None else columns.to(cost)
     plan = solve_across_ranks(cost, epsilon, a, b, ranks, mass, tolerance, max_iterations)
-    return _LogPlan.apply(cost, plan, epsilon, (a[ranks.own(N)], b) if mass == 1 else None, ranks), plan
+    backward = partial(adjoint_across_ranks, plan, (a[ranks.own(N)], b) if mass == 1 else None, ranks)
+    return LogPlan.apply(cost, plan, epsilon, backward), plan
 
 
 @torch.no_grad()
@@ -81,7 +81,8 @@ def solve_across_ranks(
         level = row.new_zeros(())
         row_active, column_active = torch.ones_like(row, dtype=torch.bool), torch.ones_like(column, dtype=torch.bool)
     else:
-        u, column, level, residual, sweeps = partial_sweeps(block, a, b, mass, tolerance, max_iterations)
+        found = shared_blocks(block, torch.zeros_like(b), mass, tolerance, max_iterations, a, b)
+        u, column, level, residual, sweeps = found
         row = u[own]
         row_active, column_active = row < 0, column < 0
     return TransportPlan(
@@ -108,59 +109,29 @@ def balanced_sweeps(
         iterations += 1
         row, column = log_a - inflow, log_b - outflow
         inflow, outflow = block.sweep(column, log_a)
-        # The columns' sums are exact: how far the rows' are off is judged by the sums that the next sweep begins with.
-        if iterations % BALANCED_CHECK == 0 or iterations == most:
+        # The columns' sums are exact: how far the rows' are off is judged by the sums that the next sweep begins with, as often
+        # as on one process, which so stops after as many sweeps.
+        if iterations % CHECK_EVERY == 0 or iterations == most:
             residual = float(block.ranks.sum(((row + inflow).exp() - own_a).abs().sum()))
     return row, column, residual, iterations
 
 
-def partial_sweeps(
-    block: RowBlock, a: Tensor, b: Tensor, mass: float, tolerance: float, most: int
-) -> tuple[Tensor, Tensor, Tensor, float, int]:
-    """(u of all rows [N], v [M], the level, the violation, sweeps made): the blocks of partial.py, whose rows are shared."""
-    N, ranks = len(a), block.ranks
-    inflow = ranks.joined(block.row_sums(torch.zeros_like(b)), N)
-    iterations, residual = 0, math.inf
-    while iterations < most and residual > tolerance:
-        iterations += 1
-        u, _ = fill(inflow, mass, a)
-        v, level = fill(block.column_sums(u[ranks.own(N)]), mass, b)
-        inflow = ranks.joined(block.row_sums(v), N)
-        if iterations % PARTIAL_CHECK == 0 or iterations in (1, most):
-            residual = violation((inflow + u + level).exp(), u < 0, a)
-    return u, v, level, residual, iterations
+def adjoint_across_ranks(
+    plan: TransportPlan, marginals: tuple[Tensor, Tensor] | None, ranks: Ranks, outer: Tensor
+) -> Tensor:
+    """gradient.py's `adjoint`, [n, M], with the active set's system solved across processes.
 
-
-class _LogPlan(torch.autograd.Function):
-    """gradient.py's, with the active set's system solved across processes."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        cost: Tensor,
-        plan: TransportPlan,
-        epsilon: float,
-        marginals: tuple[Tensor, Tensor] | None,
-        ranks: Ranks,
-    ) -> Tensor:
-        ctx.plan, ctx.epsilon, ctx.marginals, ctx.ranks = plan, epsilon, marginals, ranks
-        return plan.log_matrix.clone()
-
-    @staticmethod
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None, None, None]:  # type: ignore[override]
-        plan, ranks = ctx.plan, ctx.ranks
-        matrix = plan.matrix
-        row_sums = outer.sum(dim=1)
-        column_sums, total = ranks.sum(outer.sum(dim=0)), ranks.sum(row_sums.sum())
-        if ctx.marginals is not None and _is_matched(row_sums, column_sums, total, ctx.marginals, ranks):
-            gradient = matrix.mul_(-total).add_(outer)
-        else:
-            right = row_sums, column_sums, total
-            x, y, w = solve_active_set_across_ranks(
-                matrix, plan.row_active, plan.column_active, ctx.marginals is None, right, ranks
-            )
-            gradient = outer - matrix.mul_((x + w).to(matrix)[:, None] + y.to(matrix))
-        return gradient.div_(-ctx.epsilon), None, None, None, None
+    marginals   of the own rows [n] and of the columns [M] if the plan is balanced.
+    """
+    matrix, row_sums = plan.matrix, outer.sum(dim=1)
+    column_sums, total = ranks.sum(outer.sum(dim=0)), ranks.sum(row_sums.sum())
+    if marginals is not None and _is_matched(row_sums, column_sums, total, marginals, ranks):
+        return matrix.mul_(-total).add_(outer)
+    right = row_sums, column_sums, total
+    x, y, w = solve_active_set_across_ranks(
+        matrix, plan.row_active, plan.column_active, marginals is None, right, ranks
+    )
+    return outer - matrix.mul_((x + w).to(matrix)[:, None] + y.to(matrix))
 
 
 def _is_matched(

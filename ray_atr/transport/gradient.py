@@ -9,6 +9,8 @@ match without weights) the solution is x + y + w = -1 and no system is solved: t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -27,15 +29,19 @@ def adjoint(plan: TransportPlan, is_balanced: bool, outer: Tensor) -> Tensor:
     return outer - matrix * ((x + w).to(matrix)[:, None] + y.to(matrix))
 
 
-class _LogPlan(torch.autograd.Function):
+class LogPlan(torch.autograd.Function):
+    """log pi of a plan whose `adjoint` turns dL/d(log pi) into a new tensor, dL/d(cost) * (-epsilon)."""
+
     @staticmethod
-    def forward(ctx: Any, cost: Tensor, plan: TransportPlan, epsilon: float, is_balanced: bool) -> Tensor:
-        ctx.plan, ctx.epsilon, ctx.is_balanced = plan, epsilon, is_balanced
+    def forward(
+        ctx: Any, cost: Tensor, plan: TransportPlan, epsilon: float, adjoint: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        ctx.epsilon, ctx.adjoint = epsilon, adjoint
         return plan.log_matrix.clone()
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
-        return adjoint(ctx.plan, ctx.is_balanced, outer) / -ctx.epsilon, None, None, None
+        return ctx.adjoint(outer).div_(-ctx.epsilon), None, None, None
 
 
 class _MatchingLoss(torch.autograd.Function):
@@ -81,7 +87,7 @@ def log_plan(
     Costs one linear solve of size N + M backwards.
     """
     plan = solve(cost, epsilon, mass=mass, **options)
-    return _LogPlan.apply(cost, plan, epsilon, mass == 1), plan
+    return LogPlan.apply(cost, plan, epsilon, partial(adjoint, plan, mass == 1)), plan
 
 
 def matching_loss(

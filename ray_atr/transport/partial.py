@@ -8,12 +8,16 @@ epsilon is not small; where they crawl, a projected Newton method takes over.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from ray_atr.transport.newton import ascend_projected
 from ray_atr.transport.plan import TransportPlan
 from ray_atr.transport.problem import KERNEL_RANGE, Problem
+from ray_atr.transport.ranks import Ranks
+from ray_atr.transport.row_blocks import LogRows, RowBlock
 
 CHECK_EVERY = 5
 NEWTON_AFTER_LEAST = 30
@@ -31,14 +35,17 @@ def solve_partial(
     may_use_newton = max(N, M) <= NEWTON_LARGEST
     blocks = min(max_iterations, max(NEWTON_AFTER_LEAST, M // 8)) if may_use_newton else max_iterations
     is_kernel_safe = problem.log_range <= KERNEL_RANGE
-    sweep_blocks = kernel_blocks if is_kernel_safe else log_blocks
-    u, v, level, residual, iterations = sweep_blocks(scores, v, problem.mass, tolerance, blocks, rows, columns)
+    options = problem.mass, tolerance, blocks, rows, columns
+    found = (
+        kernel_blocks(scores, v, *options) if is_kernel_safe else shared_blocks(LogRows(scores, Ranks()), v, *options)
+    )
+    u, v, level, residual, iterations = found
     domain = "kernel" if is_kernel_safe else "log"
     if residual > tolerance and iterations < max_iterations:
-        found = ascend_projected(scores, u, v, problem.mass, tolerance, max_iterations - iterations, rows, columns)
-        iterations += found.steps
-        if found.residual < residual:
-            u, v, level, residual, domain = found.u, found.v, found.level, found.residual, "newton"
+        newton = ascend_projected(scores, u, v, problem.mass, tolerance, max_iterations - iterations, rows, columns)
+        iterations += newton.steps
+        if newton.residual < residual:
+            u, v, level, residual, domain = newton.u, newton.v, newton.level, newton.residual, "newton"
     return TransportPlan(
         log_matrix=scores.add_(u[:, None]).add_(v).add_(level),
         row_potential=u + level,
@@ -52,19 +59,20 @@ def solve_partial(
     )
 
 
-def log_blocks(
-    scores: Tensor, v: Tensor, mass: float, tolerance: float, most: int, rows: Tensor, columns: Tensor
+def shared_blocks(
+    block: RowBlock, v: Tensor, mass: float, tolerance: float, most: int, rows: Tensor, columns: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, float, int]:
-    """(u, v, l, violation, sweeps) of block sweeps in the log domain."""
-    inflow = torch.logsumexp(scores + v, dim=1)
-    for sweep in range(1, most + 1):
+    """(u [N], v [M], l, violation, sweeps) of block sweeps over rows that one process or several hold; bounds [N] and [M]."""
+    N, ranks = len(rows), block.ranks
+    inflow = ranks.joined(block.row_sums(v), N)
+    sweep, residual = 0, math.inf
+    while sweep < most and residual > tolerance:
+        sweep += 1
         u, _ = fill(inflow, mass, rows)
-        v, level = fill(torch.logsumexp(scores + u[:, None], dim=0), mass, columns)
-        inflow = torch.logsumexp(scores + v, dim=1)
-        if sweep % CHECK_EVERY == 0 or sweep == most or sweep == 1:
+        v, level = fill(block.column_sums(u[ranks.own(N)]), mass, columns)
+        inflow = ranks.joined(block.row_sums(v), N)
+        if sweep % CHECK_EVERY == 0 or sweep in (1, most):
             residual = violation((inflow + u + level).exp(), u < 0, rows)
-            if residual <= tolerance:
-                break
     return u, v, level, residual, sweep
 
 

@@ -112,14 +112,15 @@ def test_a_failing_trial_is_recorded_without_ray(home: Path) -> None:
 
 def test_the_selecting_metric_is_one_that_is_measured(home: Path) -> None:
     experiment = tiny(home / "tones")
-    names = measured_names(experiment)
+    languages, trained = experiment.data.languages, experiment.trained_languages
+    names = measured_names(languages, trained)
     assert {
         "text_to_audio/fra/recall_at_1",
         "audio_to_text/mean/recall_at_10",
         "text_to_audio/trained/recall_at_1",
     } <= {*names}
     for name in names:
-        check_metric(experiment, name, "evaluation.select_by")
+        check_metric(name, "evaluation.select_by", languages, trained)
     for wrong, hint in (
         ("text_to_audio/eng/recall_at_3", "did you mean text_to_audio/eng/recall_at_"),
         ("text_to_audio/deu/recall_at_1", "trained, or unseen, mean, eng, fra; "),
