@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ray_atr.choices import RELEVANCE
-from ray_atr.data.captions import POSITIVES
 from ray_atr.data.noise import Noise
+from ray_atr.data.positives import POSITIVES
 from ray_atr.languages.codes import ENGLISH, language_codes
 from ray_atr.metrics.ranking import EPSILON, RANKING_HELP, RANKINGS, RankingSettings
 from ray_atr.migrate import migrated_experiment

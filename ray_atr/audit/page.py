@@ -40,5 +40,5 @@ def write_audit_page(
         loader=jinja2.PackageLoader("ray_atr.audit", "templates"), autoescape=True, undefined=jinja2.StrictUndefined
     )
     audio = {row: data_url(listen(row)) for row in sorted({suspect.row for suspect in suspects})}
-    page = environment.get_template("audit.html.jinja").render(facts=facts, suspects=suspects, audio=audio)
+    page = environment.get_template("audit.html.j2").render(facts=facts, suspects=suspects, audio=audio)
     path.write_text(page, encoding="utf-8")

@@ -8,6 +8,7 @@ from typing import Any
 from ray_atr.cli.comparisons import Comparison
 from ray_atr.cli.experiment_options import SpaceOptions, SweepOptions
 from ray_atr.experiment import Experiment
+from ray_atr.metrics.epoch_report import GROUPS
 from ray_atr.run_folder import FINISHED, RunFolder
 from ray_atr.runtime import home
 from ray_atr.settings import nearest, refuse
@@ -20,7 +21,7 @@ from ray_atr.sweep.search import Known
 from ray_atr.sweep.trial_queue import recorded_points
 from ray_atr.sweep.warm_start import read_earlier
 from ray_atr.training.languages import with_languages
-from ray_atr.training.selection import OTHER_GROUPS, check_metric
+from ray_atr.training.selection import check_metric
 
 
 def plan_points(options: Comparison, kept: RunFolder | None) -> SweepPlan:
@@ -75,7 +76,7 @@ def plan_search(options: SpaceOptions, experiment: Experiment, kept: RunFolder |
         check_perturbed(space)
     check_scheduler(plan, experiment, kept.path if kept is not None else locate(options.out or home()))
     for goal in goals:
-        if not goal.metric.startswith(OTHER_GROUPS):
+        if goal.metric.partition("/")[0] not in GROUPS:
             known = with_languages(experiment)
             check_metric(goal.metric, "--maximize/--minimize", known.data.languages, known.trained_languages)
     return plan

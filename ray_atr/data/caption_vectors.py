@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.data.captions import group_number
 from ray_atr.data.features import MANIFEST_FILE, discard
+from ray_atr.data.positives import group_number
 from ray_atr.storage import DamagedFileError, read_json
 from ray_atr.storage.digests import DamagedCacheError, check_file
 

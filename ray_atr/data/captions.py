@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import pyarrow.json
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ray_atr.data import sampling
 from ray_atr.data.features import FeatureSet
 from ray_atr.data.noise import Noise
+from ray_atr.data.positives import folded, positive_groups
 from ray_atr.data.wear import wear
-
-POSITIVES = ("captions", "labels", "identity")
 
 
 @dataclass(frozen=True)
@@ -108,25 +109,12 @@ class TrainingCaptions:
         return positive_groups(self.positives, ids, captions, [self.features.labels[owner] for owner in owners[:, 0]])
 
 
-def positive_groups(
-    positives: str, clip_ids: Sequence[str], captions: Sequence[str], labels: Sequence[Sequence[str]]
-) -> NDArray[np.int64]:
-    """A number for each clip, int64 [n], equal for those that are no negatives of each other (`positives`)."""
-    if positives == "labels":
-        keys = ["|".join(sorted(own)) for own in labels]
-    elif positives == "captions":
-        keys = [folded(caption) for caption in captions]
-    else:
-        keys = [""] * len(clip_ids)
-    named = [key or f"clip {clip_id}" for key, clip_id in zip(keys, clip_ids, strict=True)]
-    return np.array([group_number(name) for name in named], np.int64)
-
-
-def folded(text: str) -> str:
-    """A text as captions are compared: case and white space make no difference."""
-    return " ".join(text.casefold().split())
-
-
-def group_number(name: str) -> int:
-    """A 63-bit number that stands for a positive group's name on every worker."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") >> 1
+def read_caption_file(path: Path) -> dict[str, str]:
+    """Clip id -> caption, of a Parquet or JSON-lines file with the columns clip_id and caption. ValueError if it is none."""
+    if not path.is_file():
+        raise ValueError(f"objective.knowledge.captions: {path}: no such file")
+    table = pq.read_table(path) if path.suffix == ".parquet" else pyarrow.json.read_json(path)
+    missing = {"clip_id", "caption"} - set(table.column_names)
+    if missing:
+        raise ValueError(f"objective.knowledge.captions: {path}: column {', '.join(sorted(missing))} is missing")
+    return dict(zip(table.column("clip_id").to_pylist(), table.column("caption").to_pylist(), strict=True))

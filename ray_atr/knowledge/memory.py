@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ray_atr.data.captions import group_number
+from ray_atr.data.positives import group_number
 from ray_atr.knowledge.queue import NOBODY, Identity, Queue
 from ray_atr.knowledge.refresher import Encode, InProcessRefresher, Refresher, SnapshotClient
 from ray_atr.knowledge.searcher import Positions, draw_from_pool

@@ -11,9 +11,8 @@ from ray_atr.metrics.bootstrap import (
     compare_languages,
     compare_runs,
 )
-from ray_atr.metrics.consistency import language_distance, language_gap, mean_rank_variance
+from ray_atr.metrics.consistency import language_distance, language_gap, mean_rank_variance, modality_gap
 from ray_atr.metrics.languages import evaluate_languages, retrieve_languages
-from ray_atr.metrics.modality_gap import modality_gap
 from ray_atr.metrics.plan_ranking import plan_scores, retrieve_by_plan
 from ray_atr.metrics.retrieval import retrieval_metrics, retrieve
 from ray_atr.metrics.zero_shot import classification_metrics, classify_languages, zero_shot_metrics

@@ -1,4 +1,4 @@
-"""How far languages agree: rank variance, and the gap and distance of their embeddings from English."""
+"""How far languages agree (rank variance, gap and distance from English), and how far audio is from text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from ray_atr.metrics.arrays import Array, as_floats
+from ray_atr.metrics.arrays import Array, as_floats, as_matrix
 from ray_atr.settings import refuse
 
 A = TypeVar("A", torch.Tensor, np.ndarray)
@@ -45,6 +45,16 @@ def language_distance(text: A) -> A:
     """
     texts = _texts(text).double()
     return _like(text, (texts - texts[:, :1]).norm(dim=-1).mean(0))
+
+
+def modality_gap(audio: Array, text: Array) -> float:
+    """Norm of the difference of the mean audio [N, D] and mean text [M, D] embedding (Luong et al. 2024, section 5.1).
+
+    Rows are taken as given: for unit rows it is between 0 and 2.
+    """
+    clips = as_matrix("audio", audio)
+    texts = as_matrix("text", text, clips.shape[1]).to(clips.device)
+    return float((clips.double().mean(0) - texts.double().mean(0)).norm())
 
 
 def _texts(text: Array) -> torch.Tensor:

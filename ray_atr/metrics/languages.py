@@ -10,7 +10,7 @@ import torch
 from ray_atr.metrics.arrays import Array, IntegerArray, as_matrix
 from ray_atr.metrics.consistency import rank_variance_by_language
 from ray_atr.metrics.measures import of_queries
-from ray_atr.metrics.metric import DIRECTIONS, MEAN, Metric, language_means, task_name
+from ray_atr.metrics.metric import DIRECTIONS, MEAN, Metric, task_name, with_means
 from ray_atr.metrics.plan_ranking import retrieve_by_plan
 from ray_atr.metrics.ranking import DEFAULT_PLAN, LearnedMetric, PlanOptions, audio_rows, check_ranking, text_rows
 from ray_atr.metrics.ranks import count_ranks
@@ -118,15 +118,8 @@ def language_metrics(
     """
     result: dict[Metric, float] = {}
     for direction in DIRECTIONS:
-        task = task_name(direction, by)
-        of_measures: dict[str, dict[str, float]] = {}
-        for language, retrieval in retrievals.items():
-            for name, value in of_queries(getattr(retrieval, direction)).items():
-                result[Metric(task, language, name)] = value
-                of_measures.setdefault(name, {})[language] = value
-        for name, values in of_measures.items():
-            means = language_means(values, trained)
-            result |= {Metric(task, group, name): mean for group, mean in means.items()}
+        found = {language: of_queries(getattr(retrieval, direction)) for language, retrieval in retrievals.items()}
+        result |= with_means(task_name(direction, by), found, trained)
     ranks, _ = ranks_by_language(retrievals)
     if len(retrievals) > 1 and len(ranks):
         variance = rank_variance_by_language(ranks)

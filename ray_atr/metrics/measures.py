@@ -13,11 +13,31 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.metrics.query_scores import QueryScores
-
 Average = Literal["mean", "median", "count", "constant"]
 RECALL_AT = (1, 5, 10)
 MAP_AT = 10
+Z = 1.959963984540054
+"""Standard normal quantile of a two-sided interval at 95%."""
+
+
+@dataclass(frozen=True)
+class QueryScores:
+    """One direction's scores, one entry a query that has something relevant; arrays [Q]."""
+
+    query: np.ndarray
+    """Index of the query among all texts (or clips)."""
+    clip: np.ndarray
+    """The clip the query belongs to: what an interval resamples (a class text, which has many: a number beyond the clips')."""
+    recall: dict[int, np.ndarray]
+    """k -> chance in [0, 1] that the first k hold a relevant candidate; 0 or 1 unless candidates tie."""
+    average_precision: np.ndarray
+    """Expected AP at 10 in [0, 1]."""
+    first_rank: np.ndarray
+    """Expected 0-based rank of the first relevant candidate."""
+    is_tied: np.ndarray
+    """Whether an irrelevant candidate ties with a relevant one."""
+    chance: np.ndarray
+    """Chance in [0, 1] that a random order has a relevant candidate first."""
 
 
 @dataclass(frozen=True)
@@ -95,3 +115,12 @@ def of_queries(scores: QueryScores) -> dict[str, float]:
 def measure(name: str) -> Measure:
     """How a measure is written; one that is not known, by its name."""
     return MEASURES.get(name, Measure(name.replace("_", " "), decimals=4, is_higher_better=None))
+
+
+def is_chance(recall: float, chance: float, queries: float) -> bool:
+    """Whether Wilson's 95% interval of a recall in [0, 1] over that many queries reaches down to chance."""
+    if not queries > 0:
+        return False
+    spread = Z * math.sqrt(max(recall * (1 - recall), 0) / queries + Z**2 / (4 * queries**2))
+    low = (recall + Z**2 / (2 * queries) - spread) / (1 + Z**2 / queries)
+    return low <= chance

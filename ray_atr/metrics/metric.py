@@ -61,6 +61,21 @@ def task_name(direction: str, by: str = "") -> str:
     return f"{direction}_by_{by}" if by else direction
 
 
+def with_means(
+    task: str, of_languages: Mapping[str, Mapping[str, float]], trained: Collection[str] | None = None
+) -> dict[Metric, float]:
+    """A task's measures by language {language: {measure: value}} as metrics, with `language_means` of each measure."""
+    result: dict[Metric, float] = {}
+    of_measures: dict[str, dict[str, float]] = {}
+    for language, values in of_languages.items():
+        for name, value in values.items():
+            result[Metric(task, language, name)] = value
+            of_measures.setdefault(name, {})[language] = value
+    for name, by_language in of_measures.items():
+        result |= {Metric(task, group, name): mean for group, mean in language_means(by_language, trained).items()}
+    return result
+
+
 Value = TypeVar("Value", float, np.ndarray)
 
 

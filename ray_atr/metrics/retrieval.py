@@ -9,9 +9,8 @@ import torch
 from scipy.special import digamma
 
 from ray_atr.metrics.arrays import Array, IntegerArray
-from ray_atr.metrics.measures import MAP_AT, RECALL_AT, of_queries
+from ray_atr.metrics.measures import MAP_AT, RECALL_AT, QueryScores, of_queries
 from ray_atr.metrics.metric import DIRECTIONS
-from ray_atr.metrics.query_scores import QueryScores
 from ray_atr.metrics.ranking import LearnedMetric, distance_rows
 from ray_atr.metrics.ranks import BothRanks, PairRanks, count_ranks
 from ray_atr.metrics.relevance import Relevance, as_relevance

@@ -8,9 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ray_atr.metrics.languages import ranks_by_language
-from ray_atr.metrics.measures import OF_QUERIES
+from ray_atr.metrics.measures import OF_QUERIES, QueryScores
 from ray_atr.metrics.metric import DIRECTIONS, MEAN, Metric, language_means, task_name
-from ray_atr.metrics.query_scores import QueryScores
 from ray_atr.metrics.retrieval import Retrieval
 from ray_atr.metrics.zero_shot import Classification
 from ray_atr.settings import refuse

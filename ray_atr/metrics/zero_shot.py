@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ray_atr.metrics.arrays import Array
-from ray_atr.metrics.metric import Metric, language_means
+from ray_atr.metrics.metric import Metric, with_means
 from ray_atr.metrics.ranking import LearnedMetric
 from ray_atr.metrics.relevance import relevance_by_label
 from ray_atr.metrics.retrieval import Retrieval, average_precision, ranked, score
@@ -107,13 +107,5 @@ def classification_metrics(
 
     It is zero-shot if the model was trained on none of the classes; the numbers cannot tell.
     """
-    result: dict[Metric, float] = {}
-    of_measures: dict[str, dict[str, float]] = {}
-    for language, found in classifications.items():
-        for name, value in found.metrics().items():
-            result[Metric(CLASSIFICATION, language, name)] = value
-            of_measures.setdefault(name, {})[language] = value
-    for name, values in of_measures.items():
-        means = language_means(values, trained)
-        result |= {Metric(CLASSIFICATION, group, name): mean for group, mean in means.items()}
-    return result
+    of_languages = {language: found.metrics() for language, found in classifications.items()}
+    return with_means(CLASSIFICATION, of_languages, trained)

@@ -5,6 +5,7 @@ terms = objective(Embeddings(audio=a, text=t), learned=Learned(metric=m))      #
 terms.loss.backward()
 """
 
+from ray_atr.data.positives import caption_groups, same_group
 from ray_atr.objectives.contrastive_across_ranks import contrastive_across_ranks
 from ray_atr.objectives.embeddings import Embeddings
 from ray_atr.objectives.knowledge import KNOWLEDGE
@@ -12,7 +13,6 @@ from ray_atr.objectives.learned import Learned, LearnedParameters, LearnedSettin
 from ray_atr.objectives.metric import metric_scalars, project_metric
 from ray_atr.objectives.objective import Objective
 from ray_atr.objectives.pairs import PAIRS, Comparison, PairLoss
-from ray_atr.objectives.positives import caption_groups, same_group
 from ray_atr.objectives.presets import PRESETS, preset
 from ray_atr.objectives.schemes import SCHEMES, Scheme
 from ray_atr.objectives.terms import Terms

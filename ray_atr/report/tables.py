@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from ray_atr.metrics.chance import is_chance
+from ray_atr.metrics.measures import is_chance
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric
 from ray_atr.report import formatting
 from ray_atr.report.aggregate import NUM_SEEDS, aggregate, point_name

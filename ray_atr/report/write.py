@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Number
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -11,7 +13,6 @@ from ray_atr.metrics.epoch_report import TASKS
 from ray_atr.report.ablation import ablation_table, is_ablation
 from ray_atr.report.aggregate import aggregate
 from ray_atr.report.bars import draw_languages
-from ray_atr.report.csv_file import write_csv
 from ray_atr.report.curves import curves_of, draw_curve
 from ray_atr.report.layouts import paper_layouts
 from ray_atr.report.paired import paired_table
@@ -27,6 +28,8 @@ from ray_atr.table import Table
 
 REALITY_CHECK = "sweep_correspondence"
 """The sweep whose report has the reality check's table and picture."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet computes a text that begins so."""
 
 
 @dataclass(frozen=True)
@@ -125,3 +128,15 @@ def _figures(runs: Runs, folder: Path) -> list[Figure]:
         if path is not None:
             figures.append(Figure(path, title))
     return figures
+
+
+def write_csv(frame: pd.DataFrame, file: Path) -> None:
+    """Write a frame without its index. `<` becomes `&lt;`; an apostrophe goes before a text that begins like a formula."""
+    frame.rename(columns=_plain).map(_plain).to_csv(file, index=False)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, Number | bool):
+        return value
+    text = str(value)
+    return ("'" if text.startswith(FORMULA) else "") + text.replace("<", "&lt;")

@@ -10,8 +10,7 @@ from ray_atr.override import override
 from ray_atr.run_folder import FINISHED, RunFolder, trial_name
 from ray_atr.space import Point, Space
 from ray_atr.sweep.fixed import check_fixed, lines_of_fixed
-from ray_atr.sweep.goal import Goal
-from ray_atr.sweep.pareto_front import pareto_front
+from ray_atr.sweep.goal import Goal, pareto_front
 from ray_atr.sweep.search import Known, SpaceSearch
 from ray_atr.sweep.sweep_plan import SweepPlan
 from ray_atr.sweep.trial_queue import Entry, recorded_trials

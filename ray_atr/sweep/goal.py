@@ -1,7 +1,8 @@
-"""What a search looks for."""
+"""What a search looks for, and the points that no other beats in it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ray_atr.metrics.epoch_report import GROUPS
@@ -34,3 +35,17 @@ class Goal:
         others = {f"{group}/{name}" for row in rows for group in GROUPS for name in row.group(group)}
         measured = [*sorted(validated), *sorted(others)]
         raise refuse("--maximize/--minimize", self.metric, "what a validation measures: " + ", ".join(measured[:40]))
+
+
+def pareto_front(gains: Sequence[Sequence[float]]) -> list[int]:
+    """Indices of the points that no other is at least as good as in every gain and better in one, best first gain first.
+
+    Points that are equal in every gain are all kept. Optuna's `best_trials` does this for a study's own trials only.
+    """
+
+    def is_beaten(mine: Sequence[float]) -> bool:
+        return any(other != mine and all(a >= b for a, b in zip(other, mine, strict=True)) for other in rows)
+
+    rows = [tuple(gain) for gain in gains]
+    kept = [index for index, row in enumerate(rows) if not is_beaten(row)]
+    return sorted(kept, key=lambda index: rows[index], reverse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ray_atr.data.captions import read_caption_file
 from ray_atr.data.epoch_order import check_batch_size
 from ray_atr.data.shards import read_manifest
 from ray_atr.experiment import Experiment
@@ -15,7 +16,6 @@ from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.settings import refuse
 from ray_atr.soundscapes import SPLITS
 from ray_atr.storage import is_there, locate
-from ray_atr.training.base_source import read_caption_file
 from ray_atr.training.correspondence import check_correspondence
 from ray_atr.training.languages import check_languages, with_languages
 from ray_atr.training.selection import check_metric

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ray_atr.data.captions import TrainingCaptions, positive_groups
+from ray_atr.data.captions import TrainingCaptions, read_caption_file
 from ray_atr.data.features import FeatureSet, open_features
+from ray_atr.data.positives import positive_groups
 from ray_atr.encoding.encode import clip_batches, encode_clips, rows_in_parts
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
@@ -23,7 +24,6 @@ from ray_atr.knowledge.snapshot import Entries
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.override import flatten, override
-from ray_atr.training.base_source import read_caption_file
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 

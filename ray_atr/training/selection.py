@@ -9,9 +9,6 @@ import torch
 from ray_atr.metrics import evaluate_languages
 from ray_atr.settings import nearest, refuse
 
-OTHER_GROUPS = ("train/", "seconds/", "memory/", "knowledge/")
-"""What an epoch also records, besides its validation."""
-
 
 def measured_names(languages: Sequence[str], trained: Collection[str] | None = None) -> list[str]:
     """The metrics of a validation in these languages: those that the metrics' own function returns for any vectors."""

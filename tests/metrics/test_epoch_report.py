@@ -8,8 +8,8 @@ import pickle
 import pytest
 from scipy.stats import binomtest
 
-from ray_atr.metrics.chance import is_chance
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
+from ray_atr.metrics.measures import is_chance
 from ray_atr.metrics.metric import Metric, language_means
 
 RECALL = Metric("text_to_audio", "eng", "recall_at_1")

@@ -13,7 +13,7 @@ from ray_atr.data.audio import FrontEnd
 from ray_atr.models.loading import WHERE
 from ray_atr.models.pretrained import load_model, read_config, read_feature_extractor
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded
-from ray_atr.settings import refuse, setting
+from ray_atr.settings import inherited, refuse, setting
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -64,6 +64,24 @@ class TransformersAudio(AudioSettings):
         config = read_config(folder, "model folder", self.dropout)
         model = encoder_class(config)(config)
         return TransformersAudioTower(self, model, read_feature_extractor(folder, "model folder"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ast(TransformersAudio):
+    """The audio spectrogram transformer (Gong et al. 2021), on Kaldi's filter bank."""
+
+    name: ClassVar[str] = "ast"
+
+    checkpoint: str = inherited(TransformersAudio, "checkpoint", "MIT/ast-finetuned-audioset-10-10-0.4593")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Htsat(TransformersAudio):
+    """HTS-AT (Chen et al. 2022) as CLAP's audio encoder; clips are repeated to fill its ten seconds."""
+
+    name: ClassVar[str] = "htsat"
+
+    checkpoint: str = inherited(TransformersAudio, "checkpoint", "laion/clap-htsat-unfused")
 
 
 class TransformersAudioTower(AudioTower):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ray_atr.models.text.published import Bert, Labse, Sonar, XlmRoberta
 from ray_atr.models.text.small_transformer import SmallTransformer
-from ray_atr.models.text.transformers import TransformersText
+from ray_atr.models.text.transformers import Bert, Labse, Sonar, TransformersText, XlmRoberta
 from ray_atr.models.text.vectors import TextVectors
 from ray_atr.models.tower import TextSettings
 

@@ -19,7 +19,6 @@ from ray_atr.objectives.metric import METRICS
 from ray_atr.objectives.pairs.cost import normalised_cost
 from ray_atr.objectives.pairs.matching_across_ranks import match_across_ranks, own_rows
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
-from ray_atr.objectives.pairs.true_matching import true_matching
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import setting
 from ray_atr.transport import Ranks, TransportPlan, log_plan, matching_loss
@@ -111,10 +110,10 @@ def match(
     options: dict[str, Any] = {"mass": mass, "rows": marginal, "columns": marginal, "max_iterations": max_iterations}
     if not comparison.is_weighted and not follows:
         is_plain = comparison.positives is None and comparison.targets is None
-        target = None if is_plain else true_matching(comparison, marginal)
+        target = None if is_plain else comparison.true_matching(marginal)
         return matching_loss(cost, epsilon, target=target, **options)
     log_matrix, plan = log_plan(cost, epsilon, **options)
-    target = true_matching(comparison, plan.matrix.sum(dim=1) if follows else marginal)
+    target = comparison.true_matching(plan.matrix.sum(dim=1) if follows else marginal)
     pointwise = torch.xlogy(target, target) - target * log_matrix
     return (comparison.pair_weights() * pointwise).sum(), plan
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ray_atr.objectives.pairs.pair_loss import Comparison
-from ray_atr.objectives.pairs.true_matching import true_matching
 from ray_atr.transport import Ranks, TransportPlan, log_plan_across_ranks
 
 
@@ -55,6 +54,6 @@ def match_across_ranks(
         a = (cost.new_full((N,), 1 / N) if aimed is None else aimed.to(cost))[rows]
         pointwise = torch.xlogy(a, a) - a * log_rows[:, rows].diagonal()
         return ranks.total(pointwise.sum()), log_rows, plan
-    target = true_matching(comparison, aimed, rows)
+    target = comparison.true_matching(aimed, rows)
     pointwise = torch.xlogy(target, target) - target * log_rows
     return ranks.total((own.pair_weights() * pointwise).sum()), log_rows, plan

@@ -120,6 +120,19 @@ class Comparison:
         totals = self.targets.sum(dim=0)
         return self.targets.T / totals.where(totals > 0, 1.0)[:, None]
 
+    def true_matching(self, marginal: Tensor | None, rows: slice = slice(None)) -> Tensor:
+        """pi_hat [N, N], or some of its rows: each row's mass a_i (1/N unless a marginal [N] is given) spread over its partners.
+
+        The own partner's share is spread over the row's positives in proportion to their a_j, which keeps both marginals.
+        """
+        a = self.u.new_full((self.size,), 1 / self.size) if marginal is None else marginal
+        positives = self.positive_mask()[rows] * a
+        shares = positives / positives.sum(dim=1, keepdim=True).clamp(min=torch.finfo(a.dtype).tiny)
+        if self.targets is not None:
+            own = self.targets.diagonal()
+            shares = self.targets[rows] - torch.diag(own)[rows] + own[rows, None] * shares
+        return a[rows, None] * shares
+
     def both_directions(self, row_losses: Tensor, column_losses: Tensor) -> Tensor:
         """Half of each direction's weighted mean over its samples: the scalar loss of [N] and [N] sample losses."""
         if self.row_weight is not None:

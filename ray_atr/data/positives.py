@@ -1,0 +1,48 @@
+"""Which clips of a batch are no negatives of each other."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+POSITIVES = ("captions", "labels", "identity")
+
+
+def positive_groups(
+    positives: str, clip_ids: Sequence[str], captions: Sequence[str], labels: Sequence[Sequence[str]]
+) -> NDArray[np.int64]:
+    """A number for each clip, int64 [n], equal for those that are no negatives of each other (`positives`)."""
+    if positives == "labels":
+        keys = ["|".join(sorted(own)) for own in labels]
+    elif positives == "captions":
+        keys = [folded(caption) for caption in captions]
+    else:
+        keys = [""] * len(clip_ids)
+    named = [key or f"clip {clip_id}" for key, clip_id in zip(keys, clip_ids, strict=True)]
+    return np.array([group_number(name) for name in named], np.int64)
+
+
+def folded(text: str) -> str:
+    """A text as captions are compared: case, white space and Unicode's several ways to write a letter make no difference."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def group_number(name: str) -> int:
+    """A 63-bit number that stands for a positive group's name on every worker."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def caption_groups(captions: Sequence[str]) -> Tensor:
+    """A number for each caption, int64 [B], equal where the texts are: a hash, so that workers agree without talking."""
+    return torch.tensor([group_number(folded(caption)) for caption in captions], dtype=torch.int64)
+
+
+def same_group(groups: Tensor) -> Tensor:
+    """`positives` [B, B] of group numbers [B], as of `caption_groups`, class labels or clip ids."""
+    return groups[:, None] == groups[None, :]
