@@ -79,14 +79,14 @@ class TrainSettings(Settings):
         above=0,
         changeable=True,
     )
-    metric_rate_scale: float = setting(1.0, "multiplies the learning rate of a learned transport metric", above=0)
+    metric_rate_scale: float = setting(1.0, "factor of the learning rate for a learned transport metric", above=0)
     schedule: str = setting(
         "cosine",
-        "rate after the warm-up: a half cosine down to 0, a fall every few epochs, or as it is",
+        "rate after the warm-up: a half cosine down to 0, a drop every few epochs, or constant",
         choices=SCHEDULES,
     )
-    step_epochs: int = setting(20, "epochs between two falls of the rate with schedule=step", at_least=1)
-    step_factor: float = setting(0.1, "what a fall multiplies the rate with", above=0, at_most=1)
+    step_epochs: int = setting(20, "epochs between two drops of the rate with schedule=step", at_least=1)
+    step_factor: float = setting(0.1, "factor by which a drop multiplies the rate", above=0, at_most=1)
     weight_decay: float = setting(
         0.01, "weight decay of matrices (not of biases and norms)", at_least=0, changeable=True
     )
@@ -105,15 +105,16 @@ class TrainSettings(Settings):
     )
     embedding_chunk: int = setting(
         0,
-        "clips, and texts, embedded at a time without keeping activations, and again for the gradient, which stays the same: "
-        "any batch fits, for one more forward pass; 0: all at once",
+        "clips, and texts, embedded at a time without keeping activations, which are computed again for the "
+        "gradient: any batch fits, the gradient is the same, and each step costs one more forward pass; 0: all at "
+        "once",
         at_least=0,
     )
     distance_to: str | None = setting(
         None,
-        "folder of another trial, or of a run of one trial, with keep_trajectory, that of kcl with the same seed say: after "
-        "each epoch the distance of this run's weights from its weights at the same step is logged, and ATRI's bound on it; "
-        "none: not measured",
+        "folder of another trial, or of a run of one trial, that had keep_trajectory (for example kcl with the "
+        "same seed): each epoch logs the distance between this run's weights and its weights at the same step, and "
+        "ATRI's bound on it; none: not measured",
         path="always",
     )
     keep_trajectory: bool = setting(
@@ -150,8 +151,8 @@ class ScalingSettings(Settings):
     max_failures: int = setting(1, "times a trial's workers are restarted from the last checkpoint", at_least=0)
     encoders: int = setting(
         0,
-        "processes that encode a knowledge base's source, through Ray Data; 0: the base's own process does. They start again "
-        "at each refresh, which pays if encoding takes minutes",
+        "processes that encode a knowledge base's source, through Ray Data; 0: the base's own process does it. "
+        "They start again at each refresh, so they pay off if encoding takes minutes",
         at_least=0,
     )
     worker_labels: str = setting(
@@ -212,12 +213,12 @@ class EvaluationSettings(Settings):
     every_epochs: int = setting(1, "epochs between validations", at_least=1)
     batch_size: int = setting(64, "clips or captions embedded at a time", at_least=1)
     validation_captions: int = setting(
-        0, "captions a clip and language that a validation during training asks for; 0: all of them", at_least=0
+        0, "captions per clip and language that are queries in a validation during training; 0: all of them", at_least=0
     )
     probe_clips: int = setting(
         64,
-        "clips that ask a knowledge base, by today's encoders, how far it has drifted; at the end of each epoch, for which the "
-        "base's source is encoded; 0: not measured",
+        "clips, encoded by the current weights, with which the drift of a knowledge base is measured at the end of "
+        "each epoch; this encodes the base's source again; 0: not measured",
         at_least=0,
     )
     select_by: str = setting(

@@ -288,6 +288,6 @@ def refuse_secrets(settings: Mapping[str, Any]) -> None:
             raise refuse(
                 path,
                 redact(str(value)),
-                f"a URL without a user, password or key (here {HIDDEN}); give those by the environment, as the store's own "
-                "variables (AWS_ACCESS_KEY_ID and the like), or by fsspec's configuration file",
+                f"a URL without a user, password or key (here {HIDDEN}); give those in the environment, in the store's own "
+                "variables (AWS_ACCESS_KEY_ID and the like), or in fsspec's configuration file",
             )

@@ -203,7 +203,7 @@ def await_room(cpus: float, gpus: float = 0.0, *, what: str) -> None:
     except ray.exceptions.GetTimeoutError:
         ray.cancel(room, force=True)
         raise TimeoutError(
-            f"{what}: {cpus:g} CPUs and {gpus:g} GPUs did not come free within {ROOM_SECONDS:g} s; allowed: "
+            f"{what}: {cpus:g} CPUs and {gpus:g} GPUs did not become free within {ROOM_SECONDS:g} s; allowed: "
             "what the cluster has besides the workers of its runs"
         ) from None
 

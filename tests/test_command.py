@@ -116,7 +116,7 @@ def test_a_run_folders_experiment_is_a_configuration(tmp_path: Path) -> None:
         ("train: {epochs: 0}\n", "train.epochs: got 0; allowed [1, inf)"),
         ("train: [1\n", "not YAML or JSON"),
         ("- 1\n", "allowed settings by name"),
-        ("train.epochs: 3\ntrain: {epochs: 4}\n", "train.epochs is there twice"),
+        ("train.epochs: 3\ntrain: {epochs: 4}\n", "train.epochs occurs twice"),
     ],
 )
 def test_a_mistake_in_a_configuration_names_the_file(tmp_path: Path, content: str, words: str) -> None:

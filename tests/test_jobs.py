@@ -86,7 +86,7 @@ def test_resources_that_never_come_free_are_an_error_that_names_them(
     assert ray.get(everything.is_there.remote())
     monkeypatch.setattr(runtime, "ROOM_SECONDS", 1)
     try:
-        with pytest.raises(TimeoutError, match="encoders: 1 CPUs and 0 GPUs did not come free within 1 s"):
+        with pytest.raises(TimeoutError, match="encoders: 1 CPUs and 0 GPUs did not become free within 1 s"):
             list(run_jobs([1], partial(Doubler, tmp_path), ray=Resources(setting="encoders")))
     finally:
         ray.kill(everything)

@@ -13,11 +13,11 @@ class CrossFit(Settings):
 
     folds: int = setting(4, "parts of the clips; each is judged by heads trained on the others", at_least=2)
     epochs: int = setting(20, "passes over the clips", at_least=1)
-    width: int = setting(256, "of the heads' hidden layer and of their space", at_least=2)
-    batch_size: int = setting(128, "clips a step", at_least=2)
-    learning_rate: float = setting(1e-3, "of Adam", above=0)
-    mispairs: int = setting(200_000, "random mispairs that pairs are compared with, at most", at_least=100)
-    seed: int = setting(0, "of folds, heads, order and mispairs", at_least=0)
+    width: int = setting(256, "width of the heads' hidden layer and of their embeddings", at_least=2)
+    batch_size: int = setting(128, "clips per step", at_least=2)
+    learning_rate: float = setting(1e-3, "learning rate of Adam", above=0)
+    mispairs: int = setting(200_000, "most random mismatched pairs that pairs are compared with", at_least=100)
+    seed: int = setting(0, "seed of folds, heads, order and mismatched pairs", at_least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class AuditOptions(Settings):
     """What is audited and how much is shown."""
 
     split: str = setting("train", "split whose pairs are judged")
-    languages: tuple[str, ...] = setting((), "of the captions; unset: all that the split has")
+    languages: tuple[str, ...] = setting((), "languages of the captions; unset: all that the split has")
     rate: float = setting(
         0.1, "share of right pairs among those called wrong that is accepted (false discovery rate)", above=0, below=1
     )

@@ -14,10 +14,12 @@ from ray_atr.settings import refuse
 class Options:
     """List what is cached under data/ (features, vectors, tokenisers): all of it can be made again."""
 
-    prune: Annotated[bool, option("remove what was not used for --unused-days, and what killed runs left")] = False
-    unused_days: Annotated[float, option("with --prune: days without use after which a cache goes", metavar="DAYS")] = (
-        30.0
+    prune: Annotated[bool, option("remove caches that were not used for --unused-days, and what killed runs left")] = (
+        False
     )
+    unused_days: Annotated[
+        float, option("with --prune: days without use after which a cache is removed", metavar="DAYS")
+    ] = 30.0
 
 
 OPTIONS = Options

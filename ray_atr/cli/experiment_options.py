@@ -69,7 +69,7 @@ class SpaceOptions(SweepOptions):
     trials: Annotated[
         int | None,
         option(
-            "points to run in all, each once a seed; with --resume: more of them",
+            "points to run in all, each once per seed; with --resume: more of them",
             metavar="INT",
             unset="every point of a grid",
         ),
@@ -83,5 +83,8 @@ class SpaceOptions(SweepOptions):
     scheduler: Annotated[str | None, option("none, asha, hyperband or pbt", metavar="NAME", unset="none")] = None
     search_seed: Annotated[int | None, option("seed of random draws and of TPE", metavar="INT", unset="0")] = None
     warm_start: Annotated[
-        str | None, option("run folder of an earlier sweep that optuna is told of", metavar="FOLDER", unset="none")
+        str | None,
+        option(
+            "run folder of an earlier sweep, from whose finished points optuna learns", metavar="FOLDER", unset="none"
+        ),
     ] = None

@@ -32,7 +32,7 @@ def heartbeat(what: str, *, seconds: float = SECONDS, write: Say = print) -> Ite
         while not stop.wait(seconds / 20):
             if time.monotonic() - last >= 0.9 * seconds:
                 gone = int(time.monotonic() - started)
-                say(f"... {gone // 60}:{gone % 60:02d} gone")
+                say(f"... {gone // 60}:{gone % 60:02d} elapsed")
 
     say(what)
     thread = threading.Thread(target=watch, daemon=True, name="heartbeat")

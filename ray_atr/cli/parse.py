@@ -123,7 +123,7 @@ def _flat(content: Mapping[Any, Any], file: str, prefix: str = "") -> dict[str, 
         found = _flat(value, file, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
         for path, one in found.items():
             if path in values:
-                raise ValueError(f"--config: {file}: {path} is there twice")
+                raise ValueError(f"--config: {file}: {path} occurs twice")
             values[path] = one
     return values
 

@@ -121,7 +121,7 @@ def _earlier(
     if options.warm_start is None:
         return [Known(one["point"], FINISHED, tuple(one["scores"])) for one in info.get("earlier", ())]
     if info:
-        raise refuse("--warm-start", options.warm_start, "nothing with --resume: the run folder holds what it was told")
+        raise refuse("--warm-start", options.warm_start, "nothing with --resume: the run folder already holds it")
     if not SEARCHES[method].is_adaptive:
         learning = " or ".join(name for name, search in SEARCHES.items() if search.is_adaptive)
         raise refuse(

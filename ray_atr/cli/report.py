@@ -23,7 +23,7 @@ class Options:
     out: Annotated[str | None, option("folder to write", metavar="FOLDER", unset="report/ in the first run folder")] = (
         None
     )
-    upload: Annotated[bool, option("also send to MLflow what it lacks of these runs")] = False
+    upload: Annotated[bool, option("also send the results of these runs that MLflow lacks")] = False
     experiment: Annotated[
         str | None,
         option(
@@ -33,7 +33,7 @@ class Options:
     register: Annotated[
         str | None,
         option(
-            "also log the best trial's model to MLflow and enter it in the registry as this",
+            "also log the best trial's model to MLflow and register it under this name",
             metavar="NAME",
             unset="none",
         ),

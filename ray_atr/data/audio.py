@@ -40,7 +40,8 @@ class FrontEnd(Settings):
     kind: str = setting(
         "power_db",
         "power_db: centred frames, decibels; kaldi: Kaldi's filter bank (pre-emphasis, no centring, natural log); "
-        "waveform: the samples themselves, one a frame; vector: the clip is no audio but num_mels numbers, as they are",
+        "waveform: the samples themselves, one per frame; vector: the clip is not audio but num_mels numbers, used "
+        "as they are",
         choices=("power_db", "kaldi", "waveform", "vector"),
     )
     floor: float = setting(1e-10, "smallest mel power before the logarithm", above=0)

@@ -109,7 +109,7 @@ def first_seconds(data: Buffer, seconds: float) -> tuple[Waveform, int]:
 
 def _no_audio(name: str, size: int, error: Exception) -> ValueError:
     reason = error.error_string if isinstance(error, soundfile.LibsndfileError) else str(error)
-    return refuse(name, f"{size} bytes that are no audio ({shortened(reason, 120)})", READABLE)
+    return refuse(name, f"{size} bytes that are not audio ({shortened(reason, 120)})", READABLE)
 
 
 def is_cut_off(data: bytes) -> bool:

@@ -42,12 +42,12 @@ class Noise(Settings):
     )
     unit: str = setting(
         "clip",
-        "what is wrong at a time: clip, all captions of a clip together, or caption, each by itself (the papers' z_i)",
+        "what is replaced: clip, all captions of a clip together, or caption, each one independently (the papers' z_i)",
         choices=("clip", "caption"),
     )
     index: str | None = setting(
         None,
-        "NumPy file that says which caption each clip has, in the place of ratio and kind: the index files that papers "
+        "NumPy file that says which caption each clip has, instead of ratio and kind: the index files that papers "
         "exchange, or a run's own noise_index.npy",
         path="always",
     )

@@ -255,7 +255,7 @@ def refuse_overwrite(folder: Folder) -> None:
         held = read_manifest(folder.name)
         raise ValueError(f"{folder.name}: already holds the data set {held.name}; choose another folder or delete it")
     if names and folder.is_local:
-        raise ValueError(f"{folder.name}: not empty and no data set; choose another folder")
+        raise ValueError(f"{folder.name}: neither empty nor a data set; choose another folder")
     if folder.is_local:
         require_writable(Path(folder.name))
 
@@ -318,7 +318,7 @@ def read_manifest(folder: str | Path) -> Manifest:
         raise ValueError(f"{file}: not a manifest of clips ({shortened(where)}: {shortened(first['msg'])})") from None
     _check_contents(manifest, file)
     if content.get("hash") != manifest.hash:
-        raise ValueError(f"{file}: its hash does not fit its shards; it was changed by hand")
+        raise ValueError(f"{file}: its hash does not match its shards; it was changed by hand")
     return manifest
 
 

@@ -36,12 +36,12 @@ class EvaluationOptions(Settings):
         "clip: a caption's own clip is relevant; label: every clip of its class; auto: label if each class has one caption",
         choices=RELEVANCE,
     )
-    max_captions: int = setting(0, "captions a clip and language that are asked for; 0: all of them", at_least=0)
+    max_captions: int = setting(0, "captions per clip and language that are queries; 0: all of them", at_least=0)
     draws: int = setting(1000, "bootstrap draws of the clips", at_least=1)
     level: float = setting(0.95, "share of draws that an interval holds", above=0, below=1)
     seed: int = setting(0, "seed of the draws, and of the clips that pictures show", at_least=0)
     clips: tuple[str, ...] = setting(
-        (), "ids of clips whose captions pictures, players and cases show before those that the seed draws"
+        (), "ids of clips that pictures, players and cases show before those that the seed draws"
     )
     ranking: str = setting("own", f"own: as the checkpoint ranks; {RANKING_HELP}", choices=("own", *RANKINGS))
     plan_epsilon: Annotated[float | None, NUMBER] = setting(

@@ -118,7 +118,9 @@ def evaluate(
 def _data_folder(data: str, checkpoint: Checkpoint, say: Say) -> str:
     trained = checkpoint.experiment.data if checkpoint.experiment is not None else None
     if not data and trained is None:
-        raise refuse("data", data, f"a data set's folder: {checkpoint.folder} is in no run that would name one")
+        raise refuse(
+            "data", data, f"a data set's folder: {checkpoint.folder} is not in a run folder that would name one"
+        )
     source = data or trained.source  # type: ignore[union-attr]
     if source != "soundscapes":
         return source

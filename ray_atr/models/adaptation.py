@@ -16,7 +16,7 @@ from ray_atr.settings import Settings, refuse, setting
 class Adaptation(Settings):
     """Training options of one tower."""
 
-    is_frozen: bool = setting(False, "train nothing of this tower: it then encodes a data set once")
+    is_frozen: bool = setting(False, "do not train this tower: it then encodes a data set once")
     frozen_layers: int = setting(
         0,
         "how many of the first levels of depth are kept fixed: 1 is what comes before the first layer (embeddings)",
@@ -31,7 +31,7 @@ class Adaptation(Settings):
     )
     lora_alpha: int = setting(16, "the low-rank update is scaled by lora_alpha / lora_rank", at_least=1)
     lora_targets: tuple[str, ...] = setting(
-        (), "endings of the names of the linear layers that get an update; empty: every one whose name holds 'att'"
+        (), "endings of the names of the linear layers that get an update; empty: all whose names contain 'att'"
     )
     activation_checkpointing: bool = setting(False, "recompute layers in the backward pass: less memory, more time")
     compile: bool = setting(False, "compile the tower with torch.compile")

@@ -77,15 +77,16 @@ class ModelSettings(Settings):
     )
     windows: str = setting(
         "mean",
-        "how a clip longer than the front end's clip_seconds is heard: cut to one window; or in windows over all of it, whose "
-        "embeddings are pooled by their mean, their maximum, or attention (a softmax of their products with a query: their mean "
-        "and what is learnt); training hears some at random (windows_in_training). Late interaction always cuts",
+        "how a clip longer than the front end's clip_seconds is encoded: cut to one window, or in windows over all "
+        "of it, whose embeddings are pooled by their mean, their maximum, or attention (a softmax of their "
+        "products with a query, which is their mean plus a learned vector); training takes some at random "
+        "(windows_in_training). Late interaction always cuts",
         choices=("cut", "mean", "max", "attention"),
     )
     windows_in_training: int | None = setting(
         None,
-        "windows of a long clip that a training step hears and pools; none: 1, and 2 with attention, whose query is learnt from "
-        "how they differ (with 1 it is the mean alone)",
+        "windows of a long clip that a training step encodes and pools; none: 1, or 2 with attention, whose query "
+        "is learned from how they differ (with 1 it is the mean alone)",
         at_least=1,
     )
     augment: SpecAugment = setting(default_factory=SpecAugment, help="bands of the training clips that are blanked out")

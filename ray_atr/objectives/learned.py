@@ -40,7 +40,7 @@ class LearnedSettings(Settings):
 
     temperature: float = setting(0.07, "first value of the temperature, if it is learned", above=0)
     learn_temperature: bool = setting(False, "learn the temperature")
-    metric: str = setting("euclidean", "kind of transport metric; nothing is learned of euclidean", choices=METRICS)
+    metric: str = setting("euclidean", "kind of transport metric; euclidean learns nothing", choices=METRICS)
     metric_rank: int | None = setting(None, "columns of a factored metric; none: the embedding width", at_least=1)
     project_every: int = setting(
         1, "optimiser steps between projections to the positive semi-definite metrics", at_least=1

@@ -28,13 +28,13 @@ class SoundscapesSettings(Settings):
     num_val: int = setting(200, "validation clips", at_least=1)
     num_test: int = setting(300, "test clips", at_least=1)
     seconds: float = setting(4.0, "length of a clip in seconds", at_least=2.0, at_most=30.0)
-    sample_rate: int = setting(16000, "samples a second in Hz", at_least=8000, at_most=48000)
+    sample_rate: int = setting(16000, "sample rate (Hz)", at_least=8000, at_most=48000)
     num_train_captions: int = setting(1, "captions of a training clip", at_least=1, at_most=NUM_PARAPHRASES)
     languages: tuple[str, ...] = setting(
         GRAMMAR_LANGUAGES, "ISO 639 codes of the captions' languages, each of which needs a grammar"
     )
     seed: int = setting(
-        0, "the clips are drawn from; apart from the experiment's, so that runs share clips", at_least=0
+        0, "seed that the clips are drawn from; separate from the experiment's, so that runs share clips", at_least=0
     )
 
     def __post_init__(self) -> None:

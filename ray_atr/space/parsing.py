@@ -25,7 +25,7 @@ def parse_dimension(path: str, text: str) -> Dimension:
             raise refuse(path, text, f"{name}(VALUE,...) with at least one value")
         repeated = [value for number, value in enumerate(values) if value in values[:number]]
         if repeated:
-            raise refuse(path, text, f"each value once; {repeated[0]} is there twice")
+            raise refuse(path, text, f"each value once; {repeated[0]} occurs twice")
         return kind(tuple(values))
     return _range(path, text, name, kind, values)
 

@@ -18,7 +18,7 @@ def record_data(run: RunFolder, prepared: Sequence[Prepared]) -> None:
         if kept.get(name, digest) != digest:
             raise ValueError(
                 f"{run.path}: run on other data: {name} has the hash {kept[name]} there and {digest} now; "
-                "start a new sweep, or bring the data back"
+                "start a new sweep, or restore the data"
             )
     if found.items() <= kept.items():
         return

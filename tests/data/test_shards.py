@@ -98,7 +98,7 @@ def test_another_data_set_is_never_overwritten(tmp_path: Path) -> None:
         write_clips(tmp_path / "set", clips(3), name="second", licence="CC0")
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter.txt").write_text("dear")
-    with pytest.raises(ValueError, match="not empty and no data set"):
+    with pytest.raises(ValueError, match="neither empty nor a data set"):
         write_clips(tmp_path / "home", clips(3), name="second", licence="CC0")
     (tmp_path / "empty").mkdir()
     assert write_clips(tmp_path / "empty", clips(3), name="third", licence="CC0").num_rows == 3

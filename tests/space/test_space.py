@@ -39,7 +39,7 @@ def test_a_dimension_is_read_and_written_as_it_is_typed(text: str, dimension: ob
         ("data.noise.ratio=grid( )", "at least one value"),
         ("data.noise.ratio=grid(0,)", "no comma after the last value"),
         ("data.noise.ratio=grid(0,,0.2)", "values with commas between them"),
-        ("data.noise.ratio=grid(0,0.0)", "0.0 is there twice"),
+        ("data.noise.ratio=grid(0,0.0)", "0.0 occurs twice"),
         ("data.noise.ratio=unifrom(0,0.5)", "did you mean uniform?"),
         ("data.noise.ratio=0.5", "allowed grid(VALUE,...)"),
         ("data.noise.ratio=uniform(0.2,0.1)", "LOW < HIGH"),

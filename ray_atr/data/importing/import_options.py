@@ -29,7 +29,7 @@ class Import(Settings):
         "decode on Ray's workers; auto: in a cluster, or if there are 5,000 clips or more",
         choices=("auto", "always", "never"),
     )
-    cpus_per_task: float = setting(1.0, "logical CPUs that Ray reserves for a shard in work", above=0)
+    cpus_per_task: float = setting(1.0, "logical CPUs that Ray reserves for each shard that is being decoded", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,4 +66,4 @@ class VectorImport(Settings):
     language: str = setting("eng", "ISO 639-3 code of captions without a column language")
     split: str = setting("train", "split of clips without a column split")
     name: str = setting("vectors", "name of the data set")
-    licence: str = setting("as given by the owner of the vectors", "its licence")
+    licence: str = setting("licence, as given by the owner of the vectors", "its licence")

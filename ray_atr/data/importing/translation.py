@@ -40,15 +40,17 @@ class Translation(Settings):
     """Which model translates, into what, and how."""
 
     model: str = setting(help="folder or hub id of a NLLB or M2M100 model", path="if there")
-    languages: tuple[str, ...] = setting(tuple(LANGUAGES), "ISO 639 codes that every clip shall have")
-    source_language: str = setting("eng", "ISO 639 code that is translated from")
+    languages: tuple[str, ...] = setting(
+        tuple(LANGUAGES), "ISO 639 codes of the languages in which every clip should have captions"
+    )
+    source_language: str = setting("eng", "ISO 639 code of the language to translate from")
     batch_size: int = setting(32, "captions translated at once", at_least=1)
     num_beams: int = setting(4, "width of the beam search; 1 is greedy", at_least=1)
     max_new_tokens: int = setting(128, "longest translation (tokens)", at_least=1)
     ray: str = setting("always", "translate in Ray actors, or in this process", choices=("always", "never"))
     actors: int = setting(1, "Ray actors, each with a copy of the model", at_least=1)
     cpus_per_actor: float = setting(1.0, "logical CPUs of an actor", above=0)
-    gpus_per_actor: float = setting(0.0, "GPUs of an actor; it translates on the CPU without", at_least=0)
+    gpus_per_actor: float = setting(0.0, "GPUs of an actor; 0: on the CPU", at_least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

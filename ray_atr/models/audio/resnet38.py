@@ -32,7 +32,7 @@ class ResNet38(AudioSettings):
     allow_mismatch: tuple[str, ...] = setting((), "patterns of parameter names that the checkpoint need not match")
     output: str = setting(
         "pooled",
-        "pooled: mean plus maximum over time, as retrieval work takes it; fc1: one linear layer and a ReLU more",
+        "pooled: mean plus maximum over time, as retrieval papers use it; fc1: one more linear layer and a ReLU",
         choices=("pooled", "fc1"),
     )
     clip_seconds: float = setting(30.0, "longer clips are cut to this length (s)", above=0)

@@ -26,7 +26,7 @@ class SmallCnn(AudioSettings):
     )
     checkpoint: str | None = setting(
         None,
-        "file or folder of the weights; shipped:small_cnn: those that come with the package, which have learned to name the "
+        "file or folder of the weights; shipped:small_cnn: those that come with the package, trained to name the "
         "sounds of soundscapes; none: random weights",
         path="if there",
     )

@@ -30,7 +30,7 @@ class TransformersAudio(AudioSettings):
 
     checkpoint: str = setting("", "folder or hub id of the encoder and its preprocessor_config.json", path="if there")
     pooling: str = setting(
-        "model", "of a clip's tokens: as the model pools them, or their mean", choices=("model", "mean")
+        "model", "embedding of a clip: as the model pools its tokens, or their mean", choices=("model", "mean")
     )
     clip_seconds: float | None = setting(
         None, "longer clips are cut to this length (s); none: the length the checkpoint was made for, or 10", above=0

@@ -30,8 +30,9 @@ class SmallTransformer(TextSettings):
     )
     checkpoint: str | None = setting(
         None,
-        "folder of the weights and their tokenizer.json; shipped:small_transformer: those that come with the package, which "
-        "have learned what sounds captions of soundscapes name, in eight languages; none: random weights",
+        "folder of the weights and their tokenizer.json; shipped:small_transformer: those that come with the "
+        "package, trained to find the sounds that captions of soundscapes name, in eight languages; none: random "
+        "weights",
         path="if there",
     )
     width: int = setting(128, "width W of the tower", at_least=8, at_most=2**14)

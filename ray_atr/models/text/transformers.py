@@ -34,7 +34,8 @@ class TransformersText(TextSettings):
     checkpoint: str = setting("", "folder or hub id of the encoder and its tokeniser", path="if there")
     pooling: str = setting(
         "mean",
-        "of a text's tokens: their mean, the first one (cls), or the first one through the model's own pooler",
+        "embedding of a text: the mean of its tokens, the first one (cls), or the first one through the model's "
+        "own pooler",
         choices=POOLINGS,
     )
     max_tokens: int = setting(128, "longer texts are cut to this many tokens", at_least=3)

@@ -33,7 +33,7 @@ class Ance(KnowledgeBaseObjective):
 
     name: ClassVar[str] = "ance"
 
-    negatives: int = setting(8, "hard negatives a query", at_least=1)
+    negatives: int = setting(8, "hard negatives per query", at_least=1)
     pool: int = setting(200, "nearest entries that the negatives are drawn from", at_least=1)
     in_batch: bool = setting(False, "compare with the batch's other clips as well")
 

@@ -41,15 +41,15 @@ class Ask(KnowledgeBaseObjective):
     pooling: str = setting("max", "prototype of a cluster: elementwise max or mean", choices=("max", "mean"))
     separate_text_clusters: bool = setting(
         False,
-        "cluster the texts by themselves, as section 4.1 says; their prototypes are then no pairs with the audio's, which "
-        "one clustering for both makes them",
+        "cluster the texts separately, as section 4.1 says; text and audio prototypes are then not paired, as they "
+        "are with one clustering for both",
     )
     fine: bool = setting(True, "use single clips")
     coarse: bool = setting(True, "use prototypes")
     injection: bool = setting(True, "enhance embeddings with their neighbours")
     injection_ratio: float = setting(0.2, "share of the neighbours in an enhanced embedding", at_least=0, at_most=1)
     renormalise: bool = setting(
-        True, "bring enhanced embeddings back to unit norm; the derivative that follows Eq. 10 is of a form without"
+        True, "normalise enhanced embeddings; the paper's derivative after Eq. 10 is of a form that does not"
     )
     transport: bool = setting(True, "realign similarities with the batch's transport plan")
     beta: float = setting(0.2, "share of the plan in a realigned similarity", at_least=0, at_most=1)

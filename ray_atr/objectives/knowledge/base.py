@@ -20,7 +20,7 @@ class SnapshotSettings(Settings):
     pooling: str = setting(
         "max", "prototype of a cluster: elementwise max or mean of its members", choices=("max", "mean")
     )
-    separate_text_clusters: bool = setting(False, "cluster the texts by themselves, not with their audio")
+    separate_text_clusters: bool = setting(False, "cluster the texts separately from their audio")
     iterations: int = setting(10, "k-means iterations of the first snapshot", at_least=1)
     warm_iterations: int = setting(3, "k-means iterations from the previous snapshot's centroids", at_least=1)
     storage: str = setting("float32", "number type of the stored embeddings", choices=("float32", "float16"))
@@ -42,13 +42,13 @@ class KnowledgeBaseObjective(Knowledge):
     )
     captions: str | None = setting(
         None,
-        "Parquet or JSON-lines file (clip_id, caption) whose captions take the place of the source's; none: its own",
+        "Parquet or JSON-lines file (clip_id, caption) whose captions replace the source's; none: its own",
         path="always",
     )
     text_entries: str = setting(
         "english",
-        "texts that the base holds a clip: the English one, which queries in every language search, or one a language, "
-        "which queries of that language search",
+        "texts of each clip in the base: the English one, which queries in every language search, or one per "
+        "language, which queries in that language search",
         choices=("english", "each"),
     )
     exclude_own: bool = setting(True, "a clip's own entry is not among its neighbours")
@@ -60,7 +60,7 @@ class KnowledgeBaseObjective(Knowledge):
         choices=INDEXES,
     )
     exact_up_to: int = setting(1_000_000, "entries up to which `auto` searches exactly", at_least=0)
-    probes: int = setting(16, "lists that ivf searches a query, and breadth / 4 of hnsw's search", at_least=1)
+    probes: int = setting(16, "lists that ivf searches per query, and breadth / 4 of hnsw's search", at_least=1)
     refresh: str = setting(
         "re_encode",
         "where a new base comes from: re_encode, the published encoders encode the source in the background; "

@@ -29,8 +29,8 @@ class PartialLearningToMatch(LearningToMatch):
 
     transport_mass: float | Literal["auto"] = setting(
         0.95,
-        "share of the mass that is transported; auto: the share of true pairs as each batch's ranks show it, and nearer to 1 the "
-        "less the model tells pairs apart yet",
+        "share of the mass that is transported; auto: the share of true pairs that each batch's ranks suggest, and "
+        "closer to 1 the less the model can tell pairs apart yet",
         above=0,
         at_most=1,
         changeable=True,

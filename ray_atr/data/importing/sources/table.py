@@ -41,11 +41,11 @@ class TableSource(Source):
     caption_column: tuple[str, ...] = setting(
         (), "columns of captions, COLUMN or LANGUAGE=COLUMN ...; unset: caption, captions, caption_1, caption_2, ..."
     )
-    id_column: str = setting("clip_id", "column of clip ids; clips without one are called after their path")
+    id_column: str = setting("clip_id", "column of clip ids; clips without one are named after their path")
     language: str = setting("eng", "ISO 639 code of captions without a column language")
     split: str = setting("train", "split of clips without a column split")
-    delimiter: str = setting("", "what separates the columns of a CSV table: a character, or tab; unset: found")
-    encoding: str = setting("", "encoding of a text table, such as cp1252; unset: found")
+    delimiter: str = setting("", "what separates the columns of a CSV table: a character, or tab; unset: detected")
+    encoding: str = setting("", "encoding of a text table, such as cp1252; unset: detected")
     drop_bad_rows: bool = setting(False, "leave out the rows that cannot be read, and list them")
 
     def __post_init__(self) -> None:
