@@ -41,6 +41,11 @@ class Uniform:
     low: float
     high: float
 
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """None: a range is not listed."""
+        return ()
+
     def draw(self, random_numbers: random.Random) -> Any:
         return self.fit(random_numbers.uniform(self.low, self.high))
 

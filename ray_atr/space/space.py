@@ -118,7 +118,7 @@ class Space:
         """The single choices that leave a path out, if they explain all; else every combination that does."""
         single = {}
         for key in self._choosers:
-            for value in getattr(self.dimensions[key], "values", ()):
+            for value in self.dimensions[key].values:
                 if not any(path in case.paths for case in self._cases if case.point[key] == value):
                     single[f"{key}={value}"] = [point for point in without if point[key] == value]
         if all(any(point in points for points in single.values()) for point in without):
@@ -130,7 +130,7 @@ class Space:
         return {path: str(dimension) for path, dimension in self.dimensions.items()}
 
     def _cells(self, paths: list[str]) -> Iterator[Point]:
-        values = [getattr(self.dimensions[path], "values", ()) for path in paths]
+        values = [self.dimensions[path].values for path in paths]
         points = (dict(zip(paths, chosen, strict=True)) for chosen in itertools.product(*values))
         yield from _each_once(self.build(given.__getitem__, only=given) for given in points)
 
@@ -157,7 +157,7 @@ class Space:
     @cached_property
     def _cases(self) -> list[_Case]:
         """Every combination of chosen variants, with the paths of this space that exist in it."""
-        values = [getattr(self.dimensions[path], "values", ()) for path in self._choosers]
+        values = [self.dimensions[path].values for path in self._choosers]
         cases = []
         for chosen in itertools.product(*values):
             point = dict(zip(self._choosers, chosen, strict=True))
