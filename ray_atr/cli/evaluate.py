@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.console import Console
 
-from ray_atr.cli.parse import count_on, option, parse, progress_bar
+from ray_atr.cli.parse import count_on, option, parse, print_plain, progress_bar
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 
 if TYPE_CHECKING:
@@ -76,13 +76,12 @@ def print_evaluation(evaluated: Evaluated, console: Console) -> None:
     # The page has the intervals of all numbers; at a terminal they would break the rows, so none are announced.
     for note in page.reading_without_brackets:
         console.print(note, markup=False, highlight=False, style="dim")
-    for table in metric_tables(page.metrics, None, page.spreads, page.titles, page.trained):
-        console.print(table.to_text(console.width), markup=False, highlight=False, soft_wrap=True)
+    tables = metric_tables(page.metrics, None, page.spreads, page.titles, page.trained)
+    print_plain(console, [table.to_text(console.width) for table in tables])
     if page.comparison:
         console.rule(f"{page.compared[1]} against {page.compared[0]}")
-        console.print(page.comparisons[0].to_text(console.width), markup=False, highlight=False, soft_wrap=True)
+        print_plain(console, [page.comparisons[0].to_text(console.width)])
     lines = [f"results: {evaluated.folder}", f"page:    {evaluated.folder / 'evaluation.html'}"]
     if evaluated.mlflow_run is not None:
         lines += [f"MLflow:  {mlflow_command(evaluated.folder)}"]
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    print_plain(console, lines)
