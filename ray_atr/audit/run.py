@@ -18,7 +18,7 @@ from ray_atr.audit.page import Suspect, write_audit_page
 from ray_atr.audit.score import Audit, audit_pairs
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.evaluation.checkpoints import find_checkpoint
-from ray_atr.evaluation.encoding import Source, encode
+from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import pose_questions
 from ray_atr.evaluation.options import Encoding
 from ray_atr.languages.codes import language_codes, normalise
@@ -73,7 +73,7 @@ def audit_data_set(
         and options.split == found.experiment.data.train_split
     ):
         say(f"warning: {found.folder} was trained on these pairs: it believes what it saw, and finds fewer wrong ones")
-    source = Source(
+    source = EncodingSource(
         retriever=str(found.folder),
         data=manifest.folder,
         split=options.split,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ray_atr.encoding.encode import ClipBatch, encode_clips
 from ray_atr.evaluation.checkpoints import Checkpoint
-from ray_atr.evaluation.encoding import ClipFeatures, Source
+from ray_atr.evaluation.encoding import ClipFeatures, EncodingSource
 from ray_atr.models.retriever import Retriever
 from ray_atr.report.evaluation_pictures import drift_map
 from ray_atr.training.trajectory import kept_steps, weights_of
@@ -22,7 +22,7 @@ EPOCHS = 5
 """As many points on a clip's way, evenly spread over training."""
 
 
-def drift_pictures(checkpoint: Checkpoint, source: Source) -> dict[str, Figure]:
+def drift_pictures(checkpoint: Checkpoint, source: EncodingSource) -> dict[str, Figure]:
     """One picture if the trial kept its trajectory (`train.keep_trajectory`) on this machine, else none."""
     trial = None if checkpoint.trial is None else checkpoint.trial.folder
     if not isinstance(trial, Path) or len(steps := kept_steps(trial)) < 2:
@@ -32,7 +32,7 @@ def drift_pictures(checkpoint: Checkpoint, source: Source) -> dict[str, Figure]:
     return {"Drift over training": drift_map(ways, [f"step {step}" for step in chosen])}
 
 
-def embedded_along(trial: Path, steps: list[int], retriever_folder: str, source: Source) -> NDArray[np.float32]:
+def embedded_along(trial: Path, steps: list[int], retriever_folder: str, source: EncodingSource) -> NDArray[np.float32]:
     """The split's first clips by the weights after each of the steps, unit norm [steps, n, D]."""
     retriever = Retriever.from_pretrained(retriever_folder).to(source.device)
     features = ClipFeatures(source, retriever.audio_tower.front_end, is_whole=retriever.settings.hears_windows)

@@ -41,7 +41,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Source:
+class EncodingSource:
     """What an encoder reads, by name, so that it can be sent to any worker."""
 
     retriever: str
@@ -56,7 +56,7 @@ class Source:
 
 
 def encode(
-    source: Source, sentences: Sequence[tuple[str, str]], encoding: Encoding, progress: Progress | None = None
+    source: EncodingSource, sentences: Sequence[tuple[str, str]], encoding: Encoding, progress: Progress | None = None
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Unit-norm embeddings of every clip of the split [N, D], and of each (language, text) [M, D].
 
@@ -99,7 +99,7 @@ def _text_jobs(sentences: Sequence[tuple[str, str]]) -> Iterator[Job]:
 class Encoder:
     """A retriever in memory that does one job after the other."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: EncodingSource) -> None:
         self.source = source
         self.retriever = Retriever.from_pretrained(source.retriever).to(source.device)
         self.clips = ClipFeatures(
@@ -123,7 +123,7 @@ class Encoder:
 class ClipFeatures:
     """Batches of a shard's log-mel features: `[b, T, F]` float32 and their frames `[b]`, one batch in memory."""
 
-    def __init__(self, source: Source, front_end: FrontEnd, *, is_whole: bool) -> None:
+    def __init__(self, source: EncodingSource, front_end: FrontEnd, *, is_whole: bool) -> None:
         self.manifest = read_manifest(source.data)
         self.shards = self.manifest.shards_of(source.split)
         self.starts = np.cumsum([0, *(shard.num_rows for shard in self.shards)])

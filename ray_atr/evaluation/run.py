@@ -16,7 +16,7 @@ from ray_atr.data.shards import Manifest, read_manifest, require_writable
 from ray_atr.evaluation.cases import case_tables
 from ray_atr.evaluation.checkpoints import Checkpoint, check_seeds, find_checkpoint
 from ray_atr.evaluation.drift import drift_pictures
-from ray_atr.evaluation.encoding import Source, encode
+from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import Questions, pose_questions
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.track import track_evaluation
@@ -137,10 +137,10 @@ def _new_folder(out: str | Location | None) -> Location:
     return folder
 
 
-def _source(checkpoint: Checkpoint, questions: Questions, encoding: Encoding) -> Source:
+def _source(checkpoint: Checkpoint, questions: Questions, encoding: Encoding) -> EncodingSource:
     """What an encoder of this evaluation reads."""
     on_gpu = encoding.gpus_per_encoder > 0 or (encoding.ray == "never" and torch.cuda.is_available())
-    return Source(
+    return EncodingSource(
         retriever=str(checkpoint.folder),
         data=questions.manifest.folder,
         split=questions.split,

@@ -28,8 +28,7 @@ from ray_atr.report.style import DPI, RC
 from ray_atr.run_folder import BEST, RunFolder, TrialFolder, read_json
 from ray_atr.runtime import home
 from ray_atr.storage import Location
-from ray_atr.table import Cell as TableCell
-from ray_atr.table import Table
+from ray_atr.table import Cell, Table
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
 
@@ -44,7 +43,7 @@ DETECTOR = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class MethodTrials:
     """The finished trials of one method under one noise: hits [seeds, queries], the seeds, and what the trials recorded."""
 
     hits: NDArray[np.float64]
@@ -65,7 +64,7 @@ class Cell:
         return float(self.hits.mean())
 
 
-def difference(first: Cell, second: Cell, seed: int = 0) -> tuple[float, float, float]:
+def difference(first: MethodTrials, second: MethodTrials, seed: int = 0) -> tuple[float, float, float]:
     """(second - first, low, high) at 95%, over the seeds that both have: queries and seeds are drawn once for both.
 
     A seed decides the noise, the first weights and the order of the clips, so that two methods differ in themselves alone.
@@ -111,7 +110,7 @@ def hits_of(trial: TrialFolder, experiment: Experiment) -> NDArray[np.float64]:
     return np.nanmean(hits[:, ~np.isnan(hits).all(axis=0)], axis=0)
 
 
-def read_cells(run: RunFolder) -> dict[tuple[str, str, float], Cell]:
+def read_cells(run: RunFolder) -> dict[tuple[str, str, float], MethodTrials]:
     """The cells by (method, kind of noise, ratio); trials that are no method's, or not finished, are left out."""
     base = run.experiment
     grouped: dict[tuple[str, str, float], list[tuple[NDArray[np.float64], TrialFolder]]] = {}
@@ -126,7 +125,7 @@ def read_cells(run: RunFolder) -> dict[tuple[str, str, float], Cell]:
     return {key: _cell(found, metric) for key, found in grouped.items()}
 
 
-def _cell(found: Sequence[tuple[NDArray[np.float64], TrialFolder]], metric: str) -> Cell:
+def _cell(found: Sequence[tuple[NDArray[np.float64], TrialFolder]], metric: str) -> MethodTrials:
     results = [read_json(trial.folder / "result.json") for _, trial in found]
     epochs = [trial.epochs() for _, trial in found]
     # A run that was begun again with more epochs is as long as the shortest.
@@ -136,7 +135,7 @@ def _cell(found: Sequence[tuple[NDArray[np.float64], TrialFolder]], metric: str)
         for name in DETECTOR
         if any(f"train/{name}" in row for row in epochs[0])
     }
-    return Cell(
+    return MethodTrials(
         hits=np.stack([hits for hits, _ in found]),
         seeds=tuple(int(trial.describe()["overrides"]["seed"]) for _, trial in found),
         last=float(np.mean([result["last"][metric] for result in results])),
@@ -146,7 +145,7 @@ def _cell(found: Sequence[tuple[NDArray[np.float64], TrialFolder]], metric: str)
     )
 
 
-def table(cells: Mapping[tuple[str, str, float], Cell]) -> pd.DataFrame:
+def table(cells: Mapping[tuple[str, str, float], MethodTrials]) -> pd.DataFrame:
     """One row a method and noise: scores, the share of the way from the floor to the ceiling, the detector, the time."""
     rows: list[dict[str, Any]] = []
     order = {name: place for place, name in enumerate(METHODS)}
@@ -163,7 +162,7 @@ def table(cells: Mapping[tuple[str, str, float], Cell]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def draw(cells: Mapping[tuple[str, str, float], Cell], path: Path, metric: str) -> None:
+def draw(cells: Mapping[tuple[str, str, float], MethodTrials], path: Path, metric: str) -> None:
     """One panel a noise ratio, one bar a method, floor and ceiling as lines."""
     noises = sorted({(kind, ratio) for _, kind, ratio in cells})
     compared = {name for name, _, _ in cells} - {FLOOR, CEILING}
@@ -179,7 +178,7 @@ def draw(cells: Mapping[tuple[str, str, float], Cell], path: Path, metric: str) 
         _save(figure, panels[0], path, legend_columns=2)
 
 
-def _panel(axes: Any, cells: Mapping[str, Cell], names: Sequence[str]) -> None:
+def _panel(axes: Any, cells: Mapping[str, MethodTrials], names: Sequence[str]) -> None:
     for place, name in enumerate(names):
         if name not in cells:
             continue
@@ -194,7 +193,7 @@ def _panel(axes: Any, cells: Mapping[str, Cell], names: Sequence[str]) -> None:
     axes.grid(visible=False, axis="y")
 
 
-def draw_detector(cells: Mapping[tuple[str, str, float], Cell], path: Path) -> Path | None:
+def draw_detector(cells: Mapping[tuple[str, str, float], MethodTrials], path: Path) -> Path | None:
     """How well each method tells true pairs from wrong ones after each epoch: a row a number, a column a noise."""
     judging = {
         key: cell
@@ -253,13 +252,13 @@ def page_table(found: pd.DataFrame, metric: str) -> Table:
     return Table("Reality check", note, [name.replace("_", " ") for name in found.columns], blocks)
 
 
-def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[TableCell]:
+def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[Cell]:
     cells = []
     for name in columns:
         value = row[name]
         text = "" if pd.isna(value) else f"{value:.3f}" if isinstance(value, float) else str(value)
         is_best = name == "test" and value == best and row["method"] != CEILING
-        cells.append(TableCell(text, is_best=is_best, is_number=name not in ("kind", "method")))
+        cells.append(Cell(text, is_best=is_best, is_number=name not in ("kind", "method")))
     return cells
 
 

@@ -37,7 +37,7 @@ class Scene:
 
 
 def draw_scene(rng: np.random.Generator, seconds: float) -> Scene:
-    """A random scene of so many seconds."""
+    """A random scene of this many seconds."""
     num_events = int(rng.choice([1, 2, 3], p=[0.42, 0.43, 0.15]))
     names = tuple(KINDS)
     chosen: tuple[str, ...] = ()

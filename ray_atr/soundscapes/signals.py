@@ -23,7 +23,7 @@ class Synth:
     sample_rate: int
 
     def length(self, seconds: float) -> int:
-        """Number of samples in so many seconds, at least 8."""
+        """Number of samples in that many seconds, at least 8."""
         return max(8, round(seconds * self.sample_rate))
 
     def start(self, seconds: float) -> int:
@@ -112,7 +112,7 @@ class Synth:
         return np.sin(0.5 * np.pi * rise) * np.sin(0.5 * np.pi * fall)
 
     def edge(self, length: int, seconds: float) -> Samples:
-        """A factor that fades in at the start and out at the end within so many seconds."""
+        """A factor that fades in at the start and out at the end within that many seconds."""
         ramp = max(2, min(length // 2, round(seconds * self.sample_rate)))
         factor = np.ones(length, dtype=np.float32)
         factor[:ramp] = np.linspace(0.0, 1.0, ramp)

@@ -38,7 +38,7 @@ BLOCK = 256
 
 
 @dataclass(frozen=True)
-class Source:
+class BaseSource:
     """What a base holds: the clips, and the caption that each has in each of the base's languages (`captions[k][n]`)."""
 
     features: FeatureSet
@@ -84,7 +84,7 @@ class SourceEncoder:
         self, experiment: Experiment, prepared: Prepared, *, block: int = BLOCK, processes: Resources | None = None
     ) -> None:
         self.flat, self.prepared, self.block, self.processes = flatten(experiment), prepared, block, processes
-        self._source: Source | None = None
+        self._source: BaseSource | None = None
         self._retriever: Retriever | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class SourceEncoder:
         return override(Experiment(), self.flat)
 
     @property
-    def source(self) -> Source:
+    def source(self) -> BaseSource:
         """The source, opened at the first use."""
         if self._source is None:
             self._source = _open_source(self.experiment, self.prepared)
@@ -157,7 +157,7 @@ def joined(parts: Sequence[Entries]) -> Entries:
     )
 
 
-def _open_source(experiment: Experiment, prepared: Prepared) -> Source:
+def _open_source(experiment: Experiment, prepared: Prepared) -> BaseSource:
     knowledge, data = experiment.objective.knowledge, experiment.data
     assert isinstance(knowledge, KnowledgeBaseObjective), "only a knowledge with a base has a source"
     languages = list(data.languages) if knowledge.text_entries == "each" else list(data.languages[:1])
@@ -171,7 +171,7 @@ def _open_source(experiment: Experiment, prepared: Prepared) -> Source:
     if knowledge.captions is not None:
         new = read_caption_file(Path(knowledge.captions))
         captions[0] = [new.get(clip_id, own) for clip_id, own in zip(features.clip_ids, captions[0], strict=True)]
-    return Source(features, languages, captions, groups)
+    return BaseSource(features, languages, captions, groups)
 
 
 def _in_training(

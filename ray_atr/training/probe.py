@@ -25,7 +25,7 @@ from ray_atr.knowledge.snapshot import Snapshot
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives import Embeddings, Objective
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.knowledge import BLOCK, Source
+from ray_atr.training.knowledge import BLOCK, BaseSource
 
 
 def influence(
@@ -44,7 +44,7 @@ class BaseProbe:
     refresh costs. The queries are a fixed sample of the source's clips.
     """
 
-    def __init__(self, source: Source, seed: int, num_clips: int) -> None:
+    def __init__(self, source: BaseSource, seed: int, num_clips: int) -> None:
         self.source = source
         ids = source.features.clip_ids
         self.rows = np.sort(permutation(ids, seed, "probe", 0)[:num_clips])

@@ -1,4 +1,4 @@
-"""A run's first state: the retriever with its first weights, its optimiser, and what stands beside the objective."""
+"""A run's first state: the retriever with its first weights, its optimiser, its memory and its estimator."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from ray_atr.data.schema import Clip
 from ray_atr.data.shards import iterate_rows, read_manifest, write_clips
 from ray_atr.data.stream import stream
 from ray_atr.encoding.encode import clip_batches, encode_clips
-from ray_atr.evaluation.encoding import Source, encode
+from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.options import Encoding
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text.tokenizer import train_tokenizer
@@ -199,7 +199,7 @@ def test_every_way_to_an_embedding_pools_the_windows_alike(tmp_path: Path, windo
     assert torch.allclose(cached, direct, atol=3e-3)
     retriever.save_pretrained(tmp_path / "model")
     for root in (tmp_path, tmp_path / "no_cache"):
-        source = Source(str(tmp_path / "model"), str(data), "test", str(root), batch_size=4)
+        source = EncodingSource(str(tmp_path / "model"), str(data), "test", str(root), batch_size=4)
         evaluated, _ = encode(source, [("eng", "a sound")], Encoding(ray="never"))
         assert np.allclose(evaluated, direct.numpy(), atol=3e-3)
 

@@ -10,7 +10,7 @@ import pytest
 from tiny import make_data, prepared_for, tiny
 
 from ray_atr.evaluation.drift import drift_pictures, embedded_along
-from ray_atr.evaluation.encoding import Encoding, Source, encode
+from ray_atr.evaluation.encoding import Encoding, EncodingSource, encode
 from ray_atr.report.evaluation_pictures import drift_map
 from ray_atr.run_folder import BEST
 from ray_atr.training.loop import train
@@ -24,7 +24,7 @@ def test_clips_are_embedded_by_the_weights_of_each_kept_epoch(tmp_path: Path) ->
     reports: list[dict[str, object]] = []
     train(experiment, prepared_for(experiment, tmp_path), trial, reports.append, use_ray_data=False)
     assert kept_steps(trial) == [3, 6]
-    source = Source(str(trial / BEST), str(data), "test", str(tmp_path / "data" / "features"), batch_size=3)
+    source = EncodingSource(str(trial / BEST), str(data), "test", str(tmp_path / "data" / "features"), batch_size=3)
     ways = embedded_along(trial, [3, 6], str(trial / BEST), source)
     assert ways.shape == (2, 8, 16)
     assert not np.allclose(ways[0], ways[1])

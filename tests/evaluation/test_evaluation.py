@@ -19,7 +19,7 @@ from ray_atr.data.feature_cache import ensure_features, find_features
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import read_manifest, write_clips
 from ray_atr.evaluation.checkpoints import find_checkpoint
-from ray_atr.evaluation.encoding import Source, encode
+from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import playable, pose_questions
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import evaluate
@@ -190,7 +190,7 @@ def test_a_retriever_that_learnt_nothing_says_so_first(world: dict[str, Path], t
 
 def test_features_are_the_same_from_cache_and_audio_at_any_batch_size(world: dict[str, Path], tmp_path: Path) -> None:
     manifest = read_manifest(world["data"])
-    source = Source(str(world["loose"]), str(world["data"]), "test", str(tmp_path / "features"), batch_size=64)
+    source = EncodingSource(str(world["loose"]), str(world["data"]), "test", str(tmp_path / "features"), batch_size=64)
     asked = [("eng", "a low tone"), ("fra", "un son grave"), ("eng", "a high tone")]
     done: list[tuple[int, int]] = []
     audio, texts = encode(source, asked, HERE, lambda *now: done.append(now))
@@ -216,7 +216,7 @@ def test_ray_actors_encode_what_this_process_encodes(
     world: dict[str, Path], tmp_path: Path, ray_session: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray_atr.evaluation.encoding.TEXTS_IN_A_JOB", 5)
-    source = Source(str(world["loose"]), str(world["data"]), "train", str(tmp_path / "features"), batch_size=8)
+    source = EncodingSource(str(world["loose"]), str(world["data"]), "train", str(tmp_path / "features"), batch_size=8)
     asked = [("eng", f"a low tone, number {index}") for index in range(12)]
     expected = encode(source, asked, HERE)
     got = encode(source, asked, Encoding(encoders=1, cpus_per_encoder=0.5))

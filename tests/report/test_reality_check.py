@@ -13,7 +13,7 @@ from ray_atr.cli.reality_check import Correspondence, space_of
 from ray_atr.experiment import Experiment
 from ray_atr.override import override
 from ray_atr.recipes.methods import METHODS, method_of
-from ray_atr.report.reality_check import Cell, difference, hits_of, read_cells, write_reality_check
+from ray_atr.report.reality_check import MethodTrials, difference, hits_of, read_cells, write_reality_check
 from ray_atr.report.write import write_report
 from ray_atr.run_folder import RunFolder, TrialFolder, read_json
 from ray_atr.space import Space
@@ -51,8 +51,8 @@ def test_tuned_settings_are_on_top_of_each_methods_own(tmp_path: Path) -> None:
     assert rates == [None, 0.003]
 
 
-def cell(hits: np.ndarray, first_seed: int = 0) -> Cell:
-    return Cell(hits, tuple(range(first_seed, first_seed + len(hits))), last=0.0, belief={}, seconds=0.0)
+def cell(hits: np.ndarray, first_seed: int = 0) -> MethodTrials:
+    return MethodTrials(hits, tuple(range(first_seed, first_seed + len(hits))), last=0.0, belief={}, seconds=0.0)
 
 
 def test_the_interval_is_over_queries_and_seeds() -> None:
@@ -79,7 +79,7 @@ def test_a_seed_is_compared_with_itself_whatever_else_a_method_has() -> None:
     assert low > 0
     assert high - low < 0.15
     # The seeds 1 and 2 alone are shared; the order in which trials finished does not matter.
-    other = Cell(second[[2, 1]], (2, 1), last=0.0, belief={}, seconds=0.0)
+    other = MethodTrials(second[[2, 1]], (2, 1), last=0.0, belief={}, seconds=0.0)
     assert difference(cell(first), other)[0] == pytest.approx((second - first)[1:].mean())
     with pytest.raises(ValueError, match="no seed of"):
         difference(cell(first), cell(second, first_seed=7))

@@ -141,7 +141,7 @@ class Estimator:
         order = torch.tensor([place[key] for key in self.pairs.keys().tolist()])
         self.epoch = int(state["epoch"])
         for name, table in self.tables.items():
-            # A checkpoint of an earlier version has no `standing`; the next epoch makes it anew.
+            # A checkpoint of an earlier version has no `standing`; the next epoch makes it.
             if name in state["tables"] or name != "standing":
                 table.copy_(state["tables"][name].cpu()[order])
 
