@@ -1,10 +1,11 @@
-"""The optimiser of a run and the rate at each of its steps, by torch and transformers."""
+"""The optimiser of a run and the rate at each of its steps, by torch."""
 
 from __future__ import annotations
 
+import math
+
 from torch.optim import SGD, Adam, AdamW, Optimizer
-from torch.optim.lr_scheduler import ChainedScheduler, LinearLR, LRScheduler, StepLR
-from transformers import get_constant_schedule_with_warmup, get_cosine_schedule_with_warmup
+from torch.optim.lr_scheduler import ChainedScheduler, LambdaLR, LinearLR, LRScheduler, StepLR
 
 from ray_atr.experiment import Experiment, TrainSettings
 from ray_atr.models.retriever import Retriever
@@ -25,13 +26,19 @@ def make_schedule(optimizer: Optimizer, settings: TrainSettings, steps_per_epoch
     """The schedule of a run, stepped after every optimiser step: a linear warm-up, then a cosine to 0, steps or a constant."""
     num_steps = steps_per_epoch * settings.epochs
     warm = round(settings.warmup_fraction * num_steps)
-    if settings.schedule == "cosine":
-        return get_cosine_schedule_with_warmup(optimizer, warm, num_steps)
-    if settings.schedule == "constant":
-        return get_constant_schedule_with_warmup(optimizer, warm)
+    if settings.schedule != "step":
+        return LambdaLR(optimizer, lambda step: _share(step, warm, num_steps, is_cosine=settings.schedule == "cosine"))
     steps = StepLR(optimizer, settings.step_epochs * steps_per_epoch, settings.step_factor)
     if warm < 2:
         return steps
-    # transformers has no schedule in steps; torch's warm-up starts at 1/warm instead of 0, which it does not allow.
+    # torch's warm-up starts at 1/warm instead of 0, which it does not allow.
     rise = LinearLR(optimizer, start_factor=1 / warm, total_iters=warm - 1)
     return ChainedScheduler([rise, steps], optimizer=optimizer)
+
+
+def _share(step: int, warm: int, num_steps: int, *, is_cosine: bool) -> float:
+    """The share of the full rate at a step. The schedules of `transformers`, whose import costs each process of a trial two seconds."""
+    if step < warm:
+        return step / warm
+    progress = (step - warm) / max(1, num_steps - warm)
+    return max(0.0, 0.5 * (1 + math.cos(math.pi * progress))) if is_cosine else 1.0

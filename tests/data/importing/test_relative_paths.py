@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
+import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,15 +20,21 @@ SMALL = (
 )
 
 
-def typed(folder: Path, script: str, *words: str) -> str:
-    """What a script prints that is run in a folder. It has no RAY_ATR_HOME, as on a fresh clone."""
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ATR_HOME"}
-    command = [sys.executable, str(PIPELINES / f"{script}.py"), *words]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+@pytest.fixture
+def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What a script prints that is run in an empty folder. It has no RAY_ATR_HOME, as on a fresh clone.
+
+    The session's Ray was started elsewhere, and its workers have working folders of their own, as in a process of its own.
+    """
+    monkeypatch.delenv("RAY_ATR_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def run(script: str, *words: str) -> str:
+        monkeypatch.setattr(sys, "argv", [f"{script}.py", *words])
+        runpy.run_path(str(PIPELINES / f"{script}.py"), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
 
 
 def the_run(folder: Path, name: str) -> RunFolder:
@@ -37,23 +43,22 @@ def the_run(folder: Path, name: str) -> RunFolder:
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_commands_for_real_data_take_relative_paths(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("ray_session")
+def test_the_commands_for_real_data_take_relative_paths(tmp_path: Path, typed: Callable[..., str]) -> None:
     make_esc50(tmp_path / "ESC-50-master", folds=(1, 2, 3, 4, 5))
-    typed(tmp_path, "prepare_data", "esc50", "--source", "ESC-50-master", "--out", "data/esc50", "--ray", "always")
-    typed(tmp_path, "prepare_data", "check", "data/esc50")
+    typed("prepare_data", "esc50", "--source", "ESC-50-master", "--out", "data/esc50", "--ray", "always")
+    typed("prepare_data", "check", "data/esc50")
 
     one = ("--objectives", "contrastive", "--noise", "0.2", "--seeds", "0")
     kept = ("--train.keep_trajectory", "true", *SMALL)
-    assert "1 trials finished, 0 failed" in typed(tmp_path, "sweep_noise", "--data.source", "data/esc50", *one, *kept)
+    assert "1 trials finished, 0 failed" in typed("sweep_noise", "--data.source", "data/esc50", *one, *kept)
     swept = the_run(tmp_path, "sweep_noise")
     assert json.loads((swept.path / "experiment.json").read_text())["data.source"] == str(tmp_path / "data" / "esc50")
-    again = typed(tmp_path, "sweep_noise", "--resume", f"runs/{swept.path.name}", *one, "--data.source", "./data/esc50")
+    again = typed("sweep_noise", "--resume", f"runs/{swept.path.name}", *one, "--data.source", "./data/esc50")
     assert "1 of 1 trials are in" in again
 
     other = next(iter(swept.trials())).folder.relative_to(tmp_path)
     typed(
-        tmp_path,
         "train",
         *("--data.source", "data/esc50", "--out", "runs/one", "--train.distance_to", str(other), *SMALL),
     )
@@ -61,7 +66,7 @@ def test_the_commands_for_real_data_take_relative_paths(tmp_path: Path) -> None:
     assert "train/weight_distance" in trial.epochs()[0]
 
     points = "data.source=grid(data/esc50,soundscapes)"
-    typed(tmp_path, "sweep", "--space", points, "--out", "runs/both", *SMALL, *SMALL_SOUNDSCAPES)
+    typed("sweep", "--recipe", "from_scratch", "--space", points, "--out", "runs/both", *SMALL, *SMALL_SOUNDSCAPES)
     both = the_run(tmp_path, "both")
     sources = {trial.describe()["overrides"]["data.source"]: trial.describe()["status"] for trial in both.trials()}
     assert sources == {str(tmp_path / "data" / "esc50"): FINISHED, "soundscapes": FINISHED}
