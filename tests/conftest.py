@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from own_ray import SWITCHES
 
 from ray_atr.runtime import RayStartError, start_ray
 
@@ -14,11 +15,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # Read when torch is imported. Test processes that each compute on every core wait for each other: half as slow again.
     os.environ["OMP_NUM_THREADS"] = "1"
 
-# Tests that start a Ray in a process of their own inherit this: else Ray packages the working directory under `uv run` and
-# starts each worker through uv.
-os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-# Ray's workers give way to every other process by default: on a busy machine the tests on Ray would run into their limits.
-os.environ.setdefault("RAY_worker_niceness", "0")
+for variable, value in SWITCHES.items():
+    os.environ.setdefault(variable, value)
 
 SHARED = Path(os.environ.get("RAY_ATR_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
@@ -83,6 +81,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Fast tests first, so that a broken formula shows before Ray has even started.
     items.sort(key=lambda item: ("ray" in item.keywords, "slow" in item.keywords))
     for item in items:
-        if "ray" in item.keywords:
-            # Of the test processes one alone has a Ray.
-            item.add_marker(pytest.mark.xdist_group("ray"))
+        # Of the test processes one alone has a Ray, and the fixtures of a module are made by one.
+        item.add_marker(pytest.mark.xdist_group("ray" if "ray" in item.keywords else item.nodeid.partition("::")[0]))

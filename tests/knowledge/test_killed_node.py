@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
-from own_ray import end_processes_of
+from own_ray import end_processes_of, environment_without_ray
 
 PROGRAM = Path(__file__).parents[1] / "support" / "killed_node.py"
 
@@ -20,7 +19,7 @@ def test_a_base_whose_node_is_killed_in_mid_refresh_goes_on_elsewhere(tmp_path: 
     # Socket names must stay short, so not under pytest's own long folder.
     with tempfile.TemporaryDirectory(prefix="ra", ignore_cleanup_errors=True) as temporary:
         environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
+            **environment_without_ray(),
             "RAY_TMPDIR": temporary,
             "RAY_AUTH_MODE": "disabled",
             # Ray lets several nodes in.

@@ -19,6 +19,13 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
+SWITCHES = {
+    # Else Ray packages the working directory under `uv run` and starts each worker through uv.
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    # Ray's workers give way to every other process by default: beside other tests they would take five times as long.
+    "RAY_worker_niceness": "0",
+}
+"""What every Ray of a test starts with."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +56,18 @@ class Head:
         return self.ray("job", verb, "--address", self.address, *words)
 
 
+def environment_without_ray() -> dict[str, str]:
+    """This process's environment with none of its Ray's variables but the switches of every test."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | SWITCHES
+
+
 @contextlib.contextmanager
 def own_ray(home: Path, *, nodes: int = 1, cpus: int = 2) -> Iterator[Head]:
     """Start `nodes` nodes of `cpus` CPUs each, every one with an object store of its own; ends them and nothing else."""
     # Socket names must stay short, so not under pytest's own long folder.
     with tempfile.TemporaryDirectory(prefix="ra", ignore_cleanup_errors=True) as temporary:
         environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
+            **environment_without_ray(),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": "0123456789abcdef" * 4,

@@ -110,7 +110,7 @@ def test_a_second_sweep_decodes_no_audio(home: Path, tmp_path: Path) -> None:
 
     experiment = tiny(data, scaling__workers=0, scaling__ray_data=False, train__epochs=1)
     run = RunFolder.create(tmp_path / "first", experiment, {"name": "test"})
-    assert sweep(run, [{"seed": 0}], home=tmp_path, say=said.append).finished
+    assert sweep(run, [{"seed": 0}], home=tmp_path, use_ray=False, say=said.append).finished
     assert clips_decoded() == 40
     # Without the shards there is nothing that could be decoded.
     for shard in data.rglob("*.parquet"):
@@ -124,7 +124,7 @@ def test_a_second_sweep_decodes_no_audio(home: Path, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("ray_session")
 def test_other_data_under_the_same_name_is_refused_on_resume(home: Path) -> None:
     run = new_run(home, "other-data", train__epochs=1)
-    sweep(run, [{"seed": 0}], home, say=quiet)
+    sweep(run, [{"seed": 0}], home, use_ray=False, say=quiet)
     info = run.info
     assert info["data"]["name"] == "tones"
     (run.path / "sweep.json").write_text(json.dumps({**info, "data": {"name": "tones", "hash": "0" * 64}}))
@@ -161,7 +161,13 @@ def test_trials_workers_readers_and_knowledge_bases_share_two_cores(home: Path) 
 
     ask = {"objective.knowledge": "ask", "objective.knowledge.prototypes": 4, "objective.knowledge.refresh_lag": 2}
     run = new_run(home, "ask", scaling__workers=1, scaling__ray_data=True, train__epochs=2, **ask)
-    assert len(sweep(run, [{"seed": 0}, {"seed": 1}], home, concurrency=2, say=quiet).finished) == 2
+    points = [{"seed": 0}, {"seed": 1}]
+    result = sweep(run, points, home, concurrency=2, say=quiet)
+    assert len(result.finished) == 2
+    for trial in run.trials():
+        outcome = read_json(trial.folder / "result.json")
+        assert 0 <= outcome["test"]["text_to_audio/fra/recall_at_1"] <= 1
+    assert sweep(run, points, home, say=quiet).finished == result.finished
     bases = [load(trial.folder / "knowledge" / "v000002") for trial in run.trials()]
     assert not np.allclose(bases[0].audio, bases[1].audio)
     for trial in run.trials():
@@ -174,9 +180,7 @@ def test_trials_workers_readers_and_knowledge_bases_share_two_cores(home: Path) 
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-def test_a_killed_driver_leaves_a_sweep_that_goes_on(
-    home: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_a_killed_driver_leaves_a_sweep_that_goes_on(home: Path, tmp_path: Path) -> None:
     """kill -9 in mid-sweep: what had finished is untouched, the search proposes what it would have."""
     out = tmp_path / "run"
     settings = {
@@ -205,10 +209,9 @@ def test_a_killed_driver_leaves_a_sweep_that_goes_on(
     run = RunFolder.open(out)
     finished = {path: path.stat().st_mtime_ns for path in out.glob("trials/*/result.json")}
     begun = [trial.trial_id for trial in run.trials()]
-    request.getfixturevalue("ray_session")
     space = Space.parse([f"{path}={text}" for path, text in run.info["space"].items()], run.experiment)
     goals = (Goal(run.experiment.evaluation.select_by),)
-    result = sweep(run, SweepPlan(OptunaSearch(space, goals), (0,), 4, goals=goals), home, concurrency=1, say=quiet)
+    result = sweep(run, SweepPlan(OptunaSearch(space, goals), (0,), 4, goals=goals), home, use_ray=False, say=quiet)
     assert len(result.finished) == 4
     assert set(begun) <= set(result.finished)
     assert all(path.stat().st_mtime_ns == written for path, written in finished.items())
