@@ -37,7 +37,7 @@ def make_schedule(optimizer: Optimizer, settings: TrainSettings, steps_per_epoch
 
 
 def _share(step: int, warm: int, num_steps: int, *, is_cosine: bool) -> float:
-    """The share of the full rate at a step. The schedules of `transformers`, whose import costs each process of a trial two seconds."""
+    """The share of the full rate at a step, as in `transformers`, whose import costs each process of a trial two seconds."""
     if step < warm:
         return step / warm
     progress = (step - warm) / max(1, num_steps - warm)
