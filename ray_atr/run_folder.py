@@ -52,6 +52,7 @@ from ray_atr.storage import (
 PENDING, RUNNING, FINISHED, FAILED, STOPPED = "pending", "running", "finished", "failed", "stopped"
 
 METRICS_FILE = "metrics.jsonl"
+RESULT_FILE = "result.json"
 
 LAST, BEST = "last", "best"
 """A trial's checkpoints: all that it takes to resume, and the retriever of the best validation epoch."""
@@ -105,7 +106,7 @@ class TrialFolder:
 
     @property
     def is_finished(self) -> bool:
-        return is_there(self.folder / "result.json")
+        return is_there(self.folder / RESULT_FILE)
 
     def describe(self) -> dict[str, Any]:
         """What `trial.json` says. A kill can leave it behind the result, which is what makes a trial finished."""
@@ -117,6 +118,10 @@ class TrialFolder:
     def update(self, **changes: Any) -> None:
         """Change entries of `trial.json`. StorageError if it is gone: it is never made from the changes alone."""
         write_json(self.folder / "trial.json", {**self.describe(), **changes}, is_private=True)
+
+    def result(self) -> dict[str, Any]:
+        """What `result.json` says of a finished trial."""
+        return dict(read_json(self.folder / RESULT_FILE))
 
     def epochs(self) -> list[EpochReport]:
         """The recorded epochs in order. A last line cut off by a kill is left out: its epoch will be recorded again."""
@@ -136,9 +141,10 @@ class TrialFolder:
         rows, final = self.epochs(), FinalReport(final)
         best = next((row for row in rows if row.epoch == final["best_epoch"]), EpochReport())
         write_json(
-            self.folder / "result.json",
+            self.folder / RESULT_FILE,
             {
                 "best_epoch": final["best_epoch"],
+                "out_of_patience": final.out_of_patience,
                 "clean_share": final.clean_share,
                 "val": best.validation,
                 "last": rows[-1].validation if rows else {},

@@ -69,10 +69,23 @@ class FinalReport(dict[str, Any]):
     """The end of a training: `epoch`, `best_epoch`, the clean share, and the test split's metrics at the best epoch."""
 
     @classmethod
-    def of(cls, *, epoch: int, best_epoch: int, clean_share: float, test: Mapping[Metric, float]) -> FinalReport:
+    def of(
+        cls,
+        *,
+        epoch: int,
+        best_epoch: int,
+        clean_share: float,
+        test: Mapping[Metric, float],
+        out_of_patience: bool = False,
+    ) -> FinalReport:
         """The report of these numbers."""
-        measured = {TEST + name: value for name, value in test.items()}
-        return cls(is_final=True, epoch=epoch, best_epoch=best_epoch, **{"train/clean_share": clean_share, **measured})
+        numbers = {"train/clean_share": clean_share, **{TEST + name: value for name, value in test.items()}}
+        return cls(is_final=True, epoch=epoch, best_epoch=best_epoch, out_of_patience=out_of_patience, **numbers)
+
+    @property
+    def out_of_patience(self) -> bool:
+        """Whether `train.patience` ended it before its last epoch."""
+        return bool(self.get("out_of_patience"))
 
     @property
     def clean_share(self) -> float | None:

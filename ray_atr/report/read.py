@@ -207,7 +207,7 @@ def _row(
         SEED: int(settings.get(SEED, 0)),
     }
     if trial.is_finished:
-        result = read_json(trial.folder / "result.json")
+        result = trial.result()
         # Without a test split, the last epoch: the best validation epoch's score would be chosen on what it reports.
         metrics = result.get("test") or result.get("last") or result.get("val") or {}
         row["status"] = FINISHED

@@ -25,7 +25,7 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.override import override
 from ray_atr.recipes.methods import METHODS, method_of
 from ray_atr.report.style import DPI, RC
-from ray_atr.run_folder import BEST, RunFolder, TrialFolder, read_json
+from ray_atr.run_folder import BEST, RunFolder, TrialFolder
 from ray_atr.runtime import home
 from ray_atr.storage import Location
 from ray_atr.table import Cell, Table
@@ -126,7 +126,7 @@ def read_cells(run: RunFolder) -> dict[tuple[str, str, float], MethodTrials]:
 
 
 def _cell(found: Sequence[tuple[NDArray[np.float64], TrialFolder]], metric: str) -> MethodTrials:
-    results = [read_json(trial.folder / "result.json") for _, trial in found]
+    results = [trial.result() for _, trial in found]
     epochs = [trial.epochs() for _, trial in found]
     # A run that was begun again with more epochs is as long as the shortest.
     length = min(map(len, epochs))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ray_atr.metrics.epoch_report import GROUPS
 from ray_atr.metrics.metric import MEAN, UNSEEN
-from ray_atr.run_folder import TrialFolder, read_json
+from ray_atr.run_folder import TrialFolder
 from ray_atr.settings import refuse
 
 
@@ -25,7 +25,7 @@ class Goal:
         """
         rows = trial.epochs()
         if trial.is_finished:
-            best = read_json(trial.folder / "result.json")["val"]
+            best = trial.result()["val"]
             if self.metric in best:
                 return float(best[self.metric])
         for row in reversed(rows):

@@ -61,18 +61,23 @@ class ConsoleProgress(SweepListener):
         self.say("  ".join(words))
 
     def trial_finished(self, trial: TrialFolder) -> None:
-        self.marks.pop(trial.trial_id, None)
-        self.say(f"{self._head(trial)}  finished")
+        result, epochs = trial.result(), self._ended(trial)
+        early = f", ended by train.patience after epoch {epochs}" if result["out_of_patience"] else ""
+        self.say(f"{self._head(trial)}  finished{early}, best epoch {result['best_epoch']}")
 
     def trial_stopped(self, trial: TrialFolder) -> None:
-        self.marks.pop(trial.trial_id, None)
-        # The epochs that it was spared are no longer to come.
-        self.epochs_ended += max(self.epochs_per_trial - len(trial.epochs()), 0)
-        self.say(f"{self._head(trial)}  stopped early, after {len(trial.epochs())} epochs")
+        self.say(f"{self._head(trial)}  stopped early, after {self._ended(trial)} epochs")
 
     def trial_failed(self, trial: TrialFolder, error: str) -> None:
         self.marks.pop(trial.trial_id, None)
         self.say(f"{self._head(trial)}  FAILED: {error}")
+
+    def _ended(self, trial: TrialFolder) -> int:
+        """The epochs that a trial has trained; those that it was spared are no longer to come."""
+        self.marks.pop(trial.trial_id, None)
+        epochs = len(trial.epochs())
+        self.epochs_ended += max(self.epochs_per_trial - epochs, 0)
+        return epochs
 
     def _head(self, trial: TrialFolder) -> str:
         of_all = f"/{self.num_trials}" if self.num_trials is not None else ""

@@ -15,6 +15,7 @@ from ray_atr.run_folder import (
     FINISHED,
     METRICS_FILE,
     PENDING,
+    RESULT_FILE,
     RUNNING,
     STOPPED,
     train_seconds,
@@ -118,7 +119,7 @@ def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
     make_folder(trial)
     write_lines(trial / METRICS_FILE, epochs)
     if "best_epoch" in run.data.metrics:
-        write_json(trial / "result.json", _result(run.data.metrics, final, epochs))
+        write_json(trial / RESULT_FILE, _result(run.data.metrics, final, epochs))
     write_json(
         trial / "trial.json",
         {

@@ -90,7 +90,7 @@ def best_trial(run: RunFolder) -> TrialFolder:
     values = {}
     for trial in run.trials():
         if trial.is_finished:
-            value = read_json(trial.folder / "result.json")["val"].get(metric)
+            value = trial.result()["val"].get(metric)
             if value is not None:
                 values[trial.trial_id] = float(value)
     if not values:

@@ -337,7 +337,7 @@ class _Connection:
     def _send_result(self, trial: TrialFolder) -> None:
         if not trial.is_finished or trial.trial_id in self.is_final:
             return
-        result = read_json(trial.folder / "result.json")
+        result = trial.result()
         final = {f"best/{name}": value for name, value in (result.get("val") or {}).items()}
         final |= {f"test/{name}": value for name, value in (result.get("test") or {}).items()}
         best = int(result["best_epoch"])

@@ -227,4 +227,5 @@ def final_report(
         best_epoch=progress.best_epoch,
         clean_share=data.captions.clean_share,
         test=measured,
+        out_of_patience=progress.epoch < experiment.train.epochs and progress.is_stuck(experiment.train.patience),
     )

@@ -14,7 +14,8 @@ from ray_atr.sweep.progress import ConsoleProgress
 
 
 def trial(name: str) -> Any:
-    return SimpleNamespace(trial_id=name, describe=lambda: {"name": name}, epochs=list)
+    result = {"best_epoch": 1, "out_of_patience": False}
+    return SimpleNamespace(trial_id=name, describe=lambda: {"name": name}, epochs=list, result=lambda: result)
 
 
 def simulated(
@@ -62,6 +63,26 @@ def test_the_time_left_counts_no_start_up_of_ray(monkeypatch: pytest.MonkeyPatch
 def test_a_trial_of_one_epoch_has_a_time_left_too(monkeypatch: pytest.MonkeyPatch) -> None:
     said, _ = simulated(monkeypatch, start_up=3.0, epoch=2.0, epochs=1, trials=4, ray_start=60.0)
     assert [line for line in said if "about 0:05 left" in line]
+
+
+def test_a_trial_that_patience_ended_says_so_and_its_epochs_are_not_to_come() -> None:
+    said: list[str] = []
+    progress = ConsoleProgress(9, said.append)
+    progress.sweep_started(2, 0)
+    for name, is_early in (("early", True), ("whole", False)):
+        one = trial(name)
+        one.epochs = lambda is_early=is_early: [{}] * (5 if is_early else 9)
+        one.result = lambda is_early=is_early: {"best_epoch": 3, "out_of_patience": is_early}
+        progress.trial_started(one)
+        for number in range(1, len(one.epochs()) + 1):
+            progress.epoch_ended(one, {"epoch": number})
+        progress.trial_finished(one)
+    finished = [line for line in said if "finished" in line]
+    assert finished == [
+        "[ 1/2] early  finished, ended by train.patience after epoch 5, best epoch 3",
+        "[ 2/2] whole  finished, best epoch 3",
+    ]
+    assert progress.epochs_ended == 2 * 9
 
 
 def test_a_silence_is_broken() -> None:

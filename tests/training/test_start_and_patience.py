@@ -109,6 +109,7 @@ def test_a_run_ends_when_nothing_gets_better(
     reports = run(experiment, home, tmp_path)
     assert [report["epoch"] for report in reports] == [*range(1, epochs + 1), epochs]
     assert reports[-1]["best_epoch"] == 1 + values.index(max(values[:epochs]))
+    assert reports[-1]["out_of_patience"] == (epochs < 6)
     # Taken up again, it knows that it has ended.
     before = len(calls)
     assert [report["epoch"] for report in run(experiment, home, tmp_path)] == [*range(1, epochs + 1), epochs]
