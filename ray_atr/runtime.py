@@ -74,10 +74,10 @@ def start_ray(num_cpus: int | None = None) -> None:
     options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
     if is_inside_a_cluster():
         require_answer(os.environ.get("RAY_ADDRESS", ""))
-        with _own_handlers():
+        with own_handlers():
             ray.init(**options)
     else:
-        with _own_handlers():
+        with own_handlers():
             _start_local(address="local", num_cpus=num_cpus, include_dashboard=False, **options)
     quiet_ray_data()
 
@@ -132,16 +132,17 @@ def _waiting(seconds: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _own_handlers() -> Iterator[None]:
-    """Ray answers SIGTERM by an exit of its own; what was to happen before it started is to happen after."""
+def own_handlers() -> Iterator[None]:
+    """Ray answers SIGTERM by an exit of its own, and Tune keeps SIGINT after its end: afterwards both do what they did before."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handler = signal.getsignal(signal.SIGTERM)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 _terminated = threading.Event()
@@ -161,6 +162,24 @@ def terminate_like_interrupt() -> None:
 def was_terminated() -> bool:
     """Whether a SIGTERM came since `terminate_like_interrupt`."""
     return _terminated.is_set()
+
+
+@contextlib.contextmanager
+def advising(advice: str) -> Iterator[None]:
+    """An interrupt of what is inside becomes a KeyboardInterrupt with this advice, also one while an earlier is dealt with."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(advice) from None
+
+
+def advice_of(interrupt: BaseException | None) -> str:
+    """What an interrupt advises, or one on whose way out it came; nothing if none does."""
+    while interrupt is not None:
+        if isinstance(interrupt, KeyboardInterrupt) and str(interrupt):
+            return str(interrupt)
+        interrupt = interrupt.__context__
+    return ""
 
 
 def require_answer(address: str) -> None:

@@ -7,6 +7,7 @@ A command's own options are a small dataclass that tyro parses; everything it do
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -26,7 +27,7 @@ from rich.table import Table
 
 from ray_atr.override import describe
 from ray_atr.redaction import redact
-from ray_atr.runtime import terminate_like_interrupt, was_terminated
+from ray_atr.runtime import advice_of, terminate_like_interrupt, was_terminated
 from ray_atr.settings import shortened
 from ray_atr.storage import locate
 
@@ -182,7 +183,11 @@ def run_script(main: Callable[[], None]) -> None:
         print(f"error: {_one_line(error)}; nothing that was finished is lost", file=sys.stderr)
         raise SystemExit(EXIT_IO) from None
     except KeyboardInterrupt as interrupt:
-        print(f"\ninterrupted{': ' + str(interrupt) if str(interrupt) else ''}", file=sys.stderr)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        advice = advice_of(interrupt)
+        print(f"\ninterrupted{': ' + advice if advice else ''}", file=sys.stderr, flush=True)
+        # One more ends the process at once, without a traceback of whatever is still being closed.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         raise SystemExit(EXIT_TERMINATED if was_terminated() else EXIT_INTERRUPTED) from None
 
 

@@ -18,7 +18,7 @@ from ray_atr.recipes import RECIPES
 from ray_atr.redaction import redact_command
 from ray_atr.report import summary_table, write_report
 from ray_atr.run_folder import RunFolder, TrialFolder, read_json, write_json
-from ray_atr.runtime import RayStartError, code_version, home
+from ray_atr.runtime import RayStartError, advising, code_version, home
 from ray_atr.settings import nearest, refuse
 from ray_atr.sweep import ConsoleProgress, FirstEpoch, SweepListener, SweepPlan, SweepResult, sweep
 from ray_atr.sweep.describe import best_lines, check_plan, conditions_of, describe_plan
@@ -69,7 +69,7 @@ def run_plan(
     plan = replace(make_plan(experiment, kept), fixed=fixed)
     check_plan(plan, experiment, explicit)
     run = kept or _create(name, experiment, plan, options.out)
-    with run.held():
+    with advising(f"resume it with --resume {run.path}"), run.held():
         _run(run, experiment, plan, how, is_new=kept is None, use_ray=use_ray, say=say)
 
 
@@ -108,7 +108,7 @@ def _run(
     except KeyboardInterrupt:
         if tracker is not None:
             tracker.finish_sweep(is_complete=False)
-        raise KeyboardInterrupt(f"resume it with --resume {run.path}") from None
+        raise
     _finish(run, plan, result, time.monotonic() - started, tracker)
 
 
@@ -225,15 +225,16 @@ def _extend(run: RunFolder, plan: SweepPlan, experiment: Experiment) -> None:
 
 
 def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float, tracker: Tracker | None) -> None:
-    """Report, then say where everything is; exit with 1 if a trial failed, with 130 if trials are left to do."""
+    """Report, then say where everything is; exit with 1 if a trial failed. KeyboardInterrupt if trials are left to do."""
     if result.finished:
         write_report(run.path)
         print(f"\n{summary_table(run.path)}")
     if tracker is not None:
         tracker.finish_sweep(is_complete=not result.unfinished)
     stopped = f"{len(result.stopped)} stopped early, " if result.stopped else ""
+    to_do = f", {len(result.unfinished)} to do" if result.unfinished else ""
     print(
-        f"\n{len(result.finished)} trials finished, {stopped}{len(result.failed)} failed, in {seconds / 60:.1f} minutes"
+        f"\n{len(result.finished)} trials finished, {stopped}{len(result.failed)} failed{to_do}, in {seconds / 60:.1f} minutes"
     )
     for line in best_lines(run, plan):
         print(line)
@@ -259,7 +260,7 @@ def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float
         print(f"out of time: {len(result.unfinished)} trials to do; continue with --resume {run.path}")
         return
     if result.unfinished:
-        raise KeyboardInterrupt(f"{len(result.unfinished)} trials to do; continue with --resume {run.path}")
+        raise KeyboardInterrupt
     if result.failed:
         print(f"run the failed ones again with --resume {run.path} --retry-failed", file=sys.stderr)
         raise SystemExit(EXIT_FAILED_TRIALS)

@@ -11,7 +11,7 @@ from ray_atr.cli.comparisons import Comparison
 from ray_atr.cli.running import start_of
 from ray_atr.override import override
 from ray_atr.run_folder import RunFolder
-from ray_atr.runtime import code_version, home
+from ray_atr.runtime import advising, code_version, home
 from ray_atr.settings import refuse
 from ray_atr.space import Space
 from ray_atr.storage import whole_file
@@ -50,8 +50,10 @@ def tune_methods(
         info = {"name": "tuning", **describe_plan(plan), "code": code_version(), "command": ""}
         is_there = (place / "sweep.json").is_file()
         run = RunFolder.open(str(place)) if is_there else RunFolder.create(str(place), experiment, info)
-        with run.held():
-            sweep(run, plan, home(), concurrency=options.concurrency)
+        with advising(f"run the same command again to continue ({folder} holds the tuning so far)"), run.held():
+            result = sweep(run, plan, home(), concurrency=options.concurrency)
+            if result.unfinished and result.common_failure is None:
+                raise KeyboardInterrupt
         found[method] = best_point(run, goals[0], method)
         print(f"tuned {method}: " + ", ".join(f"{path}={value:.4g}" for path, value in found[method].items()))
     with whole_file(folder / TUNED_FILE) as file:

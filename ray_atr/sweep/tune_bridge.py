@@ -12,7 +12,7 @@ from typing import Any
 from ray_atr.experiment import Experiment
 from ray_atr.redaction import redact
 from ray_atr.run_folder import FINISHED, STOPPED, RunFolder, TrialFolder
-from ray_atr.runtime import WORKER_CPU_SHARE
+from ray_atr.runtime import WORKER_CPU_SHARE, own_handlers
 from ray_atr.storage import is_there, write_text
 from ray_atr.sweep.common_failure import CommonFailure
 from ray_atr.sweep.listener import SweepListener
@@ -86,7 +86,8 @@ def run_with_tune(
         ),
     )
     try:
-        tuner.fit()
+        with own_handlers():
+            tuner.fit()
     except tune.TuneError as error:
         # Tune tells of an error in a callback as the text of its traceback.
         if (storage := _storage_behind(error)) is not None:

@@ -7,45 +7,83 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from ray_atr import runtime
+from ray_atr.cli import running
 from ray_atr.cli.parse import run_script
+from ray_atr.cli.train import TrainOptions
+from ray_atr.sweep import FixedPoints, SweepPlan, SweepResult
 from ray_atr.training.checkpoint import load_checkpoint
 
 SCRIPT = """
-import time
+import contextlib, signal, sys, time
 from ray_atr.cli.parse import run_script
-from ray_atr.runtime import _own_handlers
-import signal
+from ray_atr.runtime import advising, own_handlers
+
+@contextlib.contextmanager
+def said_at_the_end(word):
+    try:
+        yield
+    finally:
+        print(word, flush=True)
+        time.sleep(60 * (word in sys.argv))
 
 def main():
-    with _own_handlers():
-        signal.signal(signal.SIGTERM, lambda *_: None)  # as Ray does when it starts
-    try:
+    with own_handlers():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)  # as Ray and Tune do
+    with said_at_the_end("leaving"), advising("resume it with --resume RUN"), said_at_the_end("winding up"):
         print("on", flush=True)
         time.sleep(60)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("resume it with --resume RUN") from None
 
 run_script(main)
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_stop_is_one_line_with_what_to_do(number: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "again_at"),
+    [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "winding up"), (signal.SIGINT, 130, "leaving")],
+)
+def test_a_stop_is_one_line_with_what_to_do_also_if_it_comes_twice(
+    number: signal.Signals, code: int, again_at: str
+) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", SCRIPT, again_at], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == "on\n"
-    process.send_signal(number)
+    for word in process.stdout:
+        if word.strip() in ("on", again_at):
+            process.send_signal(number)
     _, error = process.communicate(timeout=60)
     assert process.returncode == code
     assert error.strip() == "interrupted: resume it with --resume RUN"
+
+
+@pytest.mark.parametrize("first", ["ends the sweep", "is caught by Tune"])
+def test_a_second_interrupt_of_a_sweep_keeps_the_command_that_resumes(
+    first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> SweepResult:
+        if first == "ends the sweep":
+            raise KeyboardInterrupt
+        return SweepResult([], [], ["the trial"], [])
+
+    def again(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    tracker = SimpleNamespace(start_sweep=lambda: None, finish_sweep=again)
+    monkeypatch.setattr(running, "Tracker", lambda *_, **__: tracker)
+    monkeypatch.setattr(running, "sweep", interrupted)
+    folder = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt, match=f"resume it with --resume {folder}"):
+        running.run_plan(
+            "train", TrainOptions(out=str(folder)), {}, lambda *_: SweepPlan(FixedPoints([{}])), {}, use_ray=False
+        )
 
 
 @pytest.mark.parametrize("failures", [1, 2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,9 @@ def new_run(home: Path, name: str, **changes: Any) -> RunFolder:
 def test_trials_are_recorded_and_not_repeated(home: Path) -> None:
     run = new_run(home, "recorded", scaling__workers=0)
     first = Listener()
+    on_interrupt = signal.getsignal(signal.SIGINT)
     result = sweep(run, POINTS, home, listeners=[first], say=lambda message: None)
+    assert signal.getsignal(signal.SIGINT) is on_interrupt
     assert sorted(result.finished) == sorted(make_trial_id(point) for point in POINTS)
     for trial in run.trials():
         assert [row["epoch"] for row in trial.epochs()] == [1, 2]

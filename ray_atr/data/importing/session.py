@@ -23,6 +23,7 @@ from ray_atr.data.shards import (
     require_writable,
     write_manifest,
 )
+from ray_atr.runtime import advising
 from ray_atr.storage import Folder, hold, locate, open_folder
 from ray_atr.storage.lock import HOLDER_FILE, LOCK_FILE
 
@@ -101,13 +102,10 @@ def unfinished(out: str | Path) -> Iterator[Unfinished]:
     else:
         work = open_folder(f"{destination.name}/_import")
     state = Unfinished(destination, work, work if destination.is_local else destination)
-    with hold(locate(work.name), "this data set"):
+    advice = f"run the same command again to continue ({work.name} holds the work so far)"
+    with advising(advice), hold(locate(work.name), "this data set"):
         try:
             yield state
         except ValueError:
             state.remove()
             raise
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"run the same command again to continue ({work.name} holds the work so far)"
-            ) from None
