@@ -332,9 +332,9 @@ def _ticks(row: PrintedRow) -> dict[str, str]:
 
 
 def _printed(row: PrintedRow, column: Column, paper: PaperTable) -> str:
-    """A printed number as it is written here; costs also as a ratio to the printed baseline's."""
+    """A number as it is printed; costs also as a ratio to the printed baseline's."""
     cost, _, is_ratio = column.metric.partition(" ")
     if is_ratio:
         (baseline,) = (other for other in paper.rows if other.objective == BASELINE)
-        return cells.value(round(row.numbers[cost] / baseline.numbers[cost], 2))
+        return cells.value(round(float(row.numbers[cost] / baseline.numbers[cost]), 2))
     return cells.value(row.numbers.get(column.metric))

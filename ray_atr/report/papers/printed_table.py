@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
@@ -17,12 +18,12 @@ class PrintedRow:
     """One printed row.
 
     objective  our preset's name, or the paper's own name of a system that is not here.
-    numbers    our metric's name -> the number as printed (recall, precision and accuracy in percent).
+    numbers    our metric's name -> the number with the decimals that are printed (recall, precision and accuracy in percent).
     settings   what the row has set: path -> value.
     """
 
     objective: str
-    numbers: Mapping[str, float]
+    numbers: Mapping[str, Decimal]
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -59,16 +60,18 @@ def rows(metrics: Sequence[str], printed: str, settings: Mapping[str, Any] | Non
     found = []
     for line in printed.strip().splitlines():
         name, *texts = (cell for cell in line.strip().split("  ") if cell)
-        numbers = {metric: float(text) for metric, text in zip(metrics, texts, strict=True) if text.strip() != "-"}
+        numbers = {
+            metric: Decimal(text.strip()) for metric, text in zip(metrics, texts, strict=True) if text.strip() != "-"
+        }
         found.append(PrintedRow(name.strip(), numbers, settings or {}))
     return tuple(found)
 
 
 def by_language(metrics: Sequence[str], printed: str) -> tuple[PrintedRow, ...]:
     """One row an objective from lines of objective, language and a number a metric; `{}` in a metric is the language."""
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, Decimal]] = {}
     for line in printed.strip().splitlines():
         objective, language, *texts = line.split()
         numbers = zip(metrics, texts, strict=True)
-        found.setdefault(objective, {}).update({name.format(language): float(text) for name, text in numbers})
+        found.setdefault(objective, {}).update({name.format(language): Decimal(text) for name, text in numbers})
     return tuple(PrintedRow(objective, numbers) for objective, numbers in found.items())
