@@ -6,17 +6,18 @@ from pathlib import Path
 
 from ray_atr.report.aggregate import aggregate, point_name
 from ray_atr.report.read import NOISE, OBJECTIVE, Runs
-from ray_atr.report.style import RC, looks
+from ray_atr.report.style import QUIET, RC, looks
 from ray_atr.report.tables import DIRECTIONS
 
 MOST_BARS = 8
+UNTRAINED = "*"
 
 
 def draw_languages(runs: Runs, path: Path) -> Path | None:
     """A figure of R@1 by language at the lowest noise ratio, saved as PNG; None if there is one language only.
 
     A bar is one point, named by all that it differs in; of more points than fit, the best of each objective. A language that
-    some trials were not trained on says so.
+    some trials were not trained on is marked.
     """
     import matplotlib
 
@@ -39,8 +40,7 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
     names = [point_name(row, differing) for row in rows]
     look = looks(names)
     width = 0.82 / len(names)
-    unseen = "never trained on" if runs.is_unseen else "not by all"
-    ticks = [code if code in runs.trained else f"{code}\n({unseen})" for code in languages]
+    ticks = [code if code in runs.trained else f"{code}{UNTRAINED}" for code in languages]
     with plt.rc_context(RC):
         figure, grid = plt.subplots(len(DIRECTIONS), 1, figsize=(10.4, 5.4), sharex=True)
         figure.subplots_adjust(left=0.075, right=0.865, top=0.93, bottom=0.08, hspace=0.24)
@@ -60,6 +60,11 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
             axes.tick_params(axis="x", length=0)
             axes.set_ylim(bottom=0)
         grid[0].legend(loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize=9, handlelength=1.0)
+        if runs.others:
+            trials = "no trial" if runs.is_unseen else "not every trial"
+            figure.text(
+                0.995, 0.015, f"{UNTRAINED} {trials} was trained on its captions", ha="right", fontsize=8, color=QUIET
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
         plt.close(figure)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -18,6 +18,12 @@ from ray_atr.sweep.goal import pareto_front
 RECALL = Metric("text_to_audio", TRAINED, "recall_at_1")
 MEMORY = "cost/memory_mb"
 SECONDS = "train_seconds"
+COSTS = (
+    (MEMORY, "peak device memory", {"MiB": 1.0, "GiB": 2.0**-10}),
+    (SECONDS, "training time of a trial", {"seconds": 1.0, "minutes": 1 / 60, "hours": 1 / 3600}),
+)
+"""What is drawn: metric, its name, and its units with what a value is multiplied by, the smallest first."""
+MOST_TICKS = 6
 
 
 def front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
@@ -39,11 +45,8 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
     if lowest is not None:
         points = points[points[NOISE] == lowest]
     costs = [
-        (metric, label, scale)
-        for metric, label, scale in (
-            (MEMORY, "peak device memory (GiB)", 2.0**-10),
-            (SECONDS, "training time of a trial (minutes)", 1 / 60),
-        )
+        (metric, *_in_units(label, units, float(points[metric].max())))
+        for metric, label, units in COSTS
         if metric in points and points[metric].notna().sum() >= 2
     ]
     if not costs:
@@ -65,6 +68,7 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
                     markeredgewidth=0.8, markersize=8, **look[str(objective)],
                 )  # fmt: skip
             axes.set_xlim(left=0, right=1.08 * scale * shown[metric].max())
+            axes.locator_params(axis="x", nbins=MOST_TICKS)
         grid[0][0].set_ylabel(f"R@1 text→audio, {of_whom(TRAINED, runs)} (%)", fontsize=9)
         grid[0][0].set_ylim(bottom=0, top=1.06 * 100 * points[RECALL].max())
         figure.canvas.draw()
@@ -74,6 +78,13 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
         figure.savefig(path)
         plt.close(figure)
     return path
+
+
+def _in_units(label: str, units: Mapping[str, float], largest: float) -> tuple[str, float]:
+    """(what an axis is called, its scale) in the largest unit of which the largest value is at least two."""
+    fitting = [(unit, scale) for unit, scale in units.items() if scale * largest >= 2] or list(units.items())[:1]
+    unit, scale = fitting[-1]
+    return f"{label} ({unit})", scale
 
 
 def _label(axes: object, points: pd.DataFrame, metric: str, scale: float, look: dict[str, dict[str, str]]) -> None:

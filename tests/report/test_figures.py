@@ -1,0 +1,84 @@
+"""What is written in a figure can be read: no two labels of an axis overlap, whatever the numbers are."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_runs import write, write_run
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from ray_atr.report import read_runs
+from ray_atr.report.bars import draw_languages
+from ray_atr.report.pareto import draw_pareto
+
+SPACE = {"objective": ["contrastive", "cacl", "kcl"]}
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that were saved and closed."""
+    found: list[Figure] = []
+    monkeypatch.setattr(plt, "close", found.append)
+    return found
+
+
+def overlapping(figure: Figure) -> list[tuple[str, str]]:
+    """The neighbouring tick labels of each x axis that touch."""
+    figure.canvas.draw()
+    found = []
+    for axes in figure.axes:
+        low, high = axes.get_xlim()
+        ticks = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+        shown = [label for place, label in ticks if low <= place <= high and label.get_text() and label.get_visible()]
+        found += [
+            (one.get_text(), other.get_text())
+            for one, other in itertools.pairwise(shown)
+            if one.get_window_extent().x1 + 2 > other.get_window_extent().x0
+        ]
+    return found
+
+
+def words(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.findobj(plt.Text)]
+
+
+@pytest.mark.parametrize(
+    ("scale", "memory", "seconds"),
+    [
+        (0.001, "peak device memory (MiB)", "training time of a trial (seconds)"),
+        (1.0, "peak device memory (GiB)", "training time of a trial (minutes)"),
+        (1234.5, "peak device memory (GiB)", "training time of a trial (hours)"),
+    ],
+)
+def test_the_ticks_of_recall_against_cost_can_be_read(
+    tmp_path: Path, drawn: list[Figure], scale: float, memory: str, seconds: str
+) -> None:
+    run = write_run(tmp_path / "run", SPACE)
+    for file in run.glob("trials/*/metrics.jsonl"):
+        rows: list[dict[str, Any]] = [json.loads(line) for line in file.read_text().splitlines()]
+        for row in rows:
+            row["memory/peak_allocated_bytes"] *= 3 * scale
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for file in run.glob("trials/*/result.json"):
+        result = json.loads(file.read_text())
+        write(file, {**result, "train_seconds": result["train_seconds"] * 3 * scale})
+    assert draw_pareto(read_runs([run]), tmp_path / "pareto.png")
+    (figure,) = drawn
+    assert [axes.get_xlabel() for axes in figure.axes] == [memory, seconds]
+    assert overlapping(figure) == []
+
+
+def test_languages_without_captions_in_training_are_marked_and_the_mark_is_explained(
+    tmp_path: Path, drawn: list[Figure]
+) -> None:
+    run = write_run(tmp_path / "run", {"objective": ["contrastive", "m_ltm"]})
+    assert draw_languages(read_runs([run]), tmp_path / "languages.png")
+    (figure,) = drawn
+    assert [label.get_text() for label in figure.axes[-1].get_xticklabels()][:2] == ["eng", "fra*"]
+    assert "* no trial was trained on its captions" in words(figure)
+    assert overlapping(figure) == []
