@@ -47,17 +47,22 @@ class Correspondence(Comparison):
         str | None, option("settings by method, as an earlier --tune left them", metavar="FILE", unset="none")
     ] = None
 
+    def known_methods(self) -> dict[str, Point]:
+        """What is compared, by name. ValueError for an unknown one."""
+        unknown = next((method for method in self.methods if method not in METHODS), None)
+        if unknown is not None:
+            raise refuse("--methods", unknown, "one of " + ", ".join(METHODS), nearest(unknown, METHODS))
+        return {method: METHODS[method] for method in self.methods}
+
     def points(self) -> list[Point]:
         chosen: Mapping[str, Point] = {} if self.tuned is None else read_json(Path(self.tuned))
         points = []
-        for method in self.methods:
-            if method not in METHODS:
-                raise refuse("--methods", method, "one of " + ", ".join(METHODS), nearest(method, METHODS))
+        for method, settings in self.known_methods().items():
             # No kind differs without noise, and without noise there is no truth to know.
             ratios = [ratio for ratio in self.noise if ratio > 0 or method != "oracle"]
             for point in grid({"data.noise.kind": self.kinds, "data.noise.ratio": [float(ratio) for ratio in ratios]}):
                 if point["data.noise.ratio"] > 0 or point["data.noise.kind"] == self.kinds[0]:
-                    points.append({**METHODS[method], **chosen.get(method, {}), **point})
+                    points.append({**settings, **chosen.get(method, {}), **point})
         return points
 
     def before(self, settings: Mapping[str, str]) -> Correspondence:
@@ -68,8 +73,8 @@ class Correspondence(Comparison):
             raise refuse("--tune-noise", self.tune_noise, "a ratio that is not reported (--noise)")
         from ray_atr.cli.tuning import tune_methods
 
-        spaces = {method: space_of(method) for method in self.methods}
-        methods = {method: METHODS[method] for method in self.methods}
+        methods = self.known_methods()
+        spaces = {method: space_of(method) for method in methods}
         file = tune_methods(
             self, settings, methods, spaces, num_trials=self.tune, noise=self.tune_noise, seed=TUNING_SEED
         )

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from ray_atr.experiment import Experiment
 from ray_atr.metrics import align_captions
 from ray_atr.metrics.languages import retrieve_languages
-from ray_atr.metrics.metric import DIRECTIONS, MEAN, TRAINED, UNSEEN
+from ray_atr.metrics.metric import DIRECTIONS, MEAN, TRAINED, UNSEEN, Metric
 from ray_atr.models.retriever import Retriever
 from ray_atr.override import override
 from ray_atr.recipes.methods import METHODS, method_of
+from ray_atr.report.evaluation_tables import in_words
 from ray_atr.report.style import DPI, RC
 from ray_atr.run_folder import BEST, RunFolder, TrialFolder
 from ray_atr.runtime import home
@@ -162,8 +163,8 @@ def table(cells: Mapping[tuple[str, str, float], MethodTrials]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def draw(cells: Mapping[tuple[str, str, float], MethodTrials], path: Path, metric: str) -> None:
-    """One panel a noise ratio, one bar a method, floor and ceiling as lines."""
+def draw(cells: Mapping[tuple[str, str, float], MethodTrials], path: Path, measured: str) -> None:
+    """One panel a noise ratio, one bar a method, floor and ceiling as lines; `measured`: what the bars are, in words."""
     noises = sorted({(kind, ratio) for _, kind, ratio in cells})
     compared = {name for name, _, _ in cells} - {FLOOR, CEILING}
     names = [name for name in reversed(METHODS) if name in compared]
@@ -174,7 +175,7 @@ def draw(cells: Mapping[tuple[str, str, float], MethodTrials], path: Path, metri
         for axes, (kind, ratio) in zip(panels[0], noises, strict=True):
             _panel(axes, {name: cell for (name, *of), cell in cells.items() if of == [kind, ratio]}, names)
             axes.set_title(title_of(kind, ratio))
-            axes.set_xlabel(metric)
+            axes.set_xlabel(measured)
         _save(figure, panels[0], path, legend_columns=2)
 
 
@@ -238,14 +239,14 @@ def title_of(kind: str, ratio: float) -> str:
     return f"{ratio:.0%} of the pairs wrong" + ("" if kind == "pair" else f" ({kind})")
 
 
-def page_table(found: pd.DataFrame, metric: str) -> Table:
-    """The table as the page shows it, a block a noise."""
+def page_table(found: pd.DataFrame, measured: str) -> Table:
+    """The table as the page shows it, a block a noise; `measured`: what the scores are, in words."""
     blocks = []
     for _, rows in found.groupby(["kind", "noise"], sort=False):
         best = rows.loc[~rows["method"].isin([CEILING]), "test"].max()
         blocks.append([_row(row, found.columns, best) for row in rows.to_dict("records")])
     note = (
-        f"{metric} on the test split at the epoch that clean validation chose. The floor keeps every pair, the ceiling "
+        f"{measured}, on the test split at the epoch that clean validation chose. The floor keeps every pair, the ceiling "
         "leaves the wrong ones out; low and high: 95% of the paired bootstrap over queries and seeds. The detector's numbers are "
         "the last epoch's."
     )
@@ -281,12 +282,13 @@ def write_reality_check(run_folder: Location | str, folder: Path) -> RealityChec
     if not cells:
         raise ValueError(f"{run_folder}: no finished trial of a method")
     folder.mkdir(parents=True, exist_ok=True)
-    metric = run.experiment.evaluation.select_by
+    chosen_by = Metric.parse(run.experiment.evaluation.select_by)
+    measured = in_words(Metric(chosen_by.task, chosen_by.language, "recall_at_1"))
     found = table(cells)
     found.to_csv(folder / "reality_check.csv", index=False)
-    shown = page_table(found, metric)
+    shown = page_table(found, measured)
     (folder / "reality_check.md").write_text(shown.to_markdown())
-    draw(cells, folder / "reality_check.png", metric)
+    draw(cells, folder / "reality_check.png", measured)
     figures = [(folder / "reality_check.png", "Methods between keeping every pair and leaving the wrong ones out")]
     detector = draw_detector(cells, folder / "detector.png")
     if detector is not None:

@@ -40,6 +40,8 @@ def test_the_oracle_has_no_point_without_noise_and_no_kind_differs_there() -> No
     ]
     with pytest.raises(ValueError, match=r"--methods: got 'smal_loss'; .*did you mean small_loss"):
         Correspondence(methods=("smal_loss",)).points()
+    with pytest.raises(ValueError, match=r"--methods: got 'smal_loss'; .*did you mean small_loss"):
+        Correspondence(methods=("smal_loss",), tune=2).before({})
     with pytest.raises(ValueError, match=r"--tune-noise: got 0.4; allowed a ratio that is not reported"):
         Correspondence(tune=2, tune_noise=0.4).before({})
 
@@ -128,6 +130,7 @@ def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
     written = write_report(run.path)
     page = Path(str(written.page)).read_text()
     assert page.index("Reality check") < page.index("</table>")
+    assert "R@1, audio to text, eng, on the test split" in page
     assert [figure.name for figure in written.figures][:2] == ["reality_check.png", "detector.png"]
 
 
