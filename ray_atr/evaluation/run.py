@@ -279,5 +279,5 @@ def _warnings(checkpoints: Sequence[Checkpoint], questions: Questions) -> list[s
             notes.append("Another data set than the training's: whether the two share recordings was not checked.")
             unheard = []
         if unheard:
-            notes.append(f"Never trained on: {', '.join(unheard)}.")
+            notes.append(f"No captions in training: {', '.join(unheard)}.")
     return notes

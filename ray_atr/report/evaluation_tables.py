@@ -25,7 +25,7 @@ TITLES = {
 ABSENT = Cell("–")
 UNSHOWN = ("queries",)
 """Measures that say nothing of the model."""
-GROUPS = {TRAINED: "trained languages", UNSEEN: "never seen in training", MEAN: "mean"}
+GROUPS = {TRAINED: "trained languages", UNSEEN: "no captions in training", MEAN: "mean"}
 TRANSDUCTIVE = "Transductive: all queries are matched at once, so one query's answer depends on the others."
 NOTES = {
     **{task_name(direction, "plan"): TRANSDUCTIVE for direction in DIRECTION_TITLES},
@@ -119,6 +119,13 @@ def _title(task: str, titles: Mapping[str, str] | None) -> str:
     return {**TITLES, **(titles or {})}.get(task, task)
 
 
+def in_words(metric: Metric) -> str:
+    """A metric as a person says it: `R@1, text to audio, trained languages`."""
+    language = GROUPS.get(metric.language, metric.language)
+    words = (measure(metric.name).heading, _lower(TITLES.get(metric.task, metric.task)), language)
+    return ", ".join(word for word in words if word)
+
+
 def _lower(title: str) -> str:
     return title[0].lower() + title[1:]
 
@@ -134,7 +141,7 @@ def _table(rows: dict[str, dict[str, Cell]], title: str, note: str, trained: Col
     parts = [[*seen, TRAINED], [*others, UNSEEN], [MEAN]] if others and seen else [[*languages, MEAN]]
 
     def row(language: str) -> list[Cell]:
-        mark = " (never seen)" if language in others else ""
+        mark = " (no captions in training)" if language in others else ""
         label = Cell(GROUPS.get(language, language) + mark, is_number=False)
         return [label, *(rows[language].get(name, ABSENT) for name in names)]
 

@@ -93,7 +93,7 @@ def _facts(runs: Runs) -> list[tuple[str, str]]:
     return [
         ("Data", f"{name}{manifest}"),
         ("Trained languages", ", ".join(runs.trained) or "–"),
-        ("Never trained on" if runs.is_unseen else "Trained on by some", ", ".join(runs.others)),
+        ("No captions in training" if runs.is_unseen else "Trained on by some", ", ".join(runs.others)),
         ("Measured on", " and ".join(runs.measured_on) or "nothing yet"),
         ("Training time", f"{formatting.minutes(seconds)} over all trials"),
         ("Code", commit[:12] + ("-dirty" if commit.endswith("-dirty") and len(commit) > 12 else "")),

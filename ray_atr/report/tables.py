@@ -17,7 +17,7 @@ from ray_atr.table import Cell, Table
 
 DIRECTIONS = {"text_to_audio": "text→audio", "audio_to_text": "audio→text"}
 Kind = Literal["percent", "number"]
-SEEN = "trained?"
+SEEN = "in training?"
 AT_CHANCE = "°"
 
 
@@ -58,7 +58,9 @@ def of_whom(language: str, runs: Runs) -> str:
         return _called(runs.trained, "trained ", "")
     if language == UNSEEN:
         return _called(
-            runs.others, "", " never seen in training" if runs.is_unseen else " that not all trials were trained on"
+            runs.others,
+            "",
+            " without captions in training" if runs.is_unseen else " that not all trials were trained on",
         )
     return {"eng": "English", MEAN: "mean of languages"}.get(language, language)
 
@@ -73,7 +75,7 @@ def _called(languages: Sequence[str], before: str, after: str) -> str:
 def seen_in_training(row: Mapping[Any, Any], runs: Runs) -> str:
     """How many of the languages that not all trials were trained on a point was trained on, in words."""
     seen = len(set(row[TRAINED_LANGUAGES]) & set(runs.others))
-    return "never" if not seen else "trained" if seen == len(runs.others) else f"{seen} of {len(runs.others)}"
+    return "none" if not seen else "all" if seen == len(runs.others) else f"{seen} of {len(runs.others)}"
 
 
 def _listed(paths: Sequence[str]) -> str:

@@ -87,7 +87,11 @@ def test_languages_that_were_never_seen_stand_apart_and_are_marked(page: Page) -
             metrics[name.of("unseen")] = metrics[name]
     table = next(t for t in metric_tables(metrics, trained=["eng"]) if t.title == "Text to audio")
     labels = [[row[0].text for row in block] for block in table.blocks]
-    assert labels == [["eng", "trained languages"], ["jpn (never seen)", "never seen in training"], ["mean"]]
+    assert labels == [
+        ["eng", "trained languages"],
+        ["jpn (no captions in training)", "no captions in training"],
+        ["mean"],
+    ]
 
 
 def test_markdown_rows_have_one_cell_a_column(page: Page) -> None:

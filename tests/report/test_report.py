@@ -89,8 +89,8 @@ def test_tables_are_in_the_papers_order_and_mark_the_best(noise_run):
         assert [row[2].is_best for row in block] == [False, False, True]
     assert "English (trained)" in english.title
     # Trained on English alone: the others come after, under a heading that says so, and each row says it too.
-    assert "mean of 7 languages never seen in training" in mean.title
-    assert {row[2].text for block in mean.blocks for row in block} == {"never"}
+    assert "mean of 7 languages without captions in training" in mean.title
+    assert {row[2].text for block in mean.blocks for row in block} == {"none"}
     markdown = english.to_markdown().splitlines()
     rows = [line for line in markdown if line.startswith("|")]
     assert len({len(line) for line in rows}) == 1
@@ -233,10 +233,10 @@ def test_the_first_table_is_of_the_languages_that_every_trial_was_trained_on(tmp
     assert "English (trained)" in first.title
     assert "7 languages that not all trials were trained on" in second.title
     assert [[cell.text for cell in row[:2]] for row in second.blocks[0]] == [
-        ["contrastive", "never"],
-        ["kcl", "trained"],
+        ["contrastive", "none"],
+        ["kcl", "all"],
     ]
-    assert "never seen in training" not in summary_table(run)
+    assert "without captions in training" not in summary_table(run)
     everywhere = read_runs([write_run(tmp_path / "all", {"objective": ["ml_clap", "kcl"]})])
     (table,) = main_tables(everywhere)
     assert "mean of 8 trained languages" in table.title
