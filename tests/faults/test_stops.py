@@ -90,7 +90,7 @@ def test_a_second_interrupt_of_a_sweep_keeps_the_command_that_resumes(
 def test_tuning_ends_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "sweep", lambda *_, **__: SweepResult(["one trial"], [], ["another"], []))
     comparison = Correspondence(methods=("contrastive",), tune=2, out=str(tmp_path / "check"))
-    with pytest.raises(KeyboardInterrupt, match="run the same command again to continue .*check-tuning"):
+    with pytest.raises(KeyboardInterrupt, match=r"run the same command again to continue .*check-tuning"):
         comparison.before({})
 
 
