@@ -120,9 +120,9 @@ def _title(task: str, titles: Mapping[str, str] | None) -> str:
 
 
 def in_words(metric: Metric) -> str:
-    """A metric as a person says it: `R@1, text to audio, trained languages`."""
+    """A metric as a person says it, without its unit: `R@1, text to audio, trained languages`."""
     language = GROUPS.get(metric.language, metric.language)
-    words = (measure(metric.name).heading, _lower(TITLES.get(metric.task, metric.task)), language)
+    words = (measure(metric.name).heading.removesuffix(" %"), _lower(TITLES.get(metric.task, metric.task)), language)
     return ", ".join(word for word in words if word)
 
 

@@ -61,20 +61,21 @@ class ConsoleProgress(SweepListener):
         self.say("  ".join(words))
 
     def trial_finished(self, trial: TrialFolder) -> None:
-        result, epochs = trial.result(), self._ended(trial)
-        early = f", ended by train.patience after epoch {epochs}" if result["out_of_patience"] else ""
+        self.marks.pop(trial.trial_id, None)
+        result = trial.result()
+        early = f", ended by train.patience after epoch {self._spared(trial)}" if result["out_of_patience"] else ""
         self.say(f"{self._head(trial)}  finished{early}, best epoch {result['best_epoch']}")
 
     def trial_stopped(self, trial: TrialFolder) -> None:
-        self.say(f"{self._head(trial)}  stopped early, after {self._ended(trial)} epochs")
+        self.marks.pop(trial.trial_id, None)
+        self.say(f"{self._head(trial)}  stopped early, after {self._spared(trial)} epochs")
 
     def trial_failed(self, trial: TrialFolder, error: str) -> None:
         self.marks.pop(trial.trial_id, None)
         self.say(f"{self._head(trial)}  FAILED: {error}")
 
-    def _ended(self, trial: TrialFolder) -> int:
-        """The epochs that a trial has trained; those that it was spared are no longer to come."""
-        self.marks.pop(trial.trial_id, None)
+    def _spared(self, trial: TrialFolder) -> int:
+        """The epochs that a trial trained before it was ended; the others are no longer to come."""
         epochs = len(trial.epochs())
         self.epochs_ended += max(self.epochs_per_trial - epochs, 0)
         return epochs

@@ -33,8 +33,8 @@ def overlapping(figure: Figure) -> list[tuple[str, str]]:
     found = []
     for axes in figure.axes:
         low, high = axes.get_xlim()
-        ticks = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
-        shown = [label for place, label in ticks if low <= place <= high and label.get_text() and label.get_visible()]
+        labels = [label for label in axes.get_xticklabels() if label.get_text() and label.get_visible()]
+        shown = [label for label in labels if low <= label.get_position()[0] <= high]
         found += [
             (one.get_text(), other.get_text())
             for one, other in itertools.pairwise(shown)
