@@ -38,7 +38,12 @@ def check_experiment(experiment: Experiment) -> None:
     check_metric(experiment.evaluation.select_by, "evaluation.select_by", data.languages, experiment.trained_languages)
     for setting, split in (("train_split", data.train_split), ("validation_split", data.validation_split)):
         if not splits.get(split):
-            raise ValueError(f"data.{setting}: got {split!r}; {where} has {', '.join(splits)}")
+            how = (
+                ""
+                if len(splits) > 1
+                else " alone; a column split of a table (train, val, test) says where each clip belongs"
+            )
+            raise ValueError(f"data.{setting}: got {split!r}; {where} has {', '.join(splits)}{how}")
     check_chunks(experiment.objective, experiment.train.language_chunk)
     if experiment.train.distance_to is not None:
         check_other_run(experiment.train.distance_to)

@@ -344,5 +344,5 @@ def test_a_split_of_which_no_audio_is_there_is_left_out_and_named(tmp_path: Path
     assert manifest.notes == ("val: audio of 1 clips is absent",)
     with pytest.raises(ValueError, match=r"split: got 'val'; allowed splits of audiocaps: train"):
         pose_questions(manifest, "val")
-    with pytest.raises(ValueError, match=r"data\.validation_split: got 'val'; .* has train"):
+    with pytest.raises(ValueError, match=r"data\.validation_split: got 'val'; .* has train alone; a column split"):
         check_experiment(override(Experiment(), {"data.source": str(tmp_path / "out"), "data.languages": "eng"}))
