@@ -159,8 +159,14 @@ def test_the_first_two_updates_are_those_of_the_optimiser_written_out(
     # The first gradient is clipped and the second is clipped by another factor, else Adam would not notice.
     assert min(norms) > 0.5
     assert abs(norms[0] - norms[1]) > 0.1
+    prepared = prepared_for(experiment, home)
+    start = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=experiment.seed).state_dict()
     run(experiment, home, tmp_path)
-    assert relative_difference(load_checkpoint(tmp_path / LAST)["model"], expected) < 1e-4
+    found = load_checkpoint(tmp_path / LAST)["model"]
+    # Of how far the weights moved, not of the weights: another beta of Adam changes little but the second update. Adam with its
+    # decay in the gradient is less exact, because it divides gradients that are rounding by their own size.
+    moved = ({name: weights[name] - start[name] for name in expected} for weights in (found, expected))
+    assert relative_difference(*moved) < (1.4e-3 if optimizer == "adam" else 5e-4)
 
 
 def dropped(rank: int, size: int, flat: dict[str, Any], prepared: Prepared, folder: str) -> None:
