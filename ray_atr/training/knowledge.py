@@ -121,17 +121,19 @@ class SourceEncoder:
 
     def encode_block(self, weights: Mapping[str, torch.Tensor], block: int) -> Entries:
         """One block of the source."""
-        retriever = self._retriever or self._build()
-        self._retriever = retriever
+        retriever = self.retriever
         retriever.load_trained_state(weights)
         rows = np.arange(len(self.source))[block * self.block : (block + 1) * self.block]
         return self.source.encode(retriever, rows)
 
-    def _build(self) -> Retriever:
-        experiment = self.experiment
-        return self.prepared.reading(self.prepared.first_retriever(experiment)).to(
-            "cuda" if experiment.scaling.gpus_per_encoder else "cpu"
-        )
+    @property
+    def retriever(self) -> Retriever:
+        """What encodes, built at the first use. Its first weights are drawn from torch's one generator, which is put back."""
+        if self._retriever is None:
+            experiment = self.experiment
+            device = "cuda" if experiment.scaling.gpus_per_encoder else "cpu"
+            self._retriever = self.prepared.reading(self.prepared.first_retriever(experiment)).to(device)
+        return self._retriever
 
 
 class _BlockEncoder:

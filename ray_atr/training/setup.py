@@ -72,6 +72,8 @@ def _memory(
         if make_host is not None:
             host = make_host(knowledge, encode, own, group)
         elif group.size == 1:
+            # Built now: in the base's thread it would move the generator that training draws from at the same time.
+            _ = encode.retriever
             host = in_process_refresher(knowledge, encode, own, experiment.seed)
         else:
             raise ValueError("objective.knowledge: a base for several workers needs a host that all of them reach")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.training import state
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.group import WorkerGroup
+from ray_atr.training.inputs import Prepared
 from ray_atr.training.knowledge import SourceEncoder
 from ray_atr.training.loop import train
 from ray_atr.training.probe import BaseProbe
@@ -118,6 +120,11 @@ def test_a_refresh_that_fails_is_reported_and_training_goes_on(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     encode, calls = SourceEncoder.__call__, []
+    first_retriever, builders = Prepared.first_retriever, set()
+
+    def building(self: Prepared, experiment: Experiment) -> Retriever:
+        builders.add(threading.current_thread())
+        return first_retriever(self, experiment)
 
     def breaking(self: SourceEncoder, weights: Any) -> Entries:
         calls.append(1)
@@ -126,7 +133,10 @@ def test_a_refresh_that_fails_is_reported_and_training_goes_on(
         return encode(self, weights)
 
     monkeypatch.setattr(SourceEncoder, "__call__", breaking)
+    monkeypatch.setattr(Prepared, "first_retriever", building)
     epochs, _ = run(home, tmp_path, **ASK)
+    # The base's thread draws no weights: it would take them from the generator that training uses meanwhile.
+    assert builders == {threading.main_thread()}
     assert [epoch["knowledge/failed_refreshes"] for epoch in epochs] == [0, 1, 0]
     assert [epoch["knowledge/version"] for epoch in epochs] == [1, 1, 3]
     assert [epoch["knowledge/staleness_steps"] for epoch in epochs] == [3, 6, 3]
