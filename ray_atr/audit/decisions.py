@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ray_atr.audit.run import FACTS_FILE
+from ray_atr.data.caption_vectors import GIVEN, open_caption_vectors
+from ray_atr.data.given_vectors import has_vectors
 from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import Manifest, read_manifest, read_shard, write_clips
 from ray_atr.settings import refuse
@@ -98,10 +100,28 @@ def apply_decisions(audit: Path, decisions: Path, out: str | Path) -> Applied:
         if unused:
             raise refuse(f"{decisions}: decisions", " ".join(map(str, min(unused))), "captions of the audited split")
 
+    given: list[Path] = []
+    if has_vectors(manifest.folder):
+        given = [Path(manifest.folder) / GIVEN]
+        _require_known(decisions, wanted, given[0])
     written = write_clips(
-        out, clips(), name=f"{manifest.name}_audited", licence=manifest.licence, skipped=manifest.skipped
+        out,
+        clips(),
+        name=f"{manifest.name}_audited",
+        licence=manifest.licence,
+        skipped=manifest.skipped,
+        beside=given,
     )
     return Applied(written, counts["dropped"], counts["fixed"], counts["empty"])
+
+
+def _require_known(path: Path, wanted: Mapping[Key, Decision], vectors: Path) -> None:
+    """ValueError for a new caption that has no vector."""
+    fixed = {key: (" ".join(one.text.split()), key[1]) for key, one in wanted.items() if one.decision == "fix"}
+    rows = open_caption_vectors(vectors, is_cache=False).rows(list(fixed.values()))
+    for (key, (text, _)), row in zip(fixed.items(), rows.tolist(), strict=True):
+        if row < 0:
+            raise refuse(f"{path}: {key}, text", text[:80], "a caption of the data set, since others have no vector")
 
 
 def _cleaned(clip: Clip, wanted: Mapping[Key, Decision], unused: set[Key], counts: dict[str, int]) -> Clip | None:

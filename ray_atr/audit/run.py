@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ray_atr.audit.folds import Pairs
 from ray_atr.audit.options import AuditOptions, CrossFit
 from ray_atr.audit.page import Suspect, write_audit_page
 from ray_atr.audit.score import Audit, audit_pairs
+from ray_atr.data.given_vectors import has_vectors, read_given
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
-from ray_atr.evaluation.checkpoints import find_checkpoint
+from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import pose_questions
 from ray_atr.evaluation.options import Encoding
@@ -46,7 +48,7 @@ class Captions:
 
 def audit_data_set(
     data: str,
-    checkpoint: str,
+    checkpoint: str | None,
     out: str | Path,
     options: AuditOptions | None = None,
     *,
@@ -57,16 +59,54 @@ def audit_data_set(
 ) -> Path:
     """Judge every (clip, caption, language) of a split by vectors of a saved retriever, and write the audit to `out`.
 
-    The retriever must not have been trained on these very pairs: it would believe them. Raises ValueError for bad input
-    before anything is encoded or written.
+    The retriever must not have been trained on these very pairs: it would believe them. A data set of vectors needs none. Raises
+    ValueError for bad input before anything is encoded or written.
     """
     options, cross_fit, encoding = options or AuditOptions(), cross_fit or CrossFit(), encoding or Encoding()
     folder = locate(out)
     if not isinstance(folder, Path) or folders_in(folder) or (folder.is_dir() and any(folder.iterdir())):
         raise refuse("out", str(out), "a new or empty local folder")
-    found = find_checkpoint(checkpoint)
+    found = None if checkpoint is None else find_checkpoint(checkpoint)
     manifest = read_manifest(data)
+    are_vectors = has_vectors(manifest.folder)
+    if found is None and not are_vectors:
+        raise refuse("--checkpoint", None, "a saved retriever that was not trained on these pairs")
     captions = captions_of(manifest, options.split, options.languages)
+    if found is None:
+        known = list(zip(captions.text, captions.language, strict=True))
+        audio, text = read_given(manifest, options.split, known)
+    else:
+        audio, text = _encoded(found, manifest, captions, options, encoding, progress, say)
+    pairs = Pairs(
+        audio=audio,
+        text=text,
+        clip=np.array(captions.clip),
+        language=np.array(captions.language),
+        key=np.array([normalise(text).casefold() for text in captions.text]),
+    )
+    result = audit_pairs(pairs, cross_fit, _told(progress, "training the judges"))
+    encoder = "the vectors of the data set" if found is None else str(found.folder)
+    facts = _facts(manifest, encoder, options, cross_fit, captions, result)
+    listen = None if are_vectors else pose_questions(manifest, options.split).listen
+    with whole_folder(folder, last=FACTS_FILE) as aside:
+        place = Path(str(aside))
+        _write_table(place / TABLE_FILE, captions, result, options.rate)
+        np.save(place / INDEX_FILE, noise_index(captions, result, options.rate))
+        write_audit_page(place / "audit.html", facts, _suspects(captions, result, options), listen)
+        (place / FACTS_FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return folder
+
+
+def _encoded(
+    found: Checkpoint,
+    manifest: Manifest,
+    captions: Captions,
+    options: AuditOptions,
+    encoding: Encoding,
+    progress: Progress | None,
+    say: Say,
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Embeddings of the split's clips and of the captions by a saved retriever."""
     if (
         found.experiment is not None
         and found.is_trained_on(manifest)
@@ -81,24 +121,7 @@ def audit_data_set(
         batch_size=encoding.batch_size,
     )
     asked = list(zip(captions.language, captions.text, strict=True))
-    audio, text = encode(source, asked, encoding, _told(progress, "encoding"))
-    pairs = Pairs(
-        audio=audio,
-        text=text,
-        clip=np.array(captions.clip),
-        language=np.array(captions.language),
-        key=np.array([normalise(text).casefold() for text in captions.text]),
-    )
-    result = audit_pairs(pairs, cross_fit, _told(progress, "training the judges"))
-    facts = _facts(manifest, str(found.folder), options, cross_fit, captions, result)
-    listen = pose_questions(manifest, options.split).listen
-    with whole_folder(folder, last=FACTS_FILE) as aside:
-        place = Path(str(aside))
-        _write_table(place / TABLE_FILE, captions, result, options.rate)
-        np.save(place / INDEX_FILE, noise_index(captions, result, options.rate))
-        write_audit_page(place / "audit.html", facts, _suspects(captions, result, options), listen)
-        (place / FACTS_FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return folder
+    return encode(source, asked, encoding, _told(progress, "encoding"))
 
 
 def captions_of(manifest: Manifest, split: str, languages: tuple[str, ...] = ()) -> Captions:

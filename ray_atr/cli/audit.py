@@ -12,7 +12,6 @@ from rich.console import Console
 from ray_atr.audit.options import AuditOptions, CrossFit
 from ray_atr.cli.parse import count_on, option, parse, print_plain, progress_bar
 from ray_atr.evaluation.options import Encoding
-from ray_atr.settings import refuse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,9 +19,9 @@ class Options:
     """Find wrong pairs of a data set, or apply the decisions on them.
 
     Every caption of the split is judged by small heads that never saw its clip, on vectors of a saved retriever, which must
-    not have been trained on these pairs. The folder holds the page to listen and decide (audit.html), every pair, worst
-    first (pairs.csv), and a noise index (noise_index.npy). With --apply, DATA is the folder of an audit and --out the data
-    set to write without the dropped captions and with the fixed ones.
+    not have been trained on these pairs, or on the vectors that a data set holds. The folder holds the page to listen and
+    decide (audit.html), every pair, worst first (pairs.csv), and a noise index (noise_index.npy). With --apply, DATA is the
+    folder of an audit and --out the data set to write without the dropped captions and with the fixed ones.
     """
 
     data: Annotated[
@@ -31,7 +30,11 @@ class Options:
     out: Annotated[str, option("new folder to write", metavar="FOLDER")]
     checkpoint: Annotated[
         str | None,
-        option("saved retriever whose vectors the judges are trained on", metavar="FOLDER", unset="needed to audit"),
+        option(
+            "saved retriever whose vectors the judges are trained on",
+            metavar="FOLDER",
+            unset="the data set's own vectors",
+        ),
     ] = None
     apply: Annotated[
         str | None, option("decisions that the page saved", metavar="FILE", unset="audit, apply nothing")
@@ -53,8 +56,6 @@ def run(arguments: Sequence[str], program: str) -> None:
     if given.apply is not None:
         run_apply(given, console)
         return
-    if given.checkpoint is None:
-        raise refuse("--checkpoint", None, "a saved retriever that was not trained on these pairs")
     from ray_atr.audit.run import audit_data_set
 
     with progress_bar("{task.description}", "steps", console) as bar:

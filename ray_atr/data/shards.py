@@ -16,6 +16,7 @@ import io
 import itertools
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -173,9 +174,15 @@ def write_clips(
     licence: str,
     clips_per_shard: int = CLIPS_PER_SHARD,
     skipped: Sequence[Skipped] = (),
+    beside: Sequence[Path] = (),
 ) -> Manifest:
-    """Write clips, of splits in any order, as a whole data set. ValueError on a bad or repeated clip, a used folder."""
+    """Write clips, of splits in any order, as a whole data set. ValueError on a bad or repeated clip, a used folder.
+
+    `beside` are local folders that are copied into it.
+    """
     with new_data_set(out) as aside:
+        for folder in beside:
+            shutil.copytree(folder, Path(aside.name) / folder.name)
         waiting: dict[str, list[Clip]] = {}
         shards: list[Shard] = []
         seen: set[str] = set()

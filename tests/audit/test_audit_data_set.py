@@ -14,6 +14,9 @@ from tiny import make_data, prepared_for, tiny
 from ray_atr.audit.decisions import apply_decisions, read_decisions
 from ray_atr.audit.options import AuditOptions, CrossFit
 from ray_atr.audit.run import audit_data_set
+from ray_atr.data.given_vectors import read_given
+from ray_atr.data.importing.import_options import VectorImport
+from ray_atr.data.importing.vector_import import import_vectors
 from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import read_manifest, read_shard, write_clips
 from ray_atr.evaluation.options import Encoding
@@ -143,10 +146,50 @@ def test_a_dropped_caption_keeps_the_others_aligned(tmp_path: Path) -> None:
     assert read_decisions.__doc__
 
 
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of vectors: 64 clips of eight kinds, a sentence for each kind; the first clip has another kind's."""
+    folder = tmp_path_factory.mktemp("vectors")
+    random = np.random.default_rng(0)
+    kinds = random.normal(size=(8, 24)).astype(np.float32)
+    np.save(folder / "text.npy", kinds)
+    np.save(folder / "audio.npy", kinds[np.arange(64) % 8] + 0.1 * random.normal(size=(64, 24)).astype(np.float32))
+    worn = [(1 if row == 0 else row) % 8 for row in range(64)]
+    lines = [f"{row},{kind},a sound of kind {kind}" for row, kind in enumerate(worn)]
+    (folder / "pairs.csv").write_text("\n".join(["audio_row,text_row,caption", *lines]) + "\n")
+    files = {name: str(folder / f"{name}.npy") for name in ("audio", "text")}
+    import_vectors(VectorImport(**files, table=str(folder / "pairs.csv")), folder / "data")
+    return folder / "data"
+
+
+def test_vectors_are_judged_as_they_are_and_keep_theirs_in_what_the_decisions_make(
+    vectors: Path, tmp_path: Path
+) -> None:
+    audit = audit_data_set(str(vectors), None, tmp_path / "audit", cross_fit=JUDGES)
+    assert rows(audit)[0]["clip_id"] == "clip-00000000"
+    assert "<audio" not in (audit / "audit.html").read_text(encoding="utf-8")
+    file = tmp_path / "decisions.json"
+    fix = {"decision": "fix", "text": "a sound of kind 0"}
+    content = {"data_hash": read_manifest(vectors).hash, "decisions": {"clip-00000000\teng\t0": fix}}
+    file.write_text(json.dumps(content))
+    apply_decisions(audit, file, tmp_path / "cleaned")
+    captions = [
+        (texts[0], "eng") for texts in (clip.captions["eng"] for clip in clips_of(tmp_path / "cleaned").values())
+    ]
+    _, text = read_given(read_manifest(tmp_path / "cleaned"), "train", captions)
+    np.testing.assert_array_equal(text, np.load(vectors.parent / "text.npy")[np.arange(64) % 8])
+    fix["text"] = "a sound that nobody made a vector of"
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="a caption of the data set, since others have no vector"):
+        apply_decisions(audit, file, tmp_path / "other")
+
+
 def test_bad_input_is_refused_before_anything_is_encoded(audited: tuple[Path, Path, set[str]], tmp_path: Path) -> None:
     data, audit, _ = audited
     retriever = str(audit.parent / "untrained")
     with pytest.raises(ValueError, match="out: got"):
         audit_data_set(str(data), retriever, audit, encoding=HERE)
+    with pytest.raises(ValueError, match="--checkpoint: got None; allowed a saved retriever"):
+        audit_data_set(str(data), None, tmp_path / "x", encoding=HERE)
     with pytest.raises(ValueError, match=r"split: got 'trian'.*did you mean train"):
         audit_data_set(str(data), retriever, tmp_path / "x", AuditOptions(split="trian"), encoding=HERE)
