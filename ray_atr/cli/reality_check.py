@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -24,8 +24,8 @@ OWN: dict[str, dict[str, str]] = {
     "partial_learning_to_match": {"objective.pair.epsilon": "loguniform(0.02,0.3)"},
 }
 """What is tuned of a pair loss, besides the rate."""
-WARMUP = {"objective.correspondence.warmup_epochs": "randint(1,4)"}
-WARMED = ("small_loss", "self_refining", "neighbours", "rematch", "consensus")
+WARMUP = "warmup_epochs"
+"""The setting of a correspondence that believes every pair at first."""
 TUNING_SEED = 1_000_003
 """No seed that is reported."""
 
@@ -83,5 +83,13 @@ class Correspondence(Comparison):
 
 def space_of(method: str) -> dict[str, str]:
     """What is tuned of a method: the rate, the pair loss's own setting, and the length of the warm-up if it has one."""
+    # Imports torch, for which a command's help does not wait.
+    from ray_atr.objectives.correspondence import CORRESPONDENCES
+
     fixed: Mapping[str, Any] = METHODS[method]
-    return {RATE: RATES, **OWN[fixed[PAIR]], **(WARMUP if fixed[CORRESPONDENCE] in WARMED else {})}
+    settings = {field.name for field in fields(CORRESPONDENCES[fixed[CORRESPONDENCE]])}
+    return {
+        RATE: RATES,
+        **OWN[fixed[PAIR]],
+        **({f"{CORRESPONDENCE}.{WARMUP}": "randint(1,4)"} if WARMUP in settings else {}),
+    }

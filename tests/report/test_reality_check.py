@@ -25,6 +25,9 @@ def test_every_method_is_an_objective_that_can_be_tuned_and_found_again(name: st
     experiment = override(Experiment(), {**METHODS[name], "data.noise.ratio": 0.5})
     space = Space.parse([f"{path}={text}" for path, text in space_of(name).items()], experiment)
     assert len(space.dimensions) >= 2
+    # The length of a warm-up is tuned wherever there is one.
+    has_warmup = hasattr(experiment.objective.correspondence, "warmup_epochs")
+    assert ("objective.correspondence.warmup_epochs" in space_of(name)) == has_warmup
     assert method_of({**METHODS[name], "train.learning_rate": 0.1, "data.noise.ratio": 0.4}) == name
 
 
