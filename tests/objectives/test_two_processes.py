@@ -14,7 +14,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 from ray_atr.objectives import KNOWLEDGE, PAIRS, PRESETS, Embeddings, Learned, Objective, contrastive_across_ranks
-from ray_atr.objectives.correspondence import CORRESPONDENCES, SelfRefining, Teaching, TrainingPairs
+from ray_atr.objectives.correspondence import CORRESPONDENCES, SelfRefining, Teaching, TrainingPairs, Transport
 from ray_atr.objectives.knowledge.retrieved import Granularity, Neighbours, Queued, Retrieved
 from ray_atr.objectives.pairs import Comparison, Contrastive
 
@@ -37,6 +37,8 @@ OBJECTIVES |= {
     f"kcl x {name}": Objective(scheme=PRESETS["kcl"].scheme, correspondence=method())
     for name, method in CORRESPONDENCES.items()
 }
+# By itself it finds that this batch is all clean.
+OBJECTIVES["kcl x transport"] = Objective(scheme=PRESETS["kcl"].scheme, correspondence=Transport(transport_mass=0.6))
 NAMES = [*OBJECTIVES, ACROSS]
 
 
