@@ -3,7 +3,8 @@
     t_ij = softmax_j (mean over teachers of <a_i, c_j>) / tau,   target = (1 - share) I + share t
 
 The teachers' retrievers embed the training set once, before the first epoch. The paper trains on t alone (share 1), from the
-first stage's weights (`train.start_from`); every pair loss takes the targets here, where the paper has the contrastive one.
+first stage's weights (`train.start_from`); every pair loss takes the targets here, where the paper has the contrastive one. From
+captions to clips the targets are t by columns, brought to sum to 1, where the paper takes a softmax over the clips.
 """
 
 from __future__ import annotations
