@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,8 +34,12 @@ def places(belief: Tensor, score: Tensor | None) -> Tensor:
     """The rank [n] of each pair by belief, then by score, float64; equals share a rank, a missing score (NaN) is the lowest."""
     if score is None:
         return belief
-    score = score.double().flatten().cpu().nan_to_num(nan=-torch.inf)
-    return torch.unique(torch.stack([belief, score], dim=1), dim=0, return_inverse=True)[1].double()
+    both = np.stack([score.double().flatten().cpu().nan_to_num(nan=-torch.inf).numpy(), belief.numpy()])
+    order = np.lexsort(both)
+    is_next = (both[:, order[1:]] != both[:, order[:-1]]).any(axis=0)
+    rank = np.empty(len(order))
+    rank[order] = np.concatenate([[0], is_next.cumsum()])
+    return torch.from_numpy(rank)
 
 
 def area_under_curve(belief: Tensor, is_true: Tensor) -> float:

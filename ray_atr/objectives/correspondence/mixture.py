@@ -8,8 +8,16 @@ Expectation-maximisation from a fixed start, so the answer depends on the number
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.special import expit, gammaln
 from torch import Tensor
+
+Floats = NDArray[np.float64]
+Weigh = Callable[[Floats, Floats], Floats]
 
 STEPS = 50
 LEAST_VARIANCE = 5e-4  # DivideMix's regularisation of the covariance, for values in [0, 1]
@@ -29,38 +37,51 @@ def low_component(values: Tensor, kind: str = "gmm") -> Tensor:
     if not float(ends[1]) > float(ends[0]):
         return torch.ones_like(values)
     scaled = ((values - ends[0]) / (ends[1] - ends[0])).clamp(0, 1)
-    log_density = _beta if kind == "bmm" else _normal
     if kind == "bmm":
         scaled = scaled.clamp(1e-4, 1 - 1e-4)
-    low = (scaled <= scaled.median()).double()
+    # NumPy's calls cost less than torch's, and there are many of them on few numbers.
+    x, low = scaled.cpu().numpy(), (scaled <= scaled.median()).double().cpu().numpy()
+    powers = np.stack([np.ones_like(x), x, x**2], axis=1)
+    known, weigh = (_beta if kind == "bmm" else _normal)(x)
     for _ in range(STEPS):
-        before, low = low, _posterior(scaled, low, log_density)
-        if float((low - before).abs().max()) < 1e-4:
+        before, low = low, _posterior(low, powers, known, weigh)
+        if np.abs(low - before).max() < 1e-4:
             break
-    return _monotone(scaled, low)
+    return _monotone(scaled, torch.from_numpy(low).to(scaled.device))
 
 
-def _posterior(values: Tensor, low: Tensor, log_density: object) -> Tensor:
-    """One step: both components fitted to the weights, and the low one's posterior under them."""
-    logits = []
-    for weights in (low, 1 - low):
-        total = weights.sum().clamp(min=1e-8)
-        mean = (weights * values).sum() / total
-        variance = (weights * (values - mean).square()).sum() / total + LEAST_VARIANCE
-        logits.append(log_density(values, mean, variance) + torch.log(total / len(values)))  # type: ignore[operator]
-    return torch.sigmoid(logits[0] - logits[1])
+def _posterior(low: Floats, powers: Floats, known: Floats, weigh: Weigh) -> Floats:
+    """One step: both components fitted to the weights [n], and the low one's posterior under them.
+
+    `powers` [n, 3] are 1, x and x^2 of the values. Log densities are products of what is `known` of a value, [n, 3], and of
+    what `weigh` makes of mean and variance [2], [2, 3], so that a step is two products of matrices.
+    """
+    sums = np.stack([low, 1 - low]) @ powers
+    total = np.maximum(sums[:, 0], 1e-8)
+    mean = sums[:, 1] / total
+    variance = np.maximum(sums[:, 2] / total - mean**2, 0) + LEAST_VARIANCE
+    weights = weigh(mean, variance)
+    logits = known @ (weights[0] - weights[1]) + np.log(total[0] / total[1])
+    return np.asarray(expit(logits))
 
 
-def _normal(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    return -0.5 * ((values - mean).square() / variance + variance.log())
+def _normal(values: Floats) -> tuple[Floats, Weigh]:
+    def weigh(mean: Floats, variance: Floats) -> Floats:
+        return np.stack([-0.5 * (mean**2 / variance + np.log(variance)), mean / variance, -0.5 / variance], axis=1)
+
+    return np.stack([np.ones_like(values), values, values**2], axis=1), weigh
 
 
-def _beta(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """By the method of moments."""
-    common = (mean * (1 - mean) / variance - 1).clamp(min=1e-2)
-    alpha, beta = mean * common, (1 - mean) * common
-    normaliser = torch.lgamma(alpha) + torch.lgamma(beta) - torch.lgamma(alpha + beta)
-    return (alpha - 1) * values.log() + (beta - 1) * torch.log1p(-values) - normaliser
+def _beta(values: Floats) -> tuple[Floats, Weigh]:
+    """Fitted by the method of moments."""
+
+    def weigh(mean: Floats, variance: Floats) -> Floats:
+        common = np.maximum(mean * (1 - mean) / variance - 1, 1e-2)
+        alpha, beta = mean * common, (1 - mean) * common
+        normaliser = gammaln(alpha) + gammaln(beta) - gammaln(common)
+        return np.stack([-normaliser, alpha - 1, beta - 1], axis=1)
+
+    return np.stack([np.ones_like(values), np.log(values), np.log1p(-values)], axis=1), weigh
 
 
 def _monotone(values: Tensor, low: Tensor) -> Tensor:
