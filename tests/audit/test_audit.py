@@ -74,6 +74,18 @@ def test_the_stated_share_of_false_alarms_holds(rate: float) -> None:
         judge(scores, scores).flagged(1)
 
 
+def test_the_stated_share_holds_on_small_sets_whose_hard_right_pairs_fit_no_better_than_random_ones() -> None:
+    """Six right pairs in a thousand have a p-value above 1/2: by Storey's estimate as it is, an eighth would be false alarms."""
+    random = np.random.default_rng(3)
+    is_wrong = np.arange(1500) < 300
+    alarms = []
+    for _ in range(40):
+        scores = np.where(is_wrong, random.normal(size=1500), random.normal(2.5, 1, size=1500))
+        flagged = judge(scores, random.normal(size=20_000)).flagged(0.1)
+        alarms.append((~is_wrong[flagged]).mean())
+    assert np.mean(alarms) < 0.1
+
+
 def test_swapped_captions_are_found_and_clean_ones_left() -> None:
     owner = shuffled(0.3)
     found = audit_pairs(clustered(owner), SETTINGS)
