@@ -3,8 +3,10 @@
     uv run python benchmarks/audit_noise.py --vectors VECTORS
 
 VECTORS holds audio vectors [N, D], a table of the clips in the same order, and the class captions' vectors [50, K, E].
-`plain` trains the same heads on all pairs and scores the same pairs. Precision and recall are of the pairs called wrong
-at the stated share of false alarms, 0.1; by chance the precision would be the share of wrong pairs. `area`: under the ROC curve.
+The kinds are those of `data.noise`: pair, near and shift of English captions, language of captions in K languages, and
+caption, where K captions a clip are wrong each by itself. `plain` trains the same heads on all pairs and scores the same pairs.
+Precision and recall are of the pairs called wrong at the stated share of false alarms; by chance the precision would be
+the share of wrong pairs. `area`: under the ROC curve.
 """
 
 from __future__ import annotations
@@ -14,39 +16,70 @@ import csv
 from pathlib import Path
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
 
 from ray_atr.audit import folds
 from ray_atr.audit.folds import Pairs
 from ray_atr.audit.options import CrossFit
 from ray_atr.audit.score import audit_pairs
+from ray_atr.data.noise import Noise
+from ray_atr.data.wear import wear
+from ray_atr.languages.templates import ESC50_CLASSES, caption
 
-RATE = 0.1
-NEAR = 5
-
-
-def injected(kind: str, ratio: float, labels: np.ndarray, words: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """The clip whose caption each clip has, [N]: pair (any clip's), shift (blocks of 40 rows shifted by one), or near (of one of
-    the five classes whose captions, [classes, E] unit rows, are most alike)."""
-    owner = np.arange(len(labels))
-    if kind == "shift":
-        for start in random.choice(len(labels) // 40, max(1, round(ratio * len(labels) / 40)), replace=False) * 40:
-            owner[start + 1 : start + 40] = np.arange(start, start + 39)
-        return owner
-    chosen = random.choice(len(labels), round(ratio * len(labels)), replace=False)
-    owner[chosen] = random.integers(0, len(labels), len(chosen))
-    if kind == "near":
-        similarity = words @ words.T
-        np.fill_diagonal(similarity, -np.inf)
-        alike = np.argsort(-similarity, axis=1)[:, :NEAR]
-        for clip in chosen:
-            of_class = np.flatnonzero(labels == random.choice(alike[labels[clip]]))
-            owner[clip] = random.choice(of_class)
-    return owner
+KINDS = ("pair", "near", "shift", "language", "caption")
+HEAD = (
+    "wrong", "share found", "called", "precision", "recall", "area", "plain area", "plain precision at that recall",
+)  # fmt: skip
 
 
-def area(score: np.ndarray, is_wrong: np.ndarray) -> float:
-    """Probability that a right pair scores above a wrong one."""
-    return float((score[~is_wrong][:, None] > score[is_wrong][None, :]).mean())
+def owners(kind: str, ratio: float, labels: NDArray[np.int64], K: int, seed: int) -> NDArray[np.int64]:
+    """The clip whose caption each clip has, [N, 1], or [N, K] for kinds in which a clip's K captions differ."""
+    ids = [f"{row:05d}" for row in range(len(labels))]
+    texts = [caption(ESC50_CLASSES[label], "eng") for label in labels]
+    slots, languages = (K if kind == "caption" else 1), (K if kind == "language" else 1)
+    noise = Noise(
+        ratio=ratio, kind="pair" if kind == "caption" else kind, unit="caption" if kind == "caption" else "clip"
+    )
+    counts = np.full((len(labels), languages), slots)
+    worn = wear(ids, counts, [f"language {k}" for k in range(languages)], noise, seed, lambda: texts)
+    return worn.owner.reshape(len(labels), -1)
+
+
+def found(
+    audio: NDArray[np.float32],
+    text: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    owner: NDArray[np.int64],
+    rate: float,
+    seed: int,
+) -> list[float]:
+    """The figures of `HEAD` for clips [N, D] of classes [N] that have the captions of clips [N, k]."""
+    N, k = owner.shape
+    clip, column = np.divmod(np.arange(N * k), k)
+    worn = labels[owner].ravel()
+    is_wrong = worn != labels[clip]
+    keys = np.array([f"{label} {place}" for label, place in zip(worn, column, strict=True)])
+    pairs = Pairs(audio, text[worn, column], clip, column.astype(str), keys)
+    settings = CrossFit(seed=seed)
+    result = audit_pairs(pairs, settings)
+    called = result.judged.flagged(rate)
+    heads = folds._train(pairs, np.arange(N * k), settings, 0, lambda epoch: None)
+    plain = folds._fold(heads, pairs, np.arange(N)).score(clip, np.arange(N * k))
+    recall = (called & is_wrong).sum() / is_wrong.sum()
+    order = np.argsort(plain)
+    enough = np.searchsorted(np.cumsum(is_wrong[order]), recall * is_wrong.sum())
+    return [
+        is_wrong.mean(),
+        result.judged.wrong_share,
+        called.sum(),
+        (called & is_wrong).sum() / max(1, called.sum()),
+        recall,
+        roc_auc_score(~is_wrong, result.score),
+        roc_auc_score(~is_wrong, plain),
+        is_wrong[order[: enough + 1]].mean(),
+    ]
 
 
 def main() -> None:
@@ -55,51 +88,28 @@ def main() -> None:
     parser.add_argument("--audio", default="esc50_audio_aisfx.npy")
     parser.add_argument("--text", default="esc50_text_use.npy")
     parser.add_argument("--clips", default="esc50_clips.csv")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--ratios", nargs="+", type=float, default=(0.1, 0.2, 0.4))
+    parser.add_argument("--rate", type=float, default=0.1)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
+    torch.set_num_threads(1)
     audio = np.load(options.vectors / options.audio).astype(np.float32)
     text = np.load(options.vectors / options.text).astype(np.float32)
     with (options.vectors / options.clips).open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    labels = np.array([int(row["target"]) for row in rows])
+        labels = np.array([int(row["target"]) for row in csv.DictReader(file)])
     audio /= np.linalg.norm(audio, axis=1, keepdims=True)
-    english_words = text[:, 0] if text.ndim == 3 else text
-    print(
-        "| kind | ratio | wrong | share found | precision | recall | area | plain area | plain precision at that recall |"
-    )
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for kind in ("pair", "near", "shift"):
-        for ratio in (0.1, 0.2, 0.4):
-            found = []
-            for seed in range(options.seeds):
-                owner = injected(kind, ratio, labels, english_words, np.random.default_rng(seed))
-                worn = labels[owner]
-                is_wrong = worn != labels
-                pairs = Pairs(
-                    audio, english_words[worn], np.arange(len(labels)), np.full(len(labels), "eng"), worn.astype(str)
-                )
-                settings = CrossFit(seed=seed)
-                result = audit_pairs(pairs, settings)
-                called = result.judged.flagged(RATE)
-                heads = folds._train(pairs, np.arange(len(labels)), settings, 0, lambda epoch: None)
-                everything = folds._fold(heads, pairs, np.arange(len(labels)))
-                plain = everything.score(np.arange(len(labels)), np.arange(len(labels)))
-                recall = (called & is_wrong).sum() / is_wrong.sum()
-                order = np.argsort(plain)
-                enough = np.searchsorted(np.cumsum(is_wrong[order]), recall * is_wrong.sum())
-                found.append(
-                    [
-                        is_wrong.mean(),
-                        result.judged.wrong_share,
-                        (called & is_wrong).sum() / max(1, called.sum()),
-                        recall,
-                        area(result.score, is_wrong),
-                        area(plain, is_wrong),
-                        is_wrong[order[: enough + 1]].mean(),
-                    ]
-                )
-            mean = np.mean(found, axis=0)
-            print(f"| {kind} | {ratio} | " + " | ".join(f"{value:.3f}" for value in mean) + " |", flush=True)
+    print("| kind | ratio | " + " | ".join(HEAD) + " |\n| --- |" + " ---: |" * (1 + len(HEAD)))
+    for kind in options.kinds:
+        for ratio in options.ratios:
+            rows = [
+                found(audio, text, labels, owners(kind, ratio, labels, text.shape[1], seed), options.rate, seed)
+                for seed in range(options.seeds)
+            ]
+            print(
+                f"| {kind} | {ratio} | " + " | ".join(f"{value:.3f}" for value in np.mean(rows, axis=0)) + " |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -48,6 +48,14 @@ def cpu_milliseconds(
     contenders: Mapping[str, Callable[[], object]], rounds: int = 9, *, is_cold: bool = False
 ) -> dict[str, float]:
     """Median CPU milliseconds of each contender over interleaved rounds; those of over two seconds make three rounds."""
+    took = cpu_rounds(contenders, rounds, is_cold=is_cold)
+    return {name: statistics.median(times) for name, times in took.items()}
+
+
+def cpu_rounds(
+    contenders: Mapping[str, Callable[[], object]], rounds: int = 9, *, is_cold: bool = False
+) -> dict[str, list[float]]:
+    """CPU milliseconds of each contender in each of the rounds."""
     took: dict[str, list[float]] = {name: [] for name in contenders}
     warm = {}
     for name, run in contenders.items():
@@ -64,7 +72,7 @@ def cpu_milliseconds(
             began = time.process_time()
             run()
             took[name].append(1e3 * (time.process_time() - began))
-    return {name: statistics.median(times) for name, times in took.items()}
+    return took
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
