@@ -6,7 +6,8 @@ the posterior of "wrong" is e / f(p) (the local false discovery rate with the ro
 2001). e is estimated from the large p-values (Storey 2002, lambda = 1/2), f by the decreasing density of Grenander (1956).
 
 Storey's estimate is too large: the few right pairs that fit no better than a random pair count as wrong, and every pair that
-is called wrong then seems surer than it is. So the posterior takes e one standard error below it.
+is called wrong then seems surer than it is. So the posterior takes the lower end of e's one-sided 95% interval, in which the
+pairs of one clip, which fit or do not fit together, count as one observation.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from ray_atr.settings import refuse
 
 Floats = NDArray[np.float64]
 LAMBDA = 0.5
+QUANTILE = 1.645
+"""Standard errors from an estimate to the end of its one-sided 95% interval."""
 BINS = 64
 
 
@@ -48,9 +51,10 @@ class Judged:
         return flagged
 
 
-def judge(scores: Floats, mispairs: Floats) -> Judged:
+def judge(scores: Floats, mispairs: Floats, clip: NDArray[np.int64] | None = None) -> Judged:
     """The judgement on pairs with `scores` [M], against the scores of random mispairs [R]. Higher scores fit better.
 
+    `clip` [M] are the pairs' clips, counted from 0; None: each its own.
     Raises ValueError if either is empty or not finite.
     """
     for name, values in (("scores", scores), ("mispairs", mispairs)):
@@ -59,9 +63,10 @@ def judge(scores: Floats, mispairs: Floats) -> Judged:
     null = np.sort(mispairs)
     at_least = len(null) - np.searchsorted(null, scores, side="left")
     p_value = (at_least + 1) / (len(null) + 1)
-    large = int((p_value > LAMBDA).sum())
-    share, surely = (min(1.0, count / (1 - LAMBDA) / len(p_value)) for count in (large, large - np.sqrt(large)))
-    return Judged(p_value, np.minimum(1.0, surely / decreasing_density(p_value)), share)
+    by_clip = np.bincount(np.arange(len(p_value)) if clip is None else clip, p_value > LAMBDA)
+    large, error = by_clip.sum(), np.sqrt((by_clip**2).sum())
+    share, surely = (min(1.0, max(0.0, n) / (1 - LAMBDA) / len(p_value)) for n in (large, large - QUANTILE * error))
+    return Judged(p_value, np.minimum(1.0, surely / decreasing_density(p_value)), float(share))
 
 
 def decreasing_density(p_value: Floats, bins: int = BINS) -> Floats:

@@ -68,7 +68,7 @@ def audit_pairs(
             rows = rows[first[rows + offset] >= 0]
             values[rows] = fold.score(place[rows], first[rows + offset]) / scale
     null = np.concatenate(mispairs)
-    judged = judge(score, null)
+    judged = judge(score, null, pairs.clip)
     shifts = find_shifts(
         _wrong(own_shift, judged, null), {d: _wrong(values, judged, null) for d, values in shifted.items()}
     )
