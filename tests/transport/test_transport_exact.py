@@ -38,6 +38,10 @@ def test_it_costs_what_the_linear_programme_costs(mass: float) -> None:
     assert bool((plan.sum(0) <= 1 / M + 1e-12).all())
 
 
+def test_pairs_that_cost_nothing_take_no_more_than_the_mass() -> None:
+    assert float(exact_plan(torch.zeros(4, 4), mass=0.5).sum()) == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize("mass", [0.6, 1.0])
 def test_it_is_where_the_entropic_plan_goes(mass: float) -> None:
     cost = costs(8, 8, seed=5)
