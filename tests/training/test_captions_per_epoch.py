@@ -86,8 +86,10 @@ def test_workers_share_the_same_batches_and_a_resumed_run_has_the_rest(home: Pat
     assert [pairs([batch]) for batch in rest] == [pairs([batch]) for batch in alone[3:]]
 
 
-def test_two_captions_of_a_clip_are_never_negatives(home: Path) -> None:
-    experiment = tiny(home / "tones", train__batch_size=8, train__epochs=1, data__positives="identity", **EACH)
+@pytest.mark.parametrize("positives", ["identity", "captions"])
+def test_two_captions_of_a_clip_are_never_negatives(home: Path, positives: str) -> None:
+    """No two captions of this set are the same text."""
+    experiment = tiny(home / "tones", train__batch_size=8, train__epochs=1, data__positives=positives, **EACH)
     (found,) = batches(experiment, home, WorkerGroup())
     repeated = 0
     for batch in found:
