@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import signal
 import threading
 import time
 from pathlib import Path
@@ -11,8 +13,10 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from crash_points import in_fork
 from fake_runs import LANGUAGES, metrics, write_run, write_trial
 
+from ray_atr.cli.running import end_tracking
 from ray_atr.run_folder import RunFolder
 from ray_atr.storage import locate, put_folder, read_json, read_lines
 from ray_atr.tracking import Store, Tracker, fetch_experiment, mlflow_command, store_of, upload
@@ -118,15 +122,16 @@ def test_stopped_sweeps_are_marked_killed(tmp_path, store):
     assert sorted(child.info.status for child in children.values()) == ["FINISHED"] * 3 + ["KILLED"]
 
 
-def test_without_a_server_training_goes_on_and_the_results_are_sent_later(tmp_path, store, caplog):
-    folder = write_run(tmp_path / "run", SPACE)
+def test_without_a_server_training_goes_on_and_the_results_are_sent_later(tmp_path, store, caplog, capsys):
+    folder = write_run(tmp_path / "a run", SPACE)
     tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), retry_seconds=0, sample_seconds=None)
     assert tracker.start_sweep() is None
     assert not any(tracker.update_trial(trial.name) for trial in (folder / "trials").iterdir())
-    assert not tracker.finish_sweep()
-    assert AWAY in tracker.store.uri
-    assert tracker.problem
+    assert not end_tracking(tracker, is_complete=True)
     assert len([record for record in caplog.records if record.name.startswith("ray_atr")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"MLflow at {AWAY} lacks results (" in line
+    assert line.endswith(f"send them later with ray-atr report '{folder}' --upload")
     with pytest.raises(ConnectionError, match=AWAY):
         upload(folder, store=Store(uri=AWAY, artifacts=None))
     run_id = upload(folder, store=store)
@@ -136,6 +141,23 @@ def test_without_a_server_training_goes_on_and_the_results_are_sent_later(tmp_pa
     for child in children.values():
         assert len(client.get_metric_history(child.info.run_id, "train/loss")) == 3
         assert len(client.get_metric_history(child.info.run_id, "best_epoch")) == 1
+
+
+def test_a_database_is_whole_or_not_there(tmp_path, monkeypatch):
+    store = store_of(tmp_path / "run")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr("mlflow.store.db.utils._upgrade_db", lambda engine: os.kill(os.getpid(), signal.SIGKILL))
+    assert in_fork(store.connect) == -signal.SIGKILL
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_a_database_that_cannot_be_opened_stops_no_training(tmp_path, caplog):
+    folder = write_run(tmp_path / "run", {"objective": ["m_ltm"]})
+    (tmp_path / "mlflow.db").write_text("not a database")
+    tracker = Tracker(folder, sample_seconds=None)
+    assert tracker.start_sweep() is None
+    assert "the database cannot be opened (" in tracker.problem
+    assert "move it away" in tracker.problem
 
 
 def test_a_server_that_comes_back_gets_what_it_missed(tmp_path, store):

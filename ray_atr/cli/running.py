@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -107,7 +108,7 @@ def _run(
         raise
     except KeyboardInterrupt:
         if tracker is not None:
-            tracker.finish_sweep(is_complete=False)
+            end_tracking(tracker, is_complete=False)
         raise
     _finish(run, plan, result, time.monotonic() - started, tracker)
 
@@ -147,6 +148,18 @@ class Tracking(SweepListener):
 
     def trial_changed(self, trial: TrialFolder) -> None:
         self.tracker.update_trial(trial.trial_id)
+
+
+def end_tracking(tracker: Tracker, *, is_complete: bool) -> bool:
+    """Send what MLflow lacks and say that the sweep has ended; where MLflow is away, print how to send it later.
+
+    Returns whether MLflow has everything.
+    """
+    if tracker.finish_sweep(is_complete=is_complete):
+        return True
+    later = shlex.join(["ray-atr", "report", str(tracker.run_folder), "--upload"])
+    print(f"MLflow at {tracker.store} lacks results ({tracker.problem}); send them later with {later}", file=sys.stderr)
+    return False
 
 
 def open_run(place: str, name: str, *, same_code: bool = False) -> RunFolder:
@@ -229,8 +242,7 @@ def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float
     if result.finished:
         write_report(run.path)
         print(f"\n{summary_table(run.path)}")
-    if tracker is not None:
-        tracker.finish_sweep(is_complete=not result.unfinished)
+    is_tracked = tracker is not None and end_tracking(tracker, is_complete=not result.unfinished)
     stopped = f"{len(result.stopped)} stopped early, " if result.stopped else ""
     to_do = f", {len(result.unfinished)} to do" if result.unfinished else ""
     print(
@@ -244,7 +256,7 @@ def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float
     print(f"run folder:  {run.path}")
     if result.finished:
         print(f"report:      {run.path / 'report' / 'report.html'}")
-        if tracker is not None:
+        if tracker is not None and is_tracked:
             print(f"compare:     {mlflow_command(run.path)}")
             page = tracker.comparison_url()
             if page is not None:

@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from ray_atr.redaction import redact
 from ray_atr.runtime import home
-from ray_atr.storage import Location, locate
+from ray_atr.storage import Location, locate, whole_file
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -55,7 +55,7 @@ class Store:
         return self.uri.startswith(("http://", "https://", "databricks"))
 
     def connect(self, *, is_patient: bool = False) -> MlflowClient:
-        """A client; makes and migrates the SQLite file first, one process at a time.
+        """A client; makes and migrates the SQLite file first, one process at a time. ConnectionError if it cannot be opened.
 
         What the environment says of MLflow's patience with a server is kept; else it is brief unless `is_patient`.
         """
@@ -69,11 +69,14 @@ class Store:
         for name in ("mlflow.store.db.utils", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)
         self.artifacts.parent.mkdir(parents=True, exist_ok=True)
-        # Two processes that first use the file at once break its migration.
-        with FileLock(self.artifacts.parent / f".{DATABASE}.lock"):
-            client = MlflowClient(tracking_uri=self.uri)
-            client.search_experiments(max_results=1)
-        return client
+        file = self.artifacts.parent / DATABASE
+        # Two processes that first use the file at once break its migration, and a kill leaves some of its tables: MLflow would
+        # never open it again.
+        with FileLock(file.with_name(f".{DATABASE}.lock")):
+            if self.uri == _uri(file) and not file.exists():
+                with whole_file(file) as aside:
+                    _open(_uri(aside.name))
+            return _open(self.uri)
 
     def experiment_id(self, client: MlflowClient, name: str) -> str:
         """The id of the MLflow experiment of this name, made if there is none."""
@@ -97,6 +100,27 @@ class Store:
             return str(found.experiment_id)
 
 
+def _uri(file: str | Path) -> str:
+    return f"sqlite:///{file}"
+
+
+def _open(uri: str) -> MlflowClient:
+    """A client of a database, made and migrated if need be. ConnectionError if that fails, which MLflow leaves to SQLAlchemy."""
+    from alembic.util import CommandError
+    from mlflow import MlflowClient
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        client = MlflowClient(tracking_uri=uri)
+        client.search_experiments(max_results=1)
+    except (SQLAlchemyError, CommandError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConnectionError(
+            f"the database cannot be opened ({reason}); move it away, and a new one is made"
+        ) from None
+    return client
+
+
 def store_of(run_folder: str | Location) -> Store:
     """The store that a run folder's results go to. A database cannot be in an object store: it is in `home()/runs` then."""
     uri = os.environ.get("MLFLOW_TRACKING_URI")
@@ -104,7 +128,7 @@ def store_of(run_folder: str | Location) -> Store:
         return Store(uri=uri, artifacts=None)
     place = locate(run_folder)
     folder = place.parent if isinstance(place, Path) else home() / "runs"
-    return Store(uri=f"sqlite:///{folder / DATABASE}", artifacts=folder / ARTIFACTS)
+    return Store(uri=_uri(folder / DATABASE), artifacts=folder / ARTIFACTS)
 
 
 def mlflow_command(run_folder: str | Location) -> str:
