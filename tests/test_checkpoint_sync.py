@@ -82,6 +82,18 @@ def test_a_file_that_is_gone_or_changed_is_never_taken_for_whole(remote: Any, tm
         Mirror(tmp_path / "there", remote).fetch()
 
 
+@pytest.mark.parametrize("name", ["../state", "/tmp/state", "last//state", "last/.state"])
+def test_a_name_from_a_store_stays_in_the_folder(remote: Any, tmp_path: Path, name: str) -> None:
+    here = Mirror(tmp_path / "here", remote)
+    write(here.local, {"last/state": "one"})
+    here.put()
+    listed = (remote / "checkpoint.json").read_text()
+    (remote / "checkpoint.json").write_text(listed.replace("last/state", name))
+    with pytest.raises(ValueError, match=r"checkpoint\.json: files: got .*; allowed a name without /"):
+        Mirror(tmp_path / "there", remote).fetch()
+    assert not (tmp_path / "there").exists()
+
+
 def test_every_worker_has_the_best_retriever_and_readers_find_it_by_name(remote: Any, tmp_path: Path) -> None:
     first, second = Mirror(tmp_path / "first", remote), Mirror(tmp_path / "second", remote)
     write(first.local, {"last/state": "one", "best/text/tokenizer.json": "t"})

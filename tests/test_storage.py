@@ -21,6 +21,7 @@ from ray_atr.storage import (
     folders_in,
     is_there,
     locate,
+    places,
     put_folder,
     reaching,
     sent,
@@ -106,6 +107,15 @@ def test_a_folder_is_fetched_and_sent(place: str) -> None:
     assert folders_in(folder / "nothing") == []
 
 
+def test_what_is_fetched_stays_in_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, got = locate(f"memory://{uuid.uuid4().hex}/x"), []
+    names = ["plain", "deep/plain", "../aside", "deep/../../aside", "/tmp/aside", ".hidden"]
+    monkeypatch.setattr(type(folder.fs), "find", lambda self, path: [f"{path}/{name}" for name in names])
+    monkeypatch.setattr("ray_atr.storage.transfer.get", lambda source, target: got.append(target))
+    with fetched(folder) as local:
+        assert got == [local / "plain", local / "deep" / "plain"]
+
+
 def test_what_says_that_a_folder_is_whole_is_sent_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("b", "manifest", "z"):
         (tmp_path / name).write_text(name)
@@ -134,9 +144,40 @@ def test_storage_that_is_away_is_not_taken_for_a_file_that_is_absent(monkeypatch
         raise ConnectionRefusedError(111, "Connection refused")
 
     write_json(place / "result.json", {})
+    monkeypatch.setattr(places, "PATIENCE_SECONDS", 0)
     monkeypatch.setattr(type(place.fs), "info", refuse)
     with pytest.raises(StorageError, match=r"result\.json: the storage cannot be used \(Connection refused\)"):
         is_there(place / "result.json")
+
+
+@pytest.mark.parametrize("failures", [5, 10**6])
+def test_a_store_that_has_answered_is_asked_again_for_a_while(
+    failures: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, now, asked = locate(f"memory://{uuid.uuid4().hex}/x"), [0.0], [0]
+    open_file = type(place.fs)._open
+
+    def away(*arguments: Any, **options: Any) -> Any:
+        asked[0] += 1
+        if asked[0] <= failures:
+            raise TimeoutError(110, "Connection timed out")
+        return open_file(*arguments, **options)
+
+    monkeypatch.setattr(places.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(places.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(type(place.fs), "_open", away)
+    with pytest.raises(StorageError, match="Connection timed out"):
+        write_json(place / "result.json", {})
+    assert asked == [1], "a store that never answered is refused at once"
+    assert not is_there(place / "result.json"), "this one answers"
+    if failures == 5:
+        write_json(place / "result.json", {"recall": 1})
+        assert read_json(place / "result.json") == {"recall": 1}
+    else:
+        with pytest.raises(StorageError, match="Connection timed out"):
+            write_json(place / "result.json", {})
+        assert places.PATIENCE_SECONDS - 10 <= now[0] <= places.PATIENCE_SECONDS
+    assert len(caplog.records) == 1
 
 
 def test_a_local_file_that_cannot_be_written_leaves_the_older_one(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from ray_atr.storage.places import (
     is_there,
     locate,
     make_folder,
+    persistently,
     reaching,
     safe_name,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "locate",
     "make_folder",
     "open_folder",
+    "persistently",
     "put",
     "put_folder",
     "reaching",

@@ -15,10 +15,23 @@ import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ray_atr.storage import Location, StorageError, folders_in, get, is_there, put, put_folder, reaching, write_text
+from ray_atr.storage import (
+    Location,
+    StorageError,
+    folders_in,
+    get,
+    is_there,
+    persistently,
+    put,
+    put_folder,
+    read_text,
+    safe_name,
+    write_text,
+)
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -38,7 +51,7 @@ class Mirror:
     def fetch(self, folder: str = "") -> None:
         """Bring the last checkpoint's files (those below `folder`) to this node; nothing if there is none yet.
 
-        StorageError if one of them is gone or is not what the checkpoint names.
+        StorageError if one of them is gone or is not what the checkpoint names; ValueError for a name that leaves the folder.
         """
         for name, digest in self._held().items():
             if not name.startswith(folder):
@@ -57,10 +70,9 @@ class Mirror:
                 put(self.local / name, self._object(digest))
         write_text(self.remote / CHECKPOINT_FILE, json.dumps({"files": files}, indent=1))
         kept = set(files.values())
-        with reaching(self.remote):
-            for stored in folders_in(self.remote / "objects"):
-                if stored.name not in kept:
-                    stored.unlink(missing_ok=True)
+        for stored in folders_in(self.remote / "objects"):
+            if stored.name not in kept:
+                persistently(stored, partial(stored.unlink, missing_ok=True))
 
     def share(self, folder: str, *, is_first: bool) -> None:
         """Give a folder of the last checkpoint to every worker; the first puts it under its own name too, for readers."""
@@ -73,9 +85,12 @@ class Mirror:
         path = self.remote / CHECKPOINT_FILE
         if not is_there(path):
             return {}
-        with reaching(path):
-            content = path.read_text(encoding="utf-8")
-        return dict(json.loads(content)["files"])
+        held: dict[str, str] = json.loads(read_text(path))["files"]
+        # They become paths on this node.
+        for name, digest in held.items():
+            for part in (*name.split("/"), digest):
+                safe_name(part, f"{path}: files")
+        return held
 
     def _object(self, digest: str) -> UPath:
         return self.remote / "objects" / digest

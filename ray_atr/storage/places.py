@@ -7,11 +7,13 @@ which it is.
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, Union
 
 import fsspec
 
@@ -22,12 +24,23 @@ if TYPE_CHECKING:
     from upath import UPath
 
 Location: TypeAlias = Union[Path, "UPath"]
+Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 """Protocol -> the extra of this package that brings its file system."""
 
 MAX_NAME_BYTES = 200
 """A file system takes 255; what is written aside has a longer name than the file itself."""
+
+PATIENCE_SECONDS = 120.0
+"""How long a store that has answered before, and is away, is asked again."""
+ANSWERS = (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
+"""What a store says that is there: it would say the same again."""
+
+_answered: set[str] = set()
+"""The stores (protocol and bucket) that have answered this process."""
 
 
 class StorageError(ConnectionError):
@@ -89,13 +102,39 @@ def reaching(place: Location) -> Iterator[None]:
         raise StorageError(redact(f"{place}: the storage cannot be used ({reason})")) from error
 
 
+def persistently(place: Location, action: Callable[[], Result]) -> Result:
+    """What `action` at a place returns. StorageError, as of `reaching`, if the storage is away.
+
+    A store that has answered before is asked again for `PATIENCE_SECONDS`, with longer and longer pauses, so that a run outlives
+    its restart. One that never answered is a mistake in its name more often, and refused at once.
+    """
+    deadline, pause = time.monotonic() + PATIENCE_SECONDS, 0.5
+    store = "/".join(str(place).split("/")[:3])
+    while True:
+        try:
+            with reaching(place):
+                result = action()
+        except StorageError as error:
+            if isinstance(error.__cause__, ANSWERS):
+                _answered.add(store)
+                raise
+            if isinstance(place, Path) or store not in _answered or time.monotonic() + pause > deadline:
+                raise
+            if pause == 0.5:
+                logger.warning("%s; it is asked again for %.0f s", error, PATIENCE_SECONDS)
+        else:
+            _answered.add(store)
+            return result
+        time.sleep(pause)
+        pause = min(2 * pause, 10.0)
+
+
 def is_there(file: Location) -> bool:
     """Whether a file exists. StorageError if that cannot be known: fsspec's own `is_file` would say no."""
     if isinstance(file, Path):
         return file.is_file()
     try:
-        with reaching(file):
-            return bool(file.fs.info(file.path)["type"] == "file")
+        return persistently(file, lambda: bool(file.fs.info(file.path)["type"] == "file"))
     except StorageError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return False
@@ -113,8 +152,8 @@ def folders_in(folder: Location) -> list[Location]:
     if isinstance(folder, Path):
         found = folder.iterdir() if folder.is_dir() else ()
         return sorted(path for path in found if not path.name.startswith("."))
-    with reaching(folder):
-        names = {entry.rstrip("/").rsplit("/", 1)[-1] for entry in _listed(folder)}
+    listed = persistently(folder, lambda: _listed(folder))
+    names = {entry.rstrip("/").rsplit("/", 1)[-1] for entry in listed}
     return [folder / name for name in sorted(names) if not name.startswith(".")]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_atr.storage.digests import check_seal, seal, unsealed
-from ray_atr.storage.places import Location, is_there, reaching
+from ray_atr.storage.places import Location, is_there, persistently, reaching
 from ray_atr.storage.whole import whole_file
 
 
@@ -20,18 +20,16 @@ def write_bytes(file: Path, content: bytes, *, is_synced: bool = False) -> None:
 
 def write_text(file: Location, content: str, *, is_private: bool = False) -> None:
     """Write a whole file in the place of an older one, in a folder that exists. StorageError if that fails."""
-    with reaching(file):
-        if isinstance(file, Path):
-            with whole_file(file, is_synced=True, is_private=is_private) as output:
-                output.write(content.encode())
-        else:
-            file.write_text(content, encoding="utf-8")
+    if not isinstance(file, Path):
+        persistently(file, lambda: file.write_text(content, encoding="utf-8"))
+        return
+    with reaching(file), whole_file(file, is_synced=True, is_private=is_private) as output:
+        output.write(content.encode())
 
 
 def read_bytes(file: Location) -> bytes:
     """The content of a file. StorageError if it is gone."""
-    with reaching(file):
-        return bytes(file.read_bytes())
+    return persistently(file, lambda: bytes(file.read_bytes()))
 
 
 def read_text(file: Location) -> str:

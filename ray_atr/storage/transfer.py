@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ray_atr.storage.places import Location, reaching
+from ray_atr.storage.places import Location, persistently
 from ray_atr.storage.whole import files_aside, new_folder
 
 if TYPE_CHECKING:
@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 
 def put(source: Path, target: UPath) -> None:
     """Copy a local file into a store, where it appears when it is whole."""
-    with reaching(target):
-        target.fs.put_file(str(source), target.path)
+    persistently(target, lambda: target.fs.put_file(str(source), target.path))
 
 
 def get(source: UPath, target: Path) -> None:
     """Copy a file of a store to this machine. StorageError if it is absent."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with reaching(source):
-        source.fs.get_file(source.path, str(target))
+    persistently(source, lambda: source.fs.get_file(source.path, str(target)))
 
 
 def put_folder(source: Path, target: UPath, *, last: str = "") -> None:
@@ -51,18 +49,19 @@ def whole_folder(folder: Location, *, last: str = "", is_synced: bool = False) -
 
 @contextlib.contextmanager
 def fetched(folder: Location) -> Iterator[Path]:
-    """A folder as one on this machine: itself, or a temporary copy of what a store holds of it."""
+    """A folder as one on this machine: itself, or a temporary copy of what a store holds of it, hidden names left out."""
     if isinstance(folder, Path):
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="ray_atr-") as scratch:
         local = Path(scratch) / folder.name
         local.mkdir()
-        with reaching(folder):
-            names = folder.fs.find(folder.path)
+        names = persistently(folder, lambda: folder.fs.find(folder.path))
         inside = len(folder.fs._strip_protocol(folder.path).rstrip("/")) + 1
-        for name in names:
-            get(folder / name[inside:], local / name[inside:])
+        for name in (name[inside:] for name in names):
+            # Any text is a name in a store, `..` and one that begins with a slash too.
+            if all(part and not part.startswith(".") for part in name.split("/")):
+                get(folder / name, local / name)
         yield local
 
 

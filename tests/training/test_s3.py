@@ -18,7 +18,7 @@ from ray_atr.evaluation.run import evaluate
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.report import write_report
 from ray_atr.run_folder import LAST, RunFolder
-from ray_atr.storage import StorageError, folders_in
+from ray_atr.storage import StorageError, folders_in, places
 from ray_atr.storage.checkpoint_sync import on_this_node
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.inputs import Prepared, prepare
@@ -63,7 +63,9 @@ def weights_of_a_run_that_never_stopped(experiment: Any, prepared: Prepared, fol
 
 
 @pytest.mark.slow
-def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(s3: ThreadedMotoServer, tmp_path: Path) -> None:
+def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(
+    s3: ThreadedMotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_data("s3://bucket/data/tones")  # type: ignore[arg-type]
     experiment = tiny("s3://bucket/data/tones", train__keep_trajectory=True)  # type: ignore[arg-type]
     prepared = prepare(experiment, tmp_path, use_ray=False, say=lambda message: None)
@@ -120,5 +122,6 @@ def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(s3: ThreadedMotoS
     assert {difference.value for difference in again.page.comparison.values()} == {0.0}
 
     s3.stop()
+    monkeypatch.setattr(places, "PATIENCE_SECONDS", 0)
     with pytest.raises(StorageError, match=r"s3://bucket/runs/x/sweep\.json: the storage cannot be used"):
         RunFolder.open("s3://bucket/runs/x")
