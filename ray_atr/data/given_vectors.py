@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from ray_atr.data.caption_vectors import GIVEN, Caption, open_caption_vectors
 from ray_atr.data.features import MANIFEST_FILE
 from ray_atr.data.shards import Manifest, iterate_rows, read_manifest
-from ray_atr.data.vector_clip import from_bytes
+from ray_atr.data.vector_clip import from_bytes, loaded
 from ray_atr.settings import refuse
 
 
@@ -39,7 +38,7 @@ def _first_width(source: str, data_hash: str) -> int:
     """The width of the first clip's vector; the import has made sure that all are as wide."""
     manifest = read_manifest(source)
     first = next(iterate_rows(manifest, manifest.splits[0], columns=["audio"]))
-    return int(np.load(io.BytesIO(first["audio"]), allow_pickle=False).size)
+    return int(loaded(first["audio"], manifest.name).size)
 
 
 def read_given(

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.data.noise import Worn
+from ray_atr.data.numpy_file import read_array
 from ray_atr.settings import refuse
 from ray_atr.storage import write_bytes
 
@@ -85,12 +86,12 @@ def _captions_of_clips(path: str, clips: NDArray[np.int64], counts: NDArray[np.i
 def _load(path: str) -> NDArray[np.int64]:
     """The integers of a NumPy file; nothing in it is unpickled."""
     try:
-        content = np.load(path, allow_pickle=False)
+        with open(path, "rb") as file:
+            content = read_array(file)
     except FileNotFoundError:
         raise refuse("data.noise.index", path, "a NumPy file (.npy) of integers; this one is not there") from None
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError) as error:
         raise refuse("data.noise.index", path, f"a NumPy file (.npy) of integers ({error})") from None
-    if not isinstance(content, np.ndarray) or not np.issubdtype(content.dtype, np.integer):
-        kind = content.dtype if isinstance(content, np.ndarray) else type(content).__name__
-        raise refuse("data.noise.index", f"{path} of {kind}", "integers")
+    if not np.issubdtype(content.dtype, np.integer):
+        raise refuse("data.noise.index", f"{path} of {content.dtype}", "integers")
     return content.astype(np.int64)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.data.numpy_file import read_array
 from ray_atr.settings import refuse
 
 Buffer = bytes | bytearray | memoryview
@@ -34,7 +35,15 @@ def from_bytes(data: Buffer, width: int, name: str) -> NDArray[np.float32]:
         raise refuse(
             name, "a clip of audio", "a vector: model.audio=vectors takes data sets that `prepare vectors` made"
         )
-    return checked(np.load(io.BytesIO(bytes(data)), allow_pickle=False), width, name)
+    return checked(loaded(data, name), width, name)
+
+
+def loaded(data: Buffer, name: str) -> NDArray[Any]:
+    """The array in a clip's bytes. ValueError names the clip if they are no NumPy file."""
+    try:
+        return read_array(io.BytesIO(bytes(data)))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def checked(vector: NDArray[Any], width: int, name: str) -> NDArray[np.float32]:

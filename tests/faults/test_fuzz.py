@@ -5,6 +5,7 @@ Each surface takes 200 cases here; `RAY_ATR_FUZZ=100000 uv run pytest tests/faul
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -20,6 +22,7 @@ from tiny import make_data
 
 from ray_atr.cli.parse import settings_from
 from ray_atr.data.shards import read_manifest
+from ray_atr.data.vector_clip import from_bytes
 from ray_atr.experiment import Experiment, load_experiment
 from ray_atr.override import flatten, override
 from ray_atr.redaction import redact
@@ -92,6 +95,27 @@ def test_a_changed_checkpoint_is_never_read_as_another(
     (folder / "state.pt").write_bytes(changed(content, where, cut))
     found = refused_or_read(lambda: load_checkpoint(folder))
     assert found is None or found["weights"].equal(torch.arange(20.0))
+
+
+HEADER = "{{'descr': '<f4', 'fortran_order': False, 'shape': ({},)}}"
+
+
+@cases
+@given(
+    where=changes,
+    cut=st.floats(0.1, 1),
+    header=st.none() | st.text(max_size=30) | st.integers().map(HEADER.format),
+)
+def test_numpy_files(where: list[tuple[float, int]], cut: float, header: str | None) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, np.arange(6, dtype=np.float32))
+    content = buffer.getvalue()
+    if header is not None:
+        written = header.encode()
+        content = content[:8] + len(written).to_bytes(2, "little") + written + content[128:]
+    for data in (content, changed(content, where, cut)):
+        found = refused_or_read(partial(from_bytes, data, 6, "clip 1"))
+        assert found is None or found.shape == (6,)
 
 
 @pytest.fixture(scope="module")

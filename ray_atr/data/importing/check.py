@@ -7,7 +7,6 @@ A *problem* makes the set unfit (a changed file, a repeated id, audio in two spl
 from __future__ import annotations
 
 import hashlib
-import io
 import re
 from array import array
 from collections import Counter
@@ -208,8 +207,12 @@ def _check_audio(audio: bytes, name: str, seconds: float, options: Check, report
 
 
 def _check_vector(data: bytes, name: str, report: Report) -> None:
-    vector = np.load(io.BytesIO(data), allow_pickle=False)
-    if vector.ndim != 1 or not np.isfinite(vector).all():
+    try:
+        vector = vector_clip.loaded(data, name)
+    except ValueError as error:
+        report.problem("vector cannot be read", str(error))
+        return
+    if vector.ndim != 1 or not np.issubdtype(vector.dtype, np.floating) or not np.isfinite(vector).all():
         report.problem("vector is not finite numbers", name)
     elif not vector.any():
         report.remark("vector is zero", name)

@@ -20,12 +20,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 
 from ray_atr.data.caption_vectors import GIVEN, KEYS_FILE, PART, Caption, in_key_order, part_file
 from ray_atr.data.features import MANIFEST_FILE
 from ray_atr.data.importing.import_options import VectorImport
 from ray_atr.data.importing.sources.read_table import read_table
 from ray_atr.data.importing.sources.source import captions_of
+from ray_atr.data.numpy_file import read_array
 from ray_atr.data.schema import Clip, check_language, check_split
 from ray_atr.data.shards import (
     CLIPS_PER_SHARD,
@@ -79,7 +81,7 @@ def read_vectors(place: str, path: str) -> NDArray[np.float32]:
         raise refuse(path, file, "a file of vectors; this one is not there")
     try:
         array = np.asarray(_load(file, part, path))
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, SafetensorError) as error:
         if str(error).startswith(f"{path}: got"):
             raise
         raise refuse(path, place, f"a file of vectors ({str(error)[:200]})") from None
@@ -96,7 +98,8 @@ def read_vectors(place: str, path: str) -> NDArray[np.float32]:
 def _load(file: str, part: str, path: str) -> Any:
     suffix = Path(file).suffix.lower()
     if suffix == ".npy":
-        return np.load(file, allow_pickle=False)
+        with open(file, "rb") as opened:
+            return read_array(opened)
     if suffix == ".safetensors":
         from safetensors.numpy import load_file
 

@@ -1,0 +1,18 @@
+"""Arrays from NumPy files that anyone may have written."""
+
+from __future__ import annotations
+
+from tokenize import TokenError
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def read_array(file: IO[bytes]) -> NDArray[Any]:
+    """The array of a NumPy file (.npy); nothing in it is unpickled. ValueError if it is none, or promises more than it holds."""
+    try:
+        return np.lib.format.read_array(file, allow_pickle=False)
+    except (EOFError, MemoryError, OverflowError, TokenError) as error:
+        # A header can ask for any memory, and is parsed as Python.
+        raise ValueError(f"not a NumPy file ({str(error)[:100]})") from None
