@@ -20,6 +20,7 @@ from ray_atr.sweep.recording import Recording
 from ray_atr.sweep.schedulers import PAUSING
 from ray_atr.sweep.trial import run_in_tune
 from ray_atr.sweep.trial_queue import Agenda, status_of
+from ray_atr.training.out_of_memory import remedy
 from ray_atr.training.packing import unpacked
 from ray_atr.training.ray_train import ERROR_FILE, ray_storage
 
@@ -186,4 +187,4 @@ def _error_of(folder: TrialFolder, trial: Any) -> str:
     if not text:
         return "the trial's process died"
     write_text(folder.folder / TRACEBACK_FILE, redact(text) + "\n", is_private=True)
-    return f"{text.splitlines()[-1].strip()} ({folder.folder / TRACEBACK_FILE})"
+    return f"{text.splitlines()[-1].strip()} ({folder.folder / TRACEBACK_FILE}){remedy(text)}"

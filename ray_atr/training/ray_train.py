@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import tempfile
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from ray_atr.experiment import Experiment, ScalingSettings, parse_labels
 from ray_atr.override import flatten, override
 from ray_atr.redaction import redact
 from ray_atr.runtime import WORKER_CPU_SHARE
+from ray_atr.settings import shortened
 from ray_atr.storage import Location, locate, make_folder, write_text
+from ray_atr.training.out_of_memory import remedy
 from ray_atr.training.packing import packed
 
 logger = logging.getLogger(__name__)
@@ -148,6 +151,11 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
     except (ValueError, NonFiniteError) as error:
         # Trying again would end the same way, so this ends the trial instead of counting as a worker that died.
         write_error(folder, str(error))
+    except (MemoryError, RuntimeError) as error:
+        what = "".join(traceback.format_exception_only(error))
+        if experiment.scaling.workers or not remedy(what):
+            raise
+        write_error(folder, shortened(what) + remedy(what))
 
 
 def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> Any:

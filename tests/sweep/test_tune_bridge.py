@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +11,8 @@ import pytest
 from ray import cloudpickle
 
 from ray_atr.cli.heartbeat import heartbeat
+from ray_atr.experiment import Experiment
+from ray_atr.override import flatten, override
 from ray_atr.recipes import RECIPES
 from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.space import Space
@@ -18,6 +21,7 @@ from ray_atr.sweep.common_failure import CommonFailure
 from ray_atr.sweep.recording import Recording
 from ray_atr.sweep.trial_queue import Agenda
 from ray_atr.sweep.tune_bridge import TRACEBACK_FILE, _asker, _error_of
+from ray_atr.training.out_of_memory import REMEDY
 from ray_atr.training.ray_train import write_error
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\nKeyError: 3\n'
@@ -38,6 +42,23 @@ def test_a_mistake_in_the_settings_is_told_in_its_own_words(tmp_path: Path) -> N
     write_error(tmp_path, "train.batch_size: got 5")
     assert _error_of(TrialFolder(tmp_path), failed_in_tune(tmp_path, TRACEBACK)) == "train.batch_size: got 5"
     assert not (tmp_path / TRACEBACK_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    "error", ["ray.exceptions.ObjectStoreFullError: full", "MemoryError", "killed by the OOM killer"]
+)
+def test_memory_that_is_too_small_is_told_with_the_settings_that_lower_it(tmp_path: Path, error: str) -> None:
+    told = _error_of(TrialFolder(tmp_path), failed_in_tune(tmp_path, TRACEBACK.replace("KeyError: 3", error)))
+    assert told.startswith(
+        f"{error} ({tmp_path / TRACEBACK_FILE}); if memory was too small: lower train.embedding_chunk"
+    )
+
+
+def test_every_setting_that_lowers_memory_exists() -> None:
+    named = re.findall(r"[a-z]+\.[a-z_.]+", REMEDY)
+    assert len(named) == 5
+    tree = flatten(override(Experiment(), {"objective": "ask"}))
+    assert all(path in tree for path in named)
 
 
 def test_a_process_that_died_without_a_word(tmp_path: Path) -> None:

@@ -50,6 +50,23 @@ main("train", arguments=sys.argv[1:])
 """
 
 
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("alloc: you can't allocate memory"), MemoryError()],
+)
+def test_memory_that_is_too_small_ends_a_trial_with_what_lowers_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("ray_atr.training.inputs.prepare", fail)
+    run_trial(tiny(tmp_path, scaling__workers=0), tmp_path / "trial", tmp_path, [], print)
+    told = (tmp_path / "trial" / "error.txt").read_text()
+    assert f"{type(error).__name__}: {error}".strip(" :") in told
+    assert "lower train.embedding_chunk" in told
+
+
 def without_times(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "time" and not name.startswith("seconds/")}
 
