@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import resource
 import signal
 import sys
 import tempfile
@@ -18,8 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-KILL, TEAR, FULL = "kill", "tear", "full disk"
-"""End the process before the operation; the same, with half of what was last being written lost; ENOSPC instead of it."""
+KILL, TEAR, FULL, CUT = "kill", "tear", "full disk", "no room in the middle of a file"
+"""End the process before the operation; the same, with half of what was last being written lost; ENOSPC instead of it; the error
+of a file that may grow no further (EFBIG), which libraries that write by themselves meet too."""
 ALL_POINTS = os.environ.get("RAY_ATR_ALL_POINTS") == "1"
 """Whether works that are slow to end are ended at each of their operations, instead of at some, spread over all."""
 TAKES_ROOM = ("open", "os.mkdir", "os.rename", "os.link", "os.symlink")
@@ -73,13 +75,13 @@ def failed_at(work: Callable[[], object], below: Path, point: int, error: int = 
 def every_crash(
     prepare: Callable[[Path], Callable[[], object]],
     root: Path,
-    ways: tuple[str, ...] = (KILL, TEAR, FULL),
+    ways: tuple[str, ...] = (KILL, TEAR, FULL, CUT),
     most: int | None = None,
 ) -> Iterator[tuple[Path, str]]:
     """For each operation of a work, and each way to end there: a folder of its own in which it did, and a name for it.
 
     `prepare(folder)` makes what is there before, and returns the work. `most` is how many of them a slow work gets in each
-    way, unless RAY_ATR_ALL_POINTS=1.
+    way, unless RAY_ATR_ALL_POINTS=1. Files may grow to half of what they become, and to all but their last byte: 4 such sizes.
     """
     operations = _observed(prepare(_new(root / "whole")), root / "whole")
     count = len(operations)
@@ -90,7 +92,7 @@ def every_crash(
         FULL: [point for point, (operation, _) in enumerate(operations, start=1) if operation.startswith(TAKES_ROOM)],
     }
     for how in ways:
-        for point in spread(points[how], most):
+        for point in spread(points.get(how, ()), most):
             operation = operations[point - 1][0]
             folder = _new(root / f"{how}-{point}")
             if how == FULL:
@@ -98,6 +100,19 @@ def every_crash(
             else:
                 assert killed_at(prepare(folder), folder, point, how), f"ended before operation {point} of {count}"
             yield folder, f"{how} at operation {point} of {count} ({operation})"
+    sizes = {path.stat().st_size for path in (root / "whole").rglob("*") if path.is_file()}
+    for most_bytes in spread(sorted({limit for size in sizes if size > 1 for limit in (size // 2, size - 1)}), 4):
+        if CUT in ways:
+            folder = _new(root / f"cut-{most_bytes}")
+            work = prepare(folder)
+            in_fork(lambda work=work, limit=most_bytes: _limited(work, limit))
+            yield folder, f"no room beyond byte {most_bytes} of a file"
+
+
+def _limited(work: Callable[[], object], most_bytes: int) -> None:
+    """Run `work` in a process of which no file may grow beyond `most_bytes`."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    work()
 
 
 def spread(points: Sequence[int], most: int | None) -> list[int]:
