@@ -1,0 +1,101 @@
+"""The same training by one worker and by several: how far their weights are apart, for a choice of one part of an objective."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from processes import join, leave, run_processes
+from tiny import make_data, prepared_for, tiny
+
+from ray_atr.data import stream
+from ray_atr.knowledge.memory import in_process_refresher
+from ray_atr.knowledge.refresher import InProcessRefresher
+from ray_atr.models import retriever
+from ray_atr.objectives import KNOWLEDGE, PAIRS
+from ray_atr.objectives.correspondence import CORRESPONDENCES
+from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
+from ray_atr.objectives.schemes import SCHEMES
+from ray_atr.training import batch, knowledge, setup
+from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.loop import train
+
+Part = tuple[str, str]
+"""A part of an objective and the name of one choice of it."""
+
+AXES: dict[str, Any] = {
+    "objective.scheme": SCHEMES, "objective.pair": PAIRS, "objective.knowledge": KNOWLEDGE,
+    "objective.correspondence": CORRESPONDENCES,
+}  # fmt: skip
+STEPS_PER_EPOCH = 3
+
+
+def differences(
+    parts: Sequence[Part], folder: Path, *, sizes: Sequence[int], epochs: int, dtype: str = "float32"
+) -> dict[Part, list[float]]:
+    """Part -> for each number of workers the norm of the difference from one worker's weights over the norm of those.
+
+    A size of 1 is one worker a second time. `dtype` is what all of it is computed in; the base's snapshots stay float32.
+    """
+    make_data(folder / "tones")
+    prepared_for(tiny(folder / "tones"), folder)
+    words = [str(folder), str(epochs), dtype, *("=".join(part) for part in parts)]
+    one, *others = (
+        run_processes(__file__, size, folder / f"{number}-of-{size}", *words)[0]
+        for number, size in enumerate((1, *sizes))
+    )
+    return {part: [float((found[part] - one[part]).norm() / one[part].norm()) for found in others] for part in parts}
+
+
+def trained(home: Path, folder: Path, part: Part, epochs: int, group: WorkerGroup) -> torch.Tensor:
+    """All weights, as one vector of float64, after `STEPS_PER_EPOCH` steps an epoch."""
+    path, name = part
+    changes: dict[str, Any] = {path.replace(".", "__"): name}
+    if path == "objective.knowledge" and name not in ("none", "moco", "nnclr"):
+        changes["objective__knowledge__prototypes"] = 4
+    experiment = tiny(home / "tones", train__epochs=epochs, data__noise__ratio=0.2, **changes)
+    train(
+        experiment, prepared_for(experiment, home), folder, lambda row: None, group, use_ray_data=False, make_host=host
+    )
+    weights = load_checkpoint(folder / "last")["model"]
+    return torch.cat([value.flatten().double() for _, value in sorted(weights.items()) if value.is_floating_point()])
+
+
+def host(knowledge: KnowledgeBaseObjective, encode: Any, folder: Path, group: WorkerGroup) -> InProcessRefresher:
+    """The first worker builds the versions of a base; the others find them in the same folder."""
+    return in_process_refresher(knowledge, encode, folder)
+
+
+def compute_in_float64() -> None:
+    """From now on whatever this process computes in float32 it computes in float64."""
+    torch.set_default_dtype(torch.float64)
+    torch.Tensor.float = torch.Tensor.double  # type: ignore[assignment,method-assign]
+
+    def read(*arguments: Any, **options: Any) -> Iterator[stream.FeatureBatch]:
+        for one in stream.stream(*arguments, **options):
+            yield replace(one, features=one.features.double())
+
+    def build(*arguments: Any, **options: Any) -> retriever.Retriever:
+        return retriever.build_retriever(*arguments, **options).double()
+
+    batch.stream = read  # type: ignore[attr-defined]
+    setup.build_retriever = knowledge.build_retriever = build  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    rank, size, own = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    home, epochs, dtype, *named = sys.argv[4:]
+    torch.set_num_threads(1)
+    if dtype == "float64":
+        compute_in_float64()
+    join(rank, size, own)
+    parts = [(path, name) for path, _, name in (one.partition("=") for one in named)]
+    group = WorkerGroup(rank=rank, size=size)
+    leave(
+        rank, size, own, {part: trained(Path(home), own / "-".join(part), part, int(epochs), group) for part in parts}
+    )
