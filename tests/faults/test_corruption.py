@@ -1,15 +1,20 @@
-"""One flipped byte in any kind of file that is kept: the next command names it, or makes it again; it never goes unseen."""
+"""One flipped byte in any kind of file that is kept: the next command names it, or makes it again; it never goes unseen.
+
+`-s` prints how many flips of each kind of file ended how; with RAY_ATR_ALL_POINTS=1 there are ten times as many.
+"""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from crash_points import ALL_POINTS
 from tiny import make_data, prepared_for, tiny
 
 from ray_atr.data.audio import FrontEnd
@@ -23,10 +28,19 @@ from ray_atr.storage.digests import DamagedCacheError, DamagedFileError
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
 from ray_atr.training.loop import train
 
+ended: Counter[tuple[str, str]] = Counter()
+"""(kind of file, how it ended) -> flips."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def table() -> Iterator[None]:
+    yield
+    print(*(f"{kind}: {count} {how}" for (kind, how), count in sorted(ended.items())), sep="\n")
+
 
 def flips(file: Path, count: int, seed: int = 0) -> Sequence[int]:
     """Positions spread over a file, its first and last byte among them."""
-    size = file.stat().st_size
+    size, count = file.stat().st_size, 10 * count if ALL_POINTS else count
     drawn = np.random.default_rng(seed).integers(0, size, max(count - 2, 0)).tolist()
     return sorted({0, size - 1, *drawn})
 
@@ -51,6 +65,7 @@ def assert_seen(file: Path, read: Callable[[], Any], count: int = 24) -> None:
             problem = str(error)
         assert repr(found) == repr(expected), f"{file.name}: byte {position} changed what is read without a word"
         assert problem is None or (file.name in problem and len(problem) < 500), (position, problem)
+        ended[file.name, "read as it was" if problem is None else "named and refused"] += 1
         file.write_bytes(whole)
 
 
@@ -63,6 +78,7 @@ def test_checkpoints(tmp_path: Path) -> None:
         flip(file, position)
         with pytest.raises(ValueError, match=r"state\.pt"):
             load_checkpoint(tmp_path)
+        ended[file.name, "named and refused"] += 1
         file.write_bytes(whole)
     assert load_checkpoint(tmp_path)["weights"].equal(state["weights"])
 
@@ -126,6 +142,7 @@ def test_a_feature_cache_is_made_again(data: Path, tmp_path: Path, name: str) ->
     for position in flips(folder / name, 20):
         flip(folder / name, position)
         assert read() == expected, position
+        ended[f"feature cache, {name}", "as before, or made again"] += 1
         shutil.rmtree(folder)
         shutil.copytree(kept, folder)
 
@@ -138,6 +155,7 @@ def test_a_data_shard_is_refused_when_the_cache_is_built(data: Path, tmp_path: P
         flip(shard, position)
         with pytest.raises(DamagedFileError, match=r"train-00000.parquet: damaged.*import the data set again"):
             ensure_features(copied, FRONT_END, tmp_path / f"cache-{number}", use_ray=False)
+        ended[shard.name, "named and refused"] += 1
         shard.write_bytes(whole)
 
 
@@ -154,6 +172,7 @@ def test_best_models_tokenisers_and_snapshots(data: Path, tmp_path: Path) -> Non
         flip(prepared.tokenizer, position)
         found.append(prepared_for(experiment, tmp_path).tokenizer)
         assert prepared.tokenizer.read_bytes() == text, "trained again"
+        ended["tokeniser", "made again"] += 1
     rows = np.random.default_rng(0).standard_normal((30, 8)).astype(np.float32)
     made = snapshot.build(rows, -rows, [str(row) for row in range(30)], snapshot.SnapshotSettings(prototypes=3))
     snapshot.save(made, tmp_path / "base")
