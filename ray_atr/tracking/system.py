@@ -16,8 +16,9 @@ def watch_system(run_id: str, uri: str, sample_seconds: float) -> SystemMetricsM
     """
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-    # It would tell of its start, its end and the absence of a GPU between the lines of the sweep's progress.
-    logging.getLogger("mlflow.system_metrics").setLevel(logging.ERROR)
+    # It would tell of its start, its end and the absence of a GPU between the lines of the sweep's progress, and of a server
+    # that is away, which the tracker has said.
+    logging.getLogger("mlflow.system_metrics").setLevel(logging.CRITICAL)
     monitor = SystemMetricsMonitor(
         run_id, sampling_interval=sample_seconds, samples_before_logging=1, resume_logging=True, tracking_uri=uri
     )

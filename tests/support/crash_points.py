@@ -16,6 +16,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def every_crash(
         if CUT in ways:
             folder = _new(root / f"cut-{most_bytes}")
             work = prepare(folder)
-            in_fork(lambda work=work, limit=most_bytes: _limited(work, limit))
+            in_fork(partial(_limited, work, most_bytes))
             yield folder, f"no room beyond byte {most_bytes} of a file"
 
 
