@@ -45,9 +45,9 @@ def wear(
 
 
 def _unchanged(N: int, J: int, K: int) -> Worn:
-    shape = (N, J, K)
-    owner = np.broadcast_to(np.arange(N, dtype=np.int64)[:, None, None], shape)
-    return Worn(owner.copy(), np.broadcast_to(np.arange(J, dtype=np.int64)[None, :, None], shape).copy())
+    """Every clip's own captions, as views: one clip of very many would fill the memory with the same numbers."""
+    owner, slot = np.arange(N, dtype=np.int64)[:, None, None], np.arange(J, dtype=np.int64)[None, :, None]
+    return Worn(np.broadcast_to(owner, (N, J, K)), np.broadcast_to(slot, (N, J, K)))
 
 
 def _by_caption(
@@ -62,7 +62,7 @@ def _by_caption(
     N, K = num_captions.shape
     most = num_captions.max(axis=1)
     J = max(1, int(most.max(initial=0)))
-    worn = _unchanged(N, J, K)
+    worn = Worn(*(part.copy() for part in _unchanged(N, J, K)))
     clip, slot = (part.astype(np.int64) for part in np.nonzero(np.arange(J) < most[:, None]))
     names = [f"{clip_ids[i]} {j:04d}" for i, j in zip(clip.tolist(), slot.tolist(), strict=True)]
     by_caption = None if texts is None else (lambda: [texts()[i] for i in clip.tolist()])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -213,3 +214,15 @@ def test_an_index_that_is_no_array_or_not_there_is_refused_by_name(tmp_path: Pat
     np.save(path, np.array([{"code": "would run"}], object), allow_pickle=True)
     with pytest.raises(ValueError, match="a NumPy file"):
         wear(["a", "b"], np.ones((2, 1), int), ("eng",), Noise(index=str(path)), 0)
+
+
+def test_one_clip_of_very_many_captions_takes_no_memory_for_the_others() -> None:
+    num_captions = np.full((1_000, 8), 5)
+    num_captions[0] = 10_000
+    ids = [str(number) for number in range(len(num_captions))]
+    tracemalloc.start()
+    worn = wear(ids, num_captions, list(LANGUAGES)[:8], Noise(), 0)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert worn.owner.shape == (1_000, 10_000, 8)
+    assert peak < 2**20, "640 MB if each caption had a number of its own"
