@@ -108,9 +108,13 @@ def test_class_captions_are_asked_once_a_class(tmp_path: Path) -> None:
         for index in range(16)
     ]
     write_clips(tmp_path / "data", clips, name="classes", licence="none")
-    experiment = tiny(tmp_path / "data")
+    experiment = tiny(tmp_path / "data", model__text__dropout=0.5)
     retriever, features = start(experiment, tmp_path, "val")
     got = evaluate(retriever, features, experiment)
+    # Without dropout, though training, which validates between two steps, has it on and keeps it on.
+    assert evaluate(retriever.train(), features, experiment) == got
+    assert retriever.training
+    retriever.eval()
     audio = embed_clips(retriever, features, 16, WorkerGroup())
     texts = retriever.encode_text([f"a sound of a {name}" for name in names])
     expected = zero_shot_metrics(audio, texts, names, features.labels)
