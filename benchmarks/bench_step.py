@@ -1,6 +1,6 @@
 """A training step against the same model and loss in a plain torch loop, and where an epoch's time goes.
 
-    uv run python benchmarks/bench_step.py              # the quickstart's towers, and a text tower of six layers of width 256
+    uv run python benchmarks/bench_step.py              # small towers, and a text tower of six layers of width 256
     uv run python benchmarks/bench_step.py shares       # seconds of each part of a run with that text tower
 
 Both loops take the same batches of features and captions, embed them with the same retriever, compute the contrastive loss,
@@ -36,7 +36,7 @@ from ray_atr.training.loop import begin_epoch, step, train
 from ray_atr.training.setup import first_state
 
 TOWERS: dict[str, dict[str, Any]] = {
-    "the quickstart's towers": {},
+    "small towers": {},
     "a text tower of 6 layers": {"model.text.num_layers": 6, "model.text.width": 256},
 }
 PARTS = ("data", "forward", "gather", "loss", "backward", "optimiser", "validation", "checkpoint")
@@ -44,7 +44,7 @@ OF_TOWERS = ("forward", "backward", "validation")
 
 
 def experiment_with(towers: dict[str, Any], clips: int, batch: int) -> Experiment:
-    """The quickstart in English with the contrastive loss."""
+    """The recipe from scratch in English with the contrastive loss."""
     changes = {
         "objective": "contrastive",
         "data.languages": "eng",
@@ -54,7 +54,7 @@ def experiment_with(towers: dict[str, Any], clips: int, batch: int) -> Experimen
         "data.soundscapes.num_test": 8,
         "train.batch_size": batch,
     }
-    return override(RECIPES["quickstart"](), {**changes, **towers})
+    return override(RECIPES["from_scratch"](), {**changes, **towers})
 
 
 @dataclass

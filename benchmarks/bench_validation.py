@@ -2,7 +2,7 @@
 
     uv run python benchmarks/bench_validation.py
 
-`quickstart`: encoding and scoring the synthetic validation split with the small towers, in eight languages. `scoring`: what is
+`an epoch`: encoding and scoring the synthetic validation split with the small towers, in eight languages. `scoring`: what is
 left if encoding costs nothing, 2,500 captions of 500 clips of random unit rows, 512 wide.
 """
 
@@ -46,13 +46,13 @@ class Options:
 def main() -> None:
     options = tyro.cli(Options)
     with tempfile.TemporaryDirectory() as aside:
-        show("whole validation, small towers", of_quickstart(options.home or Path(aside)), options.rounds, GOAL)
+        show("whole validation, small towers", of_an_epoch(options.home or Path(aside)), options.rounds, GOAL)
     show(f"scoring alone, {CAPTIONS} x {CLIPS}, {WIDTH} wide", of_scoring(), options.rounds, None)
 
 
-def of_quickstart(home: Path) -> dict[str, Callable[[], object]]:
-    """A validation as it is at the end of an epoch of the quickstart, by ranking."""
-    experiment = with_languages(override(RECIPES["quickstart"](), {"objective": "m_ltm"}))
+def of_an_epoch(home: Path) -> dict[str, Callable[[], object]]:
+    """A validation as it is at the end of an epoch of small towers from scratch, by ranking."""
+    experiment = with_languages(override(RECIPES["from_scratch"](), {"objective": "m_ltm"}))
     prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
     features = open_features(prepared.features, experiment.data.validation_split)
 
