@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 from processes import join, leave, run_processes
 from tiny import make_data, prepared_for, tiny
 
-from ray_atr.data import stream
 from ray_atr.knowledge.memory import in_process_refresher
 from ray_atr.knowledge.refresher import InProcessRefresher
 from ray_atr.models import retriever
@@ -20,7 +18,7 @@ from ray_atr.objectives import KNOWLEDGE, PAIRS
 from ray_atr.objectives.correspondence import CORRESPONDENCES
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.objectives.schemes import SCHEMES
-from ray_atr.training import batch, knowledge, setup
+from ray_atr.training import knowledge, setup
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train
@@ -76,14 +74,15 @@ def compute_in_float64() -> None:
     torch.set_default_dtype(torch.float64)
     torch.Tensor.float = torch.Tensor.double  # type: ignore[assignment,method-assign]
 
-    def read(*arguments: Any, **options: Any) -> Iterator[stream.FeatureBatch]:
-        for one in stream.stream(*arguments, **options):
-            yield replace(one, features=one.features.double())
+    embed_audio = retriever.Retriever.embed_audio
+
+    def embed(self: retriever.Retriever, features: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
+        return embed_audio(self, features.double(), frames)
 
     def build(*arguments: Any, **options: Any) -> retriever.Retriever:
         return retriever.build_retriever(*arguments, **options).double()
 
-    batch.stream = read  # type: ignore[attr-defined]
+    retriever.Retriever.embed_audio = embed  # type: ignore[method-assign]
     setup.build_retriever = knowledge.build_retriever = build  # type: ignore[attr-defined]
 
 
