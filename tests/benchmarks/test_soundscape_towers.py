@@ -8,6 +8,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from scripts import load_script
 
 from ray_atr.models.audio.small_cnn import SmallCnn
@@ -47,6 +49,8 @@ def test_two_runs_write_the_same_bytes_which_the_towers_take(
         # The same files that are shipped.
         assert set(digests_of(folder)) == set(digests_of(SHIPPED / name))
         assert json.loads((folder / "card.json").read_text())["seed"] == script.SEED
+        # At full precision they would be twice as large as may be shipped.
+        assert {value.dtype for value in load_file(folder / "model.safetensors").values()} == {torch.float16}
     SmallCnn(checkpoint=str(tmp_path / "first" / "small_cnn")).build()
     SmallTransformer(checkpoint=str(tmp_path / "first" / "small_transformer"), num_layers=1).build()
 
