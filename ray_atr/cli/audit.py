@@ -96,7 +96,7 @@ def summary(folder: object) -> list[str]:
     facts = read_json(locate(str(folder)) / "audit.json")
     lines = [
         f"{facts['captions']:,} captions of {facts['clips']:,} clips: an estimated {facts['wrong_share']:.0%} wrong, "
-        f"{facts['called_wrong']:,} called wrong (about {facts['rate']:.0%} of these are right)"
+        f"{facts['called_wrong']:,} called wrong (at most {facts['rate']:.0%} of these are right)"
     ]
     if facts["found_share"] < TELLING:
         lines.append(
