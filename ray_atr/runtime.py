@@ -49,9 +49,6 @@ def prepare_environment() -> None:
         # Ray takes the host's outer address and listens there, even for a cluster of one machine. With this switch, meant
         # for firewall prompts on other systems, a local Ray stays on the loopback address.
         switches["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "ENABLE_RAY_CLUSTER"
-        # Ray's C++ part writes to the console that an actor of Ray Data could not be restarted if its arguments were lost.
-        # What fails is raised as an exception, which this does not touch.
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     # The controller of a training run polls its workers at this interval; the default of 2 s is visible in short trials.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
     constants = sys.modules.get("ray._private.ray_constants")

@@ -1,14 +1,13 @@
-"""A Ray of our own, and joining a cluster that is not there."""
+"""Joining a cluster that is not there."""
 
 from __future__ import annotations
 
-import os
 import socket
 
 import pytest
 
 from ray_atr.cli.parse import run_script
-from ray_atr.runtime import prepare_environment, require_answer
+from ray_atr.runtime import require_answer
 
 
 @pytest.mark.parametrize("prefix", ["", "ray://"])
@@ -24,15 +23,3 @@ def test_a_cluster_that_does_not_answer_is_named_at_once(prefix: str, capsys: py
 @pytest.mark.parametrize("address", ["", "auto", "local"])
 def test_an_address_without_a_port_is_left_to_ray(address: str) -> None:
     require_answer(address)
-
-
-@pytest.mark.parametrize(
-    ("given", "level"),
-    [({}, "fatal"), ({"RAY_BACKEND_LOG_LEVEL": "info"}, "info"), ({"RAY_ADDRESS": "127.0.0.1:6379"}, None)],
-)
-def test_a_ray_of_our_own_keeps_its_inner_remarks_off_the_console(
-    given: dict[str, str], level: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "environ", dict(given))
-    prepare_environment()
-    assert os.environ.get("RAY_BACKEND_LOG_LEVEL") == level
