@@ -153,6 +153,9 @@ def terminate_like_interrupt() -> None:
 
     def interrupt(number: int, frame: Any) -> None:
         _terminated.set()
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # As a shell starts what a script puts into the background.
+            raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
     if threading.current_thread() is threading.main_thread():

@@ -54,7 +54,12 @@ def test_a_stop_is_one_line_with_what_to_do_also_if_it_comes_twice(
     number: signal.Signals, code: int, again_at: str
 ) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, again_at], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", SCRIPT, again_at],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # In the background of a script, SIGINT is ignored from the start.
+        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if number == signal.SIGTERM else None,
     )
     assert process.stdout is not None
     for word in process.stdout:
