@@ -238,6 +238,16 @@ def test_the_nearest_vectors_are_the_nearest_under_the_learnt_metric(kind: str) 
     assert not torch.equal((text @ audio.T).argsort(dim=1, descending=True), distances.argsort(dim=1))
 
 
+def test_what_is_encoded_is_under_the_learnt_metric() -> None:
+    retriever = with_metric("mahalanobis")
+    texts = ["a low tone", "a high tone"]
+    embedded = retriever.embed_sentences(texts)
+    torch.testing.assert_close(retriever.encode_text(texts), retriever.vectors(embedded))
+    assert not torch.allclose(retriever.encode_text(texts), embedded)
+    (norm,) = retriever.encode_audio(WAVEFORMS[:1], 16_000).norm(dim=1)
+    assert abs(float(norm) - 1) > 1e-3, "no unit row"
+
+
 def test_without_a_metric_or_by_cosine_the_vectors_are_the_unit_rows() -> None:
     rows = torch.nn.functional.normalize(torch.randn(6, 16, generator=torch.Generator().manual_seed(5)), dim=1)
     for retriever in (scratch(), *(with_metric(kind, "cosine") for kind in KINDS)):
