@@ -164,8 +164,8 @@ def test_no_data_set_is_refused(tmp_path: Path) -> None:
 
 def test_equal_reasons_count_together(tmp_path: Path) -> None:
     skipped = [
-        Skipped("a", "/x/a.wav: got '3 bytes that are no audio'; allowed a WAV file"),
-        Skipped("b", "/x/b.wav: got '77 bytes that are no audio'; allowed a WAV file"),
+        Skipped("a", "/x/a.wav: got '3 bytes that are not audio'; allowed a WAV file"),
+        Skipped("b", "/x/b.wav: got '77 bytes that are not audio'; allowed a WAV file"),
         Skipped("c", "its audio is absent"),
         Skipped("d", "its audio is absent"),
         Skipped("e", "its audio is absent"),
@@ -174,7 +174,7 @@ def test_equal_reasons_count_together(tmp_path: Path) -> None:
     manifest = write_clips(tmp_path / "set", [clip(0)], name="toy", licence="CC0", skipped=skipped)
     assert reasons_left_out(manifest) == [
         ("its audio is absent", 3),
-        ("got 'N bytes that are no audio' (N: 3, 77)", 2),
+        ("got 'N bytes that are not audio' (N: 3, 77)", 2),
         ("its file is not there", 1),
     ]
 

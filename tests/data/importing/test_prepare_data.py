@@ -55,13 +55,13 @@ def test_an_import_holds_the_files_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"this is no audio at all", "no audio"),
+        (b"this is no audio at all", "not audio"),
         (tone(0.5)[:3000], "truncated"),
-        (tone(0.5, ".flac")[:3000], "truncated|no audio"),
+        (tone(0.5, ".flac")[:3000], "truncated|not audio"),
         (tone(2.0, ".ogg")[:-300], "truncated"),
         (tone(0.0), "zero length"),
         (tone(0.01), r"0\.0100 s long; at least 0\.04 s"),
-        (b"", "no audio"),
+        (b"", "not audio"),
     ],
 )
 def test_a_bad_clip_is_refused_beyond_the_allowed_share_and_named_within(
@@ -295,7 +295,7 @@ def test_the_script_says_what_it_did_and_what_was_wrong(
     assert "1 of 6 clips are unreadable" in capsys.readouterr().err
     options = ("--out", str(tmp_path / "two"), "--max-unreadable", "0.5")
     assert run_script(monkeypatch, "folder", "--source", source, *options) == 0
-    assert "1 x got '8 bytes that are no audio" in capsys.readouterr().out
+    assert "1 x got '8 bytes that are not audio" in capsys.readouterr().out
     shard = tmp_path / "two" / "train-00000.parquet"
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
     assert run_script(monkeypatch, "check", str(tmp_path / "two")) == 2
