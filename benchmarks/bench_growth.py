@@ -219,7 +219,7 @@ def show(axis: str, costs: Costs) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("axes", nargs="*", metavar="AXIS", help=f"of {', '.join(AXES)} (default: all)")
-    parser.add_argument("--out", type=Path, default=Path("growth"), help="folder of the figures")
+    parser.add_argument("--out", type=Path, default=Path("benchmark_results"), help="folder of the figures")
     parser.add_argument("--small", action="store_true")
     options: Any = parser.parse_args(arguments)
     if unknown := [name for name in options.axes if name not in AXES]:

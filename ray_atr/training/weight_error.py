@@ -39,7 +39,7 @@ def weight_errors(
 ) -> dict[str, float]:
     """||w - w'|| after an epoch of `steps` steps, and the logarithm (base 10) of its bound.
 
-    `earlier` is ||w - w'|| an epoch ago; `learning_rate` (eta) the largest of the epoch; `distribution_error` the sum of
+    `earlier` is ||w - w'|| an epoch ago; `learning_rate` (eta) the run's peak; `distribution_error` the sum of
     |p - p'_e| on this batch. The constants of Eq. 7 and 8 are those of some of the batch's pairs, so that the bound is an
     estimate: g_max is the largest gradient of log p at w, lambda how far a pair's gradients at w and w' differ, for each unit
     between w and w'. Without randomness, and without changing the retriever.

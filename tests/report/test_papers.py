@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fake_runs import LANGUAGES, write_run, write_trial
 
-from ray_atr.metrics.metric import as_metrics
+from ray_atr.metrics.metric import Metric, as_metrics
 from ray_atr.objectives import PRESETS
 from ray_atr.recipes import RECIPES
 from ray_atr.report import read_runs
@@ -205,6 +205,13 @@ def test_an_evaluation_stands_beside_what_is_printed_of_the_same_training_and_te
         ("soundscapes",) * 3,
     ):
         assert evaluated(*other) == {}, other
+
+
+def test_a_modality_gap_on_esc50_is_that_of_a_model_trained_on_audiocaps() -> None:
+    gap = {Metric.parse("embedding/eng/modality_gap"): 0.5}
+    (table,) = printed_beside(gap, "esc50", "test", "audiocaps")
+    assert "Table 4" in table.title
+    assert printed_beside(gap, "esc50", "test", "esc50") == []
 
 
 def test_rows_with_settings_name_them_beside_an_evaluation() -> None:

@@ -2,7 +2,7 @@
 
 At each granularity, single clips (fine) and prototypes (coarse): both sides are enhanced with what they retrieved
 (injection), their similarities realigned by a transport plan (realignment), and the pair loss scores them; the two
-losses are added (Eq. 16). Each sample's loss is multiplied by how far its neighbours can be relied on (modulation).
+losses are added (Eq. 16). A sample's loss counts the less, the more its neighbours can be relied on (modulation, Eq. 18).
 
 The paper's formulas were not readable to us: what is here is rebuilt from its words and the printed rows of its
 Table 6. The defaults are those of the work it grew out of and are to be swept.
@@ -58,7 +58,7 @@ class Ask(KnowledgeBaseObjective):
     )
     transport_iterations: int = setting(5, "iterations of the realignment's solver", at_least=1)
     transport_form: str = setting("weighted", "how the plan enters the similarity", choices=FORMS)
-    reliability: bool = setting(True, "multiply each sample's loss by how far its neighbours can be relied on")
+    reliability: bool = setting(True, "count a sample's loss the less, the more its neighbours can be relied on")
     lambda_fine: float = setting(0.2, "weight of the single clips' reliability", at_least=0)
     lambda_coarse: float = setting(0.2, "weight of the prototypes' reliability", at_least=0)
     modulation_scope: str = setting(
