@@ -66,4 +66,4 @@ class VectorImport(Settings):
     language: str = setting("eng", "ISO 639-3 code of captions without a column language")
     split: str = setting("train", "split of clips without a column split")
     name: str = setting("vectors", "name of the data set")
-    licence: str = setting("licence, as given by the owner of the vectors", "its licence")
+    licence: str = setting("as given by the owner of the vectors", "its licence")
