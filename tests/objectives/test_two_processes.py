@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from processes import run_processes
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
@@ -18,7 +16,7 @@ from ray_atr.objectives.correspondence import CORRESPONDENCES, SelfRefining, Tea
 from ray_atr.objectives.knowledge.retrieved import Granularity, Neighbours, Queued, Retrieved
 from ray_atr.objectives.pairs import Comparison, Contrastive
 
-B, K, D, WORKERS = 8, 3, 6, 2
+B, K, D = 8, 3, 6
 ACROSS = "contrastive_across_ranks"
 # Every preset, and kcl with every knowledge, also those that no preset has.
 OBJECTIVES: dict[str, Objective] = {
@@ -147,34 +145,23 @@ def outcome(name: str, data: dict[str, Tensor], gather: object) -> tuple[Tensor,
     return loss.detach(), gradients
 
 
-def work(rank: int, folder: Path) -> None:
+def work(rank: int, size: int, folder: Path) -> dict[str, tuple[Tensor, dict[str, Tensor]]]:
     """One of the workers: every objective on its half of the batch, gradients averaged as DDP does."""
-    store = distributed.FileStore(str(folder / "store"), WORKERS)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=WORKERS)
-    share = slice(rank * B // WORKERS, (rank + 1) * B // WORKERS)
+    share = slice(rank * B // size, (rank + 1) * B // size)
     half = {name: value[share] for name, value in batch().items()}
     found = {}
     for name in NAMES:
         loss, gradients = outcome(name, half, gather_with_gradient)
         for gradient in gradients.values():
             distributed.all_reduce(gradient)
-            gradient /= WORKERS
+            gradient /= size
         found[name] = (loss, gradients)
-    torch.save(found, folder / f"{rank}.pt")
-    distributed.barrier()
-    # gloo's threads now and then abort the interpreter's own shutdown, when everything is said and saved.
-    os._exit(0)
+    return found
 
 
 @pytest.fixture(scope="module")
 def by_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[Tensor, dict[str, Tensor]]]]:
-    folder = tmp_path_factory.mktemp("workers")
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    commands = [[sys.executable, __file__, str(rank), str(folder)] for rank in range(WORKERS)]
-    processes = [subprocess.Popen(command, env=environment) for command in commands]
-    assert [process.wait(timeout=240) for process in processes] == [0] * WORKERS
-    return [torch.load(folder / f"{rank}.pt") for rank in range(WORKERS)]
+    return run_processes(work, 2, tmp_path_factory.mktemp("workers"))
 
 
 @pytest.mark.slow
@@ -185,7 +172,3 @@ def test_two_workers_equal_one(name: str, by_two: list[dict[str, tuple[Tensor, d
         torch.testing.assert_close(worker[name][0], loss, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(worker[name][1], gradients, rtol=1e-6, atol=1e-9)
     assert gradients["audio"].abs().sum() > 0
-
-
-if __name__ == "__main__":
-    work(int(sys.argv[1]), Path(sys.argv[2]))

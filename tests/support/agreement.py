@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from processes import join, leave, run_processes
+from processes import run_processes
 from tiny import make_data, prepared_for, tiny
 
 from ray_atr.knowledge.memory import in_process_refresher
@@ -42,9 +41,8 @@ def differences(
     """
     make_data(folder / "tones")
     prepared_for(tiny(folder / "tones"), folder)
-    words = [str(folder), str(epochs), dtype, *("=".join(part) for part in parts)]
     one, *others = (
-        run_processes(__file__, size, folder / f"{number}-of-{size}", *words)[0]
+        run_processes(work, size, folder / f"{number}-of-{size}", folder, epochs, dtype, parts)[0]
         for number, size in enumerate((1, *sizes))
     )
     return {part: [float((found[part] - one[part]).norm() / one[part].norm()) for found in others] for part in parts}
@@ -86,15 +84,11 @@ def compute_in_float64() -> None:
     setup.build_retriever = knowledge.build_retriever = build  # type: ignore[attr-defined]
 
 
-if __name__ == "__main__":
-    rank, size, own = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    home, epochs, dtype, *named = sys.argv[4:]
-    torch.set_num_threads(1)
+def work(
+    rank: int, size: int, own: Path, home: Path, epochs: int, dtype: str, parts: Sequence[Part]
+) -> dict[Part, torch.Tensor]:
+    """One of the workers: the weights that each part's training ends with."""
     if dtype == "float64":
         compute_in_float64()
-    join(rank, size, own)
-    parts = [(path, name) for path, _, name in (one.partition("=") for one in named)]
     group = WorkerGroup(rank=rank, size=size)
-    leave(
-        rank, size, own, {part: trained(Path(home), own / "-".join(part), part, int(epochs), group) for part in parts}
-    )
+    return {part: trained(home, own / "-".join(part), part, epochs, group) for part in parts}

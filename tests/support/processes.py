@@ -1,41 +1,60 @@
-"""Several processes of one script that talk to each other by torch's gloo, for tests of what is computed across them."""
+"""Several processes that talk to each other by torch's gloo, for tests of what is computed across them."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import subprocess
-import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import distributed
 
-ROOT = Path(__file__).parents[2]
+SECONDS = 240
+"""How long they may take."""
 
 
-def run_processes(script: str, size: int, folder: Path, *arguments: str) -> list[Any]:
-    """What each of `size` processes `python script RANK SIZE FOLDER ...` left with `leave`; all must end well."""
+def run_processes(work: Callable[..., Any], size: int, folder: Path, *arguments: Any) -> list[Any]:
+    """What `work(rank, size, folder, *arguments)` returned in each of `size` processes, which have met already.
+
+    `work` is a function of a module, and what it is given can be pickled. The processes are forks of one that has imported
+    torch and the package once and for all: each would need four seconds of computing for that.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    commands = [[sys.executable, script, str(rank), str(size), str(folder), *arguments] for rank in range(size)]
-    processes = [subprocess.Popen(command, env=environment) for command in commands]
-    assert [process.wait(timeout=240) for process in processes] == [0] * size
+    context = multiprocessing.get_context("forkserver")
+    # The compiler is what each of torch's optimisers imports.
+    context.set_forkserver_preload(["torch._dynamo", "ray_atr.training.loop", "ray_atr.training.inputs"])
+    processes = [
+        context.Process(target=_process, args=(work, rank, size, folder, arguments), daemon=True)
+        for rank in range(size)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        for process in processes:
+            process.join(SECONDS)
+        errors = "\n".join(path.read_text() for path in sorted(folder.glob("*.error")))
+        assert [process.exitcode for process in processes] == [0] * size, errors
+    finally:
+        for process in processes:
+            process.kill()
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(size)]
 
 
-def join(rank: int, size: int, folder: Path) -> None:
-    """Meet the other processes."""
-    if size > 1:
-        store = distributed.FileStore(str(folder / "store"), size)
-        distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-
-
-def leave(rank: int, size: int, folder: Path, found: Any) -> None:
-    """Save what was found, and end the process."""
-    torch.save(found, folder / f"{rank}.pt")
-    if size > 1:
-        distributed.barrier()
+def _process(work: Callable[..., Any], rank: int, size: int, folder: Path, arguments: tuple[Any, ...]) -> None:
+    """One of the processes: meets the others, works, and saves what was found, or the error."""
+    torch.set_num_threads(1)
+    try:
+        if size > 1:
+            store = distributed.FileStore(str(folder / "store"), size)
+            distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+        torch.save(work(rank, size, folder, *arguments), folder / f"{rank}.pt")
+        if distributed.is_initialized():
+            distributed.barrier()
+    except BaseException:  # noqa: BLE001
+        (folder / f"{rank}.error").write_text(f"process {rank}:\n{traceback.format_exc()}")
+        os._exit(1)
     # gloo's threads now and then abort the interpreter's own shutdown, when everything is said and saved.
     os._exit(0)

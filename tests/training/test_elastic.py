@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ import faiss
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
+from processes import run_processes
 from tiny import prepared_for, tiny
 
 from ray_atr.data.epoch_order import share_sizes, training_plan
@@ -85,8 +84,11 @@ def until_lost(after: int) -> Any:
     return is_noticed
 
 
-def worker(rank: int, flats: list[dict[str, Any]], prepared: list[Prepared], folder: str) -> None:
-    torch.set_num_threads(1)
+def worker(
+    rank: int, most: int, folder: Path, flats: list[dict[str, Any]], prepared: list[Prepared]
+) -> dict[int, list[dict[str, Any]]]:
+    # Each phase has a group of its own.
+    dist.destroy_process_group()
     ended: dict[int, list[dict[str, Any]]] = {}
     for case, (flat, ready) in enumerate(zip(flats, prepared, strict=True)):
         for phase, (size, steps) in enumerate(PHASES):
@@ -95,7 +97,7 @@ def worker(rank: int, flats: list[dict[str, Any]], prepared: list[Prepared], fol
             meet = f"file://{folder}/meet-{case}-{phase}"
             dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=size)
             ended[case] = []
-            arguments = override(Experiment(), flat), ready, Path(folder) / f"case-{case}", ended[case].append
+            arguments = override(Experiment(), flat), ready, folder / f"case-{case}", ended[case].append
             options = {"use_ray_data": False, "make_host": base_of, "is_noticed": until_lost(steps)}
             try:
                 with distances_in_loops():
@@ -103,10 +105,7 @@ def worker(rank: int, flats: list[dict[str, Any]], prepared: list[Prepared], fol
             except LostError:
                 dist.barrier()
             dist.destroy_process_group()
-    plain = {case: [dict(report) for report in reports] for case, reports in ended.items()}
-    torch.save(plain, f"{folder}/rank-{rank}.pt")
-    # gloo's threads now and then abort the interpreter's own shutdown, when everything is said and saved.
-    os._exit(0)
+    return {case: [dict(report) for report in reports] for case, reports in ended.items()}
 
 
 def losses(reports: list[dict[str, Any]]) -> list[float]:
@@ -118,8 +117,7 @@ def test_four_then_two_then_three_workers_give_the_losses_of_one(home: Path, tmp
     experiments = [tiny(home / "tones", **settings, data__noise__ratio=0.2) for settings in CASES.values()]
     prepared = [prepared_for(experiment, home) for experiment in experiments]
     flats = [flatten(experiment) for experiment in experiments]
-    multiprocessing.spawn(worker, (flats, prepared, str(tmp_path)), nprocs=4)
-    of_workers = [torch.load(tmp_path / f"rank-{rank}.pt") for rank in range(3)]
+    of_workers = run_processes(worker, 4, tmp_path, flats, prepared)[:3]
     for case, (name, experiment) in enumerate(zip(CASES, experiments, strict=True)):
         alone: list[dict[str, Any]] = []
         with distances_in_loops():

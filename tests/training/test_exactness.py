@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
+from processes import run_processes
 from tiny import prepared_for, tiny
 from torch.nn import functional
 
@@ -119,20 +118,16 @@ def one_step(
     return result.scalars["loss"], torch.cat([gradient.flatten() for gradient in gradients])
 
 
-def worker(rank: int, size: int, flats: list[dict[str, Any]], prepared: list[Prepared], folder: str) -> None:
-    torch.set_num_threads(1)
+def worker(
+    rank: int, size: int, folder: Path, flats: list[dict[str, Any]], prepared: list[Prepared]
+) -> list[tuple[float, torch.Tensor]]:
     # The tiny model's gradients travel in many buckets, as a large one's do.
     reduction.BUCKET_BYTES = 4096
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
     group = WorkerGroup(rank=rank, size=size)
-    steps = [
-        one_step(override(Experiment(), flat), ready, group, Path(folder) / f"{rank}-{case}")
+    return [
+        one_step(override(Experiment(), flat), ready, group, folder / f"{rank}-{case}")
         for case, (flat, ready) in enumerate(zip(flats, prepared, strict=True))
     ]
-    torch.save(steps, f"{folder}/rank-{rank}.pt")
-    dist.barrier()
-    # gloo's threads now and then abort the interpreter's own shutdown, when everything is said and saved.
-    os._exit(0)
 
 
 @pytest.mark.slow
@@ -143,8 +138,7 @@ def test_two_workers_give_the_loss_and_gradients_of_one(home: Path, tmp_path: Pa
     ]
     prepared = [prepared_for(experiment, home) for experiment in experiments]
     flats = [flatten(experiment) for experiment in experiments]
-    multiprocessing.spawn(worker, (2, flats, prepared, str(tmp_path)), nprocs=2)
-    of_workers = [torch.load(tmp_path / f"rank-{rank}.pt") for rank in range(2)]
+    of_workers = run_processes(worker, 2, tmp_path, flats, prepared)
     for index, (name, experiment) in enumerate(zip(CASES, experiments, strict=True)):
         loss, gradient = one_step(experiment, prepared[index], WorkerGroup(), tmp_path / f"alone-{index}")
         for rank in range(2):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
+from processes import run_processes
 from tiny import prepared_for, tiny
 
 from ray_atr.data.captions import CaptionBatch, TrainingCaptions
@@ -113,23 +111,17 @@ def test_a_split_is_ranked_by_late_interaction(home: Path) -> None:
             assert found.first_rank[row] == pytest.approx(int((scores > scores[row]).sum()), abs=0.51)
 
 
-def worker(rank: int, flats: list[dict[str, Any]], prepared: Prepared, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    group = WorkerGroup(rank=rank, size=2)
-    torch.save([first_step(override(Experiment(), flat), prepared, group) for flat in flats], f"{folder}/{rank}.pt")
-    dist.barrier()
-    # gloo's threads now and then abort the interpreter's own shutdown, when everything is said and saved.
-    os._exit(0)
+def worker(rank: int, size: int, folder: Path, flats: list[dict[str, Any]], prepared: Prepared) -> list[Any]:
+    group = WorkerGroup(rank=rank, size=size)
+    return [first_step(override(Experiment(), flat), prepared, group) for flat in flats]
 
 
 @pytest.mark.slow
 def test_two_workers_give_the_loss_and_gradients_of_one(home: Path, tmp_path: Path) -> None:
     experiments = [tiny(home / "tones", objective=name, **LATE) for name in ("contrastive", "kcl")]
     prepared = prepared_for(experiments[0], home)
-    multiprocessing.spawn(worker, ([flatten(one) for one in experiments], prepared, str(tmp_path)), nprocs=2)
-    for rank in range(2):
-        for experiment, (loss, gradient) in zip(experiments, torch.load(tmp_path / f"{rank}.pt"), strict=True):
+    for steps in run_processes(worker, 2, tmp_path, [flatten(one) for one in experiments], prepared):
+        for experiment, (loss, gradient) in zip(experiments, steps, strict=True):
             expected, exact = first_step(experiment, prepared, WorkerGroup())
             assert loss == pytest.approx(expected, rel=1e-5)
             assert float((gradient - exact).norm() / exact.norm()) < 1e-5

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from processes import join, leave, run_processes
+from processes import run_processes
 from torch import nn
 
 from ray_atr.training import reduction
@@ -39,7 +38,6 @@ def gradients(layers: nn.Sequential) -> list[torch.Tensor]:
 def one_process(rank: int, size: int, folder: Path) -> dict[str, Any]:
     """The means, and how many buckets were on their way at the end of each backward pass."""
     reduction.BUCKET_BYTES = 4 * WIDTH * (WIDTH + 1)  # a layer
-    join(rank, size, folder)
     layers = model()
     underway = []
     with GradientMean(layers.parameters(), size) as mean:
@@ -57,7 +55,7 @@ def one_process(rank: int, size: int, folder: Path) -> dict[str, Any]:
 
 
 def test_means_are_exact_and_sent_during_the_last_backward_pass_alone(tmp_path: Path) -> None:
-    found = run_processes(__file__, 2, tmp_path)
+    found = run_processes(one_process, 2, tmp_path)
     alone = []
     for rank in range(2):
         layers = model()
@@ -98,8 +96,3 @@ def test_buckets_hold_one_number_type_and_no_more_than_their_bytes(monkeypatch: 
     mean = GradientMean([nn.Parameter(torch.zeros(n, dtype=dtype)) for n, dtype in sizes], 2)
     # From the end of the forward pass to its start.
     assert [[p.numel() for p in bucket] for bucket in mean.buckets] == [[1], [30], [1, 10], [10]]
-
-
-if __name__ == "__main__":
-    rank, size, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    leave(rank, size, folder, one_process(rank, size, folder))

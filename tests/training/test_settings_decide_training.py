@@ -6,7 +6,6 @@ hand, the weights as the run itself had them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
 import transformers
+from processes import run_processes
 from tiny import make_data, prepared_for, tiny
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -169,10 +167,8 @@ def test_the_first_two_updates_are_those_of_the_optimiser_written_out(
     assert relative_difference(*moved) < (1.4e-3 if optimizer == "adam" else 5e-4)
 
 
-def dropped(rank: int, size: int, flat: dict[str, Any], prepared: Prepared, folder: str) -> None:
-    """A worker that trains, and saves which values of the audio tower its first dropout set to 0."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
+def dropped(rank: int, size: int, folder: Path, flat: dict[str, Any], prepared: Prepared) -> Tensor:
+    """A worker that trains; which values of the audio tower its first dropout set to 0."""
     masks: list[Tensor] = []
 
     def look(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -182,11 +178,8 @@ def dropped(rank: int, size: int, flat: dict[str, Any], prepared: Prepared, fold
     nn.modules.module.register_module_forward_hook(look)
     group = WorkerGroup(rank=rank, size=size)
     experiment = override(Experiment(), flat)
-    train(experiment, prepared, Path(folder), lambda metrics: None, group, use_ray_data=False)
-    torch.save(masks[0], f"{folder}/dropped-{rank}.pt")
-    dist.barrier()
-    # gloo's threads now and then abort the interpreter's own shutdown, when everything is saved.
-    os._exit(0)
+    train(experiment, prepared, folder, lambda metrics: None, group, use_ray_data=False)
+    return masks[0]
 
 
 @pytest.mark.slow
@@ -199,8 +192,7 @@ def test_each_worker_drops_values_of_its_own(home: Path, tmp_path: Path) -> None
         model__audio__num_blocks=1,
         model__audio__dropout=0.5,
     )
-    multiprocessing.spawn(dropped, (2, flatten(experiment), prepared_for(experiment, home), str(tmp_path)), nprocs=2)
-    mine, other = (torch.load(tmp_path / f"dropped-{rank}.pt") for rank in range(2))
+    mine, other = run_processes(dropped, 2, tmp_path, flatten(experiment), prepared_for(experiment, home))
     assert mine.shape == other.shape
     assert 0.3 < float(mine.float().mean()) < 0.7
     assert not torch.equal(mine, other)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from processes import join, leave, run_processes
+from processes import run_processes
 from torch import Tensor, distributed
 from torch.nn import functional
 
@@ -111,9 +110,8 @@ def loss_of(name: str, change: str, shared_from: int) -> dict[str, Tensor]:
     return {"loss": terms.loss.detach(), "mass": terms.scalars["mass_on_true_pairs"], **gradients}
 
 
-def work(rank: int, size: int, folder: Path) -> None:
+def work(rank: int, size: int, folder: Path) -> dict[Any, Any]:
     """Four processes share plans, as four and as two pairs; two share losses, whose many sums four would take minutes for."""
-    join(rank, size, folder)
     found: dict[Any, Any] = {
         (name, change): loss_of(name, change, shared_from=2) for name, change in CASES[: 1 if size == 4 else None]
     }
@@ -128,7 +126,7 @@ def work(rank: int, size: int, folder: Path) -> None:
         log_plan_across_ranks(cost * (float("nan") if rank == size - 1 else 1), 0.1, N, Ranks.here())
     except ValueError as error:
         found["error"] = str(error)
-    leave(rank, size, folder, found)
+    return found
 
 
 def tiled_sums(ranks: Ranks) -> dict[str, tuple[Tensor, ...]]:
@@ -148,12 +146,12 @@ def tiled_sums(ranks: Ranks) -> dict[str, tuple[Tensor, ...]]:
 
 @pytest.fixture(scope="module")
 def by_four(tmp_path_factory: pytest.TempPathFactory) -> list[dict[Any, Any]]:
-    return run_processes(__file__, 4, tmp_path_factory.mktemp("four"))
+    return run_processes(work, 4, tmp_path_factory.mktemp("four"))
 
 
 @pytest.fixture(scope="module")
 def by_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[Any, Any]]:
-    return run_processes(__file__, 2, tmp_path_factory.mktemp("two"))
+    return run_processes(work, 2, tmp_path_factory.mktemp("two"))
 
 
 @pytest.mark.slow
@@ -201,7 +199,3 @@ def test_a_plan_is_shared_from_a_size_on(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not LearningToMatch(shared_from=N + 1).is_shared(pairs)
     assert not LearningToMatch(shared_from=0).is_shared(pairs)
     assert not PartialLearningToMatch(shared_from=2, transport_mass="auto").is_shared(pairs)
-
-
-if __name__ == "__main__":
-    work(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
