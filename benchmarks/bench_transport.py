@@ -170,7 +170,10 @@ def memory(B: int) -> None:
         return divergence(ot.sinkhorn(uniform, uniform, cost / cost.max(), reg=0.05, warn=False))
 
     print(f"\npeak of live tensors, B = {B}, in B^2 floats")
-    for name, loss in (("ours", lambda a, b: LearningToMatch()(Comparison(a, b)).loss), ("POT sinkhorn", unrolled)):
+    for name, loss in (
+        ("ours", lambda a, b: LearningToMatch(metric="euclidean")(Comparison(a, b)).loss),
+        ("POT sinkhorn", unrolled),
+    ):
         print(f"{name:34} {peak_bytes(partial(step, loss)) / (4 * B * B):10.2f}", flush=True)
 
 

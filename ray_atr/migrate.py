@@ -14,32 +14,49 @@ VALUES: dict[str, dict[str, str]] = {
 """Former values of a setting -> today's, by its path."""
 
 
-FORMAT = 2
-"""Written into run folders. Those without it are of a time when a preset's name meant something else."""
+FORMAT = 3
+"""Written into run folders. A preset's name meant something else in those of format 1, which hold none; a pair loss's in 2."""
 
 PRESETS = {"m_ltm": "m_ltm_factored", "m_ltm_pot": "m_ltm_pot_factored"}
 """Former preset -> the one that is what it was."""
 
-
-def migrated_trial(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A `trial.json` whose overrides mean what they did when it was written."""
-    overrides = dict(content["overrides"])
-    if "format" not in content and "objective" in overrides:
-        overrides["objective"] = PRESETS.get(overrides["objective"], overrides["objective"])
-    return {**content, "overrides": migrated(overrides)}
+OBJECTIVE, PAIR, METRIC = "objective", "objective.pair", "objective.pair.metric"
+PAIRS_OF_PRESETS = {"m_ltm_pot": "partial_learning_to_match", "m_ltm": "learning_to_match"}
+"""How a preset's name begins -> the pair loss that was Euclidean when it was chosen by its own name."""
 
 
-def migrated_run(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A `sweep.json` whose space means what it did when it was written."""
-    space = content.get("space")
-    if "format" in content or not isinstance(space, Mapping) or "objective" not in space:
-        return dict(content)
-    choices = space["objective"]
-    if isinstance(choices, str):
-        found: Any = re.sub(r"\w+", lambda word: PRESETS.get(word[0], word[0]), choices)
-    else:
-        found = [PRESETS.get(one, one) for one in choices]
-    return {**content, "space": {**space, "objective": found}}
+def migrated_trial(content: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """A `trial.json` whose overrides of the run's settings `base` mean what they did when it was written."""
+    overrides = migrated(content["overrides"])
+    if "format" not in content and OBJECTIVE in overrides:
+        overrides[OBJECTIVE] = PRESETS.get(overrides[OBJECTIVE], overrides[OBJECTIVE])
+    if content.get("format") in (None, 2):
+        begins = str(overrides.get(OBJECTIVE, ""))
+        former = next((pair for name, pair in PAIRS_OF_PRESETS.items() if begins.startswith(name)), None)
+        former = former if OBJECTIVE in overrides else base.get(PAIR)
+        # The same pair loss chosen again keeps its settings.
+        if overrides.get(PAIR) in PAIRS_OF_PRESETS.values() and overrides[PAIR] != former:
+            overrides.setdefault(METRIC, "euclidean")
+    return {**content, "overrides": overrides}
+
+
+def migrated_run(content: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """A `sweep.json` of a run with the settings `base`, whose space and fixed settings mean what they did when it was written."""
+    content, space, fixed = dict(content), content.get("space"), content.get("fixed") or {}
+    if not isinstance(space, Mapping):
+        return content
+    if "format" not in content and OBJECTIVE in space:
+        choices = space[OBJECTIVE]
+        if isinstance(choices, str):
+            found: Any = re.sub(r"\w+", lambda word: PRESETS.get(word[0], word[0]), choices)
+        else:
+            found = [PRESETS.get(one, one) for one in choices]
+        content["space"] = {**space, OBJECTIVE: found}
+    chosen = set(re.findall(r"\w+", f"{space.get(PAIR)} {fixed.get(PAIR)}"))
+    is_euclidean = chosen & set(PAIRS_OF_PRESETS.values()) and base.get(PAIR) not in PAIRS_OF_PRESETS.values()
+    if content.get("format") in (None, 2) and is_euclidean and METRIC not in {**space, **fixed}:
+        content["fixed"] = {**fixed, METRIC: "euclidean"}
+    return content
 
 
 CAME_LATER: tuple[tuple[tuple[str, ...], str, Any], ...] = (

@@ -110,7 +110,9 @@ class TrialFolder:
 
     def describe(self) -> dict[str, Any]:
         """What `trial.json` says. A kill can leave it behind the result, which is what makes a trial finished."""
-        content = migrated_trial(_described(self.folder / "trial.json", self.trial_id))
+        content = _described(self.folder / "trial.json", self.trial_id)
+        base = _settings(self.folder.parent.parent) if content.get("format") != FORMAT else {}
+        content = migrated_trial(content, base)
         if content["status"] == RUNNING and self.is_finished:
             content |= {"status": FINISHED, "error": None, "train_seconds": train_seconds(self.epochs())}
         return content
@@ -216,7 +218,7 @@ class RunFolder:
         for part in ("name", "command"):
             if not isinstance(content.get(part, ""), str):
                 raise refuse(f"{file}: {part}", content[part], "a text")
-        return redact_values(migrated_run(content))
+        return redact_values(migrated_run(content, _settings(self.path) if content.get("format") != FORMAT else {}))
 
     def update_info(self, **changes: Any) -> None:
         """Change entries of `sweep.json`."""
@@ -275,6 +277,12 @@ def _object(file: Location) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise refuse(str(file), content, "a JSON object, as a run writes it")
     return content
+
+
+def _settings(run: Location) -> dict[str, Any]:
+    """The settings of a run folder as they stand; none if it has lost them."""
+    file = run / "experiment.json"
+    return _object(file) if is_there(file) else {}
 
 
 def _described(file: Location, trial_id: str) -> dict[str, Any]:

@@ -59,10 +59,10 @@ PRESET_TABLE = (
     _m_ltm("contrastive", Contrastive(), "#0072B2", "o"),
     _m_ltm("contrastive_entropic", ContrastiveEntropic(), "#332288", "D"),
     # The paper's M: full, learnt, projected to the positive semi-definite cone. Then the metrics that it is compared with.
-    _m_ltm("m_ltm", LearningToMatch(metric="mahalanobis"), "#E69F00", "s"),
+    _m_ltm("m_ltm", LearningToMatch(), "#E69F00", "s"),
     _m_ltm("m_ltm_euclidean", LearningToMatch(metric="euclidean"), "#8C6D1F", "s"),
     _m_ltm("m_ltm_factored", LearningToMatch(metric="factored"), "#C49A6C", "s"),
-    _m_ltm("m_ltm_pot", PartialLearningToMatch(metric="mahalanobis"), "#D55E00", "^"),
+    _m_ltm("m_ltm_pot", PartialLearningToMatch(), "#D55E00", "^"),
     _m_ltm("m_ltm_pot_euclidean", PartialLearningToMatch(metric="euclidean"), "#8B2E16", "^"),
     _m_ltm("m_ltm_pot_factored", PartialLearningToMatch(metric="factored"), "#F2A07B", "^"),
     # How eight languages share one audio encoder.

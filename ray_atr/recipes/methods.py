@@ -23,9 +23,11 @@ METHODS: dict[str, dict[str, Any]] = {
     "rematch": method("contrastive", "rematch"),
     "complementary": method("complementary"),
     "complementary+self_refining": method("complementary", "self_refining"),
-    "m_ltm_euclidean": method("learning_to_match"),
-    "m_ltm_euclidean+small_loss": method("learning_to_match", "small_loss"),
-    "m_ltm_pot_followed": method("partial_learning_to_match", target="followed", transport_mass="auto"),
+    "m_ltm_euclidean": method("learning_to_match", metric="euclidean"),
+    "m_ltm_euclidean+small_loss": method("learning_to_match", "small_loss", metric="euclidean"),
+    "m_ltm_pot_followed": method(
+        "partial_learning_to_match", metric="euclidean", target="followed", transport_mass="auto"
+    ),
 }
 """`contrastive` keeps every pair and is the floor, `oracle` leaves the wrong ones out and is the ceiling."""
 

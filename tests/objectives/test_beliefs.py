@@ -79,7 +79,7 @@ def test_belief_is_the_marginal_of_a_transport_plan(mass: float, loss: type[Lear
             marginal, marginal, cost, reg=0.1, m=mass, numItermax=20000, stopThr=1e-14
         )
     expected = sum(marginal[i] * math.log(marginal[i] / plan[i, i]) for i in range(6)) * float(BELIEF.mean())
-    settings = {"epsilon": 0.1, **({} if mass == 1 else {"transport_mass": mass})}
+    settings = {"epsilon": 0.1, "metric": "euclidean", **({} if mass == 1 else {"transport_mass": mass})}
     assert loss(**settings)(dataclasses.replace(case, belief=BELIEF)).loss.item() == pytest.approx(expected, abs=1e-6)
 
 
@@ -169,5 +169,5 @@ def test_soft_learning_to_match_aims_at_the_targets() -> None:
     plan = ot.sinkhorn(uniform, uniform, cost / cost.max(), 0.1, method="sinkhorn_log", stopThr=1e-13, numItermax=50000)
     target = soft(6) / 6
     expected = float((target * torch.log(target / plan)).sum())
-    found = LearningToMatch(epsilon=0.1)(dataclasses.replace(case, targets=soft(6))).loss
+    found = LearningToMatch(epsilon=0.1, metric="euclidean")(dataclasses.replace(case, targets=soft(6))).loss
     assert found.item() == pytest.approx(expected, abs=1e-7)

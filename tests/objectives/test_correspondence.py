@@ -20,7 +20,7 @@ from test_two_processes import retrieved_for
 from torch import Tensor
 from torch.nn import functional
 
-from ray_atr.objectives import KNOWLEDGE, PAIRS, SCHEMES, Embeddings, Objective
+from ray_atr.objectives import KNOWLEDGE, PAIRS, SCHEMES, Embeddings, LearnedParameters, Objective
 from ray_atr.objectives.correspondence import CORRESPONDENCES, Correspondence, Estimator, Teaching, TrainingPairs
 from ray_atr.objectives.correspondence.detection import clean_pairs_lost, detection, places
 from ray_atr.objectives.correspondence.estimator import Places
@@ -205,7 +205,8 @@ def test_every_scheme_pair_loss_and_knowledge_trains_beside_it(
     fresh = objective.correspondence.estimator(world.pairs())
     fresh.begin_epoch(0)
     believe = (fresh if name in ("neighbours", "consensus") else estimator).of(rows, 0 * rows)
-    terms = objective(embeddings, draw=draw, retrieved=retrieved, believe=believe)
+    learned = LearnedParameters(objective.pair.learns(), 6).values()
+    terms = objective(embeddings, learned=learned, draw=draw, retrieved=retrieved, believe=believe)
     terms.loss.backward()
     assert torch.isfinite(terms.loss)
     assert torch.isfinite(audio.grad).all()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from ray_atr.objectives import PAIRS, Embeddings, Objective
+from ray_atr.objectives import PAIRS, Embeddings, LearnedParameters, Objective
 from ray_atr.objectives.knowledge import Ask
 from ray_atr.objectives.knowledge.injection import inject, kept_share
 from ray_atr.objectives.knowledge.realignment import agreement, realign
@@ -104,7 +104,7 @@ def test_ask_is_what_its_formulas_say(renormalise):
     assert float(terms.loss) == pytest.approx(ask_by_loops(batch.audio, batch.text[:, 0], found, settings), rel=2e-5)
 
 
-@pytest.mark.parametrize("pair", [Contrastive(), Triplet(), LearningToMatch()])
+@pytest.mark.parametrize("pair", [Contrastive(), Triplet(), LearningToMatch(metric="euclidean")])
 @pytest.mark.parametrize("scheme", [English(), MlClap(), Cacl(), Kcl()])
 def test_with_every_part_off_it_is_the_plain_loss_bit_for_bit(scheme, pair):
     batch = embeddings(dtype=torch.float32)
@@ -129,7 +129,8 @@ def test_every_scheme_and_pair_loss_takes_it_with_missing_languages(scheme, pair
     batch = Embeddings(audio=audio, text=text, mask=mask)
     draw = torch.tensor([2, 2, 1, 1, 2, 2])
     objective = Objective(scheme=scheme, pair=PAIRS[pair](), knowledge=Ask())
-    terms = objective(batch, draw=draw, retrieved=retrieved())
+    learned = LearnedParameters(objective.pair.learns(), D).double().values()
+    terms = objective(batch, learned=learned, draw=draw, retrieved=retrieved())
     terms.loss.backward()
     assert torch.isfinite(terms.loss)
     assert torch.isfinite(audio.grad).all()

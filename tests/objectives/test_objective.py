@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ray_atr import objectives
-from ray_atr.objectives import PAIRS, PRESETS, SCHEMES, Embeddings, Learned, Objective, preset
+from ray_atr.objectives import PAIRS, PRESETS, SCHEMES, Embeddings, Learned, LearnedParameters, Objective, preset
 from ray_atr.override import flatten, override
 
 B, K, D = 6, 3, 5
@@ -44,7 +44,8 @@ def test_every_point_of_the_grid_has_a_finite_loss_and_gradient(scheme: str, pai
     mask[1, 2] = False
     audio = torch.randn(B, D, generator=torch.Generator().manual_seed(1)).requires_grad_()
     draw = objective.scheme.draw(0, 0, [str(i) for i in range(B)], mask)
-    terms = objective(batch(audio=audio, mask=mask), draw=draw)
+    learned = LearnedParameters(objective.pair.learns(), D).values()
+    terms = objective(batch(audio=audio, mask=mask), draw=draw, learned=learned)
     terms.loss.backward()
     assert torch.isfinite(terms.loss)
     assert audio.grad.abs().sum() > 0

@@ -50,9 +50,10 @@ CASES: dict[str, list[dict[str, object]]] = {
     "contrastive_entropic": [{"temperature": TAU}],
     "complementary": [{"temperature": TAU, "form": form} for form in ("log", "tan", "gce")],
     "triplet": [{"mining": mining} for mining in ("hardest", "all", "weighted")],
-    "learning_to_match": [{"epsilon": 0.1}],
+    "learning_to_match": [{"epsilon": 0.1, "metric": "euclidean"}],
     "partial_learning_to_match": [
-        {"epsilon": 0.1, "transport_mass": 0.7, "target": target} for target in ("identity", "followed")
+        {"epsilon": 0.1, "metric": "euclidean", "transport_mass": 0.7, "target": target}
+        for target in ("identity", "followed")
     ],
 }
 """Settings under which a registered loss is tried; one that is not named here is tried with its defaults."""
@@ -242,7 +243,7 @@ def test_learning_to_match_is_the_divergence_from_pots_plan(positives: Tensor | 
             if mask[i, j]:
                 target = 1 / 6 / int(mask[i].sum())
                 expected += target * math.log(target / float(plan[i, j]))
-    assert LearningToMatch(epsilon=0.1)(case).loss.item() == pytest.approx(expected, abs=1e-7)
+    assert LearningToMatch(epsilon=0.1, metric="euclidean")(case).loss.item() == pytest.approx(expected, abs=1e-7)
 
 
 def test_partial_learning_to_match_is_the_divergence_from_pots_plan() -> None:
@@ -253,13 +254,13 @@ def test_partial_learning_to_match_is_the_divergence_from_pots_plan() -> None:
         uniform, uniform, (cost / cost.max()).numpy(), reg=0.1, m=0.7, numItermax=20000, stopThr=1e-14
     )
     expected = sum(math.log(1 / 6 / plan[i, i]) / 6 for i in range(6))
-    loss = PartialLearningToMatch(epsilon=0.1, transport_mass=0.7)(case).loss
+    loss = PartialLearningToMatch(epsilon=0.1, transport_mass=0.7, metric="euclidean")(case).loss
     assert loss.item() == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_followed_target_is_the_plans_own_row_mass_held_constant() -> None:
     u, v = unit(6, 5, 0).requires_grad_(), functional.normalize(unit(6, 5, 0) + unit(6, 5, 1), dim=1)
-    loss = PartialLearningToMatch(epsilon=0.1, transport_mass=0.6, target="followed")
+    loss = PartialLearningToMatch(epsilon=0.1, transport_mass=0.6, target="followed", metric="euclidean")
     value = loss(Comparison(u=u, v=v)).loss
     (gradient,) = torch.autograd.grad(value, u)
     uniform = torch.full((6,), 1 / 6, dtype=torch.float64).numpy()
@@ -291,7 +292,7 @@ def test_a_pair_that_the_plan_discards_is_pulled_by_the_papers_target_and_not_by
     pulls = {}
     for target in ("identity", "followed"):
         similarity = (u @ v.T).requires_grad_()
-        loss = PartialLearningToMatch(transport_mass=0.8, target=target, detach_maximum=True)
+        loss = PartialLearningToMatch(transport_mass=0.8, target=target, detach_maximum=True, metric="euclidean")
         (gradient,) = torch.autograd.grad(loss(Comparison(u=u, v=v, similarity=similarity)).loss, similarity)
         pulls[target] = -float(gradient[0, 0])
     assert pulls["identity"] > 100 * abs(pulls["followed"])
@@ -299,8 +300,8 @@ def test_a_pair_that_the_plan_discards_is_pulled_by_the_papers_target_and_not_by
 
 def test_partial_at_full_mass_is_learning_to_match() -> None:
     case = comparison()
-    partial = PartialLearningToMatch(epsilon=0.1, transport_mass=1.0)(case).loss
-    torch.testing.assert_close(partial, LearningToMatch(epsilon=0.1)(case).loss)
+    partial = PartialLearningToMatch(epsilon=0.1, transport_mass=1.0, metric="euclidean")(case).loss
+    torch.testing.assert_close(partial, LearningToMatch(epsilon=0.1, metric="euclidean")(case).loss)
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "mahalanobis", "factored"])
@@ -312,7 +313,7 @@ def test_metrics_are_the_mahalanobis_distance(kind: str) -> None:
     given = {"diagonal": factor[:, 0] ** 2, "mahalanobis": factor @ factor.T, "factored": factor}[kind]
     cost = torch.tensor([[float((a - b) @ full[kind] @ (a - b)) ** 0.5 for b in case.v] for a in case.u])
     by_hand = dataclasses.replace(case, similarity=1 - cost.double() ** 2 / 2)
-    expected = LearningToMatch(epsilon=0.1)(by_hand).loss
+    expected = LearningToMatch(epsilon=0.1, metric="euclidean")(by_hand).loss
     torch.testing.assert_close(
         LearningToMatch(epsilon=0.1, metric=kind)(case, Learned(metric=given)).loss, expected, rtol=1e-5, atol=1e-6
     )
@@ -398,7 +399,7 @@ def test_small_epsilon_in_float32_is_finite_and_near_float64(name: str, epsilon:
     u = unit(48, 16, 0)
     v = functional.normalize(u + 0.8 * unit(48, 16, 1), dim=1)
     kind: type[Any] = PAIRS[name]
-    loss = kind(epsilon=epsilon)
+    loss = kind(epsilon=epsilon, metric="euclidean")
     single, double = loss(Comparison(u=u.float(), v=v.float())).loss, loss(Comparison(u=u, v=v)).loss
     assert single.item() == pytest.approx(double.item(), abs=1e-3)
 
@@ -408,7 +409,9 @@ def test_detached_maximum_leaves_the_value_and_changes_the_gradient() -> None:
     gradients = []
     for detach in (False, True):
         u = case.u.clone().requires_grad_()
-        loss = LearningToMatch(epsilon=0.1, detach_maximum=detach)(dataclasses.replace(case, u=u)).loss
+        loss = LearningToMatch(epsilon=0.1, detach_maximum=detach, metric="euclidean")(
+            dataclasses.replace(case, u=u)
+        ).loss
         loss.backward()
         gradients.append((loss.item(), u.grad))
     assert gradients[0][0] == gradients[1][0]
@@ -476,7 +479,9 @@ def test_automatic_mass_follows_the_judgement_with_a_floor() -> None:
     v = functional.normalize(u + 0.3 * unit(64, 16, 1), dim=1)
     v[:48] = v[:48].roll(1, 0)
     masses = [
-        PartialLearningToMatch(transport_mass="auto", smallest_mass=least)(Comparison(u=u, v=v)).scalars
+        PartialLearningToMatch(transport_mass="auto", smallest_mass=least, metric="euclidean")(
+            Comparison(u=u, v=v)
+        ).scalars
         for least in (0.1, 0.7)
     ]
     assert masses[0]["transport_mass"].item() == pytest.approx(0.25, abs=0.2)

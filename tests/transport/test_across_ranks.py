@@ -28,12 +28,12 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 SHARED = [(name, outer) for name in PLANS for outer in ("any", "matched")]
 LOSSES = {
-    "balanced": LearningToMatch(),
-    "maximum held": LearningToMatch(detach_maximum=True),
+    "balanced": LearningToMatch(metric="euclidean"),
+    "maximum held": LearningToMatch(detach_maximum=True, metric="euclidean"),
     "mahalanobis": LearningToMatch(metric="mahalanobis"),
     "factored": LearningToMatch(metric="factored"),
-    "partial": PartialLearningToMatch(transport_mass=0.7),
-    "followed": PartialLearningToMatch(transport_mass=0.7, target="followed"),
+    "partial": PartialLearningToMatch(transport_mass=0.7, metric="euclidean"),
+    "followed": PartialLearningToMatch(transport_mass=0.7, target="followed", metric="euclidean"),
 }
 CHANGES = ("plain", "positives", "belief", "weights", "targets")
 CASES = [

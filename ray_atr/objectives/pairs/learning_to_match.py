@@ -32,9 +32,9 @@ class LearningToMatch(PairLoss):
 
     epsilon: float = setting(0.05, "entropic regularisation, for costs in [0, 1]", above=0, changeable=True)
     metric: str = setting(
-        "euclidean",
-        "distance: euclidean; diagonal (what the paper's released code computes), mahalanobis (full M, as the paper says) or "
-        "factored (M = L L^T, no projection needed), which are learnt",
+        "mahalanobis",
+        "distance: mahalanobis (full M, as the paper says), diagonal (what the paper's released code computes) or factored "
+        "(M = L L^T, no projection needed), which are learnt; euclidean, which is not",
         choices=METRICS,
     )
     metric_rank: int | None = setting(None, "columns of the factor L; none: the embedding width", at_least=1)
