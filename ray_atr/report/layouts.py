@@ -234,8 +234,8 @@ LAYOUTS = (
     ),
 )
 
-BY_EVALUATION = (m_ltm_tables.ZERO_SHOT, m_ltm_tables.ACROSS_CLOTHO, m_ltm_tables.ACROSS_AUDIOCAPS)
-"""Tables of models that are tested on another set than they were trained on: an evaluation fills them, no sweep does."""
+BY_EVALUATION = (m_ltm_tables.ZERO_SHOT, m_ltm_tables.ACROSS_CLOTHO, m_ltm_tables.ACROSS_AUDIOCAPS, *ask_tables.GAINS)
+"""Tables of models that are tested on another set than they were trained on, and gains: they stand beside an evaluation."""
 
 
 def _fill(layout: Layout, runs: Runs, points: pd.DataFrame) -> Table:

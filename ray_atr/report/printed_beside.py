@@ -33,13 +33,18 @@ def _table(paper: PaperTable, metrics: Mapping[Metric, float]) -> Table | None:
         return None
     columns = [Metric.parse(name) for name in names]
     own = [measure(column.name).show(metrics[column]) for column in columns]
-    rows = [[Cell("this evaluation", is_number=False), *map(Cell, own)]]
+    # A gain has nothing here to stand beside: it is of two systems.
+    rows = [] if paper.is_gain else [[Cell("this evaluation", is_number=False), *map(Cell, own)]]
     for row in paper.rows:
         settings = ", ".join(
             f"{path.rsplit('.', 1)[-1]} {formatting.value(value)}" for path, value in row.settings.items()
         )
         label = f"{row.objective} (paper{', ' + settings if settings else ''})"
-        rows.append([Cell(label, is_number=False), *(Cell(formatting.value(row.numbers.get(name))) for name in names)])
+        numbers = [row.numbers.get(name) for name in names]
+        texts = [
+            f"+{number}" if paper.is_gain and number is not None else formatting.value(number) for number in numbers
+        ]
+        rows.append([Cell(label, is_number=False), *map(Cell, texts)])
     title = f"{paper.title}: beside {paper.paper}, {paper.place}"
     return Table(title, f"Printed in {paper.source}.", ["", *map(_heading, columns)], [rows])
 

@@ -34,6 +34,7 @@ class PaperTable:
     place     where they are printed: `Table 5`.
     data      name of the data set that they were measured on, as `prepare_data.py` calls it; all are of its test split.
     towers    audio and text encoder. trained_on: the data set of training, if it is another.
+    is_gain   the numbers are points ahead of another system, which the row names: all that is printed of them.
     """
 
     paper: str
@@ -44,6 +45,7 @@ class PaperTable:
     rows: tuple[PrintedRow, ...]
     trained_on: str = ""
     split: str = "test"
+    is_gain: bool = False
 
     @property
     def source(self) -> str:
