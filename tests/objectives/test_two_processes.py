@@ -104,7 +104,7 @@ def objective_loss(name: str, owned: dict[str, nn.Parameter], data: dict[str, Te
         mask=objective.scheme.needed(whole["mask"], draw),
         positives=groups[:, None] == groups[None, :],
     )
-    metric = owned["metric"] if "ltm" in name else None
+    metric = owned["metric"] if objective.pair.learns().metric != "euclidean" else None
     retrieved = retrieved_for(objective)
     options: dict[str, Any] = {
         "learned": Learned(temperature=owned["temperature"], metric=metric),
