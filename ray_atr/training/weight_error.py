@@ -21,7 +21,7 @@ from ray_atr.training.batch import Batch
 from ray_atr.training.share import embed_clips
 
 PAIRS = 4
-"""Pairs (a, t) whose gradients are measured: each costs two backward passes."""
+"""Pairs (a, t) of all languages, and pairs that the scheme trains, whose gradients are measured: a backward pass or two each."""
 
 
 def weight_errors(
@@ -41,8 +41,9 @@ def weight_errors(
 
     `earlier` is ||w - w'|| an epoch ago; `learning_rate` (eta) the run's peak; `distribution_error` the sum of
     |p - p'_e| on this batch. The constants of Eq. 7 and 8 are those of some of the batch's pairs, so that the bound is an
-    estimate: g_max is the largest gradient of log p at w, lambda how far a pair's gradients at w and w' differ, for each unit
-    between w and w'. Without randomness, and without changing the retriever.
+    estimate: g_max is the largest gradient of log p at w, of a pair in any language; lambda how far the gradients at w and w'
+    of a pair that the scheme trains differ, for each unit between w and w' (others have p'_e = 0 in Eq. 8). Without
+    randomness, and without changing the retriever.
     """
     mine = {name: value.detach().cpu() for name, value in retriever.state_dict().items()}
     distance = weight_distance(mine, other)
@@ -51,8 +52,9 @@ def weight_errors(
     theirs.load_state_dict(dict(other))
     needed = objective.scheme.needed(batch.mask, batch.draw)
     here, there = (_LogProbabilities(one, texts.of(one), batch, needed, temperature) for one in (retriever, theirs))
-    largest, weighted, weights = 0.0, 0.0, 0.0
-    for pair in range(len(here.pairs)):
+    largest = max(float(there.gradient(pair).norm()) for pair in there.present)
+    weighted, weights = 0.0, 0.0
+    for pair in here.trained:
         g, g_other = here.gradient(pair), there.gradient(pair)
         largest = max(largest, float(g_other.norm()))
         weighted += here.probability(pair) * float((g - g_other).norm()) / max(distance, 1e-12)
@@ -64,7 +66,10 @@ def weight_errors(
 
 
 class _LogProbabilities:
-    """log p of a batch's pairs (Eq. 1), with a graph, and the gradients of some that the scheme trains."""
+    """log p of a batch's pairs (Eq. 1), with a graph, and its gradients.
+
+    A pair is its place among clips x languages, flattened. `present`: some of all; `trained`: some that the scheme trains.
+    """
 
     def __init__(
         self,
@@ -82,21 +87,25 @@ class _LogProbabilities:
             logits = torch.einsum("bd,bkd->bk", audio, text) / temperature
             there = batch.mask.to(device)
             self.log_p = logits.masked_fill(~there, -torch.inf).flatten().log_softmax(dim=0)
-        trained = needed.to(device)
-        self.trained = logits.detach().masked_fill(~trained, -torch.inf).flatten().softmax(dim=0)
-        pairs = trained.flatten().nonzero()[:, 0]
-        self.pairs = pairs[torch.linspace(0, len(pairs) - 1, min(PAIRS, len(pairs))).long()].tolist()
+        self.trained_p = logits.detach().masked_fill(~needed.to(device), -torch.inf).flatten().softmax(dim=0)
+        self.present, self.trained = _some(batch.mask), _some(needed)
 
     def probability(self, pair: int) -> float:
         """p'_e of the pair (Eq. 4)."""
-        return float(self.trained[self.pairs[pair]])
+        return float(self.trained_p[pair])
 
     def gradient(self, pair: int) -> Tensor:
         """The gradient of log p by all weights that are trained, as one vector (CPU)."""
-        parts = torch.autograd.grad(self.log_p[self.pairs[pair]], self.parameters, retain_graph=True, allow_unused=True)
+        parts = torch.autograd.grad(self.log_p[pair], self.parameters, retain_graph=True, allow_unused=True)
         return torch.cat(
             [
                 (torch.zeros_like(weight) if part is None else part).flatten().cpu()
                 for part, weight in zip(parts, self.parameters, strict=True)
             ]
         )
+
+
+def _some(mask: Tensor) -> list[int]:
+    """The places of a few true entries of a mask, evenly spread."""
+    places = mask.flatten().nonzero()[:, 0]
+    return places[torch.linspace(0, len(places) - 1, min(PAIRS, len(places))).long()].tolist()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 from tiny import make_data, tiny
+from torch import Tensor
 
 from ray_atr.objectives.scheme_diagnostics import weight_distance
 from ray_atr.run_folder import LAST, RunFolder
@@ -17,6 +18,7 @@ from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train
+from ray_atr.training.weight_error import _LogProbabilities
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +63,22 @@ def test_automatic_mass_is_logged_beside_the_truth_and_the_solver_and_metric_bes
         assert epoch["train/metric_rank"] == 16
 
 
-def test_distance_from_another_runs_weights(data: Path, tmp_path: Path) -> None:
+def test_distance_from_another_runs_weights(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     epochs_of(data, tmp_path / "first", objective="kcl", train__keep_trajectory=True)
     again = epochs_of(data, tmp_path / "again", objective="kcl", train__distance_to=str(tmp_path / "first"))
     # The same seed and settings have the same weights after each epoch.
     assert [epoch["train/weight_distance"] for epoch in again] == [0, 0]
+    asked: list[int] = []
+    gradient = _LogProbabilities.gradient
+
+    def noted(self: _LogProbabilities, pair: int) -> Tensor:
+        asked.append(pair)
+        return gradient(self, pair)
+
+    monkeypatch.setattr(_LogProbabilities, "gradient", noted)
     other = epochs_of(data, tmp_path / "other", objective="contrastive", train__distance_to=str(tmp_path / "first"))
+    # The largest gradient is of pairs in any language (Eq. 7), though only English is trained.
+    assert {pair % 2 for pair in asked} == {0, 1}
     first, second = (load_checkpoint(tmp_path / run / LAST)["model"] for run in ("first", "other"))
     square = sum(float((first[name].double() - second[name].double()).square().sum()) for name in first)
     assert other[1]["train/weight_distance"] == pytest.approx(square**0.5)
