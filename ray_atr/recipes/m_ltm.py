@@ -29,6 +29,8 @@ def audiocaps_resnet38_bert_contrastive() -> Experiment:
         {
             "data.source": "data/audiocaps",
             "data.languages": "eng",
+            # Eq. 1 and 6 have every other pair of the batch as a negative.
+            "data.positives": "identity",
             "model.audio": "resnet38",
             "model.audio.checkpoint": "checkpoints/ResNet38_mAP=0.434.pth",
             "model.audio.output": "pooled",

@@ -232,6 +232,11 @@ def test_every_caption_of_clotho_is_a_sample(name: str) -> None:
     assert RECIPES[name]().data.captions_per_epoch == ("each" if name.startswith("clotho") else "one")
 
 
+@pytest.mark.parametrize("name", OF_PAPERS)
+def test_every_other_clip_of_a_batch_is_a_negative_as_in_the_papers_equations(name: str) -> None:
+    assert RECIPES[name]().data.positives == "identity"
+
+
 def test_the_quickstart_trains_projections_on_shipped_towers_and_from_scratch_everything() -> None:
     quickstart, from_scratch = RECIPES["quickstart"](), RECIPES["from_scratch"]()
     for tower, name in ((quickstart.model.audio, "small_cnn"), (quickstart.model.text, "small_transformer")):
