@@ -93,7 +93,7 @@ def _start_local(**options: Any) -> None:
     started, reason = time.monotonic(), ""
     for seconds in START_SECONDS:
         try:
-            with _waiting(seconds):
+            with start_timeout(seconds):
                 ray.init(**options)
         except Exception as error:  # noqa: BLE001 Ray raises a plain Exception when its node does not appear
             ray.shutdown()
@@ -108,7 +108,7 @@ def _start_local(**options: Any) -> None:
 
 
 @contextlib.contextmanager
-def _waiting(seconds: float) -> Iterator[None]:
+def start_timeout(seconds: float) -> Iterator[None]:
     """Ray gives a new node 30 s to appear, a number in the middle of its code: here each of its questions waits as long."""
     from ray._private import services
 

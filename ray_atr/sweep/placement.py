@@ -8,33 +8,55 @@ A trial's processes are its workers and the encoders of its knowledge base. A pr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from ray_atr.experiment import Experiment
+from ray_atr.experiment import Experiment, parse_labels
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.settings import refuse
 
 Resources = Mapping[str, float]
 """`CPU` and `GPU`, in numbers of them."""
 
+
+@dataclass(frozen=True)
+class Placed:
+    """What a process takes and the labels that its node must have; or what a node offers and the labels that it has."""
+
+    resources: Resources
+    labels: Mapping[str, str] | None = field(default_factory=dict)
+    """None for nodes to come, whose labels are not known."""
+
+    def takes(self, process: Placed) -> bool:
+        """Whether the process may run on this node."""
+        return self.labels is None or not process.labels or process.labels.items() <= self.labels.items()
+
+
 MOST = 1000
 """Trials at once beyond which nobody counts."""
 TOLERANCE = 1e-9
 
 
-def processes_of(experiment: Experiment, *, fewest: bool = False) -> list[Resources]:
-    """What each process of a trial keeps busy; with `fewest`, of one that has the least workers that it can do with."""
+def processes_of(experiment: Experiment, *, fewest: bool = False) -> list[Placed]:
+    """What each process of a trial keeps busy, and where; with `fewest`, of one with the least workers that it can do with."""
     scaling = experiment.scaling
-    processes: list[Resources] = [{"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker}]
-    processes *= max(scaling.fewest_workers if fewest else scaling.most_workers, 1)
+    worker = Placed(
+        {"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker},
+        # A trial that trains in its own process has no workers to place.
+        parse_labels("scaling.worker_labels", scaling.worker_labels) if scaling.workers else {},
+    )
+    processes = [worker] * max(scaling.fewest_workers if fewest else scaling.most_workers, 1)
     if isinstance(experiment.objective.knowledge, KnowledgeBaseObjective):
-        encoder: Resources = {"CPU": scaling.cpus_per_encoder, "GPU": scaling.gpus_per_encoder}
+        encoder = Placed(
+            {"CPU": scaling.cpus_per_encoder, "GPU": scaling.gpus_per_encoder},
+            parse_labels("scaling.encoder_labels", scaling.encoder_labels) if scaling.workers else {},
+        )
         processes += [encoder] * max(scaling.encoders, 1)
     return processes
 
 
-def num_trials_that_fit(processes: Sequence[Resources], nodes: Sequence[Resources]) -> int:
+def num_trials_that_fit(processes: Sequence[Placed], nodes: Sequence[Placed]) -> int:
     """How many trials of such processes the nodes hold at once, each process on the first node with room for it."""
-    devices = [_devices(node) for node in nodes]
+    devices = [(node, _devices(node.resources)) for node in nodes]
     for number in range(MOST):
         if not all(_place(process, devices) for process in processes):
             return number
@@ -55,6 +77,8 @@ def concurrent_trials(experiments: Sequence[Experiment], limit: int | None = Non
         if key in checked:
             continue
         checked.add(key)
+        if experiment.scaling.is_elastic:
+            _refuse_other_room(experiment, processes[0], nodes)
         least = processes_of(experiment, fewest=True)
         if num_trials_that_fit(least, nodes) == 0:
             raise _impossible(experiment, least, nodes)
@@ -63,16 +87,16 @@ def concurrent_trials(experiments: Sequence[Experiment], limit: int | None = Non
     return max(1, min(slots, limit or slots))
 
 
-def cluster_nodes() -> list[Resources]:
-    """The resources of each node there is; of the nodes there can be, as one, where a growing cluster can have more."""
+def cluster_nodes() -> list[Placed]:
+    """Each node there is; the nodes there can be, as one, where a growing cluster can have more."""
     import ray
     from ray._private.state import state
 
-    nodes: list[Resources] = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    nodes = [Placed(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]]
     # The only place where Ray says what an autoscaling cluster may grow to.
     largest = state.get_max_resources_from_cluster_config() or {}
-    if any(largest.get(name, 0) > sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU")):
-        return [largest]
+    if any(largest.get(name, 0) > sum(node.resources.get(name, 0) for node in nodes) for name in ("CPU", "GPU")):
+        return [Placed(largest, None)]
     return nodes
 
 
@@ -100,20 +124,38 @@ def _devices(node: Resources) -> _Devices:
     return _Devices(node.get("CPU", 0.0), int(min(node.get("GPU", 0), MOST)))
 
 
-def _place(process: Resources, nodes: Sequence[_Devices]) -> bool:
-    return any(node.take(process["CPU"], process["GPU"]) for node in nodes)
+def _place(process: Placed, nodes: Sequence[tuple[Placed, _Devices]]) -> bool:
+    needs = process.resources
+    return any(node.takes(process) and devices.take(needs["CPU"], needs["GPU"]) for node, devices in nodes)
 
 
-def _impossible(experiment: Experiment, processes: Sequence[Resources], nodes: Sequence[Resources]) -> ValueError:
-    workers = max(experiment.scaling.fewest_workers, 1)
-    has = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
+def _refuse_other_room(experiment: Experiment, worker: Placed, nodes: Sequence[Placed]) -> None:
+    """ValueError where a worker has room on nodes that lack its labels.
+
+    Ray 2.60 counts their CPUs too when it decides how many workers an elastic trial goes on with, and waits for ever for those
+    that have no place.
+    """
+    anywhere = Placed(worker.resources)
+    if others := [node for node in nodes if not node.takes(worker) and num_trials_that_fit([anywhere], [node])]:
+        raise refuse(
+            "scaling.worker_labels", experiment.scaling.worker_labels,
+            f"with a range of workers, labels of every node with room for one; {len(others)} with room lack them: "
+            "start those with fewer CPUs (`ray start --num-cpus`) than a worker takes",
+        )  # fmt: skip
+
+
+def _impossible(experiment: Experiment, processes: Sequence[Placed], nodes: Sequence[Placed]) -> ValueError:
+    scaling = experiment.scaling
+    workers = max(scaling.fewest_workers, 1)
+    for name, process in (("scaling.worker_labels", processes[0]), ("scaling.encoder_labels", processes[-1])):
+        if not any(node.takes(process) for node in nodes):
+            return refuse(name, getattr(scaling, name.split(".")[1]), "labels of a node of this cluster: none has them")
+    has = {name: sum(node.resources.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
     for name, path in (("GPU", "scaling.gpus_per_worker"), ("CPU", "scaling.cpus_per_worker")):
-        asked = sum(process[name] for process in processes)
+        asked = sum(process.resources[name] for process in processes)
         if asked > has[name] + TOLERANCE:
-            got = getattr(experiment.scaling, path.split(".")[1])
+            got = getattr(scaling, path.split(".")[1])
             others = f" and {len(processes) - workers} encoders" if len(processes) > workers else ""
             return refuse(path, got, f"{workers} x that{others} within the {has[name]:g} {name}s of this cluster")
-    each = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in nodes)
-    return refuse(
-        "scaling.workers", experiment.scaling.workers, f"workers that each fit on one node (there are: {each})"
-    )
+    each = "; ".join(f"{node.resources.get('CPU', 0):g} CPUs, {node.resources.get('GPU', 0):g} GPUs" for node in nodes)
+    return refuse("scaling.workers", scaling.workers, f"workers that each fit on one node (there are: {each})")

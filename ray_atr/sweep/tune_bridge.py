@@ -27,6 +27,8 @@ from ray_atr.training.ray_train import ERROR_FILE, ray_storage
 TRACEBACK_FILE = "traceback.txt"
 # A trial's own process only waits for its workers; Tune refuses 0.
 TRIAL_PROCESS_CPUS = 0.01
+# Ray's own resource of the head's node: a trial whose other nodes come and go must not go with one of them.
+ON_THE_HEAD = {"node:__internal_head__": 0.001}
 
 
 def run_with_tune(
@@ -107,6 +109,8 @@ def _storage_behind(error: BaseException | None) -> OSError | None:
 def resources_of_trial_process(experiment: Experiment) -> dict[str, float]:
     """What the process of a trial holds: all that it trains on without workers, else next to nothing."""
     scaling = experiment.scaling
+    if scaling.is_elastic:
+        return ON_THE_HEAD
     if scaling.workers:
         return {"cpu": TRIAL_PROCESS_CPUS}
     return {"cpu": scaling.cpus_per_worker * WORKER_CPU_SHARE, "gpu": scaling.gpus_per_worker}

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import NoReturn
 
 # Read when these libraries are imported. Ray gives a head that is gone a minute to come back; here five seconds.
-os.environ |= {"OMP_NUM_THREADS": "1", "RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
+os.environ |= {"OMP_NUM_THREADS": "1", "RAY_gcs_rpc_server_reconnect_timeout_s": "5", "RAY_worker_niceness": "0"}
 
 import mlflow  # noqa: F401 so that a fork need not
 import psutil

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from ray_atr.experiment import Experiment
 from ray_atr.override import override
 from ray_atr.sweep import placement
-from ray_atr.sweep.placement import Resources, concurrent_trials, num_trials_that_fit, processes_of
+from ray_atr.sweep.placement import Placed, concurrent_trials, num_trials_that_fit, processes_of
 
-LAPTOP: list[Resources] = [{"CPU": 2.0}]
-FOUR_GPU_NODES: list[Resources] = [{"CPU": 16.0}, *({"CPU": 32.0, "GPU": 8.0} for _ in range(4))]
+LAPTOP = [Placed({"CPU": 2.0})]
+FOUR_GPU_NODES = [Placed({"CPU": 16.0}), *(Placed({"CPU": 32.0, "GPU": 8.0}) for _ in range(4))]
+SPOT = Placed({"CPU": 2.0}, {"market": "spot"})
+"""A node that may be taken away; training is to run on such nodes alone in the tests of labels."""
 
 
-def fitting(nodes: list[Resources], **scaling: float) -> int:
+def fitting(nodes: list[Placed], **scaling: float | str) -> int:
     experiment = override(Experiment(), {f"scaling.{name}": value for name, value in scaling.items()})
     return num_trials_that_fit(processes_of(experiment), nodes)
 
@@ -37,9 +41,14 @@ def fitting(nodes: list[Resources], **scaling: float) -> int:
         (FOUR_GPU_NODES, {"workers": 1, "gpus_per_worker": 1, "cpus_per_worker": 8}, 16),
         # A worker lies on one node: 40 CPUs are in the cluster many times over, and on none of its nodes.
         (FOUR_GPU_NODES, {"workers": 1, "cpus_per_worker": 40}, 0),
+        # Labels keep workers off the other nodes; what nodes to come will be labelled is not known.
+        ([*LAPTOP, SPOT], {"workers": 1, "worker_labels": "market=spot"}, 2),
+        ([*LAPTOP, SPOT], {"workers": 1, "worker_labels": "market=spot,disk=nvme"}, 0),
+        ([*LAPTOP, SPOT], {"workers": 0, "worker_labels": "market=spot"}, 4),
+        ([Placed({"CPU": 8.0}, None)], {"workers": 1, "worker_labels": "market=spot"}, 8),
     ],
 )
-def test_as_many_trials_as_fit(nodes: list[Resources], scaling: dict[str, float], expected: int) -> None:
+def test_as_many_trials_as_fit(nodes: list[Placed], scaling: dict[str, float], expected: int) -> None:
     assert fitting(nodes, **scaling) == expected
 
 
@@ -51,7 +60,7 @@ def test_a_knowledge_base_has_an_encoder_of_its_own() -> None:
 
 
 def test_the_largest_trial_and_the_limit_decide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "cluster_nodes", lambda: [{"CPU": 8.0}])
+    monkeypatch.setattr(placement, "cluster_nodes", lambda: [Placed({"CPU": 8.0})])
     small, large = (override(Experiment(), {"scaling.workers": number}) for number in (1, 4))
     assert concurrent_trials([small]) == 8
     assert concurrent_trials([small, large]) == 2
@@ -63,6 +72,11 @@ def test_the_largest_trial_and_the_limit_decide(monkeypatch: pytest.MonkeyPatch)
     [
         ({"scaling.gpus_per_worker": 1.0}, r"scaling\.gpus_per_worker: got 1\.0; allowed 1 x that within the 0 GPUs"),
         ({"scaling.workers": 3}, r"scaling\.cpus_per_worker: got 1\.0; allowed 3 x that within the 2 CPUs"),
+        ({"scaling.worker_labels": "a=b"}, r"scaling\.worker_labels: got 'a=b'; .* none has them"),
+        (
+            {"objective": "ask", "scaling.encoder_labels": "a=b"},
+            r"scaling\.encoder_labels: got 'a=b'; .* none has them",
+        ),
     ],
 )
 def test_what_the_cluster_never_holds_is_refused(
@@ -74,6 +88,18 @@ def test_what_the_cluster_never_holds_is_refused(
 
 
 def test_a_worker_larger_than_each_node_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "cluster_nodes", lambda: [{"CPU": 4.0}, {"CPU": 4.0}])
+    monkeypatch.setattr(placement, "cluster_nodes", lambda: [Placed({"CPU": 4.0})] * 2)
     with pytest.raises(ValueError, match="workers that each fit on one node"):
         concurrent_trials([override(Experiment(), {"scaling.cpus_per_worker": 6.0})])
+
+
+@pytest.mark.parametrize(
+    ("cpus", "workers", "is_refused"), [(0, "2:4", False), (0.5, "2:4", False), (1, "2:4", True), (1, 2, False)]
+)
+def test_room_that_labels_forbid_is_refused_where_ray_would_count_it(
+    cpus: float, workers: int | str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "cluster_nodes", lambda: [Placed({"CPU": cpus}), SPOT, SPOT])
+    experiment = override(Experiment(), {"scaling.workers": workers, "scaling.worker_labels": "market=spot"})
+    with pytest.raises(ValueError, match="1 with room lack them") if is_refused else contextlib.nullcontext():
+        concurrent_trials([experiment])

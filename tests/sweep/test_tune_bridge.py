@@ -20,7 +20,7 @@ from ray_atr.sweep import SEARCHES, ConsoleProgress, Goal, SweepPlan
 from ray_atr.sweep.common_failure import CommonFailure
 from ray_atr.sweep.recording import Recording
 from ray_atr.sweep.trial_queue import Agenda
-from ray_atr.sweep.tune_bridge import TRACEBACK_FILE, _asker, _error_of
+from ray_atr.sweep.tune_bridge import TRACEBACK_FILE, _asker, _error_of, resources_of_trial_process
 from ray_atr.training.out_of_memory import REMEDY
 from ray_atr.training.ray_train import write_error
 
@@ -64,6 +64,12 @@ def test_every_setting_that_lowers_memory_exists() -> None:
 def test_a_process_that_died_without_a_word(tmp_path: Path) -> None:
     assert _error_of(TrialFolder(tmp_path), SimpleNamespace(error_file=None)) == "the trial's process died"
     assert _error_of(TrialFolder(tmp_path), failed_in_tune(tmp_path, "\n")) == "the trial's process died"
+
+
+@pytest.mark.parametrize(("workers", "is_on_the_head"), [("2:4", True), (2, False), (0, False)])
+def test_a_trial_whose_nodes_come_and_go_is_led_from_the_head(workers: int | str, is_on_the_head: bool) -> None:
+    resources = resources_of_trial_process(override(Experiment(), {"scaling.workers": workers}))
+    assert ("node:__internal_head__" in resources) == is_on_the_head
 
 
 def test_what_tune_writes_to_a_file_leaves_the_listeners_out() -> None:

@@ -20,7 +20,7 @@ from ray_atr.experiment import Experiment
 from ray_atr.knowledge.refresher import InProcessRefresher
 from ray_atr.override import flatten, override
 from ray_atr.run_folder import LAST
-from ray_atr.sweep.placement import concurrent_trials
+from ray_atr.sweep.placement import Placed, concurrent_trials
 from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
@@ -192,7 +192,7 @@ def test_workers_that_are_neither_are_refused(given: str) -> None:
 def test_an_elastic_trial_runs_on_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray_atr.sweep import placement
 
-    monkeypatch.setattr(placement, "cluster_nodes", lambda: [{"CPU": 4.0}])
+    monkeypatch.setattr(placement, "cluster_nodes", lambda: [Placed({"CPU": 4.0})])
     assert concurrent_trials([override(Experiment(), {"scaling.workers": "2:8"})]) == 1
     assert concurrent_trials([override(Experiment(), {"scaling.workers": "1:2"})]) == 2
     with pytest.raises(ValueError, match="allowed 5 x that within the 4 CPUs"):
