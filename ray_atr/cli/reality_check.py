@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from ray_atr.cli.comparisons import NOISE_HELP, Comparison, Point, grid
 from ray_atr.cli.parse import option
-from ray_atr.recipes.methods import CORRESPONDENCE, METHODS, PAIR
+from ray_atr.recipes.methods import CORRESPONDENCE, METHODS, ON_ANY_DATA, PAIR
 from ray_atr.settings import nearest, refuse
 from ray_atr.storage import read_json
 
@@ -36,7 +36,7 @@ class Correspondence(Comparison):
 
     name: ClassVar[str] = "correspondence"
 
-    methods: Annotated[tuple[str, ...], option("methods: " + ", ".join(METHODS), metavar="NAME ...")] = tuple(METHODS)
+    methods: Annotated[tuple[str, ...], option("methods: " + ", ".join(METHODS), metavar="NAME ...")] = ON_ANY_DATA
     noise: Annotated[tuple[float, ...], option(NOISE_HELP, metavar="RATIO ...")] = (0.0, 0.4, 0.6)
     kinds: Annotated[tuple[str, ...], option("kinds of noise", metavar="NAME ...")] = ("pair",)
     tune: Annotated[

@@ -18,6 +18,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "oracle": method("contrastive", "oracle"),
     "small_loss": method("contrastive", "small_loss"),
     "self_refining": method("contrastive", "self_refining"),
+    "consensus": method("contrastive", "consensus"),
     "neighbours": method("contrastive", "neighbours"),
     "transport": method("contrastive", "transport"),
     "rematch": method("contrastive", "rematch"),
@@ -30,6 +31,8 @@ METHODS: dict[str, dict[str, Any]] = {
     ),
 }
 """`contrastive` keeps every pair and is the floor, `oracle` leaves the wrong ones out and is the ceiling."""
+ON_ANY_DATA = tuple(name for name, fixed in METHODS.items() if fixed[CORRESPONDENCE] != "consensus")
+"""The methods that do not need several captions or languages of a clip."""
 
 
 def method_of(overrides: Mapping[str, Any]) -> str | None:

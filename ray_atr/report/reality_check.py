@@ -23,7 +23,7 @@ from ray_atr.metrics.languages import retrieve_languages
 from ray_atr.metrics.metric import DIRECTIONS, MEAN, TRAINED, UNSEEN, Metric
 from ray_atr.models.retriever import Retriever
 from ray_atr.override import override
-from ray_atr.recipes.methods import METHODS, method_of
+from ray_atr.recipes.methods import CORRESPONDENCE, METHODS, method_of
 from ray_atr.report.evaluation_tables import in_words
 from ray_atr.report.style import DPI, RC
 from ray_atr.run_folder import BEST, RunFolder, TrialFolder
@@ -41,6 +41,12 @@ DETECTOR = {
     "clean_pairs_lost": "clean pairs lost at 5% wrong",
 }
 """What is measured of a detector where the truth is known, and its name in a figure."""
+NAMES = ("noise", "kind", "method")
+FROM_FLOOR, INTERVAL = "against the floor", ("low", "high")
+COLUMNS = (
+    *NAMES, "seeds", "test", "last epoch (validation)", FROM_FLOOR, *INTERVAL, "share of the way", *DETECTOR, "seconds"
+)  # fmt: skip
+"""Of the table, those that have a value in any row."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +162,14 @@ def table(cells: Mapping[tuple[str, str, float], MethodTrials]) -> pd.DataFrame:
         row |= {"test": cell.test, "last epoch (validation)": cell.last}
         if floor is not None and name != FLOOR:
             value, low, high = difference(floor, cell)
-            row |= {"against the floor": value, "low": low, "high": high}
+            row |= dict(zip((FROM_FLOOR, *INTERVAL), (value, low, high), strict=True))
             if ceiling is not None and name != CEILING:
                 row["share of the way"] = value / (ceiling.test - floor.test)
-        rows.append({**row, **cell.belief, "seconds": cell.seconds})
-    return pd.DataFrame(rows)
+        if METHODS[name][CORRESPONDENCE] != "none":
+            row |= cell.belief
+        rows.append({**row, "seconds": cell.seconds})
+    found = pd.DataFrame(rows)
+    return found[[name for name in COLUMNS if name in found]]
 
 
 def draw(cells: Mapping[tuple[str, str, float], MethodTrials], path: Path, measured: str) -> None:
@@ -241,16 +250,17 @@ def title_of(kind: str, ratio: float) -> str:
 
 def page_table(found: pd.DataFrame, measured: str) -> Table:
     """The table as the page shows it, a block a noise; `measured`: what the scores are, in words."""
+    columns = [name for name in found.columns if name not in INTERVAL]
     blocks = []
     for _, rows in found.groupby(["kind", "noise"], sort=False):
         best = rows.loc[~rows["method"].isin([CEILING]), "test"].max()
-        blocks.append([_row(row, found.columns, best) for row in rows.to_dict("records")])
+        blocks.append([_row(row, columns, best) for row in rows.to_dict("records")])
     note = (
         f"{measured}, on the test split at the epoch that clean validation chose. The floor keeps every pair, the ceiling "
-        "leaves the wrong ones out; low and high: 95% of the paired bootstrap over queries and seeds. The detector's numbers are "
+        "leaves the wrong ones out; in brackets 95% of the paired bootstrap over queries and seeds. The detector's numbers are "
         "the last epoch's."
     )
-    return Table("Reality check", note, [name.replace("_", " ") for name in found.columns], blocks)
+    return Table("Reality check", note, [name.replace("_", " ") for name in columns], blocks)
 
 
 def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[Cell]:
@@ -259,7 +269,9 @@ def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[Ce
         value = row[name]
         text = "" if pd.isna(value) else f"{value:.3f}" if isinstance(value, float) else str(value)
         is_best = name == "test" and value == best and row["method"] != CEILING
-        cells.append(Cell(text, is_best=is_best, is_number=name not in ("kind", "method")))
+        interval = [row[end] for end in INTERVAL] if name == FROM_FLOOR and text else []
+        detail = f"({', '.join(f'{end:+.3f}' for end in interval)})" if interval else ""
+        cells.append(Cell(text, is_best=is_best, is_number=name not in NAMES, detail=detail))
     return cells
 
 

@@ -119,6 +119,7 @@ def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
         task = select_by.split("/")[0]
         assert found.mean() == pytest.approx(by_language[f"{task}/mean/recall_at_1"], abs=1e-6)
     assert table.loc["oracle", "detector_auc"] == 1
+    assert np.isnan(table.loc["contrastive", "detector_auc"]), "a method that believes every pair is no detector"
     gained = table.loc["small_loss", "test"] - table.loc["contrastive", "test"]
     assert table.loc["small_loss", "against the floor"] == pytest.approx(gained)
     assert {path.name for path in (tmp_path / "report").iterdir()} == {
@@ -134,6 +135,8 @@ def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
     page = Path(str(written.page)).read_text()
     assert page.index("Reality check") < page.index("</table>")
     assert "R@1, audio to text, eng, on the test split" in page
+    low, high = table.loc["small_loss", ["low", "high"]]
+    assert f"({low:+.3f}, {high:+.3f})" in page
     assert [figure.name for figure in written.figures][:2] == ["reality_check.png", "detector.png"]
 
 
