@@ -76,9 +76,10 @@ def _is_reality_check(runs: Runs) -> bool:
 
 def _named_by_split(points: pd.DataFrame, runs: Runs) -> pd.DataFrame:
     """The points, each metric under the name of the split it was measured on: `test/text_to_audio/eng/recall_at_1`."""
-    if len(runs.measured_on) != 1:
+    splits = runs.measured_on
+    if len(splits) != 1:
         return points
-    return points.rename(columns={name: f"{runs.measured_on[0]}/{name}" for name in points if name.startswith(TASKS)})
+    return points.rename(columns={name: f"{splits[0]}/{name}" for name in points if name.startswith(TASKS)})
 
 
 def summary_table(run_folder: Location | str) -> str:

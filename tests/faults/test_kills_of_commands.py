@@ -27,16 +27,18 @@ from ray_atr.report import write, write_report
 from ray_atr.tracking import Store, upload
 
 SPACE = {"objective": ["contrastive"], "data.noise.ratio": [0.0, 0.4]}
+FEW = ("eng", "fra")
+"""Languages. A report of few takes as many file operations as one of many."""
 
 
 def test_a_report_has_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures, which take seconds, are written by the same way as tables and are left out."""
     monkeypatch.setattr(write, "_figures", lambda runs, folder: [])
-    run = write_run(tmp_path / "run", SPACE)
+    run = write_run(tmp_path / "run", SPACE, languages=FEW)
     before = shutil.copytree(run, tmp_path / "before")
     write_report(before)
     (before / "report" / "mine.txt").write_text("of somebody else")
-    write_run(tmp_path / "longer", SPACE, epochs=5)
+    write_run(tmp_path / "longer", SPACE, epochs=5, languages=FEW)
 
     def prepare(folder: Path) -> Callable[[], object]:
         shutil.copytree(before, folder, dirs_exist_ok=True)

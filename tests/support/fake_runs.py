@@ -81,10 +81,11 @@ def write_run(
     running: Sequence[int] = (),
     has_test: bool = True,
     data: str = "soundscapes",
+    languages: Sequence[str] = LANGUAGES,
 ) -> Path:
     """A run folder of the grid `space`; trials at the positions in `failed` and `running` are left unfinished."""
     folder.mkdir(parents=True)
-    write(folder / "experiment.json", BASE)
+    write(folder / "experiment.json", {**BASE, "data.languages": list(languages)})
     write(
         folder / "sweep.json",
         {
@@ -103,7 +104,7 @@ def write_run(
         is_whole = position not in failed and position not in running
         write_trial(
             folder, overrides, epochs=epochs if is_whole else 1, is_finished=is_whole, has_test=has_test,
-            error="step 12: loss is nan (worker 0)" if position in failed else None,
+            error="step 12: loss is nan (worker 0)" if position in failed else None, languages=languages,
         )  # fmt: skip
     return folder
 
@@ -116,6 +117,7 @@ def write_trial(
     is_finished: bool = True,
     has_test: bool = True,
     error: str | None = None,
+    languages: Sequence[str] = LANGUAGES,
 ) -> str:
     """One trial's files; its id."""
     trial_id = make_trial_id(overrides)
@@ -133,22 +135,22 @@ def write_trial(
     rows = [
         {
             "epoch": epoch, "step": 10 * epoch, "time": 1_700_000_000.0 + 20 * epoch, "train/loss": 3.0 / epoch,
-            "seconds/train": 20.0 * epoch * cost**0.3, "memory/peak_allocated_bytes": cost * 2.0**30, **metrics(overrides, epoch),
-            "best_epoch": epoch,
+            "seconds/train": 20.0 * epoch * cost**0.3, "memory/peak_allocated_bytes": cost * 2.0**30, "best_epoch": epoch,
+            **metrics(overrides, epoch, languages),
             **shares(overrides),
         }
         for epoch in range(1, epochs + 1)
     ]  # fmt: skip
     (trial / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if is_finished:
-        test = {name: value - 0.01 for name, value in metrics(overrides, epochs).items()} if has_test else {}
+        test = {name: value - 0.01 for name, value in metrics(overrides, epochs, languages).items()} if has_test else {}
         write(
             trial / "result.json",
             {
                 "best_epoch": epochs,
                 "clean_share": rows[-1].get("train/clean_share"),
-                "val": metrics(overrides, epochs),
-                "last": metrics(overrides, epochs),
+                "val": metrics(overrides, epochs, languages),
+                "last": metrics(overrides, epochs, languages),
                 "test": test,
                 "train_seconds": rows[-1]["seconds/train"],
             },
