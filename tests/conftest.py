@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,10 +77,19 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return argname if isinstance(val, bytes) else None
 
 
+def pytest_collection_finish() -> None:
+    # What is imported and collected stays: each full collection of garbage would look at all of it again, and each fork of a
+    # crash point would copy what it touches.
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Fast tests first, so that a broken formula shows before Ray has even started.
-    items.sort(key=lambda item: ("ray" in item.keywords, "slow" in item.keywords))
+    # Fast tests first, so that a broken formula shows before Ray has even started. Of several test processes one begins with
+    # the tests on Ray, which take it as long as all others take.
+    begins_with_ray = "PYTEST_XDIST_WORKER" in os.environ
+    items.sort(key=lambda item: (("ray" in item.keywords) != begins_with_ray, "slow" in item.keywords))
     for item in items:
         # Of the test processes one alone has a Ray, and the fixtures of a module are made by one.
         item.add_marker(pytest.mark.xdist_group("ray" if "ray" in item.keywords else item.nodeid.partition("::")[0]))
