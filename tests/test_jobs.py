@@ -14,7 +14,7 @@ from doubler import Doubler
 from ray_atr import runtime
 from ray_atr.jobs import Resources, num_processes, run_jobs
 
-LIMIT = 2
+LIMIT = 0.5
 """Seconds without progress after which Ray Data would give up, in these tests."""
 
 

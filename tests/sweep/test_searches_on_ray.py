@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import make_data, tiny
+from tiny import make_data, prepared_for, tiny
 
 from ray_atr.knowledge.snapshot import load
 from ray_atr.run_folder import FINISHED, STOPPED, RunFolder, read_json
@@ -31,7 +31,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def new_run(home: Path, name: str, **changes: Any) -> RunFolder:
     changes = {"scaling__workers": 0, "scaling__ray_data": False, "train__epochs": 3, **changes}
-    return RunFolder.create(home / "runs" / name, tiny(home / "tones", **changes), {"name": "test"})
+    experiment = tiny(home / "tones", **changes)
+    # Made here, once: on Ray it would take three processes that import torch.
+    prepared_for(experiment, home)
+    return RunFolder.create(home / "runs" / name, experiment, {"name": "test"})
 
 
 def quiet(message: str) -> None:
@@ -59,7 +62,7 @@ def test_stopped_trials_are_recorded_as_such_and_not_repeated(home: Path) -> Non
         assert trial.describe()["status"] == STOPPED
         assert len(trial.epochs()) < 4
     before = {trial.trial_id: (trial.folder / "metrics.jsonl").stat().st_mtime_ns for trial in run.trials()}
-    more = sweep(run, plan(7), home, listeners=[ConsoleProgress(4, say=lines.append)], concurrency=1, say=quiet)
+    more = sweep(run, plan(7), home, listeners=[ConsoleProgress(4, say=lines.append)], use_ray=False, say=quiet)
     assert lines[-1].startswith("[ 7/7] ")
     assert len(more.stopped) + len(more.finished) == 7
     after = {trial.trial_id: (trial.folder / "metrics.jsonl").stat().st_mtime_ns for trial in run.trials()}
@@ -117,7 +120,7 @@ def test_a_second_sweep_decodes_no_audio(home: Path, tmp_path: Path) -> None:
         shard.unlink()
     again = RunFolder.create(tmp_path / "second", experiment, {"name": "test"})
     points = [{"objective": "triplet", "seed": 1}, {"data.noise.ratio": 0.4, "seed": 0}]
-    assert len(sweep(again, points, home=tmp_path, say=said.append).finished) == 2
+    assert len(sweep(again, points, home=tmp_path, concurrency=1, say=said.append).finished) == 2
     assert clips_decoded() == 0
 
 
@@ -190,6 +193,7 @@ def test_a_killed_driver_leaves_a_sweep_that_goes_on(home: Path, tmp_path: Path)
         "model.text.width": "16",
         "model.text.vocab_size": "300",
         "train.epochs": "12",
+        "scaling.workers": "0",
         "scaling.ray_data": "false",
         "train.batch_size": "8",
         "tracking.mlflow": "false",
