@@ -147,7 +147,8 @@ def start_knowledge_base(
 def _placed(labels: Mapping[str, str] | None) -> dict[str, Any]:
     """Ray's options for where a base runs."""
     if labels:
-        return {"label_selector": dict(labels)}
+        # Named, or Ray would place it in the group of the worker that starts it, and never find a node with its labels there.
+        return {"label_selector": dict(labels), "scheduling_strategy": "DEFAULT"}
     # Beside the worker that starts it, which copies the versions to the run's storage with each checkpoint; where the workers
     # leave no room there, on another node: it would wait for that room for ever.
     here = ray.get_runtime_context().get_node_id()

@@ -1,4 +1,6 @@
-"""A base on a node of its own that is killed while it builds a version. Run as a program: a cluster is no session's Ray.
+"""A base on a node of its own that is killed while it builds a version, and one that a label sends away from its worker.
+
+Run as a program: a cluster is no session's Ray.
 
 python killed_node.py FOLDER
 """
@@ -19,7 +21,8 @@ from encoders import SPEC, Turn, weights
 from ray import cloudpickle
 from ray.cluster_utils import Cluster
 from ray.exceptions import ObjectLostError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.placement_group import placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from ray_atr.knowledge.actor import ActorRefresher, start_knowledge_base
 from ray_atr.knowledge.refresher import SnapshotClient
@@ -31,7 +34,8 @@ from ray_atr.runtime import NAMESPACE
 HEALTH = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
 HEAD = {"num_cpus": 1, "include_dashboard": False, "dashboard_agent_listen_port": None, "_system_config": HEALTH}
 STORE = {"object_store_memory": 80 << 20}
-NODE: dict[str, Any] = {"num_cpus": 1, **STORE}
+BASE = {"for": "base"}
+NODE: dict[str, Any] = {"num_cpus": 1, "labels": BASE, **STORE}
 
 
 @ray.remote(num_cpus=0.75)
@@ -39,6 +43,10 @@ class Worker:
     """Takes what a training worker does of its node, so that the base has no room beside it."""
 
     def ready(self) -> None: ...
+
+    def start_a_base(self, folder: Path) -> str:
+        """Start a base where the label says; whether it has the version, once it answers."""
+        return str(start_knowledge_base("labelled", Turn(), SnapshotSettings(), folder, labels=BASE).wait(1, 0.0).state)
 
 
 def main(folder: Path) -> None:
@@ -49,6 +57,7 @@ def main(folder: Path) -> None:
     ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False)
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     remote: Any = Worker
+    is_sent_away(remote)
     trainer = remote.options(scheduling_strategy=here).remote()
     ray.get(trainer.ready.remote())
     gate = folder / "go"
@@ -97,6 +106,16 @@ def main(folder: Path) -> None:
     assert not answers, "a reference that its node took with it is asked for again"
     ray.shutdown()
     cluster.shutdown()
+
+
+def is_sent_away(worker: Any) -> None:
+    """Ray Train's workers are in a group of theirs, into which Ray also puts what they start."""
+    group = placement_group([{"CPU": 1, "node:__internal_head__": 0.001}])
+    inside = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
+    starter = worker.options(scheduling_strategy=inside).remote()
+    assert ray.get(starter.start_a_base.remote(Path("unused")), timeout=60) == "unknown"
+    ray.kill(starter)
+    ray.util.remove_placement_group(group)
 
 
 def turned(seed: int) -> np.ndarray:
