@@ -11,6 +11,7 @@ from ray_atr.experiment import Experiment, load_experiment
 from ray_atr.migrate import VALUES, migrated
 from ray_atr.models.retriever import ModelSettings
 from ray_atr.override import override
+from ray_atr.tracking.fetch import _settings as fetched_settings
 
 
 @pytest.mark.parametrize(("former", "name"), [("random", "ml_clap"), ("co_anchor", "cacl"), ("one_to_k", "kcl")])
@@ -27,6 +28,13 @@ def test_a_retriever_saved_before_is_read() -> None:
 def test_other_values_of_the_same_name_are_left() -> None:
     values = {"objective.pair": "random", "objective.scheme": "english", "seed": 3}
     assert migrated(values) == values
+
+
+def test_settings_fetched_from_mlflow_are_read_as_those_of_a_folder() -> None:
+    """Before there was a choice, all ranked by cosine."""
+    stored = {"evaluation.select_by": "text_to_audio/mean/recall_at_1", "objective.pair": "learning_to_match"}
+    assert fetched_settings(stored)["evaluation.ranking"] == "cosine"
+    assert fetched_settings({**stored, "evaluation.ranking": "plan"})["evaluation.ranking"] == "plan"
 
 
 def test_every_former_value_stands_for_one_that_is_allowed() -> None:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ray_atr.experiment import Experiment
+from ray_atr.experiment import stored_experiment
 from ray_atr.metrics.epoch_report import EpochReport
-from ray_atr.override import flatten, override
+from ray_atr.override import flatten
 from ray_atr.redaction import redact
 from ray_atr.run_folder import (
     FAILED,
@@ -151,7 +151,7 @@ def _result(
 def _settings(params: Mapping[str, str]) -> dict[str, Any]:
     """The settings tree that was sent as texts, typed again."""
     try:
-        return flatten(override(Experiment(), dict(params)))
+        return flatten(stored_experiment(params))
     except ValueError:
         # Tracked by another version, whose tree had other settings: they stay the texts they are.
         return dict(params)
