@@ -43,7 +43,7 @@ def migrated_trial(content: Mapping[str, Any], base: Mapping[str, Any]) -> dict[
 def migrated_run(content: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     """A `sweep.json` of a run with the settings `base`, whose space and fixed settings mean what they did when it was written."""
     content, space, fixed = dict(content), content.get("space"), content.get("fixed") or {}
-    if not isinstance(space, Mapping):
+    if not isinstance(space, Mapping) or not isinstance(fixed, Mapping):
         return content
     if "format" not in content and OBJECTIVE in space:
         choices = space[OBJECTIVE]
