@@ -12,7 +12,7 @@ from ray_atr.experiment import Experiment
 from ray_atr.languages.codes import ENGLISH
 from ray_atr.metrics.epoch_report import TIMED_PARTS, EpochReport
 from ray_atr.metrics.metric import DIRECTIONS, MEANS, TRAINED, UNSEEN, Metric
-from ray_atr.objectives import PRESETS
+from ray_atr.objectives import PAIRS, PRESETS
 from ray_atr.objectives.schemes import SCHEMES
 from ray_atr.override import flatten
 from ray_atr.report import formatting
@@ -267,6 +267,10 @@ def objective_label(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -
         if all(getattr(preset, part).name == choice for part, choice in parts.items())
     }
     if not same:
+        pair, metric = str(parts["pair"]), settings.get("objective.pair.metric")
+        if metric not in (None, getattr(PAIRS.get(pair), "metric", None)):
+            # As presets are called: `m_ltm`, `m_ltm_euclidean`.
+            parts["pair"] = f"{joined([pair])}_{metric}"
         return joined(str(choice) for choice in parts.values() if choice not in (None, "none")) or chosen
 
     def distance(name: str) -> tuple[int, bool]:

@@ -30,6 +30,7 @@ def titled(tables, words):
         ({"objective": "m_ltm", "objective.pair": "contrastive"}, "contrastive"),
         ({"objective.scheme": "kcl", "objective.pair": "contrastive"}, "kcl"),
         ({"objective.scheme": "ml_clap", "objective.pair": "partial_learning_to_match"}, "ml_clap+pot"),
+        ({"objective": "m_ltm_pot_euclidean", "objective.scheme": "kcl"}, "kcl+pot_euclidean"),
         ({"objective.knowledge": "ask"}, "ask"),
         ({"objective": "kcl", "objective.knowledge": "ask"}, "kcl+contrastive+ask"),
     ],
