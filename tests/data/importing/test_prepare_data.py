@@ -307,10 +307,10 @@ def test_ray_writes_the_same_shards(tmp_path: Path, ray_session: None) -> None:
     source = make_folder(tmp_path / "in", number=20)
     (tmp_path / "in" / "003.flac").write_bytes(b"bad")
     options = {"clips_per_shard": 3, "max_unreadable": 0.1}
-    with_ray = prepare(source, tmp_path / "ray", options=Import(ray="always", cpus_per_task=0.5, **options))
+    with_ray = prepare(source, tmp_path / "ray", options=Import(ray="always", **options))
     without = prepare(source, tmp_path / "plain", options=Import(ray="never", **options))
     assert with_ray.hash == without.hash
     assert with_ray.skipped == without.skipped
     assert [entry.clip_id for entry in with_ray.skipped] == ["003"]
     with pytest.raises(ValueError, match="unreadable"):
-        prepare(source, tmp_path / "strict", options=Import(ray="always", clips_per_shard=3))
+        prepare(source, tmp_path / "strict", options=Import(ray="always", clips_per_shard=3, cpus_per_task=2))
