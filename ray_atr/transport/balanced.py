@@ -21,6 +21,7 @@ from torch import Tensor
 from ray_atr.transport.newton import ascend
 from ray_atr.transport.plan import TransportPlan
 from ray_atr.transport.problem import KERNEL_RANGE, Problem
+from ray_atr.transport.small import is_small
 
 # A check costs about as much as two sweeps: the next is made where, at the rate seen, the tolerance may be met.
 CHECK_EVERY, FARTHEST_CHECK = 4, 32
@@ -31,9 +32,6 @@ LOG_SWEEPS = 4
 # or more would be needed at the rate seen. None beyond this size.
 PATIENCE_LEAST = 64
 NEWTON_LARGEST = 2048
-# Products with so small a matrix take less time than torch's call of them. NumPy's calls cost a third, and it computes up to
-# this size on one thread.
-SMALL = 96 * 96
 
 
 def solve_balanced(
@@ -149,15 +147,15 @@ def kernel_sweeps(
     del exponents
     transposed = kernel.T
     u, v, inflow = kernel.new_ones(N), kernel.new_empty(M), kernel.new_empty(N)
-    is_small = kernel.device.type == "cpu" and kernel.numel() <= SMALL and N == M and marginals is None
-    if is_small:
+    in_numpy = is_small(kernel) and N == M and marginals is None
+    if in_numpy:
         # Views: what NumPy writes stands in the tensors.
         K, KT, u_, v_, inflow_ = (tensor.numpy() for tensor in (kernel, transposed, u, v, inflow))
     previous, is_slow = math.inf, False
     between = CHECK_EVERY
     check = min(between, most)
     for sweep in range(1, most + 1):
-        if is_small:
+        if in_numpy:
             np.reciprocal(np.dot(KT, u_, out=v_), out=v_)
             np.dot(K, v_, out=inflow_)
         else:
@@ -182,7 +180,7 @@ def kernel_sweeps(
             # Not beyond twice the sweeps so far: the rate seen early promises too much.
             between = int(max(CHECK_EVERY, min(promised, sweep, FARTHEST_CHECK)))
             check = min(sweep + between, most)
-        if is_small:
+        if in_numpy:
             np.reciprocal(inflow_, out=u_)
         else:
             torch.reciprocal(inflow, out=u)

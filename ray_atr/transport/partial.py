@@ -9,7 +9,9 @@ epsilon is not small; where they crawl, a projected Newton method takes over.
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +20,7 @@ from ray_atr.transport.plan import TransportPlan
 from ray_atr.transport.problem import KERNEL_RANGE, Problem
 from ray_atr.transport.ranks import Ranks
 from ray_atr.transport.row_blocks import LogRows, RowBlock
+from ray_atr.transport.small import is_small
 
 CHECK_EVERY = 5
 NEWTON_AFTER_LEAST = 30
@@ -76,40 +79,45 @@ def shared_blocks(
     return u, v, level, residual, sweep
 
 
+@np.errstate(divide="ignore", over="ignore", invalid="ignore")  # as torch
 def kernel_blocks(
     scores: Tensor, v: Tensor, mass: float, tolerance: float, most: int, rows: Tensor, columns: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, float, int]:
     """(u, v, l, violation, sweeps) of block sweeps on exp(-c/epsilon), shifted so that its largest entry is 1."""
     shift = scores.max()
-    kernel = (scores - shift).exp_()
+    arrays: list[Any] = [(scores - shift).exp_(), v.exp(), rows, columns]
+    if is_small(scores):
+        arrays = [tensor.numpy() for tensor in arrays]
+    kernel, beta, rows, columns = arrays
     transposed = kernel.T
-    inflow = torch.mv(kernel, v.exp())
+    inflow = kernel @ beta
     for sweep in range(1, most + 1):
         alpha, _ = level_and_scaling(inflow, mass, rows)
-        beta, level = level_and_scaling(torch.mv(transposed, alpha), mass, columns)
-        inflow = torch.mv(kernel, beta)
+        beta, level = level_and_scaling(transposed @ alpha, mass, columns)
+        inflow = kernel @ beta
         if sweep % CHECK_EVERY == 0 or sweep == most or sweep == 1:
             # The columns and the mass are exact after their block: the rows are judged.
             residual = violation(level * alpha * inflow, alpha < 1, rows)
             if residual <= tolerance:
                 break
-    return alpha.log(), beta.log(), level.log() - shift, residual, sweep
+    u, v, level = (torch.as_tensor(found).log() for found in (alpha, beta, level))
+    return u, v, level - shift, residual, sweep
 
 
-def level_and_scaling(inflow: Tensor, mass: float, bounds: Tensor) -> tuple[Tensor, Tensor]:
+def level_and_scaling(inflow: Any, mass: float, bounds: Any) -> tuple[Any, Any]:
     """Scalings in (0, 1] and the level L with L * scaling * inflow = min(L * inflow, bound) summing to the mass; all [N].
 
-    With the k rows of the largest inflow / bound saturated, L = (mass - their bounds) / (sum of the other inflows); the k
-    sought is the smallest at which the next row stays below its bound.
+    Tensors, or arrays of NumPy. With the rows of the largest inflow / bound saturated, L = (mass - their bounds) / (sum of the
+    other inflows); as few are as leave the next row below its bound.
     """
-    order = (inflow / bounds).argsort(descending=True)
-    descending, limits = inflow[order], bounds[order]
-    left = mass - limits.cumsum(0) + limits
-    levels = left / descending.flip(0).cumsum(0).flip(0)
-    is_enough = (levels * descending <= limits) | (left <= limits)
-    # argmax of booleans: the first True.
-    level = levels[is_enough.to(torch.uint8).argmax()]
-    return (bounds / (level * inflow)).clamp(max=1), level
+    order = (inflow / bounds).argsort()
+    rising, limits = inflow[order], bounds[order]
+    left = mass - limits.sum() + limits.cumsum(0)
+    levels = left / rising.cumsum(0)
+    is_enough = (levels * rising <= limits) | (left <= limits)
+    # The last True: where their number is first the largest.
+    level = levels[is_enough.cumsum(0).argmax()]
+    return (bounds / (level * inflow)).clip(max=1), level
 
 
 def fill(inflow: Tensor, mass: float, bounds: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,7 +133,7 @@ def fill(inflow: Tensor, mass: float, bounds: Tensor) -> tuple[Tensor, Tensor]:
     return (bounds.log() - level - inflow).clamp(max=0), level
 
 
-def violation(sums: Tensor, pushes: Tensor, bounds: Tensor) -> float:
+def violation(sums: Any, pushes: Any, bounds: Any) -> float:
     """Mass by which rows exceed their bounds [N], or fall short of them though their potential pushes (bool [N])."""
     excess = sums - bounds
-    return float(torch.where(pushes, excess.abs(), excess.clamp(min=0)).sum())
+    return float((excess.clip(min=0) - pushes * excess.clip(max=0)).sum())
