@@ -52,8 +52,7 @@ def _folders(
 
 def _write(folders: Sequence[Location], out: str | Location | None) -> None:
     paths = write_report(*folders, out=out)
-    for folder in folders:
-        print(summary_table(folder) + "\n")
+    print(summary_table(*folders) + "\n")
     print(f"report: {paths.page}")
     for path in (paths.table_csv, paths.table_markdown, *paths.figures):
         print(f"        {path}")

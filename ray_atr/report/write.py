@@ -82,9 +82,9 @@ def _named_by_split(points: pd.DataFrame, runs: Runs) -> pd.DataFrame:
     return points.rename(columns={name: f"{splits[0]}/{name}" for name in points if name.startswith(TASKS)})
 
 
-def summary_table(run_folder: Location | str) -> str:
-    """The table a terminal shows at the end of a sweep: R@1 and R@10, both directions, and how many trials are missing."""
-    runs = read_runs([run_folder])
+def summary_table(*run_folders: Location | str) -> str:
+    """What a terminal shows of run folders, read together: R@1 and R@10, both directions, and how many trials are missing."""
+    runs = read_runs(run_folders)
     if runs.finished.empty:
         return f"no trial has finished yet ({len(runs.trials)} in all)"
     text = "\n\n".join(table.to_text() for table in main_tables(runs))

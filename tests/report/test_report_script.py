@@ -14,7 +14,9 @@ def test_prints_tables_and_where_the_report_is(tmp_path, capsys):
     report_script([first, second], out=tmp_path / "both")
     printed = capsys.readouterr().out
     assert f"report: {tmp_path / 'both' / 'report.html'}" in printed
-    assert "R@1" in printed
+    # One table of both, so that their rows are told apart here too.
+    table = printed.partition("Percent")[0]
+    assert all(f" {objective} " in table for objective in ("m_ltm", "triplet", "kcl"))
     text = (tmp_path / "both" / "report.html").read_text()
     for objective in ("m_ltm", "triplet", "kcl"):
         assert objective in text
