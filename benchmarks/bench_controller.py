@@ -4,7 +4,7 @@
     python benchmarks/bench_controller.py --trials 10000 --searches random
     python benchmarks/bench_controller.py --proposals 100000   # proposals alone, with that many points known
 
-Trials are simulated: their events go through the agenda and the recording as those of Ray Tune do. Prints CPU milliseconds
+Trials are simulated: their events go through the queue and the recording as those of Ray Tune do. Prints CPU milliseconds
 of the driver for a trial, in each fifth of the sweep (a cost that grows with the number of trials shows as a rise), how often
 files of the run folder are opened for a trial, and what resuming the finished sweep takes. Every write waits for the disk:
 `TMPDIR=/dev/shm` leaves that out.
@@ -31,7 +31,7 @@ from ray_atr.sweep import SEARCHES, Goal, SpaceSearch, SweepPlan
 from ray_atr.sweep.common_failure import CommonFailure
 from ray_atr.sweep.recording import Recording
 from ray_atr.sweep.search import History, Known
-from ray_atr.sweep.trial_queue import Agenda
+from ray_atr.sweep.trial_queue import TrialQueue
 
 GOAL = Goal("text_to_audio/mean/recall_at_1")
 RANGES = [
@@ -60,13 +60,13 @@ def simulated(name: str, trials: int, epochs: int, at_once: int, opened: list[in
         run = RunFolder.create(Path(folder) / "run", Experiment(), {"name": "simulated"})
         plan = SweepPlan(search_of(name, trials), (), trials, goals=(GOAL,))
         opened[0], began = 0, time.process_time()
-        agenda = Agenda(run, plan, lambda point: None)
+        queue = TrialQueue(run, plan, lambda point: None)
         prepared = time.process_time() - began
         recording = Recording((), CommonFailure())
         working: deque[tuple[Any, int]] = deque()
         ended, marks = 0, [time.process_time()]
         while True:
-            while len(working) < at_once and (trial := agenda.next()) is not None:
+            while len(working) < at_once and (trial := queue.next()) is not None:
                 recording.started(trial)
                 working.append((trial, 1))
             if not working:
@@ -85,12 +85,12 @@ def simulated(name: str, trials: int, epochs: int, at_once: int, opened: list[in
         files = opened[0] / ended
         fifths = [1e3 * (after - before) / (trials // 5) for before, after in itertools.pairwise(marks)]
         opened[0], began = 0, time.process_time()
-        again = Agenda(RunFolder.open(run.path), plan, lambda point: None)
+        again = TrialQueue(RunFolder.open(run.path), plan, lambda point: None)
         assert again.is_done
         resumed, read = time.process_time() - began, opened[0] / ended
         shown = ", ".join(f"{value:.1f}" for value in fifths)
         print(
-            f"{name}: {ended} trials of {epochs} epochs, {at_once} at a time: {shown} ms of CPU a trial by fifths; agenda "
+            f"{name}: {ended} trials of {epochs} epochs, {at_once} at a time: {shown} ms of CPU a trial by fifths; queue "
             f"{prepared:.1f} s; {files:.0f} files opened a trial; resuming {resumed:.1f} s, {read:.1f} files a trial",
             flush=True,
         )

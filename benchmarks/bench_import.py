@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 import soundfile
 from side_by_side import compared
 
-from ray_atr.data.importing.plan import Import, prepare
+from ray_atr.data.importing.plan import Import, import_data_set
 from ray_atr.data.importing.sources.table import TableSource
 from ray_atr.data.shards import CLIPS_PER_SHARD, iterate_rows
 
@@ -57,7 +57,7 @@ def make_clips(folder: Path, number: int, suffix: str, source: Path | None = Non
 
 
 def ours(folder: Path, out: Path) -> None:
-    prepare(TableSource(source=str(folder)), out, options=Import(ray="never"))
+    import_data_set(TableSource(source=str(folder)), out, options=Import(ray="never"))
 
 
 def plain(folder: Path, out: Path) -> None:

@@ -18,7 +18,7 @@ import torch
 from side_by_side import compared, cpu_milliseconds, peak_bytes, relative_error
 from torch import Tensor, nn
 
-from ray_atr.models.text.small_transformer import Block, unpack
+from ray_atr.models.text.small_transformer import PackedBlock, unpack
 from ray_atr.objectives import Embeddings, preset
 
 VOCABULARY = 4096
@@ -31,7 +31,7 @@ class Tower(nn.Module):
 
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList([Block(width, 4) for _ in range(layers)])
+        self.blocks = nn.ModuleList([PackedBlock(width, 4) for _ in range(layers)])
 
     def forward(self, inputs: Tensor, mask: Tensor, is_packed: bool) -> Tensor:
         """Pooled [N, W] of inputs [N, L, W]; unpacked, the linear layers run on padding too."""

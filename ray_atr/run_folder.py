@@ -76,7 +76,7 @@ SHORT_CHOICES = {"learning_to_match": "ltm", "partial_learning_to_match": "pot"}
 """What a pair loss with a long name is called in a trial's name."""
 
 
-def joined(choices: Iterable[str]) -> str:
+def joint_name(choices: Iterable[str]) -> str:
     """What a scheme, a pair loss and a knowledge are called together: `kcl+pot`."""
     return "+".join(SHORT_CHOICES.get(choice, choice) for choice in choices)
 
@@ -84,7 +84,7 @@ def joined(choices: Iterable[str]) -> str:
 def trial_name(overrides: Mapping[str, Any]) -> str:
     """What a person calls the trial: `m_ltm noise=0.4 seed=1`, `kcl+pot mass=0.7 noise=0.4 seed=1`."""
     chosen = [str(overrides[path]) for path in CHOICES if path in overrides]
-    words = [joined(chosen)] if chosen else []
+    words = [joint_name(chosen)] if chosen else []
     for path in sorted(overrides, key=lambda path: path == "seed"):
         if path in CHOICES:
             continue

@@ -91,7 +91,7 @@ def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
         "ray_atr.audit.run.audit_data_set": understood,
         "ray_atr.cli.audit.run_apply": understood,
         "ray_atr.cli.translate.run_fill": understood,
-        "ray_atr.cli.translate.run_check": understood,
+        "ray_atr.cli.translate.run_back_translation": understood,
     }
     for place, instead in work.items():
         monkeypatch.setattr(place, instead)

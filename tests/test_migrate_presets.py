@@ -14,7 +14,7 @@ from ray_atr.recipes import RECIPES
 from ray_atr.run_folder import RunFolder, make_trial_id, read_json, write_json
 from ray_atr.sweep import FixedPoints, SweepPlan
 from ray_atr.sweep.trial import experiment_of
-from ray_atr.sweep.trial_queue import Agenda, recorded_points
+from ray_atr.sweep.trial_queue import TrialQueue, recorded_points
 
 POINTS = [{"objective": name, "seed": 0} for name in ("contrastive", "m_ltm", "m_ltm_pot")]
 
@@ -47,7 +47,7 @@ def test_a_former_trial_is_what_it_was(former: RunFolder) -> None:
 def test_a_former_sweep_is_resumed_in_its_own_folders(former: RunFolder) -> None:
     before = sorted(path.name for path in (former.path / "trials").iterdir())
     plan = SweepPlan(FixedPoints(recorded_points(former, without_seed=False)))
-    assert sorted(trial.trial_id for trial in Agenda(former, plan, lambda point: None).trials) == before
+    assert sorted(trial.trial_id for trial in TrialQueue(former, plan, lambda point: None).trials) == before
     assert sorted(path.name for path in (former.path / "trials").iterdir()) == before
     # What was updated on the way still means the same.
     assert set(metrics_of(former).values()) == {None, "factored"}

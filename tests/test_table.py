@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from ray_atr.report.html import render
+from ray_atr.report.html import render_template
 from ray_atr.table import Cell, Table, text_table
 
 TABLE = Table(
@@ -51,7 +51,7 @@ def test_a_page_scrolls_a_wide_table_and_escapes_it() -> None:
         facts: ClassVar[dict[str, str]] = {}
         tables = (wide, TABLE)
 
-    html = render("evaluation.html.j2", page=Page, pictures={}, fragments={})
+    html = render_template("evaluation.html.j2", page=Page, pictures={}, fragments={})
     assert html.count('<div class="scroll">') == html.count("<table>") == 2
     assert re.search(r"\.scroll \{[^}]*overflow-x: auto", html)
     assert "<script>" not in html

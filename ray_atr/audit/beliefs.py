@@ -27,7 +27,7 @@ BINS = 64
 
 
 @dataclass(frozen=True)
-class Judged:
+class Verdicts:
     """What the scores say of M pairs: p-values [M], posteriors of being wrong [M], and Storey's estimate of the wrong share."""
 
     p_value: Floats
@@ -51,7 +51,7 @@ class Judged:
         return flagged
 
 
-def judge(scores: Floats, mispairs: Floats, clip: NDArray[np.int64] | None = None) -> Judged:
+def judge(scores: Floats, mispairs: Floats, clip: NDArray[np.int64] | None = None) -> Verdicts:
     """The judgement on pairs with `scores` [M], against the scores of random mispairs [R]. Higher scores fit better.
 
     `clip` [M] are the pairs' clips, counted from 0; None: each its own.
@@ -66,7 +66,7 @@ def judge(scores: Floats, mispairs: Floats, clip: NDArray[np.int64] | None = Non
     by_clip = np.bincount(np.arange(len(p_value)) if clip is None else clip, p_value > LAMBDA)
     large, error = by_clip.sum(), np.sqrt((by_clip**2).sum())
     share, surely = (min(1.0, max(0.0, n) / (1 - LAMBDA) / len(p_value)) for n in (large, large - QUANTILE * error))
-    return Judged(p_value, np.minimum(1.0, surely / decreasing_density(p_value)), float(share))
+    return Verdicts(p_value, np.minimum(1.0, surely / decreasing_density(p_value)), float(share))
 
 
 def decreasing_density(p_value: Floats, bins: int = BINS) -> Floats:

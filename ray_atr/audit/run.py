@@ -71,7 +71,7 @@ def audit_data_set(
     are_vectors = has_vectors(manifest.folder)
     if found is None and not are_vectors:
         raise refuse("--checkpoint", None, "a saved retriever that was not trained on these pairs")
-    captions = captions_of(manifest, options.split, options.languages)
+    captions = captions_of_split(manifest, options.split, options.languages)
     if found is None:
         known = list(zip(captions.text, captions.language, strict=True))
         audio, text = read_given(manifest, options.split, known)
@@ -124,7 +124,7 @@ def _encoded(
     return encode(source, asked, encoding, _told(progress, "encoding"))
 
 
-def captions_of(manifest: Manifest, split: str, languages: tuple[str, ...] = ()) -> Captions:
+def captions_of_split(manifest: Manifest, split: str, languages: tuple[str, ...] = ()) -> Captions:
     """The captions of a split. ValueError if the split or a language is not there."""
     if split not in manifest.splits:
         raise refuse(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.audit.beliefs import Judged, judge
+from ray_atr.audit.beliefs import Verdicts, judge
 from ray_atr.audit.folds import Fold, Pairs, cross_fit
 from ray_atr.audit.options import CrossFit
 from ray_atr.audit.shifts import OFFSETS, Shift, find_shifts
@@ -21,7 +21,7 @@ FIRST = 0.05
 class Audit:
     """The judgement on M pairs; `score` [M], `preferred` [M], the caption of its language that fits the clip best."""
 
-    judged: Judged
+    judged: Verdicts
     score: NDArray[np.float64]
     preferred: NDArray[np.int64]
     shifts: list[Shift] = field(default_factory=list)
@@ -75,7 +75,7 @@ def audit_pairs(
     return Audit(judged, score, preferred, shifts)
 
 
-def _wrong(scores: NDArray[np.float64], judged: Judged, null: NDArray[np.float64]) -> NDArray[np.float64]:
+def _wrong(scores: NDArray[np.float64], judged: Verdicts, null: NDArray[np.float64]) -> NDArray[np.float64]:
     """The posterior of being wrong at other scores [N], read off the judged pairs' by p-value; NaN stays NaN."""
     null = np.sort(null)
     p_value = (len(null) - np.searchsorted(null, scores, side="left") + 1) / (len(null) + 1)

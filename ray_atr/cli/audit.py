@@ -15,7 +15,7 @@ from ray_atr.evaluation.options import Encoding
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class AuditCommand:
     """Find wrong pairs of a data set, or apply the decisions on them.
 
     Every caption of the split is judged by small heads that never saw its clip, on vectors of a saved retriever, which must
@@ -47,7 +47,7 @@ class Options:
 TELLING = 0.5
 """Least share of right pairs that the judges must find for their list to be believed."""
 
-OPTIONS = Options
+OPTIONS = AuditCommand
 
 
 def run(arguments: Sequence[str], program: str) -> None:
@@ -69,10 +69,10 @@ def run(arguments: Sequence[str], program: str) -> None:
             progress=count_on(bar),
             say=lambda message: bar.console.print(message, markup=False, highlight=False),
         )
-    print_plain(console, [*summary(folder), f"page to decide on: {folder / 'audit.html'}"])
+    print_plain(console, [*audit_lines(folder), f"page to decide on: {folder / 'audit.html'}"])
 
 
-def run_apply(given: Options, console: Console) -> None:
+def run_apply(given: AuditCommand, console: Console) -> None:
     from pathlib import Path
 
     from ray_atr.audit.decisions import apply_decisions
@@ -89,7 +89,7 @@ def run_apply(given: Options, console: Console) -> None:
     )
 
 
-def summary(folder: object) -> list[str]:
+def audit_lines(folder: object) -> list[str]:
     """What an audit found, in a few lines."""
     from ray_atr.storage import locate, read_json
 

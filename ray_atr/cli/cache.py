@@ -11,7 +11,7 @@ from ray_atr.settings import refuse
 
 
 @dataclass(frozen=True)
-class Options:
+class CacheCommand:
     """List what is cached under data/ (features, vectors, tokenisers): all of it can be made again."""
 
     prune: Annotated[bool, option("remove caches that were not used for --unused-days, and what killed runs left")] = (
@@ -22,11 +22,11 @@ class Options:
     ] = 30.0
 
 
-OPTIONS = Options
+OPTIONS = CacheCommand
 
 
 def run(arguments: Sequence[str], program: str) -> None:
-    options = parse(Options, arguments, program)
+    options = parse(CacheCommand, arguments, program)
     from rich.console import Console
     from rich.table import Table
 

@@ -17,7 +17,7 @@ NOISE_HELP = "noise ratios, each in [0, 1)"
 
 
 @dataclass(frozen=True)
-class Comparison(SweepOptions, ABC):
+class ComparisonSweep(SweepOptions, ABC):
     """A sweep over a grid of its own."""
 
     name: ClassVar[str]
@@ -26,7 +26,7 @@ class Comparison(SweepOptions, ABC):
     def points(self) -> list[Point]:
         """What is compared, the seeds left out. ValueError for an unknown table or figure."""
 
-    def before(self, settings: Mapping[str, str]) -> Comparison:
+    def before(self, settings: Mapping[str, str]) -> ComparisonSweep:
         """What is done before the points are made, given the command line's settings; the comparison that it leads to."""
         return self
 
@@ -43,7 +43,7 @@ def grid(values: Mapping[str, Sequence[Any]]) -> list[Point]:
 
 
 @dataclass(frozen=True)
-class Noise(Comparison):
+class NoiseSweep(ComparisonSweep):
     """Compare training objectives under noisy correspondence: objective x noise ratio x seed."""
 
     name: ClassVar[str] = "noise"
@@ -62,7 +62,7 @@ class Noise(Comparison):
 
 
 @dataclass(frozen=True)
-class Objectives(Comparison):
+class ObjectivesSweep(ComparisonSweep):
     """Compare language schemes and pair losses: scheme x pair loss x noise ratio x seed."""
 
     name: ClassVar[str] = "objectives"
@@ -96,7 +96,7 @@ class Objectives(Comparison):
 
 
 @dataclass(frozen=True)
-class Transport(Comparison):
+class TransportSweep(ComparisonSweep):
     """Compare partial transport's settings: transport mass x epsilon x noise ratio x seed (m-LTM with partial transport)."""
 
     name: ClassVar[str] = "transport"
@@ -171,7 +171,7 @@ SWITCHED = (
 
 
 @dataclass(frozen=True)
-class Knowledge(Comparison):
+class KnowledgeSweep(ComparisonSweep):
     """Compare a knowledge base's settings: a table or figure of ASK's paper, or a grid against training without one."""
 
     name: ClassVar[str] = "knowledge"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class EvaluateCommand:
     """Evaluate saved retrievers.
 
     A checkpoint is a trial's folder, a run of one trial, or a folder that `Retriever.save_pretrained` wrote; several are
@@ -42,11 +42,11 @@ class Options:
     out: Annotated[str | None, option("folder or URL to make", metavar="FOLDER", unset="runs/evaluate-<time>")] = None
 
 
-OPTIONS = Options
+OPTIONS = EvaluateCommand
 
 
 def run(arguments: Sequence[str], program: str) -> None:
-    given = parse(Options, arguments, program)
+    given = parse(EvaluateCommand, arguments, program)
     from ray_atr.evaluation.run import evaluate
 
     # Into a file, rows stay whole.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ray_atr.cli.comparisons import Comparison
+from ray_atr.cli.comparisons import ComparisonSweep
 from ray_atr.cli.experiment_options import SpaceOptions, SweepOptions
 from ray_atr.experiment import Experiment
 from ray_atr.metrics.epoch_report import GROUPS
@@ -24,7 +24,7 @@ from ray_atr.training.languages import with_languages
 from ray_atr.training.selection import check_metric
 
 
-def plan_points(options: Comparison, kept: RunFolder | None) -> SweepPlan:
+def plan_points(options: ComparisonSweep, kept: RunFolder | None) -> SweepPlan:
     """A comparison's points, each with each seed; those of the run folder if the options name none."""
     if kept is None or options.varies_anything:
         points = [{**point, "seed": seed} for point in options.points() for seed in options.seeds]
@@ -33,7 +33,7 @@ def plan_points(options: Comparison, kept: RunFolder | None) -> SweepPlan:
     return SweepPlan(FixedPoints(points), hours=options.hours)
 
 
-def values_of(options: Comparison) -> dict[str, list[Any]]:
+def values_of(options: ComparisonSweep) -> dict[str, list[Any]]:
     """What a comparison varies: path -> values."""
     points = [*options.points(), *({"seed": seed} for seed in options.seeds)]
     return {

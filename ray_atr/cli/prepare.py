@@ -98,12 +98,12 @@ def run_vectors(command: VectorsCommand) -> None:
 
 
 def run_import(command: ImportCommand[Source]) -> None:
-    from ray_atr.data.importing.plan import prepare
+    from ray_atr.data.importing.plan import import_data_set
 
     console = Console()
     with progress_bar("importing", "clips", console) as bar:
         task = bar.add_task("import", total=None)
-        manifest = prepare(
+        manifest = import_data_set(
             command.data,
             command.out,
             captions=command.captions,

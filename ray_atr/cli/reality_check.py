@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from ray_atr.cli.comparisons import NOISE_HELP, Comparison, Point, grid
+from ray_atr.cli.comparisons import NOISE_HELP, ComparisonSweep, Point, grid
 from ray_atr.cli.parse import option
 from ray_atr.recipes.methods import CORRESPONDENCE, METHODS, ON_ANY_DATA, PAIR
 from ray_atr.settings import nearest, refuse
@@ -31,7 +31,7 @@ TUNING_SEED = 1_000_003
 
 
 @dataclass(frozen=True)
-class Correspondence(Comparison):
+class CorrespondenceSweep(ComparisonSweep):
     """Compare who is believed to be a true pair: method x kind of noise x noise ratio x seed."""
 
     name: ClassVar[str] = "correspondence"
@@ -65,7 +65,7 @@ class Correspondence(Comparison):
                     points.append({**settings, **chosen.get(method, {}), **point})
         return points
 
-    def before(self, settings: Mapping[str, str]) -> Correspondence:
+    def before(self, settings: Mapping[str, str]) -> CorrespondenceSweep:
         """The comparison with every method tuned; as it is without --tune, or with --resume."""
         if not self.tune or self.resume is not None:
             return self

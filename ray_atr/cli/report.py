@@ -12,7 +12,7 @@ from ray_atr.cli.parse import option, parse
 
 
 @dataclass(frozen=True)
-class Options:
+class ReportCommand:
     """Write the report of run folders."""
 
     runs: Annotated[
@@ -40,11 +40,11 @@ class Options:
     ] = None
 
 
-OPTIONS = Options
+OPTIONS = ReportCommand
 
 
 def run(arguments: Sequence[str], program: str) -> None:
-    options = parse(Options, arguments, program)
+    options = parse(ReportCommand, arguments, program)
     from ray_atr.cli.reporting import report_script
 
     report_script(

@@ -7,14 +7,14 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-from ray_atr.cli.comparisons import Comparison, Knowledge, Noise, Objectives, Transport
+from ray_atr.cli.comparisons import ComparisonSweep, KnowledgeSweep, NoiseSweep, ObjectivesSweep, TransportSweep
 from ray_atr.cli.experiment_options import SpaceOptions
 from ray_atr.cli.heartbeat import heartbeat
 from ray_atr.cli.parse import parse_with_settings
-from ray_atr.cli.reality_check import Correspondence
+from ray_atr.cli.reality_check import CorrespondenceSweep
 
-COMPARISONS: dict[str, type[Comparison]] = {
-    comparison.name: comparison for comparison in (Noise, Objectives, Transport, Knowledge, Correspondence)
+COMPARISONS: dict[str, type[ComparisonSweep]] = {
+    sweep.name: sweep for sweep in (NoiseSweep, ObjectivesSweep, TransportSweep, KnowledgeSweep, CorrespondenceSweep)
 }
 
 OPTIONS: Any = Union[
@@ -45,7 +45,7 @@ def run(arguments: Sequence[str], program: str) -> None:
         run_plan("sweep", options, settings, lambda base, kept: plan_search(options, base, kept), varied, say=say)
 
 
-def compare(comparison: type[Comparison], arguments: Sequence[str], program: str) -> None:
+def compare(comparison: type[ComparisonSweep], arguments: Sequence[str], program: str) -> None:
     """Run a comparison's points; `--resume` alone continues with those of the run folder."""
     options, settings = parse_with_settings(comparison, arguments, program)
     with heartbeat("starting") as say:

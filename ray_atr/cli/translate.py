@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Union
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -33,7 +33,7 @@ class Fill:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class BackTranslate:
     """Translate a sample of the captions back and print how close they come to the English ones."""
 
     data: Annotated[str, option("folder or URL of the data set", metavar="FOLDER")]
@@ -50,7 +50,7 @@ class Check:
     ] = ""
 
 
-OPTIONS = Union[Annotated[Fill, tyro.conf.subcommand("fill")], Annotated[Check, tyro.conf.subcommand("check")]]  # noqa: UP007
+OPTIONS = Annotated[Fill, tyro.conf.subcommand("fill")] | Annotated[BackTranslate, tyro.conf.subcommand("check")]
 
 
 def run(arguments: Sequence[str], program: str) -> None:
@@ -58,7 +58,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     if isinstance(command, Fill):
         run_fill(command)
     else:
-        run_check(command)
+        run_back_translation(command)
 
 
 def run_fill(command: Fill) -> None:
@@ -78,7 +78,7 @@ def run_fill(command: Fill) -> None:
     print_plain(console, [*lines, *manifest.notes, f"written to {manifest.folder}"])
 
 
-def run_check(command: Check) -> None:
+def run_back_translation(command: BackTranslate) -> None:
     from ray_atr.data.shards import read_manifest
 
     manifest, options = read_manifest(command.data), command.options

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ray_atr.cli.comparisons import Comparison
+from ray_atr.cli.comparisons import ComparisonSweep
 from ray_atr.cli.running import start_of
 from ray_atr.override import override
 from ray_atr.run_folder import RunFolder
@@ -23,7 +23,7 @@ TUNED_FILE = "tuned.json"
 
 
 def tune_methods(
-    options: Comparison,
+    options: ComparisonSweep,
     settings: Mapping[str, str],
     methods: Mapping[str, dict[str, Any]],
     spaces: Mapping[str, dict[str, str]],

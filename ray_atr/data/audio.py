@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ray_atr.data import vector_clip
 from ray_atr.data.bounds import AudioBounds
-from ray_atr.data.decoding import Buffer, Waveform, open_sound, resampled
+from ray_atr.data.decoding import Buffer, Waveform, open_sound, resampled_blocks
 from ray_atr.settings import Settings, refuse, setting
 
 SLACK = 0.01
@@ -136,7 +136,7 @@ def clip_windows(
     sound = open_sound(data, name, bounds)
 
     def samples() -> Iterator[Waveform]:
-        return resampled(sound.blocks(), sound.sample_rate, front_end.sample_rate)
+        return resampled_blocks(sound.blocks(), sound.sample_rate, front_end.sample_rate)
 
     found = windows(samples(), front_end) if is_whole else [_cut(samples, front_end)]
     for window in found:
@@ -149,7 +149,7 @@ def waveform_windows(
     """Log-mel frames [T, F] of each window of a waveform [S], or of the one window that it is cut to."""
 
     def samples() -> Iterator[Waveform]:
-        return resampled([waveform], sample_rate, front_end.sample_rate)
+        return resampled_blocks([waveform], sample_rate, front_end.sample_rate)
 
     found = windows(samples(), front_end) if is_whole else [_cut(samples, front_end)]
     for window in found:

@@ -141,7 +141,7 @@ def resample(waveform: Waveform, sample_rate: int, target_rate: int) -> Waveform
     return np.asarray(soxr.resample(waveform, sample_rate, target_rate, quality="HQ"), dtype=np.float32)
 
 
-def resampled(blocks: Iterable[Waveform], sample_rate: int, target_rate: int) -> Iterator[Waveform]:
+def resampled_blocks(blocks: Iterable[Waveform], sample_rate: int, target_rate: int) -> Iterator[Waveform]:
     """Blocks of samples at another sample rate: joined, they are what `resample` makes of all samples at once."""
     if sample_rate == target_rate:
         yield from blocks

@@ -23,7 +23,7 @@ from ray_atr.evaluation.track import track_evaluation
 from ray_atr.metrics.arrays_file import from_arrays, to_arrays
 from ray_atr.metrics.samples import Samples
 from ray_atr.models.retriever import Retriever
-from ray_atr.report.evaluation_content import Embedded, Scored, ZeroShot, compose_page, score_model
+from ray_atr.report.evaluation_content import Embedded, ScoredModel, ZeroShot, compose_page, score_model
 from ray_atr.report.evaluation_page import Page, write_page
 from ray_atr.report.printed_beside import printed_beside
 from ray_atr.runtime import code_version, home
@@ -78,7 +78,7 @@ def evaluate(
     named = questions.captions_of(options.clips)
     stored = _stored_scores(locate(baseline[0]), manifest, options) if earlier else []
 
-    def model(checkpoint: Checkpoint) -> tuple[Embedded, Scored]:
+    def model(checkpoint: Checkpoint) -> tuple[Embedded, ScoredModel]:
         embedded = _embed(checkpoint, questions, options, encoding, progress)
         return embedded, score_model(embedded, questions.captions, device=_device())
 

@@ -161,7 +161,7 @@ _TE = {
 }  # fmt: skip
 
 
-def stem(verb: str, group: str) -> str:
+def verb_stem(verb: str, group: str) -> str:
     """The continuative form: 吠え, 鳴き, し."""
     if group == "s":
         return verb[:-2] + "し"
@@ -170,12 +170,12 @@ def stem(verb: str, group: str) -> str:
 
 def te_form(verb: str, group: str) -> str:
     """The te form: 吠えて, 鳴いて, して."""
-    return verb[:-1] + _TE[verb[-1]] if group == "5" else stem(verb, group) + "て"
+    return verb[:-1] + _TE[verb[-1]] if group == "5" else verb_stem(verb, group) + "て"
 
 
 def _phrase(said: Said, form: str) -> str:
     subject, rest, verb, group, _, _ = SOUNDS[said.kind]
-    endings = {"plain": verb, "stem": stem(verb, group), "going": te_form(verb, group) + "いる"}
+    endings = {"plain": verb, "stem": verb_stem(verb, group), "going": te_form(verb, group) + "いる"}
     times = COUNT.get(said.count or 0, "")
     return f"{subject}が{rest}{adverb(said, INTENSITY, TEMPO, _MANNERS)}{times}{endings[form]}"
 

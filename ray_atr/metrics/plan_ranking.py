@@ -34,7 +34,7 @@ def plan_scores(
     """
     clips = as_matrix("audio", audio)
     texts = as_matrix("text", text, clips.shape[1]).to(clips.device)
-    check_plan(len(texts), len(clips), epsilon, sweeps)
+    check_plan_ranking(len(texts), len(clips), epsilon, sweeps)
     u, v = (torch.nn.functional.normalize(rows.double(), dim=1) for rows in (texts, clips))
     cost = squared_distances(as_metric(metric, clips.shape[1]).to(u).weigh(u, v)).clamp_(min=0).sqrt_()
     largest = float(cost.max())
@@ -46,7 +46,7 @@ def plan_scores(
     return scores + row[:, None] + column
 
 
-def check_plan(num_texts: int, num_clips: int, epsilon: float, sweeps: int) -> None:
+def check_plan_ranking(num_texts: int, num_clips: int, epsilon: float, sweeps: int) -> None:
     """ValueError for a plan that cannot be computed."""
     if num_clips * num_texts > MAX_ENTRIES:
         raise refuse("ranking", f"plan of {num_texts} texts x {num_clips} clips", f"up to {MAX_ENTRIES} pairs")

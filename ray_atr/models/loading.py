@@ -90,7 +90,7 @@ def local_of(checkpoint: str) -> Path:
     return SHIPPED / name if kind == "shipped" else Path(checkpoint).expanduser()
 
 
-def locate(checkpoint: str, path: str = WHERE) -> Path:
+def find_weights(checkpoint: str, path: str = WHERE) -> Path:
     """The weight file of a shipped tower, a path, a folder, or a hub id `owner/name` (downloaded once into the hub's cache).
 
     Raises ValueError if there is none. `HF_HUB_OFFLINE=1` looks into the cache only.

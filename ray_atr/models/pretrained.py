@@ -42,7 +42,7 @@ TOKENIZER_FILES = (
 )
 
 
-def read_config(checkpoint: str | os.PathLike[str], path: str, dropout: float | None = None) -> PreTrainedConfig:
+def read_model_config(checkpoint: str | os.PathLike[str], path: str, dropout: float | None = None) -> PreTrainedConfig:
     """The configuration of a checkpoint (folder or hub id), every dropout replaced where one is given.
 
     Layer dropping is switched off in any case: a layer that one worker skips leaves the others waiting for its gradient.

@@ -16,7 +16,7 @@ SIGNATURES = {b"RIFF": "audio/wav", b"fLaC": "audio/flac", b"OggS": "audio/ogg",
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundClip:
     """One clip found for a query: its encoded file (WAV, FLAC, OGG, MP3), cosine, and whether it is the right one."""
 
     clip_id: str
@@ -32,7 +32,7 @@ class Query:
 
     text: str
     language: str
-    found: Sequence[Found]
+    found: Sequence[FoundClip]
     rank: float | None = None
 
 
@@ -69,7 +69,7 @@ def _query(query: Query) -> str:
     )
 
 
-def _card(place: int, found: Found) -> str:
+def _card(place: int, found: FoundClip) -> str:
     mark = ' class="relevant"' if found.is_relevant else ""
     name = escape(found.clip_id)
     label = "right clip, " if found.is_relevant else ""

@@ -26,7 +26,7 @@ from ray_atr.metrics.ranking import LearnedMetric, RankingSettings, rankings_bes
 from ray_atr.metrics.retrieval import Retrieval
 from ray_atr.metrics.samples import Sample, Samples, retrieval_samples, zero_shot_samples
 from ray_atr.metrics.zero_shot import CLASSIFICATION, classification_metrics, classify_languages
-from ray_atr.report.audio_players import Found, Query, best_clips, players_html
+from ray_atr.report.audio_players import FoundClip, Query, best_clips, players_html
 from ray_atr.report.evaluation_page import Page
 from ray_atr.report.evaluation_pictures import embedding_map, rank_heat_map, similarity_and_plan
 
@@ -76,7 +76,7 @@ class Embedded:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredModel:
     """One model's numbers, every query's scores behind them, and its retrieval by similarity, for pictures."""
 
     metrics: dict[Metric, float]
@@ -85,7 +85,9 @@ class Scored:
     notes: list[str] = field(default_factory=list)
 
 
-def score_model(embedded: Embedded, captions: AlignedCaptions, *, device: torch.device | str | None = None) -> Scored:
+def score_model(
+    embedded: Embedded, captions: AlignedCaptions, *, device: torch.device | str | None = None
+) -> ScoredModel:
     """All metrics of one model on these captions: ranked in every way that makes a difference, embeddings, classification."""
     clips, relevance, ranking = as_matrix("audio", embedded.audio), captions.relevance, embedded.ranking
     metrics: dict[Metric, float] = {}
@@ -122,7 +124,7 @@ def score_model(embedded: Embedded, captions: AlignedCaptions, *, device: torch.
         )
         metrics |= classification_metrics(found, embedded.trained)
         samples |= zero_shot_samples(found)
-    return Scored(metrics, samples, chosen, notes)
+    return ScoredModel(metrics, samples, chosen, notes)
 
 
 def compose_page(
@@ -130,7 +132,7 @@ def compose_page(
     facts: Mapping[str, Any],
     embedded: Embedded,
     captions: AlignedCaptions,
-    runs: Sequence[Scored],
+    runs: Sequence[ScoredModel],
     *,
     baseline: Sequence[Samples] = (),
     compared: tuple[str, str] = ("baseline", "this"),
@@ -288,7 +290,7 @@ def _players(
         relevant = set(pairs.clip[pairs.text == m].tolist())
         scores = retrievals[language].text_to_audio
         found = [
-            Found(
+            FoundClip(
                 clip_id=ids[clip],
                 audio=listen(clip),
                 score=value,

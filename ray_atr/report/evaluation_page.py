@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from ray_atr.metrics.bootstrap import Difference, Interval, Spread
 from ray_atr.metrics.metric import Metric
 from ray_atr.report.evaluation_tables import comparison_tables, metric_tables
-from ray_atr.report.html import data_uri, render
+from ray_atr.report.html import data_uri, render_template
 from ray_atr.storage import write_text
 from ray_atr.table import Table, markdown_text
 
@@ -127,7 +127,7 @@ def as_markdown(page: Page) -> str:
 
 def as_html(page: Page) -> str:
     """One self-contained page: tables, pictures and players, with no script and no request to anywhere."""
-    return render(
+    return render_template(
         "evaluation.html.j2",
         page=page,
         pictures={title: _png(figure) for title, figure in page.pictures.items()},

@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 
-def render(template: str, **values: Any) -> str:
+def render_template(template: str, **values: Any) -> str:
     """A template of `templates/` with these values; text is escaped, a value that is missing is an error."""
     environment = Environment(
         loader=PackageLoader("ray_atr.report", "templates"),

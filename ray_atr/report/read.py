@@ -17,7 +17,7 @@ from ray_atr.objectives.schemes import SCHEMES
 from ray_atr.override import flatten
 from ray_atr.report import formatting
 from ray_atr.report.differences import SEED, varied_paths
-from ray_atr.run_folder import FINISHED, SHORT_NAMES, RunFolder, TrialFolder, joined, read_json, train_seconds
+from ray_atr.run_folder import FINISHED, SHORT_NAMES, RunFolder, TrialFolder, joint_name, read_json, train_seconds
 from ray_atr.storage import Location
 from ray_atr.sweep.inheritance import perturbations
 from ray_atr.sweep.inputs import sets_of
@@ -270,8 +270,8 @@ def objective_label(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -
         pair, metric = str(parts["pair"]), settings.get("objective.pair.metric")
         if metric not in (None, getattr(PAIRS.get(pair), "metric", None)):
             # As presets are called: `m_ltm`, `m_ltm_euclidean`.
-            parts["pair"] = f"{joined([pair])}_{metric}"
-        return joined(str(choice) for choice in parts.values() if choice not in (None, "none")) or chosen
+            parts["pair"] = f"{joint_name([pair])}_{metric}"
+        return joint_name(str(choice) for choice in parts.values() if choice not in (None, "none")) or chosen
 
     def distance(name: str) -> tuple[int, bool]:
         """Settings in which it is another than the preset; of two alike, the one that was named."""

@@ -12,7 +12,7 @@ from typing import Any
 from ray_atr.report import formatting
 from ray_atr.report.best import best_points
 from ray_atr.report.differences import SEED
-from ray_atr.report.html import data_uri, render
+from ray_atr.report.html import data_uri, render_template
 from ray_atr.report.read import NOISE, OBJECTIVE, Runs, short_name
 from ray_atr.report.style import DPI
 from ray_atr.report.tables import learnt_nothing
@@ -39,7 +39,7 @@ class Figure:
 
 def sweep_page(runs: Runs, tables: Sequence[Table], layouts: Sequence[Table], figures: Sequence[Figure]) -> str:
     """The page's HTML."""
-    return render(
+    return render_template(
         "sweep.html.j2",
         title=", ".join(dict.fromkeys(str(info.get("name", "run")) for info in runs.infos)),
         summary=_summary(runs),

@@ -13,7 +13,7 @@ from ray_atr.sweep.fixed import check_fixed, lines_of_fixed
 from ray_atr.sweep.goal import Goal, pareto_front
 from ray_atr.sweep.search import Known, SpaceSearch
 from ray_atr.sweep.sweep_plan import SweepPlan
-from ray_atr.sweep.trial_queue import Entry, recorded_trials
+from ray_atr.sweep.trial_queue import PointTrials, recorded_trials
 from ray_atr.training.checks import check_experiment
 
 MOST_BEST = 10
@@ -70,7 +70,7 @@ def best_lines(run: RunFolder, plan: SweepPlan) -> Iterator[str]:
     """The best finished point of a search by its goals, or those that no other beats in every goal."""
     if not isinstance(plan.search, SpaceSearch) or not plan.goals:
         return
-    known = [Entry(point, trials).known(plan.goals) for point, trials in recorded_trials(run, without_seed=True)]
+    known = [PointTrials(point, trials).known(plan.goals) for point, trials in recorded_trials(run, without_seed=True)]
     finished = [one for one in known if one.status == FINISHED]
     best = unbeaten(finished, plan.goals)
     seeds = f" (means of {len(plan.seeds)} seeds)" if len(plan.seeds) > 1 else ""

@@ -19,7 +19,7 @@ from ray_atr.sweep.placement import concurrent_trials
 from ray_atr.sweep.schedulers import PAUSING, check_scheduler, make_scheduler
 from ray_atr.sweep.search import FixedPoints
 from ray_atr.sweep.sweep_plan import SweepPlan
-from ray_atr.sweep.trial_queue import Agenda, status_of
+from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.sweep.tune_bridge import run_with_tune
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.inputs import Prepared, Say, prepare
@@ -48,44 +48,44 @@ def sweep(
     if not isinstance(plan, SweepPlan):
         plan = SweepPlan(FixedPoints([with_absolute_paths(base, point) for point in plan]))
     check_scheduler(plan, base, run.path)
-    agenda = Agenda(run, plan, lambda point: check_experiment(override(base, point)), retry_failed=retry_failed)
-    done = len(agenda.trials) - len(agenda.waiting)
+    queue = TrialQueue(run, plan, lambda point: check_experiment(override(base, point)), retry_failed=retry_failed)
+    done = len(queue.trials) - len(queue.waiting)
     if done:
-        say(f"{done} of {len(agenda.trials)} trials are in {run.path} already")
+        say(f"{done} of {len(queue.trials)} trials are in {run.path} already")
     for listener in listeners:
-        listener.sweep_started(agenda.num_trials, done)
+        listener.sweep_started(queue.num_trials, done)
     deadline = started + 3600 * plan.hours if plan.hours else None
     failure = None
-    if not agenda.is_done and not use_ray:
+    if not queue.is_done and not use_ray:
         before = time.monotonic()
-        record_data(run, _prepare_all(_experiments(base, plan, agenda), home, say, use_ray=False))
+        record_data(run, _prepare_all(_experiments(base, plan, queue), home, say, use_ray=False))
         for listener in listeners:
             listener.inputs_ready({"data and features": time.monotonic() - before})
         try:
-            failure = run_in_process(agenda, home, listeners, deadline)
+            failure = run_in_process(queue, home, listeners, deadline)
         finally:
-            _nothing_runs_any_more(agenda.trials)
-    elif not agenda.is_done:
+            _nothing_runs_any_more(queue.trials)
+    elif not queue.is_done:
         before_ray = time.monotonic()
         start_ray()
         ray_runs = time.monotonic()
-        experiments = _experiments(base, plan, agenda)
+        experiments = _experiments(base, plan, queue)
         slots = concurrent_trials(experiments, concurrency)
         record_data(run, _prepare_all(experiments, home, say))
         seconds = {"Ray": ray_runs - before_ray, "data and features": time.monotonic() - ray_runs}
         for listener in listeners:
             listener.inputs_ready(seconds)
-        say(_announcement(agenda, slots))
-        scheduler = make_scheduler(plan, base.train.epochs, run, _ended(agenda))
-        failure = run_with_tune(agenda, experiments[0], home, slots, scheduler, listeners, deadline)
-        _nothing_runs_any_more(agenda.trials)
+        say(_announcement(queue, slots))
+        scheduler = make_scheduler(plan, base.train.epochs, run, _ended(queue))
+        failure = run_with_tune(queue, experiments[0], home, slots, scheduler, listeners, deadline)
+        _nothing_runs_any_more(queue.trials)
     is_out_of_time = deadline is not None and time.monotonic() >= deadline
-    return _result(agenda.trials, is_out_of_time, failure)
+    return _result(queue.trials, is_out_of_time, failure)
 
 
-def _experiments(base: Experiment, plan: SweepPlan, agenda: Agenda) -> list[Experiment]:
+def _experiments(base: Experiment, plan: SweepPlan, queue: TrialQueue) -> list[Experiment]:
     """The experiments known before the first trial starts; of a search at least those of its choices of data and model."""
-    points: list[Point] = [plan.overrides(base, entry.point) for entry in agenda.entries]
+    points: list[Point] = [plan.overrides(base, entry.point) for entry in queue.entries]
     space = plan.space
     if space is not None:
         discrete = space.restricted(
@@ -106,9 +106,9 @@ def _prepare_all(experiments: Sequence[Experiment], home: Path, say: Say, *, use
     return list(prepared.values())
 
 
-def _announcement(agenda: Agenda, slots: int) -> str:
-    waiting, plan = len(agenda.waiting), agenda.plan
-    more = plan.num_points - len(agenda.entries) if plan.num_points is not None else 0
+def _announcement(queue: TrialQueue, slots: int) -> str:
+    waiting, plan = len(queue.waiting), queue.plan
+    more = plan.num_points - len(queue.entries) if plan.num_points is not None else 0
     trials = waiting + more * max(len(plan.seeds), 1)
     how_many = f"{trials} trials" if trials else "trials"
     at_once = slots if plan.scheduler in PAUSING or not trials else min(slots, trials)
@@ -123,8 +123,8 @@ def _nothing_runs_any_more(trials: Sequence[TrialFolder]) -> None:
             trial.update(status=PENDING)
 
 
-def _ended(agenda: Agenda) -> list[TrialFolder]:
-    return [trial for trial in agenda.trials if status_of(trial) in (FINISHED, STOPPED)]
+def _ended(queue: TrialQueue) -> list[TrialFolder]:
+    return [trial for trial in queue.trials if status_of(trial) in (FINISHED, STOPPED)]
 
 
 def _result(trials: Sequence[TrialFolder], is_out_of_time: bool, failure: str | None) -> SweepResult:

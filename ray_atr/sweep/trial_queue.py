@@ -18,7 +18,7 @@ ENDED = (FINISHED, STOPPED, FAILED)
 
 
 @dataclass
-class Entry:
+class PointTrials:
     """A point and its trials, one a seed. What has ended is read from the run folder once."""
 
     point: Point
@@ -44,7 +44,7 @@ class Entry:
         return Known(self.point, FINISHED, means)
 
 
-class Agenda:
+class TrialQueue:
     """Hands out trials that are to be run. The run folder is where it reads what became of them.
 
     Raises ValueError for a point of a fixed or random plan that `check` refuses; what an adaptive search proposes and `check`
@@ -61,7 +61,7 @@ class Agenda:
     ) -> None:
         self.run, self.plan, self.check = run, plan, check
         self.base = run.experiment
-        self.entries: list[Entry] = []
+        self.entries: list[PointTrials] = []
         self.history = History()
         self._open: list[int] = []
         """Places of the entries that had not ended when last looked at."""
@@ -76,7 +76,7 @@ class Agenda:
                 pass
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tune writes its searcher, which asks the agenda, to a file that nobody reads. A generator can be in no file.
+        # Tune writes its searcher, which asks the queue, to a file that nobody reads. A generator can be in no file.
         return {**self.__dict__, "_proposals": iter(())}
 
     @property
@@ -122,7 +122,7 @@ class Agenda:
                 self._open.remove(place)
 
     def _add(self, point: Point, retry_failed: bool) -> None:
-        entry, number = Entry(point), len(self.entries)
+        entry, number = PointTrials(point), len(self.entries)
         error = self._error_of(point)
         for one in self.overrides(point):
             trial = self.recorded.get(point_key(one)) or self.run.add_trial(one)

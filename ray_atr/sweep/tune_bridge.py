@@ -19,7 +19,7 @@ from ray_atr.sweep.listener import SweepListener
 from ray_atr.sweep.recording import Recording
 from ray_atr.sweep.schedulers import PAUSING
 from ray_atr.sweep.trial import run_in_tune
-from ray_atr.sweep.trial_queue import Agenda, status_of
+from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.training.out_of_memory import remedy
 from ray_atr.training.packing import unpacked
 from ray_atr.training.ray_train import ERROR_FILE, ray_storage
@@ -32,7 +32,7 @@ ON_THE_HEAD = {"node:__internal_head__": 0.001}
 
 
 def run_with_tune(
-    agenda: Agenda,
+    queue: TrialQueue,
     experiment: Experiment,
     home: Path,
     slots: int,
@@ -40,7 +40,7 @@ def run_with_tune(
     listeners: Sequence[SweepListener],
     deadline: float | None,
 ) -> str | None:
-    """Run what the agenda hands out, `slots` at a time, until it has no more or the deadline (monotonic seconds) is past.
+    """Run what the queue hands out, `slots` at a time, until it has no more or the deadline (monotonic seconds) is past.
 
     It also ends when every trial so far failed for one reason, which is returned.
     """
@@ -54,8 +54,8 @@ def run_with_tune(
     os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", str(slots))
     # A result has the metrics of the test split, not those that a scheduler compares.
     os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
-    run, plan = agenda.run, agenda.plan
-    failure = CommonFailure(has_succeeded=any(status_of(trial) in (FINISHED, STOPPED) for trial in agenda.trials))
+    run, plan = queue.run, queue.plan
+    failure = CommonFailure(has_succeeded=any(status_of(trial) in (FINISHED, STOPPED) for trial in queue.trials))
     is_over = _ending(deadline, failure)
     pauses = plan.scheduler in PAUSING
     shown = [goal.metric for goal in plan.goals]
@@ -65,9 +65,9 @@ def run_with_tune(
     if plan.scheduler == "pbt":
         # Tune allows it no searcher: all trials are handed out now.
         searcher, num_samples = None, 1
-        space = {"trial_id": tune.grid_search([trial.trial_id for trial in iter(agenda.next, None)])}
+        space = {"trial_id": tune.grid_search([trial.trial_id for trial in iter(queue.next, None)])}
     else:
-        searcher, num_samples, space = _asker(agenda, is_over), -1, {}
+        searcher, num_samples, space = _asker(queue, is_over), -1, {}
     tuner = tune.Tuner(
         tune.with_resources(trainable, resources_of_trial_process(experiment)),
         param_space=space,
@@ -120,14 +120,14 @@ def _ending(deadline: float | None, failure: CommonFailure) -> Callable[[], bool
     return lambda: failure.reason is not None or (deadline is not None and time.monotonic() >= deadline)
 
 
-def _asker(agenda: Agenda, is_over: Callable[[], bool]) -> Any:
+def _asker(queue: TrialQueue, is_over: Callable[[], bool]) -> Any:
     from ray.tune.search import Searcher
 
     class Asker(Searcher):
-        """Tune's searcher: the next trial of the agenda. It need not be told how trials end, the run folder says so."""
+        """Tune's searcher: the next trial of the queue. It need not be told how trials end, the run folder says so."""
 
         def suggest(self, trial_id: str) -> Any:
-            trial = None if is_over() else agenda.next()
+            trial = None if is_over() else queue.next()
             if trial is None:
                 return Searcher.FINISHED
             return {"trial_id": trial.trial_id}

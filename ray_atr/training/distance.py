@@ -13,7 +13,7 @@ from ray_atr.objectives import Embeddings, Objective, metric_scalars
 from ray_atr.objectives.scheme_diagnostics import alignment_direction_error, data_distribution_error
 from ray_atr.training.batch import Batch
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.share import embed_clips
+from ray_atr.training.share import embed_batch
 
 PAPERS_TEMPERATURE = 0.07
 
@@ -32,7 +32,7 @@ def scheme_errors(
     the scheme does not need. All workers take part and get the same.
     """
     with retriever.evaluating():
-        audio = embed_clips(retriever, batch).float()
+        audio = embed_batch(retriever, batch).float()
         text = texts.embed_grid(batch.captions.texts, batch.captions.mask, batch.languages).float()
     draw, mask = batch.everyone.draw, batch.everyone.mask
     embeddings = Embeddings(audio=group.gather(audio), text=group.gather(text), mask=mask)

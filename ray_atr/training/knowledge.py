@@ -94,13 +94,13 @@ class SourceEncoder:
         """The whole source."""
         blocks = list(range(self.num_blocks))
         if self.processes is None:
-            return joined([self.encode_block(weights, block) for block in blocks])
+            return concatenated([self.encode_block(weights, block) for block in blocks])
         import ray
 
         # In a box: a bare reference would be resolved into the processes' own arguments, and copied there.
         make_worker = partial(_BlockEncoder, self, [ray.put(dict(weights))])
         parts = dict(run_jobs(blocks, make_worker, ray=self.processes))
-        return joined([parts[block] for block in blocks])
+        return concatenated([parts[block] for block in blocks])
 
     @property
     def experiment(self) -> Experiment:
@@ -148,7 +148,7 @@ class _BlockEncoder:
         return self.encoder.encode_block(self.weights, block)
 
 
-def joined(parts: Sequence[Entries]) -> Entries:
+def concatenated(parts: Sequence[Entries]) -> Entries:
     """Blocks of a source, in their order, as one."""
     return Entries(
         np.concatenate([part.audio for part in parts]),

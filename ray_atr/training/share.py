@@ -13,7 +13,7 @@ from ray_atr.training.batch import Batch
 from ray_atr.training.group import WorkerGroup
 
 
-def embed_clips(retriever: Retriever, batch: Batch, chunk: int = 0) -> Tensor:
+def embed_batch(retriever: Retriever, batch: Batch, chunk: int = 0) -> Tensor:
     """Embeddings [b, D] of the share's clips, pooled from the windows that are heard; `chunk` windows embedded at a time."""
     inputs = batch.features.to(retriever.device), batch.frames.to(retriever.device)
     embedded = embed_in_chunks(retriever.embed_audio, inputs, chunk)
@@ -67,7 +67,7 @@ class Share:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.is_cast)
 
     def _audio(self, retriever: Retriever) -> Tensor:
-        return embed_clips(retriever, self.batch, self.chunk)
+        return embed_batch(retriever, self.batch, self.chunk)
 
     def _text(self, texts: TextBatcher, columns: Tensor) -> Tensor:
         needed = (self.needed & columns).numpy()

@@ -18,7 +18,7 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.objectives import Objective
 from ray_atr.objectives.scheme_diagnostics import log10_weight_error_bound, weight_distance
 from ray_atr.training.batch import Batch
-from ray_atr.training.share import embed_clips
+from ray_atr.training.share import embed_batch
 
 PAIRS = 4
 """Pairs (a, t) of all languages, and pairs that the scheme trains, whose gradients are measured: a backward pass or two each."""
@@ -82,7 +82,7 @@ class _LogProbabilities:
         self.parameters = [parameter for parameter in retriever.parameters() if parameter.requires_grad]
         device = retriever.device
         with retriever.evaluating(), torch.enable_grad():
-            audio = embed_clips(retriever, batch).float()
+            audio = embed_batch(retriever, batch).float()
             text = texts.embed_grid(batch.captions.texts, batch.captions.mask, batch.languages).float()
             logits = torch.einsum("bd,bkd->bk", audio, text) / temperature
             there = batch.mask.to(device)

@@ -17,7 +17,7 @@ from tiny import prepared_for, tiny
 
 from ray_atr.data.audio import FrontEnd, clip_features, clip_windows, fit, log_mel, window_starts, windows
 from ray_atr.data.bounds import AudioBounds
-from ray_atr.data.decoding import decode, open_sound, resample, resampled
+from ray_atr.data.decoding import decode, open_sound, resample, resampled_blocks
 from ray_atr.data.epoch_order import training_plan
 from ray_atr.data.feature_cache import ensure_features, has_long_clips, long_audio
 from ray_atr.data.features import open_features
@@ -64,7 +64,7 @@ def test_windows_cover_a_clip_and_begin_where_is_said(seconds: float) -> None:
 def test_a_clip_in_blocks_is_the_clip_at_once() -> None:
     samples = noise(5.3, rate=44_100)
     blocks = (samples[start : start + 65_536] for start in range(0, len(samples), 65_536))
-    assert np.array_equal(np.concatenate(list(resampled(blocks, 44_100, RATE))), resample(samples, 44_100, RATE))
+    assert np.array_equal(np.concatenate(list(resampled_blocks(blocks, 44_100, RATE))), resample(samples, 44_100, RATE))
 
 
 @pytest.mark.parametrize("cut", ["start", "centre"])

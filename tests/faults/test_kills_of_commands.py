@@ -18,7 +18,7 @@ from crash_points import every_crash, in_fork, spread
 from fake_runs import write_run
 
 from ray_atr.data.importing.import_options import Import
-from ray_atr.data.importing.plan import prepare as prepare_data
+from ray_atr.data.importing.plan import import_data_set
 from ray_atr.data.importing.sources.table import TableSource
 from ray_atr.data.noise import Worn
 from ray_atr.data.noise_index import read_index, write_index
@@ -70,7 +70,7 @@ def test_an_import_ends_whole(tmp_path: Path) -> None:
     options = Import(clips_per_shard=2, ray="never")
 
     def act(folder: Path) -> None:
-        prepare_data(TableSource(source=str(tmp_path / "in")), folder / "out", options=options)
+        import_data_set(TableSource(source=str(tmp_path / "in")), folder / "out", options=options)
 
     def content(folder: Path) -> list[Any]:
         manifest = read_manifest(folder)

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, TransformersAudio
-from ray_atr.models.loading import identity_of_checkpoint, load_weights, locate, read_checkpoint
+from ray_atr.models.loading import find_weights, identity_of_checkpoint, load_weights, read_checkpoint
 from ray_atr.models.text import Bert, Labse, Sonar, TransformersText, XlmRoberta
 from ray_atr.models.tower import tower_fingerprint
 
@@ -178,9 +178,9 @@ def test_mismatches_stop_unless_they_are_named(caplog: pytest.LogCaptureFixture)
 
 def test_a_checkpoint_that_is_nowhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"absent\.pt.*exists"):
-        locate(str(tmp_path / "absent.pt"))
+        find_weights(str(tmp_path / "absent.pt"))
     with pytest.raises(ValueError, match=r"model\.safetensors or pytorch_model\.bin"):
-        locate(str(tmp_path))
+        find_weights(str(tmp_path))
     torch.save({"a": 1}, tmp_path / "no_tensors.pt")
     with pytest.raises(ValueError, match="holds named tensors"):
         read_checkpoint(tmp_path / "no_tensors.pt")

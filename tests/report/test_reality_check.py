@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tiny import make_data, prepared_for, tiny
 
-from ray_atr.cli.reality_check import Correspondence, space_of
+from ray_atr.cli.reality_check import CorrespondenceSweep, space_of
 from ray_atr.experiment import Experiment
 from ray_atr.override import override
 from ray_atr.recipes.methods import METHODS, method_of
@@ -32,7 +32,7 @@ def test_every_method_is_an_objective_that_can_be_tuned_and_found_again(name: st
 
 
 def test_the_oracle_has_no_point_without_noise_and_no_kind_differs_there() -> None:
-    options = Correspondence(methods=("contrastive", "oracle"), noise=(0.0, 0.4), kinds=("pair", "shift"))
+    options = CorrespondenceSweep(methods=("contrastive", "oracle"), noise=(0.0, 0.4), kinds=("pair", "shift"))
     found = [(p["objective.correspondence"], p["data.noise.kind"], p["data.noise.ratio"]) for p in options.points()]
     assert found == [
         ("none", "pair", 0.0),
@@ -42,16 +42,18 @@ def test_the_oracle_has_no_point_without_noise_and_no_kind_differs_there() -> No
         ("oracle", "shift", 0.4),
     ]
     with pytest.raises(ValueError, match=r"--methods: got 'smal_loss'; .*did you mean small_loss"):
-        Correspondence(methods=("smal_loss",)).points()
+        CorrespondenceSweep(methods=("smal_loss",)).points()
     with pytest.raises(ValueError, match=r"--methods: got 'smal_loss'; .*did you mean small_loss"):
-        Correspondence(methods=("smal_loss",), tune=2).before({})
+        CorrespondenceSweep(methods=("smal_loss",), tune=2).before({})
     with pytest.raises(ValueError, match=r"--tune-noise: got 0.4; allowed a ratio that is not reported"):
-        Correspondence(tune=2, tune_noise=0.4).before({})
+        CorrespondenceSweep(tune=2, tune_noise=0.4).before({})
 
 
 def test_tuned_settings_are_on_top_of_each_methods_own(tmp_path: Path) -> None:
     (tmp_path / "tuned.json").write_text('{"small_loss": {"train.learning_rate": 0.003}}')
-    options = Correspondence(methods=("contrastive", "small_loss"), noise=(0.4,), tuned=str(tmp_path / "tuned.json"))
+    options = CorrespondenceSweep(
+        methods=("contrastive", "small_loss"), noise=(0.4,), tuned=str(tmp_path / "tuned.json")
+    )
     rates = [point.get("train.learning_rate") for point in options.points()]
     assert rates == [None, 0.003]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ray_atr.cli.comparisons import Comparison, Knowledge, Noise, Objectives, Transport
+from ray_atr.cli.comparisons import ComparisonSweep, KnowledgeSweep, NoiseSweep, ObjectivesSweep, TransportSweep
 from ray_atr.cli.experiment_options import SpaceOptions
 from ray_atr.cli.planning import plan_points, plan_search, values_of, varied_by
 from ray_atr.cli.running import resumed_settings, varied_in
@@ -19,13 +19,13 @@ from ray_atr.run_folder import RunFolder
 from ray_atr.sweep import SweepPlan
 from ray_atr.sweep.describe import check_plan, conditions_of, describe_plan
 from ray_atr.sweep.fixed import set_by_recipe, split_settings
-from ray_atr.sweep.trial_queue import Agenda, recorded_points
+from ray_atr.sweep.trial_queue import TrialQueue, recorded_points
 
 QUICKSTART = RECIPES["quickstart"]()
 
 
 def planned(
-    options: Comparison, settings: dict[str, str], recipe: Experiment = QUICKSTART
+    options: ComparisonSweep, settings: dict[str, str], recipe: Experiment = QUICKSTART
 ) -> tuple[Experiment, SweepPlan]:
     """The experiment and the checked plan of a comparison with settings, as the command makes them."""
     varied = values_of(options)
@@ -36,14 +36,16 @@ def planned(
     return experiment, plan
 
 
-def what_runs(options: Comparison, settings: dict[str, str], recipe: Experiment = QUICKSTART) -> list[dict[str, Any]]:
+def what_runs(
+    options: ComparisonSweep, settings: dict[str, str], recipe: Experiment = QUICKSTART
+) -> list[dict[str, Any]]:
     """The whole settings of each point."""
     experiment, plan = planned(options, settings, recipe)
     points = plan.search.points
     return [flatten(override(experiment, plan.overrides(experiment, point))) for point in points]
 
 
-NOISE = Noise(objectives=("contrastive", "m_ltm", "m_ltm_pot"), noise=(0.2,), seeds=(0,))
+NOISE = NoiseSweep(objectives=("contrastive", "m_ltm", "m_ltm_pot"), noise=(0.2,), seeds=(0,))
 
 
 @pytest.mark.parametrize(
@@ -110,12 +112,12 @@ def test_only_some_points_have_it_is_printed() -> None:
             {"objective.pair": "triplet"},
             "contrastive.*and m_ltm.*: the same experiment with objective.pair=triplet",
         ),
-        (Transport(), {"objective.pair.epsilon": "0.1"}, "objective.pair.epsilon: got '0.1'.*varies it"),
-        (Transport(), {"objective.pair.temperature": "0.1"}, "objective.pair.temperature: no such setting"),
-        (Knowledge(table="ablation"), {"objective.knowledge": "ask"}, "objective.knowledge: got 'ask'.*varies it"),
+        (TransportSweep(), {"objective.pair.epsilon": "0.1"}, "objective.pair.epsilon: got '0.1'.*varies it"),
+        (TransportSweep(), {"objective.pair.temperature": "0.1"}, "objective.pair.temperature: no such setting"),
+        (KnowledgeSweep(table="ablation"), {"objective.knowledge": "ask"}, "objective.knowledge: got 'ask'.*varies it"),
     ],
 )
-def test_what_would_not_be_used_is_refused(options: Comparison, settings: dict[str, str], words: str) -> None:
+def test_what_would_not_be_used_is_refused(options: ComparisonSweep, settings: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         planned(options, settings)
 
@@ -154,11 +156,13 @@ def test_the_command_line_goes_before_the_recipe() -> None:
 
 
 def test_objectives_and_noise_mean_the_same_by_m_ltm() -> None:
-    noise = what_runs(Noise(objectives=("m_ltm", "m_ltm_pot"), noise=(0.0,), seeds=(0,)), {})
-    objectives = what_runs(Objectives(schemes=("english",), pairs=("m_ltm", "m_ltm_pot")), {})
+    noise = what_runs(NoiseSweep(objectives=("m_ltm", "m_ltm_pot"), noise=(0.0,), seeds=(0,)), {})
+    objectives = what_runs(ObjectivesSweep(schemes=("english",), pairs=("m_ltm", "m_ltm_pot")), {})
     assert noise == objectives
     assert [one["objective.pair.metric"] for one in noise] == ["mahalanobis", "mahalanobis"]
-    euclidean = what_runs(Noise(objectives=("m_ltm_euclidean", "m_ltm_pot_euclidean"), noise=(0.0,), seeds=(0,)), {})
+    euclidean = what_runs(
+        NoiseSweep(objectives=("m_ltm_euclidean", "m_ltm_pot_euclidean"), noise=(0.0,), seeds=(0,)), {}
+    )
     assert [one["objective.pair.metric"] for one in euclidean] == ["euclidean", "euclidean"]
 
 
@@ -184,15 +188,15 @@ def searched(home: Path) -> tuple[RunFolder, SweepPlan]:
 
 def test_a_search_applies_what_is_set_below_what_it_chooses(tmp_path: Path) -> None:
     run, plan = searched(tmp_path)
-    agenda = Agenda(run, plan, lambda point: None)
-    found = [trial.describe()["overrides"] for trial in agenda.trials]
+    queue = TrialQueue(run, plan, lambda point: None)
+    found = [trial.describe()["overrides"] for trial in queue.trials]
     assert {one["objective"] for one in found} == {"contrastive", "m_ltm"}
     for one in found:
         assert one.get("objective.pair.epsilon") == (0.03 if one["objective"] == "m_ltm" else None)
     # The points that the search is told of are its own.
     assert all("objective.pair.epsilon" not in point for point in recorded_points(run, without_seed=True))
-    again = Agenda(run, plan, lambda point: None)
-    assert [trial.trial_id for trial in again.trials] == [trial.trial_id for trial in agenda.trials]
+    again = TrialQueue(run, plan, lambda point: None)
+    assert [trial.trial_id for trial in again.trials] == [trial.trial_id for trial in queue.trials]
 
 
 def test_a_resumed_sweep_keeps_what_was_set_and_refuses_another(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ray_atr.run_folder import FAILED, FINISHED, RUNNING, STOPPED, RunFolder, Tr
 from ray_atr.space import Space
 from ray_atr.sweep import FixedPoints, Goal, GridSearch, OptunaSearch, RandomSearch, SweepPlan
 from ray_atr.sweep.search import History, Known
-from ray_atr.sweep.trial_queue import Agenda, status_of
+from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.sweep.warm_start import read_earlier
 
 RECALL = Goal("text_to_audio/eng/recall_at_1")
@@ -41,8 +41,8 @@ def stop(trial: TrialFolder, recall: float) -> None:
     trial.update(status=STOPPED)
 
 
-def handed_out(agenda: Agenda) -> list[dict[str, Any]]:
-    trials = iter(agenda.next, None)
+def handed_out(queue: TrialQueue) -> list[dict[str, Any]]:
+    trials = iter(queue.next, None)
     return [trial.describe()["overrides"] for trial in trials if trial is not None]
 
 
@@ -53,9 +53,9 @@ def accept(point: Any) -> None:
 def test_each_point_runs_once_a_seed_and_nothing_ended_runs_again(run: RunFolder) -> None:
     points = [{"data.noise.ratio": ratio} for ratio in (0.0, 0.2, 0.4, 0.6)]
     plan = SweepPlan(FixedPoints(points), seeds=(0, 1))
-    agenda = Agenda(run, plan, accept)
+    queue = TrialQueue(run, plan, accept)
     everything = [{**point, "seed": seed} for point in points for seed in (0, 1)]
-    first, second, third, fourth = (agenda.next() for _ in range(4))
+    first, second, third, fourth = (queue.next() for _ in range(4))
     assert [trial.describe()["overrides"] for trial in (first, second, third, fourth) if trial] == everything[:4]
     assert first
     assert second
@@ -66,17 +66,17 @@ def test_each_point_runs_once_a_seed_and_nothing_ended_runs_again(run: RunFolder
     stop(third, 0.1)
     fourth.update(status=RUNNING)
     # As after a kill: what was running is handed out again, then the rest in its order.
-    assert handed_out(Agenda(run, plan, accept)) == everything[3:]
-    assert handed_out(Agenda(run, plan, accept, retry_failed=True)) == [everything[1], *everything[3:]]
+    assert handed_out(TrialQueue(run, plan, accept)) == everything[3:]
+    assert handed_out(TrialQueue(run, plan, accept, retry_failed=True)) == [everything[1], *everything[3:]]
 
 
 def test_seeds_and_points_are_added_to_a_finished_sweep(run: RunFolder) -> None:
     plan = SweepPlan(RandomSearch(SPACE), seeds=(0,), num_points=3)
-    for trial in list(iter(Agenda(run, plan, accept).next, None)):
+    for trial in list(iter(TrialQueue(run, plan, accept).next, None)):
         finish(trial)
-    assert Agenda(run, plan, accept).is_done
+    assert TrialQueue(run, plan, accept).is_done
     before = {trial.trial_id for trial in run.trials()}
-    more = handed_out(Agenda(run, SweepPlan(RandomSearch(SPACE), seeds=(0, 1), num_points=5), accept))
+    more = handed_out(TrialQueue(run, SweepPlan(RandomSearch(SPACE), seeds=(0, 1), num_points=5), accept))
     assert sorted(overrides["seed"] for overrides in more) == [0, 0, 1, 1, 1, 1, 1]
     masses = {overrides["objective.pair.transport_mass"] for overrides in more}
     assert len(masses) == 5
@@ -85,14 +85,15 @@ def test_seeds_and_points_are_added_to_a_finished_sweep(run: RunFolder) -> None:
 
 def test_the_random_points_of_a_sweep_are_the_same_however_often_it_is_stopped(run: RunFolder, tmp_path: Path) -> None:
     plan = SweepPlan(RandomSearch(SPACE, seed=3), seeds=(0,), num_points=6)
-    whole = handed_out(Agenda(run, plan, accept))
+    whole = handed_out(TrialQueue(run, plan, accept))
     other = RunFolder.create(tmp_path / "other", EXPERIMENT, {"name": "sweep"})
     assert (
-        handed_out(Agenda(other, SweepPlan(RandomSearch(SPACE, seed=3), seeds=(0,), num_points=2), accept)) == whole[:2]
+        handed_out(TrialQueue(other, SweepPlan(RandomSearch(SPACE, seed=3), seeds=(0,), num_points=2), accept))
+        == whole[:2]
     )
-    assert handed_out(Agenda(other, plan, accept)) == whole
+    assert handed_out(TrialQueue(other, plan, accept)) == whole
     assert (
-        handed_out(Agenda(other, SweepPlan(RandomSearch(SPACE, seed=4), seeds=(0,), num_points=12), accept))[6:]
+        handed_out(TrialQueue(other, SweepPlan(RandomSearch(SPACE, seed=4), seeds=(0,), num_points=12), accept))[6:]
         != whole
     )
 
@@ -103,13 +104,13 @@ def mass_of(trial: TrialFolder) -> float:
 
 def search(run: RunFolder, num_points: int, stop_after: int = 1000) -> list[float]:
     """A search towards a transport mass of 0.8, one trial after the other."""
-    agenda = Agenda(run, SweepPlan(OptunaSearch(SPACE, (RECALL,)), (0,), num_points, goals=(RECALL,)), accept)
+    queue = TrialQueue(run, SweepPlan(OptunaSearch(SPACE, (RECALL,)), (0,), num_points, goals=(RECALL,)), accept)
     for _ in range(stop_after):
-        trial = agenda.next()
+        trial = queue.next()
         if trial is None:
             break
         finish(trial, recall=1 - (mass_of(trial) - 0.8) ** 2)
-    return [mass_of(trial) for entry in agenda.entries for trial in entry.trials]
+    return [mass_of(trial) for entry in queue.entries for trial in entry.trials]
 
 
 def test_a_killed_optuna_search_goes_on_with_the_trials_it_would_have_had(run: RunFolder, tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_a_killed_optuna_search_goes_on_with_the_trials_it_would_have_had(run: R
     other = RunFolder.create(tmp_path / "other", EXPERIMENT, {"name": "sweep"})
     search(other, 14, stop_after=8)
     # The kill came when the ninth point had its folder and no result.
-    killed = Agenda(other, SweepPlan(OptunaSearch(SPACE, (RECALL,)), (0,), 14, goals=(RECALL,)), accept)
+    killed = TrialQueue(other, SweepPlan(OptunaSearch(SPACE, (RECALL,)), (0,), 14, goals=(RECALL,)), accept)
     assert killed.next() is not None
     assert search(other, 14) == whole
 
@@ -147,52 +148,52 @@ def test_a_warm_start_tells_optuna_what_an_earlier_sweep_found() -> None:
 
 def test_a_point_counts_with_the_mean_of_its_seeds(run: RunFolder) -> None:
     plan = SweepPlan(RandomSearch(SPACE), seeds=(0, 1), num_points=1, goals=(RECALL, SECONDS))
-    agenda = Agenda(run, plan, accept)
-    first, second = agenda.next(), agenda.next()
+    queue = TrialQueue(run, plan, accept)
+    first, second = queue.next(), queue.next()
     assert first
     assert second
     finish(first, recall=0.2, seconds=1)
-    assert agenda.entries[0].known(plan.goals).status == RUNNING
+    assert queue.entries[0].known(plan.goals).status == RUNNING
     finish(second, recall=0.6, seconds=2)
-    known = agenda.entries[0].known(plan.goals)
+    known = queue.entries[0].known(plan.goals)
     assert (known.status, known.scores) == (FINISHED, (pytest.approx(0.4), pytest.approx(1.5)))
 
 
 def test_a_stopped_point_counts_as_pruned_where_it_stood(run: RunFolder) -> None:
     plan = SweepPlan(OptunaSearch(SPACE, (RECALL,)), seeds=(0,), num_points=8, goals=(RECALL,), scheduler="asha")
-    agenda = Agenda(run, plan, accept)
-    trial = agenda.next()
+    queue = TrialQueue(run, plan, accept)
+    trial = queue.next()
     assert trial
     stop(trial, 0.1)
-    known = agenda.entries[0].known(plan.goals)
+    known = queue.entries[0].known(plan.goals)
     assert (known.status, known.scores, known.epochs) == (STOPPED, (0.1,), 1)
-    assert agenda.next() is not None
+    assert queue.next() is not None
 
 
 def test_two_goals_are_searched_together(run: RunFolder) -> None:
     goals = (RECALL, SECONDS)
-    agenda = Agenda(run, SweepPlan(OptunaSearch(SPACE, goals), (0,), 12, goals=goals), accept)
-    for trial in iter(agenda.next, None):
+    queue = TrialQueue(run, SweepPlan(OptunaSearch(SPACE, goals), (0,), 12, goals=goals), accept)
+    for trial in iter(queue.next, None):
         finish(trial, recall=mass_of(trial), seconds=mass_of(trial))
     assert len({mass_of(trial) for trial in run.trials()}) == 12
 
 
 def test_a_metric_that_was_not_measured_is_named(run: RunFolder) -> None:
     plan = SweepPlan(OptunaSearch(SPACE, (Goal("recall"),)), (0,), 3, goals=(Goal("recall"),))
-    agenda = Agenda(run, plan, accept)
-    trial = agenda.next()
+    queue = TrialQueue(run, plan, accept)
+    trial = queue.next()
     assert trial
     finish(trial)
     with pytest.raises(
         ValueError, match=r"--maximize/--minimize: got 'recall'; allowed .*text_to_audio/eng/recall_at_1"
     ):
-        agenda.next()
+        queue.next()
 
 
 def test_a_small_space_ends_when_it_is_exhausted(run: RunFolder) -> None:
     space = Space.parse(["objective.pair.transport_mass=choice(0.4,0.6,0.8)"], EXPERIMENT)
-    assert len(handed_out(Agenda(run, SweepPlan(RandomSearch(space), (0,), 10), accept))) == 3
-    assert len(list(Agenda(run, SweepPlan(GridSearch(space), (0,)), accept).trials)) == 3
+    assert len(handed_out(TrialQueue(run, SweepPlan(RandomSearch(space), (0,), 10), accept))) == 3
+    assert len(list(TrialQueue(run, SweepPlan(GridSearch(space), (0,)), accept).trials)) == 3
 
 
 def test_each_point_of_a_grid_gets_its_share_of_a_search(run: RunFolder) -> None:
@@ -212,8 +213,8 @@ def test_a_proposal_that_cannot_run_is_recorded_as_failed(run: RunFolder) -> Non
         if point["objective.pair.transport_mass"] > 0.6:
             raise ValueError("objective.pair.transport_mass: too large here")
 
-    agenda = Agenda(run, SweepPlan(OptunaSearch(SPACE, (RECALL,)), (0,), 8, goals=(RECALL,)), refuse_large)
-    for trial in iter(agenda.next, None):
+    queue = TrialQueue(run, SweepPlan(OptunaSearch(SPACE, (RECALL,)), (0,), 8, goals=(RECALL,)), refuse_large)
+    for trial in iter(queue.next, None):
         assert mass_of(trial) <= 0.6
         finish(trial)
     failed = [trial for trial in run.trials() if status_of(trial) == FAILED]

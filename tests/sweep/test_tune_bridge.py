@@ -19,7 +19,7 @@ from ray_atr.space import Space
 from ray_atr.sweep import SEARCHES, ConsoleProgress, Goal, SweepPlan
 from ray_atr.sweep.common_failure import CommonFailure
 from ray_atr.sweep.recording import Recording
-from ray_atr.sweep.trial_queue import Agenda
+from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.sweep.tune_bridge import TRACEBACK_FILE, _asker, _error_of, resources_of_trial_process
 from ray_atr.training.out_of_memory import REMEDY
 from ray_atr.training.ray_train import write_error
@@ -86,6 +86,6 @@ def test_what_asks_for_the_next_trial_can_be_written_to_a_file(tmp_path: Path, s
     run = RunFolder.create(tmp_path / "run", base, {"name": "sweep"})
     space, goals = Space.parse(["data.noise.ratio=grid(0,0.2,0.4)"], base), (Goal("text_to_audio/eng/recall_at_1"),)
     plan = SweepPlan(SEARCHES[search](space, goals, 0, ()), seeds=(0,), num_points=3, goals=goals)
-    agenda = Agenda(run, plan, lambda point: None)
-    assert agenda.next() is not None
-    pickle.loads(cloudpickle.dumps(_asker(agenda, lambda: False)))
+    queue = TrialQueue(run, plan, lambda point: None)
+    assert queue.next() is not None
+    pickle.loads(cloudpickle.dumps(_asker(queue, lambda: False)))

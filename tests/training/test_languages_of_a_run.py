@@ -11,7 +11,7 @@ from clips_on_disk import write_tone
 from tiny import NOTES, make_data, tiny
 
 from ray_atr.data.importing.check import check_data_set
-from ray_atr.data.importing.plan import Import, prepare
+from ray_atr.data.importing.plan import Import, import_data_set
 from ray_atr.data.importing.sources.table import TableSource
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import evaluate
@@ -36,7 +36,7 @@ def import_tones(root: Path, languages: dict[str, tuple[str, ...]]) -> Path:
                 text = f"{words[index % 4]}, {index}"
                 rows.append({"path": f"{split}/{path.name}", "caption": text, "language": code, "split": split})
     (root / "in" / "captions.jsonl").write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
-    prepare(TableSource(source=str(root / "in")), root / "set", options=Import(name="tones"))
+    import_data_set(TableSource(source=str(root / "in")), root / "set", options=Import(name="tones"))
     return root / "set"
 
 

@@ -63,7 +63,7 @@ class ImportPlan:
         return sum(number for _, _, number in self.shards)
 
 
-def prepare(
+def import_data_set(
     source: Source,
     out: str | Path,
     *,

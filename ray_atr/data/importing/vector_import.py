@@ -44,7 +44,7 @@ from ray_atr.storage.digests import seal_folder
 
 
 @dataclass
-class _Clip:
+class _ClipOfRow:
     row: int
     clip_id: str
     split: str
@@ -133,9 +133,9 @@ def _column(file: str, part: str, path: str) -> NDArray[Any]:
 
 def _read_pairs(
     settings: VectorImport, audio: NDArray[np.float32], text: NDArray[np.float32]
-) -> tuple[list[_Clip], dict[Caption, int]]:
+) -> tuple[list[_ClipOfRow], dict[Caption, int]]:
     """The clips in the order of their first rows, and the vector's row of each caption."""
-    clips: dict[int, _Clip] = {}
+    clips: dict[int, _ClipOfRow] = {}
     captions: dict[Caption, int] = {}
     for number, (at, row) in enumerate(read_table(settings.table, required=["audio_row", "caption"])):
         place = _row(row["audio_row"], len(audio), f"{at}, audio_row", settings.audio)
@@ -151,7 +151,7 @@ def _read_pairs(
             raise refuse(
                 f"{at}, text_row", text_place, f"the vector that {caption[0]!r} has already, row {captions[caption]}"
             )
-        clip = clips.setdefault(place, _Clip(place, str(row.get("clip_id") or f"clip-{place:08d}"), split))
+        clip = clips.setdefault(place, _ClipOfRow(place, str(row.get("clip_id") or f"clip-{place:08d}"), split))
         if clip.split != split:
             raise ValueError(f"{at}: clip {place} is in split {clip.split} in an earlier row and in {split} here")
         clip.captions.setdefault(language, []).append(caption[0])
@@ -172,7 +172,7 @@ def _row(value: Any, count: int, at: str, file: str) -> int:
     return row
 
 
-def _as_rows(clips: list[_Clip], audio: NDArray[np.float32], source: str) -> Iterator[Clip]:
+def _as_rows(clips: list[_ClipOfRow], audio: NDArray[np.float32], source: str) -> Iterator[Clip]:
     for clip in clips:
         yield Clip(
             clip_id=clip.clip_id,

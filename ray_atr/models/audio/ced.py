@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ray_atr.data.audio import FrontEnd
-from ray_atr.models.loading import load_weights, locate, read_checkpoint
+from ray_atr.models.loading import find_weights, load_weights, read_checkpoint
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, length_mask, masked_mean
 from ray_atr.settings import setting
 
@@ -62,7 +62,7 @@ class Ced(AudioSettings):
     def build(self) -> CedTower:
         tower = CedTower(self)
         if self.checkpoint is not None:
-            tensors = read_checkpoint(locate(self.checkpoint))
+            tensors = read_checkpoint(find_weights(self.checkpoint))
             load_weights(
                 tower,
                 tower.fit_positions({_published_name(name): value for name, value in tensors.items()}),

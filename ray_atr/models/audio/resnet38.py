@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ray_atr.data.audio import FrontEnd
-from ray_atr.models.loading import load_weights, locate, read_checkpoint
+from ray_atr.models.loading import find_weights, load_weights, read_checkpoint
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, length_mask, masked_mean
 from ray_atr.settings import setting
 
@@ -63,7 +63,7 @@ class ResNet38(AudioSettings):
             skip = ("spectrogram_extractor.", "logmel_extractor.", "fc_audioset.")
             load_weights(
                 tower,
-                read_checkpoint(locate(self.checkpoint)),
+                read_checkpoint(find_weights(self.checkpoint)),
                 source=self.checkpoint,
                 skip=skip if self.output == "fc1" else (*skip, "fc1."),
                 allowed=self.allow_mismatch,

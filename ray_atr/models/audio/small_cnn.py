@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ray_atr.data.audio import FrontEnd
-from ray_atr.models.loading import load_weights, locate, read_checkpoint
+from ray_atr.models.loading import find_weights, load_weights, read_checkpoint
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, length_mask, masked_mean
 from ray_atr.settings import setting
 
@@ -51,7 +51,7 @@ class SmallCnn(AudioSettings):
     def build(self) -> SmallCnnTower:
         tower = SmallCnnTower(self)
         if self.checkpoint is not None:
-            load_weights(tower, read_checkpoint(locate(self.checkpoint)), source=self.checkpoint)
+            load_weights(tower, read_checkpoint(find_weights(self.checkpoint)), source=self.checkpoint)
         return tower
 
     def rebuild(self, folder: object) -> SmallCnnTower:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ray_atr.data.audio import FrontEnd
 from ray_atr.models.loading import WHERE
-from ray_atr.models.pretrained import load_model, read_config, read_feature_extractor
+from ray_atr.models.pretrained import load_model, read_feature_extractor, read_model_config
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded
 from ray_atr.settings import inherited, refuse, setting
 
@@ -46,7 +46,7 @@ class TransformersAudio(AudioSettings):
         return front_end_of(read_feature_extractor(self.checkpoint, WHERE), self.clip_seconds)
 
     def build(self) -> TransformersAudioTower:
-        config = read_config(self.checkpoint, WHERE, self.dropout)
+        config = read_model_config(self.checkpoint, WHERE, self.dropout)
         if config.model_type == "clap":
             from transformers import ClapModel
 
@@ -61,7 +61,7 @@ class TransformersAudio(AudioSettings):
         return TransformersAudioTower(self, model, read_feature_extractor(self.checkpoint, WHERE))
 
     def rebuild(self, folder: Path) -> TransformersAudioTower:
-        config = read_config(folder, "model folder", self.dropout)
+        config = read_model_config(folder, "model folder", self.dropout)
         model = encoder_class(config)(config)
         return TransformersAudioTower(self, model, read_feature_extractor(folder, "model folder"))
 

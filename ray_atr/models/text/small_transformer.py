@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from ray_atr.models.loading import load_weights, locate, read_checkpoint
+from ray_atr.models.loading import find_weights, load_weights, read_checkpoint
 from ray_atr.models.text.tokenizer import PAD_ID, START_ID, TOKENIZER_FILE, read_tokenizer
 from ray_atr.models.tower import Encoded, TextSettings, TextTower, masked_mean
 from ray_atr.settings import refuse, setting
@@ -52,7 +52,7 @@ class SmallTransformer(TextSettings):
 
     def build(self, tokenizer: object | None = None) -> SmallTransformerTower:
         if self.checkpoint is not None:
-            weights = locate(self.checkpoint, WHERE)
+            weights = find_weights(self.checkpoint, WHERE)
             tower = SmallTransformerTower(self, read_tokenizer(weights.parent / TOKENIZER_FILE))
             load_weights(tower, read_checkpoint(weights, WHERE), source=self.checkpoint, path=WHERE)
             return tower
@@ -79,7 +79,9 @@ class SmallTransformerTower(TextTower):
         nn.init.normal_(self.embedding.weight, std=1.0)
         self.register_buffer("positions", sinusoids(settings.max_tokens, settings.width), persistent=False)
         self.dropout = nn.Dropout(settings.dropout)
-        self.blocks = nn.ModuleList([Block(settings.width, settings.num_heads) for _ in range(settings.num_layers)])
+        self.blocks = nn.ModuleList(
+            [PackedBlock(settings.width, settings.num_heads) for _ in range(settings.num_layers)]
+        )
         self.norm = nn.LayerNorm(settings.width)
 
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
@@ -102,7 +104,7 @@ class SmallTransformerTower(TextTower):
         self.tokenizer.save(str(folder / TOKENIZER_FILE))
 
 
-class Block(nn.Module):
+class PackedBlock(nn.Module):
     """Pre-norm self-attention and feed-forward on packed tokens [tokens, W]."""
 
     def __init__(self, width: int, num_heads: int) -> None:

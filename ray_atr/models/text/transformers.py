@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ray_atr.languages.codes import tag_among
-from ray_atr.models.pretrained import load_model, load_tokenizer, read_config
+from ray_atr.models.pretrained import load_model, load_tokenizer, read_model_config
 from ray_atr.models.tower import Encoded, TextSettings, TextTower, masked_mean
 from ray_atr.settings import inherited, refuse, setting
 
@@ -51,7 +51,7 @@ class TransformersText(TextSettings):
 
     def build(self, tokenizer: object | None = None) -> TransformersTextTower:
         """The tower with the checkpoint's weights; its tokeniser is the checkpoint's, `tokenizer` is ignored."""
-        config = read_config(self.checkpoint, CHECKPOINT, self.dropout)
+        config = read_model_config(self.checkpoint, CHECKPOINT, self.dropout)
         model_class, arguments = encoder_class(config, self.pooling)
         model, _ = load_model(
             model_class,
@@ -65,7 +65,7 @@ class TransformersText(TextSettings):
         return TransformersTextTower(self, model, load_tokenizer(self.checkpoint, config, CHECKPOINT))
 
     def rebuild(self, folder: Path) -> TransformersTextTower:
-        config = read_config(folder, "model folder", self.dropout)
+        config = read_model_config(folder, "model folder", self.dropout)
         return TransformersTextTower(
             self, new_encoder(config, self.pooling), load_tokenizer(folder, config, "model folder")
         )

@@ -3,7 +3,7 @@
 from ray_atr.objectives.correspondence.consensus import Consensus
 from ray_atr.objectives.correspondence.correspondence import Correspondence, NoCorrespondence
 from ray_atr.objectives.correspondence.estimator import Estimator, TrainingPairs
-from ray_atr.objectives.correspondence.neighbours import Neighbours
+from ray_atr.objectives.correspondence.neighbours import NeighbourAgreement
 from ray_atr.objectives.correspondence.oracle import Oracle
 from ray_atr.objectives.correspondence.rematch import Rematch
 from ray_atr.objectives.correspondence.self_refining import SelfRefining
@@ -19,7 +19,7 @@ CORRESPONDENCES: dict[str, type[Correspondence]] = {
         SmallLoss,
         SelfRefining,
         Consensus,
-        Neighbours,
+        NeighbourAgreement,
         Transport,
         Rematch,
         Teacher,
@@ -31,7 +31,7 @@ __all__ = [
     "Consensus",
     "Correspondence",
     "Estimator",
-    "Neighbours",
+    "NeighbourAgreement",
     "NoCorrespondence",
     "Oracle",
     "Rematch",

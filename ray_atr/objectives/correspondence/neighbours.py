@@ -30,7 +30,7 @@ from ray_atr.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Neighbours(Correspondence):
+class NeighbourAgreement(Correspondence):
     """Agreement of audio-side and text-side neighbours among anchors."""
 
     name: ClassVar[str] = "neighbours"
@@ -56,7 +56,7 @@ class Anchors(NamedTuple):
 
 
 class _Neighbourhoods(Scored):
-    def __init__(self, pairs: TrainingPairs, settings: Neighbours) -> None:
+    def __init__(self, pairs: TrainingPairs, settings: NeighbourAgreement) -> None:
         super().__init__(pairs, settings.warmup_epochs, settings.mixture)
         self.settings = settings
         self.order = torch.from_numpy(sampling.permutation(pairs.clip_ids, pairs.seed, "anchors").copy()).to(

@@ -16,7 +16,7 @@ from tiny import tiny
 
 from ray_atr.data.importing.check import check_data_set, page, reasons_left_out
 from ray_atr.data.importing.import_options import Import
-from ray_atr.data.importing.plan import prepare
+from ray_atr.data.importing.plan import import_data_set
 from ray_atr.data.importing.sources.table import TableSource
 from ray_atr.data.shards import iterate_rows
 from ray_atr.models.retriever import Retriever
@@ -108,8 +108,8 @@ def test_a_messy_folder_is_imported_checked_and_trained(
     write_table(tmp_path / "in", language, rows)
     source = TableSource(source=str(tmp_path / "in"), language=language, drop_bad_rows=True)
     with pytest.raises(ValueError, match=r"--max-unreadable.*empty\.wav|clips are unreadable"):
-        prepare(source, tmp_path / "strict")
-    manifest = prepare(source, tmp_path / "set", options=Import(max_unreadable=0.3))
+        import_data_set(source, tmp_path / "strict")
+    manifest = import_data_set(source, tmp_path / "set", options=Import(max_unreadable=0.3))
 
     named = 25 - 4 - (language == "swe")
     assert manifest.num_rows == named

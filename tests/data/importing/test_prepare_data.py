@@ -14,7 +14,7 @@ import soundfile
 from clips_on_disk import tone, write_tone
 
 from ray_atr.data.importing import plan as importing
-from ray_atr.data.importing.plan import Import, prepare
+from ray_atr.data.importing.plan import Import, import_data_set
 from ray_atr.data.importing.session import unfinished
 from ray_atr.data.importing.sources.table import TableSource
 from ray_atr.data.shards import iterate_rows, read_manifest
@@ -33,7 +33,9 @@ def make_folder(root: Path, number: int = 6, seconds: float = 0.1) -> TableSourc
 def test_an_import_holds_the_files_as_they_are(tmp_path: Path) -> None:
     source = make_folder(tmp_path / "in")
     seen: list[tuple[int, int]] = []
-    manifest = prepare(source, tmp_path / "out", options=Import(clips_per_shard=2), progress=lambda *n: seen.append(n))
+    manifest = import_data_set(
+        source, tmp_path / "out", options=Import(clips_per_shard=2), progress=lambda *n: seen.append(n)
+    )
     assert [(shard.file, shard.num_rows) for shard in manifest.shards] == [
         ("train-00000.parquet", 2),
         ("train-00001.parquet", 2),
@@ -70,9 +72,9 @@ def test_a_bad_clip_is_refused_beyond_the_allowed_share_and_named_within(
     source = make_folder(tmp_path / "in")
     (tmp_path / "in" / "003.flac").write_bytes(content)
     with pytest.raises(ValueError, match=f"1 of 6 clips are unreadable so far; allowed 1.00%.*003.*({reason})"):
-        prepare(source, tmp_path / "out")
+        import_data_set(source, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
-    manifest = prepare(source, tmp_path / "out", options=Import(max_unreadable=0.2))
+    manifest = import_data_set(source, tmp_path / "out", options=Import(max_unreadable=0.2))
     assert [entry.clip_id for entry in manifest.skipped] == ["003"]
     assert [row["clip_id"] for row in iterate_rows(manifest, "train")] == ["000", "001", "004"]
 
@@ -80,17 +82,17 @@ def test_a_bad_clip_is_refused_beyond_the_allowed_share_and_named_within(
 def test_the_default_share_is_one_in_a_hundred(tmp_path: Path) -> None:
     source = make_folder(tmp_path / "in", number=100)
     (tmp_path / "in" / "007.flac").write_bytes(b"bad")
-    assert prepare(source, tmp_path / "one").num_rows == 99
+    assert import_data_set(source, tmp_path / "one").num_rows == 99
     (tmp_path / "in" / "050.flac").unlink()
     with pytest.raises(ValueError, match="2 of 100 clips are unreadable"):
-        prepare(source, tmp_path / "two")
+        import_data_set(source, tmp_path / "two")
 
 
 def test_a_stopped_import_goes_on_with_the_shards_that_are_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, options = make_folder(tmp_path / "in", number=12), Import(clips_per_shard=2)
-    whole = prepare(source, tmp_path / "whole", options=options)
+    whole = import_data_set(source, tmp_path / "whole", options=options)
     done: list[str] = []
     original = importing.import_shard
 
@@ -102,7 +104,7 @@ def test_a_stopped_import_goes_on_with_the_shards_that_are_missing(
 
     monkeypatch.setattr(importing, "import_shard", stops_after_three)
     with pytest.raises(KeyboardInterrupt, match="run the same command again"):
-        prepare(source, tmp_path / "out", options=options)
+        import_data_set(source, tmp_path / "out", options=options)
     assert not (tmp_path / "out").exists()
     again: list[str] = []
 
@@ -111,12 +113,12 @@ def test_a_stopped_import_goes_on_with_the_shards_that_are_missing(
         return original(job)
 
     monkeypatch.setattr(importing, "import_shard", counted)
-    resumed = prepare(source, tmp_path / "out", options=options)
+    resumed = import_data_set(source, tmp_path / "out", options=options)
     assert len(done) + len(again) == len(whole.shards)
     assert not set(done) & set(again)
     assert resumed.hash == whole.hash
     again.clear()
-    assert prepare(source, tmp_path / "out", options=options) == resumed
+    assert import_data_set(source, tmp_path / "out", options=options) == resumed
     assert again == []
 
 
@@ -131,17 +133,17 @@ def test_work_of_another_import_is_not_taken_up(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(importing, "import_shard", stops)
     with pytest.raises(KeyboardInterrupt):
-        prepare(source, tmp_path / "out", options=Import(clips_per_shard=2))
+        import_data_set(source, tmp_path / "out", options=Import(clips_per_shard=2))
     monkeypatch.setattr(importing, "import_shard", original)
     (tmp_path / "in" / "captions.csv").write_text("path,caption\n000.flac,another caption")
-    manifest = prepare(source, tmp_path / "out", options=Import(clips_per_shard=2))
+    manifest = import_data_set(source, tmp_path / "out", options=Import(clips_per_shard=2))
     assert [row["captions"] for row in iterate_rows(manifest, "train")] == [{"eng": ["another caption"]}]
 
 
 def test_an_existing_data_set_is_never_replaced(tmp_path: Path) -> None:
-    manifest = prepare(make_folder(tmp_path / "in"), tmp_path / "out")
+    manifest = import_data_set(make_folder(tmp_path / "in"), tmp_path / "out")
     with pytest.raises(ValueError, match="already holds the data set folder"):
-        prepare(make_folder(tmp_path / "other", number=3), tmp_path / "out")
+        import_data_set(make_folder(tmp_path / "other", number=3), tmp_path / "out")
     assert read_manifest(tmp_path / "out") == manifest
 
 
@@ -149,36 +151,36 @@ def test_two_imports_into_one_folder_do_not_mix(tmp_path: Path) -> None:
     source = make_folder(tmp_path / "in")
     with unfinished(tmp_path / "out") as state:
         with pytest.raises(ValueError, match="this data set is being written by"):
-            prepare(source, tmp_path / "out")
+            import_data_set(source, tmp_path / "out")
         assert state.work.exists("lock")
-    assert prepare(source, tmp_path / "out").num_rows == 6
+    assert import_data_set(source, tmp_path / "out").num_rows == 6
 
 
 def test_ids_must_be_unique(tmp_path: Path) -> None:
     source = make_folder(tmp_path / "in", number=2)
     (tmp_path / "in" / "captions.csv").write_text("path,caption,clip_id\n000.flac,x,same\n001.flac,y,same")
     with pytest.raises(ValueError, match="clip 'same': its id occurs twice"):
-        prepare(source, tmp_path / "out")
+        import_data_set(source, tmp_path / "out")
 
 
 def test_object_stores_are_written_in_place_with_the_manifest_last(tmp_path: Path) -> None:
     out = f"memory://{tmp_path.name}/out"
     source = make_folder(tmp_path / "in")
-    manifest = prepare(source, out, options=Import(clips_per_shard=2))
-    assert manifest.hash == prepare(source, tmp_path / "out", options=Import(clips_per_shard=2)).hash
+    manifest = import_data_set(source, out, options=Import(clips_per_shard=2))
+    assert manifest.hash == import_data_set(source, tmp_path / "out", options=Import(clips_per_shard=2)).hash
     assert len(list(iterate_rows(manifest, "val"))) == 2
 
 
 MEMORY = """
 import resource, sys
-from ray_atr.data.importing.plan import Import, prepare
+from ray_atr.data.importing.plan import Import, import_data_set
 from ray_atr.data.importing.sources.table import TableSource
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 before = peak()
-manifest = prepare(TableSource(source=sys.argv[1]), sys.argv[2], options=Import(ray="never"))
+manifest = import_data_set(TableSource(source=sys.argv[1]), sys.argv[2], options=Import(ray="never"))
 print((peak() - before) / manifest.shards[0].num_bytes)
 """
 
@@ -197,7 +199,7 @@ def test_further_languages_join_by_id(tmp_path: Path) -> None:
     source = make_folder(tmp_path / "in")
     german = tmp_path / "deu.csv"
     german.write_text("path,caption\n" + "\n".join(f"{index:03d}.flac,Beschreibung {index}" for index in (0, 2, 5)))
-    manifest = prepare(source, tmp_path / "out", captions=[f"deu={german}"])
+    manifest = import_data_set(source, tmp_path / "out", captions=[f"deu={german}"])
     assert manifest.notes == ("deu captions joined: 1 of 4 train clips, 2 of 2 val clips",)
     assert [row["captions"].get("deu") for row in iterate_rows(manifest, "val")] == [
         ["Beschreibung 2"],
@@ -223,14 +225,14 @@ def test_caption_files_that_do_not_fit_are_refused(tmp_path: Path, assignment: s
     file = tmp_path / "extra.csv"
     file.write_text(content)
     with pytest.raises(ValueError, match=says):
-        prepare(source, tmp_path / "out", captions=[assignment.format(file)])
+        import_data_set(source, tmp_path / "out", captions=[assignment.format(file)])
     assert not (tmp_path / "out").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["extra.csv", "in"]
 
 
 def test_a_set_may_be_named(tmp_path: Path) -> None:
     options = Import(name="bird-song.v2", licence="CC0")
-    manifest = prepare(make_folder(tmp_path / "in"), tmp_path / "out", options=options)
+    manifest = import_data_set(make_folder(tmp_path / "in"), tmp_path / "out", options=options)
     assert (manifest.name, manifest.licence) == ("bird-song.v2", "CC0")
     assert {row["source"] for row in iterate_rows(manifest, "val", ["source"])} == {"bird-song.v2"}
     with pytest.raises(ValueError, match=r"name: got '\.\./x'"):
@@ -251,18 +253,18 @@ def test_a_bucket_is_read_from_and_written_to(tmp_path: Path, monkeypatch: pytes
             monkeypatch.setenv(f"AWS_{name}", value)
         bucket = boto3.client("s3")
         bucket.create_bucket(Bucket="sounds")
-        local = prepare(make_folder(tmp_path / "in"), tmp_path / "out", options=Import(clips_per_shard=2))
+        local = import_data_set(make_folder(tmp_path / "in"), tmp_path / "out", options=Import(clips_per_shard=2))
         for path in (tmp_path / "in").iterdir():
             bucket.upload_file(str(path), "sounds", f"raw/{path.name}")
         source = TableSource(source="s3://sounds/raw")
-        remote = prepare(source, "s3://sounds/sets/toy", options=Import(clips_per_shard=2))
+        remote = import_data_set(source, "s3://sounds/sets/toy", options=Import(clips_per_shard=2))
         assert remote.hash == local.hash
         assert [row["clip_id"] for row in iterate_rows(remote, "val")] == ["002", "005"]
         names = {entry["Key"] for entry in bucket.list_objects_v2(Bucket="sounds", Prefix="sets/")["Contents"]}
         files = {"manifest.json", *(shard.file for shard in remote.shards)}
         assert {name.removeprefix("sets/toy/") for name in names if not name.endswith("/")} == files
         with pytest.raises(ValueError, match="already holds the data set folder"):
-            prepare(source, "s3://sounds/sets/toy", options=Import(clips_per_shard=3))
+            import_data_set(source, "s3://sounds/sets/toy", options=Import(clips_per_shard=3))
     finally:
         server.stop()
 
@@ -307,10 +309,10 @@ def test_ray_writes_the_same_shards(tmp_path: Path, ray_session: None) -> None:
     source = make_folder(tmp_path / "in", number=20)
     (tmp_path / "in" / "003.flac").write_bytes(b"bad")
     options = {"clips_per_shard": 3, "max_unreadable": 0.1}
-    with_ray = prepare(source, tmp_path / "ray", options=Import(ray="always", **options))
-    without = prepare(source, tmp_path / "plain", options=Import(ray="never", **options))
+    with_ray = import_data_set(source, tmp_path / "ray", options=Import(ray="always", **options))
+    without = import_data_set(source, tmp_path / "plain", options=Import(ray="never", **options))
     assert with_ray.hash == without.hash
     assert with_ray.skipped == without.skipped
     assert [entry.clip_id for entry in with_ray.skipped] == ["003"]
     with pytest.raises(ValueError, match="unreadable"):
-        prepare(source, tmp_path / "strict", options=Import(ray="always", clips_per_shard=3, cpus_per_task=2))
+        import_data_set(source, tmp_path / "strict", options=Import(ray="always", clips_per_shard=3, cpus_per_task=2))

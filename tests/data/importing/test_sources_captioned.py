@@ -13,7 +13,7 @@ import pytest
 from clips_on_disk import write_tone
 
 from ray_atr.data.importing.import_options import VectorImport
-from ray_atr.data.importing.plan import Import, prepare
+from ray_atr.data.importing.plan import Import, import_data_set
 from ray_atr.data.importing.sources import Absent, Entry
 from ray_atr.data.importing.sources.audiocaps import AudioCaps, youtube_id
 from ray_atr.data.importing.sources.clotho import Clotho
@@ -146,7 +146,7 @@ def test_japanese_captions_join_every_clip_of_the_retrieval_split(shared_data: P
         for name in names[split]:
             audio.mkdir(exist_ok=True)
             (audio / name).hardlink_to(sample)
-    manifest = prepare(
+    manifest = import_data_set(
         AudioCaps(source=str(captions / "audiocaps"), tables="retrieval_split", audio=str(audio)),
         tmp_path / "out",
         captions=[f"jpn={captions}/audiocaps_ja/{split}.csv" for split in ("val", "test")],
@@ -226,7 +226,7 @@ def test_clotho_captions_of_another_language_join_by_file_name(tmp_path: Path) -
     header = ["file_name", *(f"caption_{number}" for number in range(1, 6))]
     names = ["evaluation one.wav", " evaluation two.wav"]
     french = write_csv(tmp_path / "fra.csv", header, *([name, *(f"{name} {j}" for j in "abcde")] for name in names))
-    manifest = prepare(Clotho(source=str(tmp_path / "in")), tmp_path / "out", captions=[f"fra={french}"])
+    manifest = import_data_set(Clotho(source=str(tmp_path / "in")), tmp_path / "out", captions=[f"fra={french}"])
     assert manifest.notes == ("fra captions joined: 2 of 2 test clips",)
     rows = list(iterate_rows(manifest, "test", ["captions"]))
     assert rows[1]["captions"]["fra"][4] == "evaluation two.wav e"
@@ -285,7 +285,7 @@ def test_wavcaps_exclusion_lists_keep_test_clips_out(tmp_path: Path, form: str) 
 def test_wavcaps_captions_of_another_language_join_by_clip_id(tmp_path: Path) -> None:
     source = WavCaps(source=str(make_wavcaps(tmp_path / "in")))
     spanish = write_csv(tmp_path / "spa.csv", ["clip_id", "caption"], ["freesound/7", "Sonido 7"])
-    manifest = prepare(source, tmp_path / "out", captions=[f"spa={spanish}"])
+    manifest = import_data_set(source, tmp_path / "out", captions=[f"spa={spanish}"])
     assert manifest.num_captions("spa") == 1
 
 
@@ -325,21 +325,21 @@ def test_wavcaps_json_that_is_broken_is_refused(tmp_path: Path, content: bytes, 
 def test_absent_clips_do_not_count_as_unreadable(tmp_path: Path) -> None:
     write_csv(tmp_path / "test.csv", ["file_name", "caption"], *([f"Y{number:011d}.wav", "x"] for number in range(20)))
     write_tone(tmp_path / f"Y{3:011d}.wav")
-    manifest = prepare(AudioCaps(source=str(tmp_path)), tmp_path / "out", options=Import(max_unreadable=0))
+    manifest = import_data_set(AudioCaps(source=str(tmp_path)), tmp_path / "out", options=Import(max_unreadable=0))
     assert (manifest.num_rows, len(manifest.skipped)) == (1, 19)
     assert manifest.notes == ("test: audio of 19 clips is absent",)
     shutil.rmtree(tmp_path / "out")
     (tmp_path / f"Y{3:011d}.wav").unlink()
     write_tone(tmp_path / "other.wav")
     with pytest.raises(ValueError, match="20 clips are named, the audio of none is there"):
-        prepare(AudioCaps(source=str(tmp_path)), tmp_path / "out")
+        import_data_set(AudioCaps(source=str(tmp_path)), tmp_path / "out")
 
 
 def test_a_split_of_which_no_audio_is_there_is_left_out_and_named(tmp_path: Path) -> None:
     for split in ("train", "val"):
         write_csv(tmp_path / f"{split}.csv", ["file_name", "caption"], [f"Y{split:_>11}.wav", "x"])
     write_tone(tmp_path / f"Y{'train':_>11}.wav")
-    manifest = prepare(AudioCaps(source=str(tmp_path)), tmp_path / "out")
+    manifest = import_data_set(AudioCaps(source=str(tmp_path)), tmp_path / "out")
     assert manifest.splits == ("train",)
     assert manifest.notes == ("val: audio of 1 clips is absent",)
     with pytest.raises(ValueError, match=r"split: got 'val'; allowed splits of audiocaps: train"):

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from clips_on_disk import tone, write_tone
 
-from ray_atr.data.importing.plan import Import, prepare
+from ray_atr.data.importing.plan import Import, import_data_set
 from ray_atr.data.importing.sources import Absent, Entry, Source
 from ray_atr.data.importing.sources.huggingface import HuggingFace
 from ray_atr.data.importing.sources.places import read_place
@@ -81,7 +81,7 @@ def test_language_split_id_and_labels_have_defaults_and_columns(tmp_path: Path) 
 
 
 def test_captions_are_written_composed(tmp_path: Path) -> None:
-    manifest = prepare(TableSource(source=str(make_folder(tmp_path / "in"))), tmp_path / "out")
+    manifest = import_data_set(TableSource(source=str(make_folder(tmp_path / "in"))), tmp_path / "out")
     assert [row["captions"]["eng"] for row in iterate_rows(manifest, "val")] == [["Raiń"]]
 
 
@@ -196,7 +196,7 @@ def test_parquet_export_keeps_rows_and_splits(tmp_path: Path) -> None:
     assert [read_place(entry.place) for entry in entries] == [tone(pitch=200 + 50 * i) for i in range(7)]
     assert entries[6].captions == {"eng": ("caption 6",)}
     assert entries[6].labels == ("x",)
-    manifest = prepare(HuggingFace(source=str(tmp_path)), tmp_path / "out")
+    manifest = import_data_set(HuggingFace(source=str(tmp_path)), tmp_path / "out")
     assert [row["audio"] for row in iterate_rows(manifest, "val")] == [tone(pitch=450), tone(pitch=500)]
 
 
@@ -204,8 +204,8 @@ def test_rows_can_be_numbered_where_paths_repeat(tmp_path: Path) -> None:
     for split in ("train", "test"):
         pq.write_table(audio_table(["a.wav", "a.wav"], text=["x", "y"]), tmp_path / f"{split}.parquet")
     with pytest.raises(ValueError, match="clip 'a': its id occurs twice"):
-        prepare(HuggingFace(source=str(tmp_path)), tmp_path / "out")
-    manifest = prepare(HuggingFace(source=str(tmp_path), id_column="row"), tmp_path / "out")
+        import_data_set(HuggingFace(source=str(tmp_path)), tmp_path / "out")
+    manifest = import_data_set(HuggingFace(source=str(tmp_path), id_column="row"), tmp_path / "out")
     assert [row["clip_id"] for row in iterate_rows(manifest, "test")] == ["test-0000000", "test-0000001"]
 
 
@@ -283,7 +283,9 @@ def test_tars_give_clips_from_their_spans(tmp_path: Path) -> None:
     assert entries[1].captions == {"eng": ("rain",), "deu": ("Regen",)}
     assert entries[2].captions == {"por": ("Chuva",)}
     assert read_place(entries[1].place) == tone(pitch=300)
-    manifest = prepare(WebDataset(source=str(tmp_path / "set")), tmp_path / "out", options=Import(clips_per_shard=1))
+    manifest = import_data_set(
+        WebDataset(source=str(tmp_path / "set")), tmp_path / "out", options=Import(clips_per_shard=1)
+    )
     assert [row["audio"] for row in iterate_rows(manifest, "train")][1] == tone(pitch=300)
 
 
@@ -389,7 +391,7 @@ def test_bad_rows_are_dropped_on_request_counted_and_listed(tmp_path: Path) -> N
     source = TableSource(source=str(root), drop_bad_rows=True)
     dropped = [entry for entry in source.entries() if isinstance(entry, BadRow)]
     assert [entry.at.rsplit(", ", 1)[1] for entry in dropped] == ["line 3", "line 4", "line 5", "line 6"]
-    manifest = prepare(source, tmp_path / "out")
+    manifest = import_data_set(source, tmp_path / "out")
     assert manifest.num_rows == 2
     assert len(manifest.skipped) == 4
     assert "4 rows of tables were dropped" in manifest.notes
@@ -401,7 +403,7 @@ def test_ids_keep_the_extension_where_two_clips_would_share_one(tmp_path: Path) 
     write_tone(root / "a.flac")
     german = tmp_path / "deu.csv"
     german.write_text("path,caption\na.flac,flac\na.wav,wav\nsub/b,b\n")
-    manifest = prepare(TableSource(source=str(root)), tmp_path / "out", captions=[f"de={german}"])
+    manifest = import_data_set(TableSource(source=str(root)), tmp_path / "out", captions=[f"de={german}"])
     found = {row["clip_id"]: row["captions"].get("deu") for row in iterate_rows(manifest, "train")}
     assert found == {"a.wav": ["wav"], "a.flac": ["flac"], "sub/b": ["b"]}
 

@@ -53,7 +53,7 @@ class AudioCaps(Source):
 
 
 @dataclass
-class _Clip:
+class _YouTubeClip:
     youtube_id: str
     captions: list[str] = field(default_factory=list)
     audiocap_ids: list[str] = field(default_factory=list)
@@ -92,9 +92,9 @@ def _find_tables(folder: Folder, tables: str) -> dict[str, str]:
     return {split: chosen[split] for split in SPLITS if split in chosen}
 
 
-def _read_clips(table: str) -> list[_Clip]:
+def _read_clips(table: str) -> list[_YouTubeClip]:
     """The clips of a table in the order of their first rows, their captions in the order of the rows."""
-    clips: dict[str, _Clip] = {}
+    clips: dict[str, _YouTubeClip] = {}
     is_original: bool | None = None
     for at, row in read_table(table):
         if is_original is None:
@@ -106,7 +106,7 @@ def _read_clips(table: str) -> list[_Clip]:
         clip_id = str(row["youtube_id"]) if is_original else youtube_id(str(row["file_name"]))
         if clip_id in clips and not is_original:
             raise ValueError(f"{at}: file {row['file_name']} occurs twice")
-        clip = clips.setdefault(clip_id, _Clip(clip_id))
+        clip = clips.setdefault(clip_id, _YouTubeClip(clip_id))
         clip.captions += captions
         if row.get("audiocap_id"):
             clip.audiocap_ids.append(str(row["audiocap_id"]))
@@ -128,7 +128,7 @@ class _Audio:
             if times := WITH_TIMES.fullmatch(name):
                 self.with_times.setdefault(times["id"], []).append(path)
 
-    def find(self, clip: _Clip, split: str) -> Place | None:
+    def find(self, clip: _YouTubeClip, split: str) -> Place | None:
         """The file of a clip: by the video's id, with Y or without, with times, or by a caption's number in its split."""
         for name in (f"Y{clip.youtube_id}", clip.youtube_id):
             if name in self.by_stem:

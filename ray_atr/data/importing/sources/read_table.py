@@ -84,7 +84,7 @@ def parse_json(text: str, at: str) -> Any:
         raise ValueError(f"{at}: not JSON that can be read ({shortened(str(error))})") from None
 
 
-def read_lines(file: str, reading: Reading | None = None) -> Iterator[tuple[int, str]]:
+def numbered_lines(file: str, reading: Reading | None = None) -> Iterator[tuple[int, str]]:
     """The lines of a text file from 1, decoded. ValueError names the line that cannot be, or a missing file."""
     reading = reading or Reading()
     parent, _, name = file.rpartition("/")
@@ -159,7 +159,7 @@ def _read_csv(file: str, required: Sequence[str], reading: Reading, usual: str) 
                 continue
             yield line
 
-    lines = iter(read_lines(file, reading))
+    lines = iter(numbered_lines(file, reading))
     first = next(lines, None)
     if first is None or not first[1].strip():
         raise ValueError(f"{file}: the file is empty")
@@ -219,7 +219,7 @@ def _delimiter(given: str, header: str, required: Sequence[str], usual: str) -> 
 
 def _read_json_lines(file: str, required: Sequence[str], reading: Reading) -> Iterator[tuple[str, Row]]:
     is_empty = True
-    for number, line in read_lines(file, reading):
+    for number, line in numbered_lines(file, reading):
         if not line.strip():
             continue
         at = f"{file}, line {number}"

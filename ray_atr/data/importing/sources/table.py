@@ -90,9 +90,9 @@ class TableSource(Source):
             shown = ", ".join(unnamed[:NAMED]) + (", ..." if len(unnamed) > NAMED else "")
             yield Note(f"{len(unnamed):,} audio files are named by no row: {shortened(shown)}")
 
-    def _read(self, table: str, reading: Reading) -> dict[str, _Clip]:
+    def _read(self, table: str, reading: Reading) -> dict[str, _ListedClip]:
         """The clips by path, in the order of their first rows. ValueError, or a dropped row, for one that is not right."""
-        clips: dict[str, _Clip] = {}
+        clips: dict[str, _ListedClip] = {}
         for at, row in read_table(table, [self.path_column], reading):
             try:
                 self._add(clips, row, at)
@@ -100,7 +100,7 @@ class TableSource(Source):
                 reading.refuse_row(at, str(error).removeprefix(f"{at}: "))
         return clips
 
-    def _add(self, clips: dict[str, _Clip], row: Mapping[str, Any], at: str) -> None:
+    def _add(self, clips: dict[str, _ListedClip], row: Mapping[str, Any], at: str) -> None:
         path = _cell(row, self.path_column)
         if not path:
             raise ValueError(f"{at}: {self.path_column} is blank")
@@ -111,7 +111,7 @@ class TableSource(Source):
         labels = labels_of(row.get("labels") or row.get("label"), f"{at}, label")
         relative = _relative(path)
         given = _cell(row, self.id_column)
-        clip = clips.setdefault(relative, _Clip(path, given, split, at))
+        clip = clips.setdefault(relative, _ListedClip(path, given, split, at))
         if (clip.given_id, clip.split) != (given, split):
             raise ValueError(f"{at}: {path} has another split or clip_id in an earlier row ({clip.at})")
         for language, texts in captions.items():
@@ -148,7 +148,7 @@ class TableSource(Source):
 
 
 @dataclass
-class _Clip:
+class _ListedClip:
     path: str
     given_id: str
     split: str
@@ -167,7 +167,7 @@ def _relative(path: str) -> str:
     return path.replace("\\", "/").removeprefix("./")
 
 
-def _ids(clips: Mapping[str, _Clip]) -> dict[str, str]:
+def _ids(clips: Mapping[str, _ListedClip]) -> dict[str, str]:
     """The id of each path: its own, else the path without its audio suffix, or with it where two would be called alike."""
     short = {path: clip.given_id or _without_suffix(path) for path, clip in clips.items()}
     count = Counter(short.values())

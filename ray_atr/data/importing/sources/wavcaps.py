@@ -15,7 +15,7 @@ import ijson
 from ijson.common import ObjectBuilder
 
 from ray_atr.data.importing.sources.places import Place, is_audio, list_files, stem
-from ray_atr.data.importing.sources.read_table import parse_json, read_lines
+from ray_atr.data.importing.sources.read_table import numbered_lines, parse_json
 from ray_atr.data.importing.sources.source import Absent, Entry, Source
 from ray_atr.data.sampling import uniform
 from ray_atr.data.schema import check_split
@@ -145,7 +145,7 @@ def _read_exclusions(files: tuple[str, ...]) -> dict[str, set[str]]:
     """Excluded ids by subset; `""` holds those of lists that name no subset."""
     excluded: dict[str, set[str]] = {}
     for file in files:
-        text = "".join(line for _, line in read_lines(file))
+        text = "".join(line for _, line in numbered_lines(file))
         if file.lower().endswith(".json"):
             content = parse_json(text, file)
         else:

@@ -60,7 +60,7 @@ class WebDataset(Source):
     def _clips(self, file: IO[bytes], tar: str, split: str) -> Iterator[Entry | Absent]:
         try:
             with tarfile.open(fileobj=file, mode="r:") as members:
-                clip: _Clip | None = None
+                clip: _TarClip | None = None
                 for member in members:
                     if not member.isfile():
                         continue
@@ -69,7 +69,7 @@ class WebDataset(Source):
                     if clip is None or clip.key != key:
                         if clip is not None:
                             yield self._finish(clip, tar, split)
-                        clip = _Clip(key)
+                        clip = _TarClip(key)
                     if is_audio(member.name):
                         if clip.place is not None:
                             raise ValueError(f"{tar}: {key} has two audio files")
@@ -87,14 +87,14 @@ class WebDataset(Source):
         except tarfile.TarError as error:
             raise ValueError(f"{tar}: not a whole tar file ({error})") from None
 
-    def _finish(self, clip: _Clip, tar: str, split: str) -> Entry | Absent:
+    def _finish(self, clip: _TarClip, tar: str, split: str) -> Entry | Absent:
         at = f"{tar}, {clip.key}"
         if clip.place is None:
             return Absent(clip.key, split, f"{tar} has no audio for it")
         captions, labels = self._words(clip, at)
         return Entry(clip_id=clip.key, place=clip.place, captions=captions, labels=labels, split=split)
 
-    def _words(self, clip: _Clip, at: str) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+    def _words(self, clip: _TarClip, at: str) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
         try:
             text = {suffix: content.decode() for suffix, content in clip.texts.items()}
         except UnicodeDecodeError as error:
@@ -115,7 +115,7 @@ class WebDataset(Source):
 
 
 @dataclass
-class _Clip:
+class _TarClip:
     key: str
     place: Place | None = None
     texts: dict[str, bytes] = field(default_factory=dict)
