@@ -6,6 +6,7 @@ The public names are imported when they are first used, so that `import ray_atr`
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ __all__ = ["Retriever", "__version__", "objectives", "retrieval_metrics", "solve
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
-
-        return version("ray_atr")
+        return importlib.metadata.version("ray_atr")
     if name == "objectives":
         return importlib.import_module("ray_atr.objectives")
     if name in _WHERE:

@@ -17,6 +17,7 @@ from ray_atr.languages.codes import ENGLISH, language_codes
 from ray_atr.metrics.ranking import EPSILON, RANKING_HELP, RANKINGS, RankingSettings
 from ray_atr.migrate import migrated_experiment
 from ray_atr.models.retriever import ModelSettings
+from ray_atr.models.tower import checkpoint_of
 from ray_atr.objectives import PRESETS, LearnedSettings, Objective
 from ray_atr.override import flatten, override
 from ray_atr.settings import Settings, refuse, setting
@@ -304,8 +305,7 @@ def resolved(experiment: Experiment) -> Experiment:
 def automatic_rate(model: ModelSettings) -> tuple[float, str]:
     """(the learning rate that fits what is trained, why)."""
     audio, text = (
-        getattr(tower, "checkpoint", None) is not None and not tower.adapt.is_frozen
-        for tower in (model.audio, model.text)
+        checkpoint_of(tower) is not None and not tower.adapt.is_frozen for tower in (model.audio, model.text)
     )
     if not audio and not text:
         return 1e-3, "no pretrained tower is trained"

@@ -99,6 +99,7 @@ class _Process:
 
     def _limit_threads(self) -> None:
         if self.threads:
+            # Not every job computes with it.
             import torch
 
             torch.set_num_threads(self.threads)

@@ -24,7 +24,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ray_atr.experiment import Experiment, load_experiment, resolved
@@ -38,6 +37,7 @@ from ray_atr.storage import (
     StorageError,
     folders_in,
     hold,
+    is_local,
     is_there,
     locate,
     make_folder,
@@ -230,7 +230,7 @@ class RunFolder:
 
     def remove(self) -> None:
         """Remove a run in which nothing has run, if it is on a file system."""
-        if isinstance(self.path, Path):
+        if is_local(self.path):
             remove_folder(self.path)
 
     def trial(self, trial_id: str) -> TrialFolder:

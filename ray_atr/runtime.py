@@ -1,4 +1,8 @@
-"""Where this process runs: starting or joining Ray, and the folders that data and runs live in."""
+"""Where this process runs: starting or joining Ray, and the folders that data and runs live in.
+
+Here and elsewhere the functions that need Ray import it: it reads its switches (`prepare_environment`) when it is imported,
+and a training in this process does without it.
+"""
 
 from __future__ import annotations
 

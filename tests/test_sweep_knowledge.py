@@ -24,7 +24,7 @@ def test_every_point_of_every_table_and_figure_is_a_valid_experiment() -> None:
 def test_the_ablation_switches_one_part_off_at_a_time() -> None:
     whole = override(BASE, comparisons.ask()).objective.knowledge
     names: list[Any] = [
-        override(BASE, point).objective.knowledge for point in comparisons.Knowledge(table="ablation").points()
+        override(BASE, point).objective.knowledge for point in comparisons.KnowledgeSweep(table="ablation").points()
     ]
     assert names[0].name == "none"
     assert names[1] == whole
@@ -37,7 +37,7 @@ def test_the_ablation_switches_one_part_off_at_a_time() -> None:
 
 
 def test_the_figure_of_the_refresh_period_has_the_baseline_and_a_base_that_is_never_refreshed() -> None:
-    points = comparisons.Knowledge(figure="refresh").points()
+    points = comparisons.KnowledgeSweep(figure="refresh").points()
     found: list[Any] = [override(BASE, point).objective.knowledge for point in points]
     baseline, *periods = found
     assert baseline.name == "none"
@@ -45,7 +45,7 @@ def test_the_figure_of_the_refresh_period_has_the_baseline_and_a_base_that_is_ne
 
 
 def test_the_grid_is_every_combination_over_any_scheme_and_pair_loss() -> None:
-    points = comparisons.Knowledge(neighbours=(1, 5), injection_ratio=(0.1,), refresh_lag=(0, 4, 8)).points()
+    points = comparisons.KnowledgeSweep(neighbours=(1, 5), injection_ratio=(0.1,), refresh_lag=(0, 4, 8)).points()
     assert len(points) == 1 + 2 * 3
     tree = override(BASE, {"objective.scheme": "kcl", "objective.pair": "partial_learning_to_match"})
     objective = override(tree, points[-1]).objective

@@ -74,6 +74,7 @@ def decreasing_density(p_value: Floats, bins: int = BINS) -> Floats:
 
     Isotonic regression of a histogram whose bins are fine near 0, where the density is steep. At least that of one pair a bin.
     """
+    # Takes two seconds to import, and only an audit needs it.
     from sklearn.isotonic import IsotonicRegression
 
     edges = np.concatenate([[0.0], np.geomspace(1e-4, 1.0, bins)])

@@ -26,7 +26,7 @@ from ray_atr.evaluation.options import Encoding
 from ray_atr.languages.codes import language_codes, normalise
 from ray_atr.runtime import home
 from ray_atr.settings import nearest, refuse
-from ray_atr.storage import folders_in, locate, whole_folder
+from ray_atr.storage import folders_in, is_local, locate, whole_folder
 
 FACTS_FILE = "audit.json"
 TABLE_FILE = "pairs.csv"
@@ -64,7 +64,7 @@ def audit_data_set(
     """
     options, cross_fit, encoding = options or AuditOptions(), cross_fit or CrossFit(), encoding or Encoding()
     folder = locate(out)
-    if not isinstance(folder, Path) or folders_in(folder) or (folder.is_dir() and any(folder.iterdir())):
+    if not is_local(folder) or folders_in(folder) or (folder.is_dir() and any(folder.iterdir())):
         raise refuse("out", str(out), "a new or empty local folder")
     found = None if checkpoint is None else find_checkpoint(checkpoint)
     manifest = read_manifest(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -12,6 +13,7 @@ from rich.console import Console
 from ray_atr.audit.options import AuditOptions, CrossFit
 from ray_atr.cli.parse import count_on, option, parse, print_plain, progress_bar
 from ray_atr.evaluation.options import Encoding
+from ray_atr.storage import locate, read_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +75,6 @@ def run(arguments: Sequence[str], program: str) -> None:
 
 
 def run_apply(given: AuditCommand, console: Console) -> None:
-    from pathlib import Path
-
     from ray_atr.audit.decisions import apply_decisions
 
     assert given.apply is not None
@@ -91,8 +91,6 @@ def run_apply(given: AuditCommand, console: Console) -> None:
 
 def audit_lines(folder: object) -> list[str]:
     """What an audit found, in a few lines."""
-    from ray_atr.storage import locate, read_json
-
     facts = read_json(locate(str(folder)) / "audit.json")
     lines = [
         f"{facts['captions']:,} captions of {facts['clips']:,} clips: an estimated {facts['wrong_share']:.0%} wrong, "

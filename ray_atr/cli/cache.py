@@ -6,8 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from rich.console import Console
+from rich.table import Table
+
 from ray_atr.cli.parse import option, parse
+from ray_atr.runtime import home
 from ray_atr.settings import refuse
+from ray_atr.storage.caches import list_caches, prune
 
 
 @dataclass(frozen=True)
@@ -27,12 +32,6 @@ OPTIONS = CacheCommand
 
 def run(arguments: Sequence[str], program: str) -> None:
     options = parse(CacheCommand, arguments, program)
-    from rich.console import Console
-    from rich.table import Table
-
-    from ray_atr.runtime import home
-    from ray_atr.storage.caches import list_caches, prune
-
     if options.unused_days < 0:
         raise refuse("--unused-days", options.unused_days, "a number of days, 0 or more")
     caches = prune(home(), options.unused_days) if options.prune else list_caches(home())

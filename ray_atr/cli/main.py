@@ -6,9 +6,11 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+import tyro
 from rich.console import Console
 from rich.table import Table
 
+import ray_atr
 from ray_atr.cli.parse import run_script
 from ray_atr.settings import nearest, refuse
 
@@ -37,9 +39,7 @@ def _run(words: list[str]) -> None:
     if name in ("--help", "-h"):
         _print_help()
     elif name == "--version":
-        from ray_atr import __version__
-
-        print(f"{PROGRAM} {__version__}")
+        print(f"{PROGRAM} {ray_atr.__version__}")
     elif name == "--tyro-print-completion":
         _print_completion(words)
     elif name not in COMMANDS:
@@ -66,8 +66,6 @@ def _print_help() -> None:
 
 def _print_completion(words: list[str]) -> None:
     """Print the completion script of all commands. ValueError for a shell that has none."""
-    import tyro
-
     shells = ("bash", "zsh", "tcsh")
     if len(words) != 2 or words[1] not in shells:
         raise refuse("--tyro-print-completion", " ".join(words[1:]), "one of " + ", ".join(shells))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import tyro
+import yaml
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -26,6 +27,7 @@ from rich.progress import (
 from rich.table import Table
 
 from ray_atr.override import describe
+from ray_atr.recipes import RECIPES
 from ray_atr.redaction import redact
 from ray_atr.runtime import advice_of, terminate_like_interrupt, was_terminated
 from ray_atr.settings import shortened
@@ -98,8 +100,6 @@ def read_config(place: str) -> dict[str, Any]:
 
     ValueError names the file if it cannot be read as settings.
     """
-    import yaml
-
     file = locate(place)
     try:
         text = file.read_text(encoding="utf-8")
@@ -131,8 +131,6 @@ def _flat(content: Mapping[Any, Any], file: str, prefix: str = "") -> dict[str, 
 
 def print_settings() -> None:
     """The settings tree as a table: path, default, what is allowed, what it does; then the recipes."""
-    from ray_atr.recipes import RECIPES
-
     tree = RECIPES["quickstart"]()
     table = Table("setting", "default", "allowed", "meaning", box=None, pad_edge=False)
     for entry in describe(tree):

@@ -10,7 +10,9 @@ import tyro
 from rich.console import Console
 
 from ray_atr.cli.parse import option, parse, print_plain, progress_bar
+from ray_atr.data.importing.check import check_data_set, hours_of, page, reasons_left_out
 from ray_atr.data.importing.import_options import Check, Import, VectorImport
+from ray_atr.data.importing.plan import import_data_set
 from ray_atr.data.importing.sources import SOURCES, Source
 
 if TYPE_CHECKING:
@@ -76,8 +78,6 @@ def run(arguments: Sequence[str], program: str) -> None:
 
 
 def run_check(command: CheckCommand) -> None:
-    from ray_atr.data.importing.check import check_data_set, page
-
     console = Console()
     with progress_bar("checking", "shards", console) as bar:
         task = bar.add_task("check", total=None)
@@ -98,8 +98,6 @@ def run_vectors(command: VectorsCommand) -> None:
 
 
 def run_import(command: ImportCommand[Source]) -> None:
-    from ray_atr.data.importing.plan import import_data_set
-
     console = Console()
     with progress_bar("importing", "clips", console) as bar:
         task = bar.add_task("import", total=None)
@@ -115,8 +113,6 @@ def run_import(command: ImportCommand[Source]) -> None:
 
 def summary(manifest: Manifest) -> list[str]:
     """What was imported and what was left out, in lines."""
-    from ray_atr.data.importing.check import hours_of, reasons_left_out
-
     splits = ", ".join(f"{split} {manifest.num_rows_of(split):,}" for split in manifest.splits)
     lines = [
         f"{manifest.name}: {manifest.num_rows:,} clips ({splits}){hours_of(manifest)}",

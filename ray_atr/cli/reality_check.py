@@ -83,7 +83,6 @@ class CorrespondenceSweep(ComparisonSweep):
 
 def space_of(method: str) -> dict[str, str]:
     """What is tuned of a method: the rate, the pair loss's own setting, and the length of the warm-up if it has one."""
-    # Imports torch, for which a command's help does not wait.
     from ray_atr.objectives.correspondence import CORRESPONDENCES
 
     fixed: Mapping[str, Any] = METHODS[method]

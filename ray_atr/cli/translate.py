@@ -10,14 +10,8 @@ import tyro
 from rich.console import Console
 
 from ray_atr.cli.parse import option, parse, print_plain, progress_bar
-from ray_atr.data.importing.translation import (
-    EmbeddingSimilarity,
-    Translation,
-    Translator,
-    back_translate,
-    back_translation_table,
-    fill_languages,
-)
+from ray_atr.data.importing.import_options import Translation
+from ray_atr.data.shards import read_manifest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +56,8 @@ def run(arguments: Sequence[str], program: str) -> None:
 
 
 def run_fill(command: Fill) -> None:
+    from ray_atr.data.importing.translation import fill_languages
+
     console = Console()
     with progress_bar("translating", "clips", console) as bar:
         task = bar.add_task("fill", total=None)
@@ -79,7 +75,12 @@ def run_fill(command: Fill) -> None:
 
 
 def run_back_translation(command: BackTranslate) -> None:
-    from ray_atr.data.shards import read_manifest
+    from ray_atr.data.importing.translation import (
+        EmbeddingSimilarity,
+        Translator,
+        back_translate,
+        back_translation_table,
+    )
 
     manifest, options = read_manifest(command.data), command.options
     languages = [code for code in options.languages if code in manifest.languages and code != options.source_language]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ray_atr.data.epoch_order import EpochOrder
 from ray_atr.data.features import FeatureSet, read_block
+from ray_atr.runtime import await_room, quiet_ray_data
 
 # Steps read by one task: enough that a task is worth its start, few enough that the first batch comes soon.
 BLOCK_BYTES = 16 << 20
@@ -77,8 +78,6 @@ def _read_here(features: FeatureSet, steps: list[Step]) -> Iterator[Read]:
 
 def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]:
     import ray
-
-    from ray_atr.runtime import await_room, quiet_ray_data
 
     if not steps:
         return

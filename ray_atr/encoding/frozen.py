@@ -35,7 +35,7 @@ from ray_atr.models.loading import identity_of_checkpoint
 from ray_atr.models.retriever import build_retriever
 from ray_atr.models.saved import write_weights
 from ray_atr.models.text.tokenizer import read_tokenizer
-from ray_atr.models.tower import AudioSettings, TextSettings, tower_fingerprint
+from ray_atr.models.tower import AudioSettings, TextSettings, checkpoint_of, tower_fingerprint
 from ray_atr.override import flatten, override
 from ray_atr.runtime import WORKER_CPU_SHARE
 from ray_atr.storage import read_json, write_bytes, write_json
@@ -82,8 +82,7 @@ class FrozenTower:
     @property
     def checkpoint(self) -> str | None:
         """Where all of the tower's weights come from; None if some are drawn from the seed."""
-        checkpoint = getattr(self.settings, "checkpoint", None)
-        return None if getattr(self.settings, "allow_mismatch", ()) else checkpoint
+        return None if getattr(self.settings, "allow_mismatch", ()) else checkpoint_of(self.settings)
 
     def build(self) -> Any:
         """The tower as training builds it, in evaluation mode, on the device that one of its workers has."""

@@ -6,7 +6,6 @@ As the paper's Table 6 has them, with the neighbours that its Table 3 speaks of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from ray_atr.knowledge.cases import Case, explain
 from ray_atr.knowledge.snapshot import Snapshot, load
 from ray_atr.objectives.knowledge import Ask
 from ray_atr.report.evaluation_content import Embedded
+from ray_atr.storage import is_local
 from ray_atr.table import Cell, Table
 
 QUERIES = 8
@@ -63,7 +63,7 @@ def case_tables(
 
 def _last_snapshot(checkpoint: Checkpoint) -> Snapshot | None:
     """The newest snapshot in a trial's folder on this machine; None if there is none."""
-    if checkpoint.trial is None or not isinstance(checkpoint.trial.folder, Path):
+    if checkpoint.trial is None or not is_local(checkpoint.trial.folder):
         return None
     kept = sorted((checkpoint.trial.folder / "knowledge").glob("v*/manifest.json"))
     return load(kept[-1].parent) if kept else None

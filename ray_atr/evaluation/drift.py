@@ -15,6 +15,7 @@ from ray_atr.evaluation.checkpoints import Checkpoint
 from ray_atr.evaluation.encoding import ClipFeatures, EncodingSource
 from ray_atr.models.retriever import Retriever
 from ray_atr.report.evaluation_pictures import drift_map
+from ray_atr.storage import is_local
 from ray_atr.training.trajectory import kept_steps, weights_of
 
 CLIPS = 50
@@ -25,7 +26,7 @@ EPOCHS = 5
 def drift_pictures(checkpoint: Checkpoint, source: EncodingSource) -> dict[str, Figure]:
     """One picture if the trial kept its trajectory (`train.keep_trajectory`) on this machine, else none."""
     trial = None if checkpoint.trial is None else checkpoint.trial.folder
-    if not isinstance(trial, Path) or len(steps := kept_steps(trial)) < 2:
+    if not is_local(trial) or len(steps := kept_steps(trial)) < 2:
         return {}
     chosen = sorted({steps[round(place)] for place in np.linspace(0, len(steps) - 1, EPOCHS)})
     ways = embedded_along(trial, chosen, str(checkpoint.folder), source)

@@ -29,7 +29,7 @@ from ray_atr.report.printed_beside import printed_beside
 from ray_atr.runtime import code_version, home
 from ray_atr.settings import refuse
 from ray_atr.soundscapes import SoundscapesSettings, ensure_soundscapes
-from ray_atr.storage import Location, folders_in, is_there, locate, read_json, whole_folder
+from ray_atr.storage import Location, folders_in, is_local, is_there, locate, read_json, whole_folder
 
 SCORES_FILE = "scores-{}.npz"
 FACTS_FILE = "evaluation.json"
@@ -132,7 +132,7 @@ def _new_folder(out: str | Location | None) -> Location:
     folder = locate(out) if out else home() / "runs" / f"evaluate-{time.strftime('%Y%m%d-%H%M%S')}"
     if folders_in(folder):
         raise refuse("out", str(folder), "a new or empty folder")
-    if isinstance(folder, Path):
+    if is_local(folder):
         require_writable(folder)
     return folder
 

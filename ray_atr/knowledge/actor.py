@@ -17,7 +17,7 @@ from ray.exceptions import ObjectLostError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ray_atr.knowledge.refresher import Encode, InProcessRefresher, Outcome
-from ray_atr.knowledge.snapshot import Snapshot, SnapshotSettings
+from ray_atr.knowledge.snapshot import Entries, Snapshot, SnapshotSettings
 from ray_atr.runtime import NAMESPACE
 
 
@@ -64,8 +64,6 @@ class _Fetched:
         self.encode = encode
 
     def __call__(self, reference: Any) -> Any:
-        from ray_atr.knowledge.snapshot import Entries
-
         payload = ray.get(reference)
         return payload if isinstance(payload, Entries) else self.encode(payload)
 

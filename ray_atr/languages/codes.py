@@ -98,6 +98,7 @@ def _by_name(name: str) -> str | None:
 
 
 def _in_iso(**key: str) -> Language | None:
+    # Its tables take a tenth of a second to read, for which help would wait.
     from iso639 import Lang
     from iso639.exceptions import DeprecatedLanguageValue, InvalidLanguageValue
 

@@ -1,4 +1,7 @@
-"""Models of the transformers library from a local folder or the hub: its own code only, safe weights, a strict report."""
+"""Models of the transformers library from a local folder or the hub: its own code only, safe weights, a strict report.
+
+Here and in the towers, functions import transformers: it takes a second, and small towers do without it.
+"""
 
 from __future__ import annotations
 

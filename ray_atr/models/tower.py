@@ -167,6 +167,11 @@ def embed_by_length(
     return embedded[order.argsort()]
 
 
+def checkpoint_of(settings: AudioSettings | TextSettings) -> str | None:
+    """Where a tower's published weights come from; None for one that has none."""
+    return getattr(settings, "checkpoint", None)
+
+
 def tower_fingerprint(tower: nn.Module) -> str:
     """SHA-256 (hex) of the tower's class, parameters and buffers: equal for towers that encode alike."""
     digest = hashlib.sha256(type(tower).__qualname__.encode())

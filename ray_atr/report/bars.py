@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
 from ray_atr.report.aggregate import aggregate, point_name
 from ray_atr.report.read import NOISE, OBJECTIVE, Runs
 from ray_atr.report.style import QUIET, RC, looks
@@ -19,11 +22,6 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
     A bar is one point, named by all that it differs in; of more points than fit, the best of each objective. A language that
     some trials were not trained on is marked.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     languages = runs.languages
     if len(languages) < 2:
         return None
@@ -41,8 +39,9 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
     look = looks(names)
     width = 0.82 / len(names)
     ticks = [code if code in runs.trained else f"{code}{UNTRAINED}" for code in languages]
-    with plt.rc_context(RC):
-        figure, grid = plt.subplots(len(DIRECTIONS), 1, figsize=(10.4, 5.4), sharex=True)
+    with rc_context(RC):
+        figure = Figure(figsize=(10.4, 5.4))
+        grid = figure.subplots(len(DIRECTIONS), 1, sharex=True)
         figure.subplots_adjust(left=0.075, right=0.865, top=0.93, bottom=0.08, hspace=0.24)
         for axes, (direction, title) in zip(grid, DIRECTIONS.items(), strict=True):
             axes.set_title(title + (f", noise {lowest:.0%}" if NOISE in points else ""))
@@ -67,5 +66,4 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
-        plt.close(figure)
     return path

@@ -9,6 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from ray_atr.override import flatten
+from ray_atr.recipes import RECIPES
 from ray_atr.report.aggregate import NUM_SEEDS, aggregate
 from ray_atr.report.differences import SEED
 from ray_atr.report.read import NOISE, OBJECTIVE, Runs
@@ -80,8 +82,6 @@ def rerun_command(runs: Runs, run: str, trial_id: str) -> str:
 
 def _nearest_recipe(experiment: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The recipe that a base experiment differs least from, and where it differs."""
-    from ray_atr.override import flatten
-    from ray_atr.recipes import RECIPES
 
     def differences(name: str) -> dict[str, Any]:
         recipe = flatten(RECIPES[name]())

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from ray_atr.report import formatting
 from ray_atr.report.aggregate import NUM_SEEDS, aggregate, in_reading_order, point_name
@@ -70,11 +73,6 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
     Bands are standard deviations over seeds (bars, for points that form no line). A setting sampled at many values is drawn as
     points; a point that has no number for the setting (another objective, `auto`) as a dashed level.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     languages = language_groups(runs)
     points = aggregate(runs, [f"{direction}/{code}/recall_at_1" for direction in DIRECTIONS for code in languages])
     is_on_axis = _are_numbers(points[curve.path])
@@ -82,14 +80,13 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
     levels = _levels(points[~is_on_axis], runs.varied, curve.path)
     look = looks([*lines, *(name for name, (line, _) in levels.items() if line not in lines)])
     look |= {name: look[line] for name, (line, _) in levels.items() if line in lines}
-    with plt.rc_context(RC):
+    with rc_context(RC):
         size = 9 if len(lines) <= 6 else 7.5
         # Inches: a panel, what is left of it, and room at its right for the longest name.
         left, panel, names = 0.75, 3.5, 0.3 + 0.0088 * size * max(map(len, [*lines, *levels]))
         width, height = 2 * (left + panel + names), 0.95 + 2.9 * len(languages)
-        figure, grid = plt.subplots(
-            len(languages), len(DIRECTIONS), figsize=(width, height), squeeze=False, sharex=True, sharey="row"
-        )
+        figure = Figure(figsize=(width, height))
+        grid = figure.subplots(len(languages), len(DIRECTIONS), squeeze=False, sharex=True, sharey="row")
         figure.subplots_adjust(
             left=left / width, right=1 - names / width, wspace=(left + names) / panel,
             top=1 - 0.4 / height, bottom=0.65 / height, hspace=0.26,
@@ -107,7 +104,7 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
         for axes_row in grid:
             axes_row[0].set_ylim(bottom=0, top=axes_row[0].get_ylim()[1] * 1.03)
         figure.text((left + panel + names / 2) / width, 0.13 / height, curve.label, ha="center", fontsize=10)
-        figure.canvas.draw()
+        figure.draw_without_rendering()
         for row, code in enumerate(languages):
             for column, direction in enumerate(DIRECTIONS):
                 metric = f"{direction}/{code}/recall_at_1"
@@ -121,7 +118,6 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
-        plt.close(figure)
     return path
 
 
@@ -157,8 +153,6 @@ def _are_numbers(values: pd.Series) -> pd.Series:
 
 
 def _draw_lines(axes: Any, lines: dict[str, pd.DataFrame], look: dict[str, Any], curve: Curve, metric: str) -> None:
-    from matplotlib.ticker import LogLocator
-
     values = sorted({value for frame in lines.values() for value in frame[curve.path].dropna()})
     is_log = curve.is_log and bool(values) and values[0] > 0
     # Error bars that overlap cannot be read, so each line is moved sideways a little.

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 
 from ray_atr.metrics.metric import TRAINED, Metric
 from ray_atr.report.aggregate import aggregate
@@ -33,11 +35,6 @@ def front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
 
 def draw_pareto(runs: Runs, path: Path) -> Path | None:
     """A figure of R@1 against peak memory (if it was measured) and training time, saved as PNG; None without either."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     points = aggregate(runs)
     if RECALL not in points:
         return None
@@ -52,8 +49,9 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
     if not costs:
         return None
     look = looks(list(dict.fromkeys(points[OBJECTIVE])))
-    with plt.rc_context(RC):
-        figure, grid = plt.subplots(1, len(costs), figsize=(5.2 * len(costs) + 1.2, 3.9), squeeze=False, sharey=True)
+    with rc_context(RC):
+        figure = Figure(figsize=(5.2 * len(costs) + 1.2, 3.9))
+        grid = figure.subplots(1, len(costs), squeeze=False, sharey=True)
         figure.subplots_adjust(left=0.13 / len(costs) + 0.01, right=0.86 if len(costs) > 1 else 0.8,
                                top=0.9, bottom=0.15, wspace=0.3)  # fmt: skip
         for axes, (metric, label, scale) in zip(grid[0], costs, strict=True):
@@ -71,12 +69,11 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
             axes.locator_params(axis="x", nbins=MOST_TICKS)
         grid[0][0].set_ylabel(f"R@1 text→audio, {of_whom(TRAINED, runs)} (%)", fontsize=9)
         grid[0][0].set_ylim(bottom=0, top=1.06 * 100 * points[RECALL].max())
-        figure.canvas.draw()
+        figure.draw_without_rendering()
         metric, _, scale = costs[-1]
         _label(grid[0][-1], points.dropna(subset=[metric, RECALL]), metric, scale, look)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
-        plt.close(figure)
     return path
 
 

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from ray_atr.data.features import open_features
+from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
 from ray_atr.metrics import align_captions
 from ray_atr.metrics.languages import retrieve_languages
@@ -32,6 +34,7 @@ from ray_atr.storage import Location
 from ray_atr.table import Cell, Table
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
+from ray_atr.training.validation import embed_captions, embed_clips
 
 FLOOR, CEILING = "contrastive", "oracle"
 DRAWS = 2000
@@ -94,10 +97,6 @@ def hits_of(trial: TrialFolder, experiment: Experiment) -> NDArray[np.float64]:
 
     Of a metric that is a mean over languages it is the mean over those, a query counting where it is asked.
     """
-    from ray_atr.data.features import open_features
-    from ray_atr.encoding.texts import TextBatcher
-    from ray_atr.training.validation import embed_captions, embed_clips
-
     task, language = experiment.evaluation.select_by.split("/")[:2]
     trained, spoken = experiment.trained_languages, experiment.data.languages
     groups = {TRAINED: trained, UNSEEN: tuple(one for one in spoken if one not in trained), MEAN: spoken}
@@ -177,10 +176,9 @@ def draw(cells: Mapping[tuple[str, str, float], MethodTrials], path: Path, measu
     noises = sorted({(kind, ratio) for _, kind, ratio in cells})
     compared = {name for name, _, _ in cells} - {FLOOR, CEILING}
     names = [name for name in reversed(METHODS) if name in compared]
-    with plt.rc_context(RC):
-        figure, panels = plt.subplots(
-            1, len(noises), figsize=(4.2 * len(noises), 4.4), sharey=True, sharex=True, squeeze=False
-        )
+    with rc_context(RC):
+        figure = Figure(figsize=(4.2 * len(noises), 4.4))
+        panels = figure.subplots(1, len(noises), sharey=True, sharex=True, squeeze=False)
         for axes, (kind, ratio) in zip(panels[0], noises, strict=True):
             _panel(axes, {name: cell for (name, *of), cell in cells.items() if of == [kind, ratio]}, names)
             axes.set_title(title_of(kind, ratio))
@@ -214,11 +212,9 @@ def draw_detector(cells: Mapping[tuple[str, str, float], MethodTrials], path: Pa
     noises = sorted({(kind, ratio) for _, kind, ratio in judging})
     if not noises:
         return None
-    with plt.rc_context(RC):
-        size = (4.2 * len(noises), 2.8 * len(DETECTOR))
-        figure, panels = plt.subplots(
-            len(DETECTOR), len(noises), figsize=size, sharex=True, sharey="row", squeeze=False
-        )
+    with rc_context(RC):
+        figure = Figure(figsize=(4.2 * len(noises), 2.8 * len(DETECTOR)))
+        panels = figure.subplots(len(DETECTOR), len(noises), sharex=True, sharey="row", squeeze=False)
         for row, (name, label) in zip(panels, DETECTOR.items(), strict=True):
             row[0].set_ylabel(label)
             for axes, noise in zip(row, noises, strict=True):
@@ -235,12 +231,11 @@ def draw_detector(cells: Mapping[tuple[str, str, float], MethodTrials], path: Pa
 
 
 def _save(figure: Figure, panels: Sequence[Any], path: Path, *, legend_columns: int) -> None:
-    """Save and close a figure with one legend below, of what these panels name."""
+    """Save a figure with one legend below, of what these panels name."""
     handles = {label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.tight_layout(rect=(0, 0.06, 1, 1))
     figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=legend_columns, frameon=False)
     figure.savefig(path, dpi=DPI)
-    plt.close(figure)
 
 
 def title_of(kind: str, ratio: float) -> str:

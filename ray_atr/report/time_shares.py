@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
 from ray_atr.metrics.epoch_report import TIMED_PARTS
 from ray_atr.report.aggregate import aggregate, point_name
 from ray_atr.report.read import Runs
@@ -19,11 +22,6 @@ def draw_time_shares(runs: Runs, path: Path) -> Path | None:
 
     Of more points than fit, the first; parts that took nothing anywhere are left out.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     column_of = {part: column for part in TIMED_PARTS if (column := f"cost/{part}_seconds") in runs.finished}
     if not column_of:
         return None
@@ -35,8 +33,9 @@ def draw_time_shares(runs: Runs, path: Path) -> Path | None:
     shares = seconds.div(seconds.sum(axis=1), axis=0)
     differing = [name for name in runs.varied if points[name].nunique(dropna=False) > 1]
     names = [point_name(row, differing) for row in points.to_dict("records")]
-    with plt.rc_context({**RC, "axes.grid.axis": "x"}):
-        figure, axes = plt.subplots(figsize=(10.4, 1.1 + 0.34 * len(names)), layout="constrained")
+    with rc_context({**RC, "axes.grid.axis": "x"}):
+        figure = Figure(figsize=(10.4, 1.1 + 0.34 * len(names)), layout="constrained")
+        axes = figure.subplots()
         left = [0.0] * len(names)
         for colour, (part, column) in zip(SPARE_COLOURS, column_of.items(), strict=False):
             widths = [100 * share for share in shares[column]]
@@ -53,5 +52,4 @@ def draw_time_shares(runs: Runs, path: Path) -> Path | None:
         axes.legend(loc="center left", bbox_to_anchor=(1.005, 0.5), frameon=False, fontsize=9, handlelength=1.0)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
-        plt.close(figure)
     return path

@@ -13,17 +13,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, Union
+from typing import TypeAlias, TypeGuard, TypeVar
 
 import fsspec
+from upath import UPath
 
 from ray_atr.redaction import redact
 from ray_atr.settings import local_path, refuse
 
-if TYPE_CHECKING:
-    from upath import UPath
-
-Location: TypeAlias = Union[Path, "UPath"]
+Location: TypeAlias = Path | UPath
 Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
@@ -55,7 +53,6 @@ def locate(place: str | Location) -> Location:
         return local.resolve()
     if not isinstance(place, str):
         return place
-    from upath import UPath
 
     protocol = text.partition("://")[0]
     if protocol not in fsspec.available_protocols():
@@ -72,7 +69,7 @@ def locate(place: str | Location) -> Location:
     return UPath(text.rstrip("/"), protocol=None, **options)
 
 
-def is_local(place: Location) -> bool:
+def is_local(place: object) -> TypeGuard[Path]:
     """Whether a place is on a file system that this machine mounts."""
     return isinstance(place, Path)
 

@@ -20,7 +20,16 @@ from typing import Any
 from ray_atr.experiment import Experiment, stored_experiment
 from ray_atr.override import override
 from ray_atr.run_folder import BEST, LAST, METRICS_FILE, TrialFolder
-from ray_atr.storage import is_there, read_json, remove_folder, sync_folder, whole_folder, write_json, write_lines
+from ray_atr.storage import (
+    is_local,
+    is_there,
+    read_json,
+    remove_folder,
+    sync_folder,
+    whole_folder,
+    write_json,
+    write_lines,
+)
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
 from ray_atr.training.state import deciding_settings
 
@@ -84,7 +93,7 @@ def inherit(trial: TrialFolder, source: Path, settings: Mapping[str, Any], donor
 
 def complete_take_over(trial: TrialFolder) -> None:
     """Put the files of a decided take-over in the place of the trial's own; does nothing if there is none."""
-    if not isinstance(trial.folder, Path) or not (trial.folder / TAKEOVER).is_dir():
+    if not is_local(trial.folder) or not (trial.folder / TAKEOVER).is_dir():
         return
     for found in sorted((trial.folder / TAKEOVER).iterdir()):
         own = trial.folder / found.name
@@ -96,7 +105,7 @@ def complete_take_over(trial: TrialFolder) -> None:
 
 
 def _here(trial: TrialFolder) -> Path:
-    assert isinstance(trial.folder, Path), "checked before the sweep started"
+    assert is_local(trial.folder), "checked before the sweep started"
     return trial.folder
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.storages import InMemoryStorage
+from optuna.study import StudyDirection
+from optuna.trial import Trial, TrialState, create_trial
 
 from ray_atr.run_folder import FAILED, FINISHED, STOPPED
 from ray_atr.space import Dimension, Grid, LogUniform, Point, QUniform, RandInt
 from ray_atr.sweep.search import History, Known, RandomSearch, SpaceSearch
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-    from optuna.trial import Trial, TrialState
 
 STARTUP_POINTS = 5
 """Points drawn at random before the estimator has something to go by."""
@@ -59,10 +61,6 @@ class _Study:
     """Optuna's study of the points of one cell: told once of each point, and again when it has ended."""
 
     def __init__(self, search: OptunaSearch, cell: Point, history: History) -> None:
-        import optuna
-        from optuna.storages import InMemoryStorage
-        from optuna.study import StudyDirection
-
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.space, self.cell, self.history = search.space, cell, history
         self.storage = InMemoryStorage()
@@ -93,8 +91,6 @@ class _Study:
 
     def propose(self, seed: int) -> Point:
         """The estimator's proposal by the random numbers of a seed."""
-        import optuna
-
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_POINTS, constant_liar=True)
         # Optuna keeps a list of trials with the object of a study: a new object sees those that were told since.
         study = optuna.load_study(study_name=STUDY, storage=self.storage, sampler=sampler)
@@ -112,8 +108,6 @@ class _Study:
 
     def _tell(self, one: Known) -> int:
         """A further trial of the study."""
-        from optuna.trial import TrialState, create_trial
-
         state = _state(one)
         searched = {path: value for path, value in one.point.items() if path not in self.cell}
         dimensions = self.space.dimensions
@@ -128,8 +122,6 @@ class _Study:
 
     def _end(self, trial: int, one: Known) -> None:
         """What became of a trial that the study was told of as running."""
-        from optuna.trial import TrialState
-
         for epoch, value in (_reached(one) or {}).items():
             self.storage.set_trial_intermediate_value(trial, epoch, value)
         state = _state(one)
@@ -137,8 +129,6 @@ class _Study:
 
 
 def _state(one: Known) -> TrialState:
-    from optuna.trial import TrialState
-
     states = {FINISHED: TrialState.COMPLETE, STOPPED: TrialState.PRUNED, FAILED: TrialState.FAIL}
     return states.get(one.status, TrialState.RUNNING)
 
@@ -156,8 +146,6 @@ def _is_in(point: Point, cell: Point) -> bool:
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
     if isinstance(dimension, Grid):
         # By number: Optuna's categories hold fewer types than settings do.
         return CategoricalDistribution(tuple(range(len(dimension.values))))

@@ -1,4 +1,7 @@
-"""Results to MLflow: a parent run for the sweep, a child run for each trial, from the controller only."""
+"""Results to MLflow: a parent run for the sweep, a child run for each trial, from the controller only.
+
+MLflow takes seconds to import, and a run may do without it, so the functions that talk to a store import it.
+"""
 
 from ray_atr.tracking.fetch import fetch_experiment
 from ray_atr.tracking.store import Store, mlflow_command, store_of

@@ -16,6 +16,7 @@ from mlflow.pyfunc import PythonModel
 from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 
 import ray_atr
+from ray_atr.models.retriever import Retriever
 from ray_atr.run_folder import BEST, RunFolder, TrialFolder, read_json
 from ray_atr.settings import nearest, refuse
 from ray_atr.storage import Location, fetched, folders_in
@@ -45,8 +46,6 @@ class RetrieverModel(PythonModel):
 
     def load_context(self, context: Any) -> None:
         """Load the weights that are stored with the model."""
-        from ray_atr.models.retriever import Retriever
-
         self.retriever = Retriever.from_pretrained(context.artifacts["retriever"])
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> np.ndarray:
@@ -127,7 +126,6 @@ def register_model(
     for logger in ("mlflow.utils.uv_utils", "mlflow.utils.environment", "mlflow.pyfunc", "mlflow.store.model_registry"):
         logging.getLogger(logger).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", "(?s).*input example was not provided")
-    from ray_atr.models.retriever import Retriever
 
     with fetched(trial.folder / BEST) as weights, mlflow.start_run(run_id=run_id):
         logged = mlflow.pyfunc.log_model(

@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from ray_atr.redaction import redact
 from ray_atr.runtime import home
-from ray_atr.storage import Location, locate, whole_file
+from ray_atr.storage import Location, is_local, locate, whole_file
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -127,7 +127,7 @@ def store_of(run_folder: str | Location) -> Store:
     if uri:
         return Store(uri=uri, artifacts=None)
     place = locate(run_folder)
-    folder = place.parent if isinstance(place, Path) else home() / "runs"
+    folder = place.parent if is_local(place) else home() / "runs"
     return Store(uri=_uri(folder / DATABASE), artifacts=folder / ARTIFACTS)
 
 

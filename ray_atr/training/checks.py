@@ -10,6 +10,7 @@ from ray_atr.data.shards import read_manifest
 from ray_atr.experiment import Experiment
 from ray_atr.models.loading import require_checkpoint
 from ray_atr.models.saved import SETTINGS_FILE
+from ray_atr.models.tower import checkpoint_of
 from ray_atr.objectives import Objective
 from ray_atr.objectives.knowledge import Knowledge
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
@@ -55,7 +56,7 @@ def check_experiment(experiment: Experiment) -> None:
     scaling, batch_size = experiment.scaling, experiment.train.batch_size
     check_batch_size(splits[data.train_split], batch_size, scaling.most_workers, evenly=not scaling.is_elastic)
     for kind, tower in (("audio", experiment.model.audio), ("text", experiment.model.text)):
-        checkpoint = getattr(tower, "checkpoint", None)
+        checkpoint = checkpoint_of(tower)
         if checkpoint is not None:
             require_checkpoint(checkpoint, f"model.{kind}.checkpoint")
 

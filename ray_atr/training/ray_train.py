@@ -11,14 +11,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from ray_atr.experiment import Experiment, ScalingSettings, parse_labels
+from ray_atr.jobs import Resources
 from ray_atr.override import flatten, override
 from ray_atr.redaction import redact
 from ray_atr.runtime import WORKER_CPU_SHARE
 from ray_atr.settings import shortened
-from ray_atr.storage import Location, locate, make_folder, write_text
+from ray_atr.storage import Location, is_local, locate, make_folder, write_text
+from ray_atr.storage.checkpoint_sync import on_this_node
+from ray_atr.storage.digests import DamagedCacheError
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.inputs import prepare
+from ray_atr.training.loop import train
 from ray_atr.training.out_of_memory import remedy
 from ray_atr.training.packing import packed
+from ray_atr.training.preemption import PreemptionNotices
+from ray_atr.training.step import NonFiniteError
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +99,7 @@ def num_workers(scaling: ScalingSettings) -> int | tuple[int, int]:
 
 def ray_storage(folder: Location) -> str:
     """Where Ray keeps notes of its own on a run. Nothing is read from them again, so with an object store they stay here."""
-    if isinstance(folder, Path):
+    if is_local(folder):
         return str(folder / "ray")
     return os.path.join(tempfile.gettempdir(), "ray_atr", *folder.parts[1:], "ray")
 
@@ -104,8 +115,6 @@ def worker(config: dict[str, Any]) -> None:
 
 
 def _train_in_worker(config: dict[str, Any], report: Any) -> None:
-    from ray_atr.storage.digests import DamagedCacheError
-
     try:
         _train_once(config, report)
     except DamagedCacheError as error:
@@ -119,15 +128,6 @@ def _train_in_worker(config: dict[str, Any], report: Any) -> None:
 def _train_once(config: dict[str, Any], report: Any) -> None:
     import ray
     import ray.train
-    import torch
-
-    from ray_atr.experiment import Experiment
-    from ray_atr.storage.checkpoint_sync import on_this_node
-    from ray_atr.storage.digests import DamagedCacheError
-    from ray_atr.training.inputs import prepare
-    from ray_atr.training.loop import train
-    from ray_atr.training.preemption import PreemptionNotices
-    from ray_atr.training.step import NonFiniteError
 
     experiment, folder = override(Experiment(), config["experiment"]), locate(config["folder"])
     torch.set_num_threads(max(1, int(experiment.scaling.cpus_per_worker)))
@@ -163,7 +163,6 @@ def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> An
 
     It encodes by itself, on the resources of one encoder, or leaves that to `scaling.encoders` processes.
     """
-    from ray_atr.jobs import Resources
     from ray_atr.knowledge.actor import find_knowledge_base, start_knowledge_base
 
     # The trial's name for people, its folder's for two runs whose trials are called alike.
@@ -199,11 +198,6 @@ def write_error(folder: Location, message: str) -> None:
 
 def worker_group(experiment: Experiment) -> Any:
     """This process's place among the trial's workers, and its device."""
-    import torch
-    import torch.distributed as dist
-
-    from ray_atr.training.group import WorkerGroup
-
     device = torch.device("cpu")
     if experiment.scaling.gpus_per_worker and torch.cuda.is_available():
         from ray.train.torch import get_device

@@ -12,7 +12,7 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.models.saved import write_weights
 from ray_atr.run_folder import trial_place
 from ray_atr.settings import refuse
-from ray_atr.storage import Location, is_there, locate
+from ray_atr.storage import Location, is_local, is_there, locate
 from ray_atr.storage.checkpoint_sync import CHECKPOINT_FILE, on_this_node
 
 TRAJECTORY = "trajectory"
@@ -39,7 +39,7 @@ def kept_steps(folder: Path) -> list[int]:
 def check_other_run(folder: str) -> None:
     """ValueError if the folder, or the URL, holds no weights to compare with."""
     place = _trial(folder)
-    has_any = kept_steps(place) if isinstance(place, Path) else is_there(place / CHECKPOINT_FILE)
+    has_any = kept_steps(place) if is_local(place) else is_there(place / CHECKPOINT_FILE)
     if not has_any:
         raise refuse("train.distance_to", folder, HOW)
 

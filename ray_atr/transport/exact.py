@@ -22,6 +22,7 @@ def exact_plan(cost: Tensor, *, mass: float = 1.0) -> Tensor:
     (Chapel et al. 2020). O(N^3 log N): seconds at N = 2,000. The result has the cost's type and device.
     Raises ValueError if the cost is not finite, the mass is outside (0, 1], or the solver does not finish.
     """
+    # POT imports every array library that is installed: ten seconds, for which no loss should wait.
     import ot
 
     Problem(cost.detach(), CONSTRAINT_EPSILON, float(mass))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from fake_runs import write, write_run
-from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from ray_atr.report import read_runs
 from ray_atr.report.bars import draw_languages
@@ -21,15 +21,15 @@ SPACE = {"objective": ["contrastive", "cacl", "kcl"]}
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that were saved and closed."""
+    """The figures that were saved."""
     found: list[Figure] = []
-    monkeypatch.setattr(plt, "close", found.append)
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *arguments, **options: found.append(figure))
     return found
 
 
 def overlapping(figure: Figure) -> list[tuple[str, str]]:
     """The neighbouring tick labels of each x axis that touch."""
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     found = []
     for axes in figure.axes:
         low, high = axes.get_xlim()
@@ -44,7 +44,7 @@ def overlapping(figure: Figure) -> list[tuple[str, str]]:
 
 
 def words(figure: Figure) -> list[str]:
-    return [text.get_text() for text in figure.findobj(plt.Text)]
+    return [text.get_text() for text in figure.findobj(Text)]
 
 
 @pytest.mark.parametrize(

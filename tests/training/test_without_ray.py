@@ -60,7 +60,7 @@ def test_memory_that_is_too_small_ends_a_trial_with_what_lowers_it(
     def fail(*arguments: Any, **options: Any) -> None:
         raise error
 
-    monkeypatch.setattr("ray_atr.training.inputs.prepare", fail)
+    monkeypatch.setattr("ray_atr.training.ray_train.prepare", fail)
     run_trial(tiny(tmp_path, scaling__workers=0), tmp_path / "trial", tmp_path, [], print)
     told = (tmp_path / "trial" / "error.txt").read_text()
     assert f"{type(error).__name__}: {error}".strip(" :") in told

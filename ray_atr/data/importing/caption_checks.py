@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from ray_atr.languages.codes import same_family
 
@@ -50,8 +51,6 @@ def other_language(text: str, code: str) -> str | None:
 
 @cache
 def _identifier() -> Any:
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
     return LanguageIdentifier.from_model_file(MODEL_FILE)
 
 

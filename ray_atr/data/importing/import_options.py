@@ -1,4 +1,4 @@
-"""How a data set is imported and checked. Nothing heavy is imported here: the command's help reads it."""
+"""How a data set is imported, checked and translated. Nothing heavy is imported here: the command's help reads it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ray_atr.data.bounds import AudioBounds
 from ray_atr.data.shards import CLIPS_PER_SHARD
+from ray_atr.languages.codes import LANGUAGES, language_codes, require_language
 from ray_atr.settings import Settings, refuse, setting
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -67,3 +68,27 @@ class VectorImport(Settings):
     split: str = setting("train", "split of clips without a column split")
     name: str = setting("vectors", "name of the data set")
     licence: str = setting("as given by the owner of the vectors", "its licence")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translation(Settings):
+    """Which model translates, into what, and how."""
+
+    model: str = setting(help="folder or hub id of a NLLB or M2M100 model", path="if there")
+    languages: tuple[str, ...] = setting(
+        tuple(LANGUAGES), "ISO 639 codes of the languages in which every clip should have captions"
+    )
+    source_language: str = setting("eng", "ISO 639 code of the language to translate from")
+    batch_size: int = setting(32, "captions translated at once", at_least=1)
+    num_beams: int = setting(4, "width of the beam search; 1 is greedy", at_least=1)
+    max_new_tokens: int = setting(128, "longest translation (tokens)", at_least=1)
+    ray: str = setting("always", "translate in Ray actors, or in this process", choices=("always", "never"))
+    actors: int = setting(1, "Ray actors, each with a copy of the model", at_least=1)
+    cpus_per_actor: float = setting(1.0, "logical CPUs of an actor", above=0)
+    gpus_per_actor: float = setting(0.0, "GPUs of an actor; 0: on the CPU", at_least=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "languages", language_codes(self.languages))
+        source = require_language(self.source_language, "source_language").code
+        object.__setattr__(self, "source_language", source)

@@ -17,15 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from sacrebleu.metrics import CHRF
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from ray_atr.data.buckets import by_length
+from ray_atr.data.importing.import_options import Translation
 from ray_atr.data.importing.session import unfinished, write_note
 from ray_atr.data.sampling import hashes
 from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import Manifest, Shard, iterate_rows, order_shards, read_manifest, read_shard, write_shard
 from ray_atr.jobs import Resources, run_jobs
-from ray_atr.languages.codes import LANGUAGES, language_codes, normalise, require_language, tag_among
-from ray_atr.settings import Settings, refuse, setting
+from ray_atr.languages.codes import normalise, require_language, tag_among
+from ray_atr.settings import refuse
 from ray_atr.storage import open_folder
 from ray_atr.table import text_table
 
@@ -35,30 +39,6 @@ Similarity = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 """back-translated texts, originals -> similarity of each, [N] in [0, 1] or, for embeddings, [-1, 1]."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Translation(Settings):
-    """Which model translates, into what, and how."""
-
-    model: str = setting(help="folder or hub id of a NLLB or M2M100 model", path="if there")
-    languages: tuple[str, ...] = setting(
-        tuple(LANGUAGES), "ISO 639 codes of the languages in which every clip should have captions"
-    )
-    source_language: str = setting("eng", "ISO 639 code of the language to translate from")
-    batch_size: int = setting(32, "captions translated at once", at_least=1)
-    num_beams: int = setting(4, "width of the beam search; 1 is greedy", at_least=1)
-    max_new_tokens: int = setting(128, "longest translation (tokens)", at_least=1)
-    ray: str = setting("always", "translate in Ray actors, or in this process", choices=("always", "never"))
-    actors: int = setting(1, "Ray actors, each with a copy of the model", at_least=1)
-    cpus_per_actor: float = setting(1.0, "logical CPUs of an actor", above=0)
-    gpus_per_actor: float = setting(0.0, "GPUs of an actor; 0: on the CPU", at_least=0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "languages", language_codes(self.languages))
-        source = require_language(self.source_language, "source_language").code
-        object.__setattr__(self, "source_language", source)
-
-
 class Translator:
     """A translation model in memory. Deterministic: beam search, no sampling.
 
@@ -66,9 +46,6 @@ class Translator:
     """
 
     def __init__(self, options: Translation) -> None:
-        import torch
-        from transformers import AutoModelForSeq2SeqLM
-
         self.options = options
         self.tokeniser = load_tokeniser(options.model)
         self.token_of = {
@@ -86,8 +63,6 @@ class Translator:
 
     def __call__(self, texts: Sequence[str], source: str, target: str) -> list[str]:
         """The texts in another language, in their order."""
-        import torch
-
         translated = [""] * len(texts)
         self.tokeniser.src_lang = self.token_of[source][0]
         for rows in by_length([len(text) for text in texts], self.options.batch_size):
@@ -110,8 +85,6 @@ class Translator:
 
 def load_tokeniser(model: str) -> Any:
     """The tokeniser of a translation model. ValueError if there is none."""
-    from transformers import AutoTokenizer
-
     try:
         return AutoTokenizer.from_pretrained(model)
     except (OSError, ValueError) as error:
@@ -343,8 +316,6 @@ def chrf(found: str, wanted: str) -> float:
 
     M. Popović, "chrF: character n-gram F-score for automatic MT evaluation", WMT 2015: n = 1 ... 6, recall weighs 4 times.
     """
-    from sacrebleu.metrics import CHRF
-
     return float(CHRF().sentence_score(found, [wanted]).score) / 100
 
 
@@ -352,8 +323,6 @@ class EmbeddingSimilarity:
     """Cosine of mean-pooled sentence embeddings by a transformers encoder (folder or hub id)."""
 
     def __init__(self, model: str, batch_size: int = 32) -> None:
-        from transformers import AutoModel
-
         self.tokeniser = load_tokeniser(model)
         try:
             self.model = AutoModel.from_pretrained(model).eval()
@@ -365,8 +334,6 @@ class EmbeddingSimilarity:
         return np.asarray((self._embed(found) * self._embed(wanted)).sum(axis=1))
 
     def _embed(self, texts: Sequence[str]) -> np.ndarray:
-        import torch
-
         parts = []
         for start in range(0, len(texts), self.batch_size):
             batch = self.tokeniser(

@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from ray_atr.data.caption_vectors import GIVEN, KEYS_FILE, PART, Caption, in_key_order, part_file
 from ray_atr.data.features import MANIFEST_FILE
@@ -101,8 +103,6 @@ def _load(file: str, part: str, path: str) -> Any:
         with open(file, "rb") as opened:
             return read_array(opened)
     if suffix == ".safetensors":
-        from safetensors.numpy import load_file
-
         tensors = load_file(file)
         if not part and len(tensors) == 1:
             return next(iter(tensors.values()))
@@ -117,8 +117,6 @@ def _load(file: str, part: str, path: str) -> Any:
 
 
 def _column(file: str, part: str, path: str) -> NDArray[Any]:
-    import pyarrow.parquet as pq
-
     names = pq.read_schema(file).names
     if part not in names:
         raise refuse(path, f"{file}::{part}", "one of its columns: " + ", ".join(f"{file}::{name}" for name in names))

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from charset_normalizer import from_bytes
 
 from ray_atr.settings import nearest, refuse, shortened
 from ray_atr.storage import Folder, open_folder
@@ -114,8 +115,6 @@ def find_encoding(folder: Folder, name: str) -> str:
 
     A file that is UTF-8 but for a few bytes is a damaged one, and stays UTF-8 so that its line is named.
     """
-    from charset_normalizer import from_bytes
-
     content = folder.read(name)
     for mark, encoding in (
         (codecs.BOM_UTF8, "utf-8-sig"),
