@@ -136,17 +136,18 @@ def encodes_once(experiment: Experiment, kind: str) -> bool:
     return tower.adapt.is_frozen and kind not in why_encoded_anew(experiment)
 
 
-def ensure_log_mel(
+def ensure_frames(
     data: str, front_end: FrontEnd, home: Path, *, in_windows: bool = False, use_ray: bool, say: Say
 ) -> Path:
-    """The folder of a data set's log-mel frames, made now if it is absent."""
+    """The folder of a data set's frames under a front end (log-mel, samples, given vectors), made now if it is absent."""
+    what = {"vector": "vectors:", "waveform": "samples:"}.get(front_end.kind, "log-mel features")
     return ensure_features(
         data,
         front_end,
         home / "data" / "features",
         in_windows=in_windows,
         use_ray=use_ray,
-        progress=lambda done, total: say(f"log-mel features {done:,} of {total:,} clips"),
+        progress=lambda done, total: say(f"{what} {done:,} of {total:,} clips"),
     )
 
 
@@ -156,7 +157,7 @@ def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
     front_end, in_windows = model.audio.front_end, model.hears_windows
 
     def encode(folder: Path, built: Any) -> dict[str, Any]:
-        features = ensure_log_mel(
+        features = ensure_frames(
             data, front_end, tower.home, in_windows=in_windows, use_ray=tower.use_ray, say=tower.say
         )
         splits = read_json(features / MANIFEST_FILE)["splits"]

@@ -13,7 +13,7 @@ from torch import Tensor
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
 from ray_atr.encoding.encode import clip_batches, encode_clips, rows_in_parts
-from ray_atr.encoding.frozen import ensure_log_mel
+from ray_atr.encoding.frozen import ensure_frames
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import Retriever
@@ -90,7 +90,7 @@ def _teaching(
     retriever: Retriever, captions: TrainingCaptions, data: str, home: Path, device: torch.device
 ) -> Teaching:
     front_end, in_windows = retriever.audio_tower.front_end, retriever.settings.hears_windows
-    whole = ensure_log_mel(data, front_end, home, in_windows=in_windows, use_ray=False, say=lambda message: None)
+    whole = ensure_frames(data, front_end, home, in_windows=in_windows, use_ray=False, say=lambda message: None)
     features = open_features(whole, captions.features.split)
     row_of = {clip_id: row for row, clip_id in enumerate(features.clip_ids)}
     order = np.array([row_of[clip_id] for clip_id in captions.features.clip_ids])

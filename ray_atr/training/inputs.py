@@ -19,7 +19,7 @@ from ray_atr.encoding.frozen import (
     FrozenTower,
     encodes_once,
     ensure_audio_vectors,
-    ensure_log_mel,
+    ensure_frames,
     ensure_text_vectors,
     why_encoded_anew,
 )
@@ -154,7 +154,7 @@ class Inputs:
             return ensure_audio_vectors(self.frozen("audio"), data)
         front_end = self.experiment.model.audio.front_end
         in_windows = self.experiment.model.hears_windows
-        return ensure_log_mel(data, front_end, self.home, in_windows=in_windows, use_ray=self.use_ray, say=self.say)
+        return ensure_frames(data, front_end, self.home, in_windows=in_windows, use_ray=self.use_ray, say=self.say)
 
     def frozen(self, kind: str) -> FrozenTower:
         """The audio or text tower, to encode with."""

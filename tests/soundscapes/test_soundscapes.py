@@ -316,7 +316,7 @@ class TestCaptions:
     def test_japanese_verbs_conjugate(self, verb: str, group: str, stem: str, te: str) -> None:
         from ray_atr.languages import jpn
 
-        assert (jpn.stem(verb, group), jpn.te_form(verb, group)) == (stem, te)
+        assert (jpn.verb_stem(verb, group), jpn.te_form(verb, group)) == (stem, te)
 
 
 ENGLISH_COUNTS = {2: r"\btwice\b", 3: r"\bthree times\b", 4: r"\bfour times\b", 5: r"\bfive times\b"}

@@ -123,7 +123,9 @@ def test_a_damaged_vector_of_a_data_set_is_named_and_never_removed(
 def test_a_head_on_vectors_learns_is_saved_and_takes_vectors(files: dict[str, str], tmp_path: Path) -> None:
     import_vectors(VectorImport(**files), tmp_path / "data")
     experiment = on_vectors(tmp_path / "data", objective__scheme="kcl")
-    prepared = prepare(experiment, tmp_path / "home", use_ray=False, say=lambda message: None)
+    said: list[str] = []
+    prepared = prepare(experiment, tmp_path / "home", use_ray=False, say=said.append)
+    assert said[-1] == f"vectors: {CLIPS} of {CLIPS} clips"
     reported: list[dict[str, Any]] = []
     train(experiment, prepared, tmp_path / "run", reported.append, use_ray_data=False)
     assert reported[-2]["train/loss"] < 0.7 * reported[0]["train/loss"]
