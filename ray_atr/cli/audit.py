@@ -41,7 +41,7 @@ class AuditCommand:
     apply: Annotated[
         str | None, option("decisions that the page saved", metavar="FILE", unset="audit, apply nothing")
     ] = None
-    options: tyro.conf.OmitArgPrefixes[AuditOptions] = field(default_factory=AuditOptions)
+    audit: tyro.conf.OmitArgPrefixes[AuditOptions] = field(default_factory=AuditOptions)
     judges: CrossFit = field(default_factory=CrossFit)
     encoding: tyro.conf.OmitArgPrefixes[Encoding] = field(default_factory=Encoding)
 
@@ -65,7 +65,7 @@ def run(arguments: Sequence[str], program: str) -> None:
             given.data,
             given.checkpoint,
             given.out,
-            given.options,
+            given.audit,
             cross_fit=given.judges,
             encoding=given.encoding,
             progress=count_on(bar),

@@ -29,7 +29,7 @@ class EvaluateCommand:
     checkpoint: Annotated[
         tuple[str, ...], option("what to evaluate; several: seeds of one experiment", metavar="FOLDER ...")
     ]
-    options: tyro.conf.OmitArgPrefixes[EvaluationOptions] = field(default_factory=EvaluationOptions)
+    evaluation: tyro.conf.OmitArgPrefixes[EvaluationOptions] = field(default_factory=EvaluationOptions)
     encoding: tyro.conf.OmitArgPrefixes[Encoding] = field(default_factory=Encoding)
     baseline: Annotated[
         tuple[str, ...],
@@ -54,7 +54,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     with progress_bar("{task.description}", "clips and captions", console) as bar:
         evaluated = evaluate(
             given.checkpoint,
-            given.options,
+            given.evaluation,
             baseline=given.baseline,
             encoding=given.encoding,
             out=given.out,

@@ -65,7 +65,9 @@ class SpaceOptions(SweepOptions):
             metavar="PATH=DIMENSION ...",
         ),
     ] = ()
-    search: Annotated[str | None, option("grid, random, or optuna (TPE)", metavar="NAME", unset="grid")] = None
+    search: Annotated[
+        str | None, option("grid, random, optuna (TPE), or one that you registered", metavar="NAME", unset="grid")
+    ] = None
     trials: Annotated[
         int | None,
         option(

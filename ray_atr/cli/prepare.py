@@ -35,7 +35,7 @@ class ImportCommand(Generic[SourceType]):
             unset="none",
         ),
     ] = ()
-    options: tyro.conf.OmitArgPrefixes[Import] = field(default_factory=Import)
+    importing: tyro.conf.OmitArgPrefixes[Import] = field(default_factory=Import)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class CheckCommand:
     """Verify a data set: hashes, schema, languages, audio, duplicates, leaks between splits."""
 
     data: Annotated[str, tyro.conf.Positional, option("folder or URL of the data set", metavar="FOLDER")]
-    options: tyro.conf.OmitArgPrefixes[Check] = field(default_factory=Check)
+    check: tyro.conf.OmitArgPrefixes[Check] = field(default_factory=Check)
 
 
 IMPORT_COMMANDS = [
@@ -82,7 +82,7 @@ def run_check(command: CheckCommand) -> None:
     with progress_bar("checking", "shards", console) as bar:
         task = bar.add_task("check", total=None)
         report = check_data_set(
-            command.data, command.options, lambda done, total: bar.update(task, completed=done, total=total)
+            command.data, command.check, lambda done, total: bar.update(task, completed=done, total=total)
         )
     print_plain(console, page(report))
     if not report.is_fit:
@@ -105,7 +105,7 @@ def run_import(command: ImportCommand[Source]) -> None:
             command.data,
             command.out,
             captions=command.captions,
-            options=command.options,
+            options=command.importing,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     print_plain(console, summary(manifest))

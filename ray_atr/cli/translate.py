@@ -23,7 +23,7 @@ class Fill:
         str,
         option("folder or URL to write, new or empty; the same command continues a stopped one", metavar="FOLDER"),
     ]
-    options: tyro.conf.OmitArgPrefixes[Translation]
+    translation: tyro.conf.OmitArgPrefixes[Translation]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class BackTranslate:
     """Translate a sample of the captions back and print how close they come to the English ones."""
 
     data: Annotated[str, option("folder or URL of the data set", metavar="FOLDER")]
-    options: tyro.conf.OmitArgPrefixes[Translation]
+    translation: tyro.conf.OmitArgPrefixes[Translation]
     split: Annotated[str, option("split to draw captions from", metavar="NAME")] = "test"
     samples: Annotated[int, option("captions of each language", metavar="INT")] = 200
     embedder: Annotated[
@@ -64,7 +64,7 @@ def run_fill(command: Fill) -> None:
         manifest = fill_languages(
             command.data,
             command.out,
-            command.options,
+            command.translation,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     lines = [
@@ -82,7 +82,7 @@ def run_back_translation(command: BackTranslate) -> None:
         back_translation_table,
     )
 
-    manifest, options = read_manifest(command.data), command.options
+    manifest, options = read_manifest(command.data), command.translation
     languages = [code for code in options.languages if code in manifest.languages and code != options.source_language]
     if not languages:
         raise ValueError(

@@ -67,7 +67,7 @@ class EvaluationOptions(Settings):
 class Encoding(Settings):
     """Where and how clips and captions are embedded."""
 
-    ray: str = setting("always", "encode in Ray actors, or in this process", choices=("always", "never"))
+    ray: str = setting("always", "always: encode in Ray actors; never: in this process", choices=("always", "never"))
     batch_size: int = setting(64, "clips or captions embedded at a time", at_least=1)
     encoders: int = setting(0, "Ray actors, each with a copy of the retriever; 0: as many as fit", at_least=0)
     cpus_per_encoder: float = setting(1.0, "logical CPUs of an actor", above=0)

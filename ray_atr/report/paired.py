@@ -22,7 +22,6 @@ from ray_atr.table import Cell, Table
 
 BASELINE = "contrastive"
 """What the others are compared with, if it is there; else the first objective."""
-Scores = Mapping[str, Sample]
 
 
 def paired_table(runs: Runs) -> Table | None:

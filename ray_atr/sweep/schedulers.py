@@ -50,7 +50,7 @@ def check_scheduler(plan: SweepPlan, experiment: Experiment, run_path: Location)
         )
     if plan.search.is_adaptive:
         raise refuse(
-            "--search", "optuna", f"grid or random with --scheduler {plan.scheduler}: its trials start together"
+            "--search", plan.search.name, f"grid or random with --scheduler {plan.scheduler}: its trials start together"
         )
     if not is_local(run_path):
         raise refuse("--out", str(run_path), f"a file system with --scheduler {plan.scheduler}: weights are copied")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import make_data, tiny, tone
+from tiny import make_data, tiny, tone, tone_clip
 
 from ray_atr.data.feature_cache import ensure_features, find_features
 from ray_atr.data.schema import Clip
@@ -44,16 +44,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tones = [Clip(**row) for row in _clips(make_data(root / "one_shard"))]
     data = Path(write_clips(root / "tones", tones, name="tones", licence="none", clips_per_shard=3).folder)
     clips = [
-        Clip(
-            clip_id=f"{split}-{index}",
-            audio=tone(index % 4, index),
-            sample_rate=16_000,
-            seconds=0.6,
-            captions={"eng": [f"This is a sound of a {CLASSES[index % 4]}."]},
-            labels=(CLASSES[index % 4],),
-            split=split,
-            source="tones",
-        )
+        tone_clip(split, index, {"eng": [f"This is a sound of a {CLASSES[index % 4]}."]}, CLASSES[index % 4])
         for split in ("train", "test")
         for index in range(12)
     ]
@@ -276,13 +267,7 @@ def test_mistakes_are_named_before_anything_is_written(
     world: dict[str, Path], tmp_path: Path, checkpoint: str, changes: dict[str, Any], says: str
 ) -> None:
     if changes.get("data") == "unlabelled":
-        rows = [
-            Clip(
-                clip_id=str(index), audio=tone(1, index), sample_rate=16_000, seconds=0.6, captions={"eng": ["a"]},
-                labels=(), split="test", source="x",
-            )
-            for index in range(3)
-        ]  # fmt: skip
+        rows = [tone_clip("test", index, {"eng": ["a"]}) for index in range(3)]
         write_clips(tmp_path / "unlabelled", rows, name="unlabelled", licence="none")
         changes = {**changes, "data": str(tmp_path / "unlabelled")}
     out = world["root"] / changes["out"] if "out" in changes else tmp_path / "out"
@@ -342,14 +327,10 @@ def test_only_seeds_are_averaged(world: dict[str, Path]) -> None:
 
 def test_a_split_in_which_a_language_is_missing_or_partial(tmp_path: Path) -> None:
     rows = [
-        Clip(
-            clip_id=f"{split}{index}", audio=tone(1, index), sample_rate=16_000, seconds=0.6,
-            captions={"eng": ["a", "b"], **({"jpn": ["あ"]} if split == "test" and index else {})}, labels=(), split=split,
-            source="x",
-        )
+        tone_clip(split, index, {"eng": ["a", "b"], **({"jpn": ["あ"]} if split == "test" and index else {})})
         for split in ("train", "test")
         for index in range(3)
-    ]  # fmt: skip
+    ]
     manifest = write_clips(tmp_path / "data", rows, name="partial", licence="none")
     got = pose_questions(manifest, "test")
     assert got.languages == ["eng", "jpn"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,22 @@ def tone(pitch: int, index: int, seconds: float = 0.6) -> bytes:
     return buffer.getvalue()
 
 
+def tone_clip(
+    split: str, index: int, captions: Mapping[str, Sequence[str]], label: str = "", seconds: float = 0.6
+) -> Clip:
+    """A clip of one of four pitches, in turn; its id is `split-index`."""
+    return Clip(
+        clip_id=f"{split}-{index:03d}",
+        audio=tone(index % 4, index, seconds),
+        sample_rate=SAMPLE_RATE,
+        seconds=seconds,
+        captions={code: tuple(texts) for code, texts in captions.items()},
+        labels=(label,) if label else (),
+        split=split,
+        source="tones",
+    )
+
+
 def make_data(folder: Path, num_train: int = 24, num_val: int = 8, num_test: int = 8, languages: int = 2) -> Path:
     """Tones of four pitches, each clip with captions of its own in English and French."""
     clips = []
@@ -36,18 +53,7 @@ def make_data(folder: Path, num_train: int = 24, num_val: int = 8, num_test: int
         for index in range(count):
             pitch = index % 4
             captions = {"eng": [f"{NOTES[pitch]} tone, number {index}"], "fra": [f"{TONES_FRA[pitch]}, numéro {index}"]}
-            clips.append(
-                Clip(
-                    clip_id=f"{split}-{index:03d}",
-                    audio=tone(pitch, index),
-                    sample_rate=SAMPLE_RATE,
-                    seconds=0.6,
-                    captions=dict(list(captions.items())[:languages]),
-                    labels=(NOTES[pitch],),
-                    split=split,
-                    source="tones",
-                )
-            )
+            clips.append(tone_clip(split, index, dict(list(captions.items())[:languages]), NOTES[pitch]))
     write_clips(folder, clips, name="tones", licence="none")
     return folder
 

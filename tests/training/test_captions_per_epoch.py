@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import SAMPLE_RATE, prepared_for, tiny, tone
+from tiny import prepared_for, tiny, tone_clip
 
-from ray_atr.data.schema import Clip
 from ray_atr.data.shards import write_clips
 from ray_atr.experiment import Experiment
 from ray_atr.training.batch import Batch, TrainingData
@@ -29,18 +28,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split, count in (("train", 8), ("val", 4), ("test", 4)):
         for index in range(count):
             captions = [f"tone {index} said in way {way}" for way in range(3 if index < 6 else 2)]
-            clips.append(
-                Clip(
-                    clip_id=f"{split}-{index}",
-                    audio=tone(index % 4, index),
-                    sample_rate=SAMPLE_RATE,
-                    seconds=0.6,
-                    captions={"eng": captions},
-                    labels=(),
-                    split=split,
-                    source="tones",
-                )
-            )
+            clips.append(tone_clip(split, index, {"eng": captions}))
     write_clips(folder / "tones", clips, name="tones", licence="none")
     return folder
 

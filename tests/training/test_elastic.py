@@ -51,12 +51,9 @@ def distances_in_loops() -> Iterator[None]:
     """FAISS computes each distance by itself. Its matrix products round more, and then rounding decides between prototypes of
     tones that are almost equal, whose loss differs in the fifth digit.
     """
-    before = faiss.cvar.distance_compute_blas_threshold
-    faiss.cvar.distance_compute_blas_threshold = 10**6
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(faiss.cvar, "distance_compute_blas_threshold", 10**6)
         yield
-    finally:
-        faiss.cvar.distance_compute_blas_threshold = before
 
 
 class LostError(Exception):

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import make_data, prepared_for, tiny, tone
+from tiny import make_data, prepared_for, tiny, tone_clip
 
 from ray_atr.data.features import FeatureSet, open_features
-from ray_atr.data.schema import Clip
 from ray_atr.data.shards import write_clips
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
@@ -93,16 +92,12 @@ def test_a_plan_has_the_objectives_own_epsilon_unless_one_is_set() -> None:
 def test_class_captions_are_asked_once_a_class(tmp_path: Path) -> None:
     names = ("dog", "cat", "rain", "bell")
     clips = [
-        Clip(
-            clip_id=f"{split}-{index}",
-            audio=tone(index % 4, index),
-            sample_rate=16_000,
-            seconds=0.6,
-            captions={"eng": [f"a sound of a {names[index % 4]}"]}
+        tone_clip(
+            split,
+            index,
+            {"eng": [f"a sound of a {names[index % 4]}"]}
             | ({"fra": [f"le bruit de {names[index % 4]}"]} if split == "train" else {}),
-            labels=(names[index % 4],),
-            split=split,
-            source="tones",
+            names[index % 4],
         )
         for split in ("train", "val")
         for index in range(16)
@@ -126,16 +121,7 @@ def test_class_captions_are_asked_once_a_class(tmp_path: Path) -> None:
 
 def test_only_the_first_captions_are_asked_for_where_a_limit_says_so(tmp_path: Path) -> None:
     clips = [
-        Clip(
-            clip_id=f"{split}-{index}",
-            audio=tone(index % 4, index),
-            sample_rate=16_000,
-            seconds=0.6,
-            captions={"eng": [f"tone {index}", f"sound {index}"]},
-            labels=(),
-            split=split,
-            source="tones",
-        )
+        tone_clip(split, index, {"eng": [f"tone {index}", f"sound {index}"]})
         for split in ("train", "val")
         for index in range(10)
     ]

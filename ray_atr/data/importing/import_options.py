@@ -27,7 +27,7 @@ class Import(Settings):
     clips_per_shard: int = setting(CLIPS_PER_SHARD, "clips in one Parquet file", at_least=1)
     ray: str = setting(
         "auto",
-        "decode on Ray's workers; auto: in a cluster, or if there are 5,000 clips or more",
+        "decode on Ray's workers: always, never, or auto: in a cluster, or if there are 5,000 clips or more",
         choices=("auto", "always", "never"),
     )
     cpus_per_task: float = setting(1.0, "logical CPUs that Ray reserves for each shard that is being decoded", above=0)
@@ -82,7 +82,7 @@ class Translation(Settings):
     batch_size: int = setting(32, "captions translated at once", at_least=1)
     num_beams: int = setting(4, "width of the beam search; 1 is greedy", at_least=1)
     max_new_tokens: int = setting(128, "longest translation (tokens)", at_least=1)
-    ray: str = setting("always", "translate in Ray actors, or in this process", choices=("always", "never"))
+    ray: str = setting("always", "always: translate in Ray actors; never: in this process", choices=("always", "never"))
     actors: int = setting(1, "Ray actors, each with a copy of the model", at_least=1)
     cpus_per_actor: float = setting(1.0, "logical CPUs of an actor", above=0)
     gpus_per_actor: float = setting(0.0, "GPUs of an actor; 0: on the CPU", at_least=0)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.objectives.knowledge.info_nce import contrastive_temperature, info_nce
-from ray_atr.objectives.knowledge.knowledge import SearchSpec
+from ray_atr.objectives.knowledge.knowledge import LeftOut, SearchSpec
 from ray_atr.objectives.knowledge.retrieved import Retrieved
 from ray_atr.objectives.knowledge.sides import Sides
 from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
@@ -47,7 +47,7 @@ class Ance(KnowledgeBaseObjective):
     @property
     def search_spec(self) -> SearchSpec:
         """The nearest clips of the other modality, from which the negatives are drawn: no positive is among them."""
-        left_out = "positives" if self.exclude_own else "nothing"
+        left_out: LeftOut = "positives" if self.exclude_own else "nothing"
         return SearchSpec(self.pool, coarse=False, left_out=left_out, across=True, index=self.index, probes=self.probes)
 
     def score(

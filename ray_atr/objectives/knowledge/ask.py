@@ -80,12 +80,11 @@ class Ask(KnowledgeBaseObjective):
     @property
     def search_spec(self) -> SearchSpec:
         """The nearest clips and prototypes of each query's own modality."""
-        left_out = "own" if self.exclude_own else "nothing"
         return SearchSpec(
             self.neighbours,
             fine=self.fine,
             coarse=self.coarse,
-            left_out=left_out,
+            left_out="own" if self.exclude_own else "nothing",
             index=self.index,
             probes=self.probes,
         )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import Settings
 
-LEFT_OUT = ("nothing", "own", "positives")
+LeftOut = Literal["nothing", "own", "positives"]
 """Which entries are never among a query's: none of them; those of its own clip; those of its own clip and of its positives."""
 
 
@@ -20,7 +20,7 @@ class SearchSpec:
 
     neighbours        entries that a query retrieves.
     fine, coarse      search among single clips; among prototypes.
-    left_out          which single clips are never among them, one of LEFT_OUT.
+    left_out          which single clips are never among them.
     across            audio searches texts and texts search audio; else each searches its own modality.
     index, probes     the search structure, and how many of its lists are searched (`Snapshot`).
     """
@@ -28,7 +28,7 @@ class SearchSpec:
     neighbours: int
     fine: bool = True
     coarse: bool = True
-    left_out: str = "own"
+    left_out: LeftOut = "own"
     across: bool = False
     index: str = "auto"
     probes: int = 16
