@@ -61,7 +61,9 @@ def test_every_pair_is_a_sample_once_an_epoch(home: Path) -> None:
 def test_the_default_is_one_caption_a_clip(home: Path) -> None:
     experiment = tiny(home / "tones", train__batch_size=2, train__epochs=1, data__languages="eng")
     (found,) = batches(experiment, home, WorkerGroup())
-    assert sorted(clip_id for batch in found for clip_id in batch.clip_ids) == [f"train-{index}" for index in range(8)]
+    assert sorted(clip_id for batch in found for clip_id in batch.clip_ids) == [
+        f"train-{index:03d}" for index in range(8)
+    ]
 
 
 def test_workers_share_the_same_batches_and_a_resumed_run_has_the_rest(home: Path) -> None:
