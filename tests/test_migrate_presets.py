@@ -102,9 +102,9 @@ def test_a_pair_loss_of_its_own_name_stays_euclidean_and_is_resumed(tmp_path: Pa
     before = sorted(path.name for path in (run.path / "trials").iterdir())
     # As it was run, and with a point that is added.
     for points in (recorded_points(run, without_seed=False), [*PAIRS, {**PAIRS[1], "seed": 1}]):
-        agenda = Agenda(run, SweepPlan(FixedPoints(points), fixed=run.info["fixed"]), lambda point: None)
+        queue = TrialQueue(run, SweepPlan(FixedPoints(points), fixed=run.info["fixed"]), lambda point: None)
         metrics = {
-            trial.trial_id: getattr(experiment_of(run, trial).objective.pair, "metric", None) for trial in agenda.trials
+            trial.trial_id: getattr(experiment_of(run, trial).objective.pair, "metric", None) for trial in queue.trials
         }
         assert {None, "euclidean"} == set(metrics.values())
         assert set(before) <= set(metrics)

@@ -50,6 +50,15 @@ def accept(point: Any) -> None:
     """A check that refuses nothing."""
 
 
+def test_a_trial_scores_what_its_last_epoch_reached_and_once_finished_its_best(run: RunFolder) -> None:
+    (trial,) = TrialQueue(run, SweepPlan(FixedPoints([{"data.noise.ratio": 0.2}])), accept).trials
+    for epoch, recall in enumerate((0.4, 0.6, 0.5), 1):
+        trial.add_epoch({"epoch": epoch, RECALL.metric: recall})
+    assert RECALL.score(trial) == 0.5
+    trial.finish({"best_epoch": 2, "epoch": 3})
+    assert RECALL.score(trial) == 0.6
+
+
 def test_each_point_runs_once_a_seed_and_nothing_ended_runs_again(run: RunFolder) -> None:
     points = [{"data.noise.ratio": ratio} for ratio in (0.0, 0.2, 0.4, 0.6)]
     plan = SweepPlan(FixedPoints(points), seeds=(0, 1))
