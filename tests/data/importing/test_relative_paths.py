@@ -60,18 +60,21 @@ def test_the_commands_for_real_data_take_relative_paths(tmp_path: Path, typed: C
     other = next(iter(swept.trials())).folder.relative_to(tmp_path)
     typed(
         "train",
-        *("--data.source", "data/esc50", "--out", "runs/one", "--train.distance_to", str(other), *SMALL),
+        *("--data.source", "data/esc50", "--out", "runs/one", "--train.distance_to", str(other), *SMALL, *ONE_PROCESS),
     )
     (trial,) = the_run(tmp_path, "one").trials()
     assert "train/weight_distance" in trial.epochs()[0]
 
     points = "data.source=grid(data/esc50,soundscapes)"
-    typed("sweep", "--recipe", "from_scratch", "--space", points, "--out", "runs/both", *SMALL, *SMALL_SOUNDSCAPES)
-    both = the_run(tmp_path, "both")
-    sources = {trial.describe()["overrides"]["data.source"]: trial.describe()["status"] for trial in both.trials()}
+    both = ("--out", "runs/both", "--concurrency", "1")
+    typed("sweep", "--recipe", "from_scratch", "--space", points, *both, *SMALL, *SMALL_SOUNDSCAPES, *ONE_PROCESS)
+    trials = [trial.describe() for trial in the_run(tmp_path, "both").trials()]
+    sources = {trial["overrides"]["data.source"]: trial["status"] for trial in trials}
     assert sources == {str(tmp_path / "data" / "esc50"): FINISHED, "soundscapes": FINISHED}
 
 
+ONE_PROCESS = ("--scaling.workers", "0", "--scaling.ray_data", "false")
+"""Of a trial, which is another than the one that the command is typed in."""
 SMALL_SOUNDSCAPES = tuple(
     word for split in ("train", "val", "test") for word in (f"--data.soundscapes.num_{split}", "8")
 )
