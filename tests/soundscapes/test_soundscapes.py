@@ -11,16 +11,15 @@ import soundfile
 from scipy import signal
 
 from ray_atr.data.shards import read_manifest
-from ray_atr.languages.codes import LANGUAGES
 from ray_atr.languages.said import TEMPLATES, Said
 from ray_atr.soundscapes import KINDS, SPLITS, SoundscapesSettings, clip, ensure_soundscapes, generate
 from ray_atr.soundscapes.kinds import BACKGROUNDS, may_join
 from ray_atr.soundscapes.render import render
 from ray_atr.soundscapes.scene import Event, Scene, draw_scene
-from ray_atr.soundscapes.scene_captions import captions, grammar_of
+from ray_atr.soundscapes.scene_captions import GRAMMAR_LANGUAGES, captions, grammar_of
 
 SMALL = SoundscapesSettings(num_train=6, num_val=4, num_test=3)
-CODES = tuple(LANGUAGES)
+CODES = GRAMMAR_LANGUAGES
 
 
 def say(language: str, template: str, *sounds: Said, background: str | None = None) -> str:
