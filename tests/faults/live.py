@@ -45,13 +45,14 @@ from tiny import make_data  # noqa: E402
 
 from ray_atr.cli import main as command  # noqa: E402
 from ray_atr.cli import running  # noqa: E402, F401
-from ray_atr.run_folder import RunFolder  # noqa: E402
+from ray_atr.run_folder import METRICS_FILE, RunFolder  # noqa: E402
 from ray_atr.training.checkpoint import load_checkpoint  # noqa: E402
 
 TITLES = {
     "worker": ("ray::RayTrainWorker",),
     "base": ("ray::RefresherActor",),
-    "data": ("ray::Map", "ray::_MapWorker"),
+    # A task of milliseconds is seldom seen at work: between two, its process is idle.
+    "data": ("ray::Map", "ray::_MapWorker", "ray::IDLE"),
     "trial": ("ray::ImplicitFunc", "ray::run_in_tune", "ray::TrainController"),
     "node": ("raylet/raylet",),
     "head": ("gcs_server",),
@@ -59,7 +60,7 @@ TITLES = {
 }
 """Kind -> how its processes are called; the driver is the command itself."""
 SILENT_SECONDS = 240.0
-"""A command that does not end within this time of the last kill, or of its start, hangs."""
+"""A command that neither ends nor trains an epoch for so long hangs."""
 TINY = {
     "data.languages": "eng,fra", "model.embedding_width": "16", "model.text.width": "16", "model.text.num_layers": "1",
     "model.text.vocab_size": "300", "train.batch_size": "8",
@@ -105,8 +106,9 @@ def main() -> int:
             # With the features of the run that nobody killed: computing them is tested elsewhere.
             shutil.copytree(whole, home, ignore=shutil.ignore_patterns("runs", "said.txt"))
             kinds = chosen.of * chosen.each
-            kills = Kills(draw.sample(kinds, len(kinds)), draw, chosen.every, set() if chosen.show else None)
             with contextlib.closing(Run(home, "train", on_ray)) as run:
+                order = draw.sample(kinds, len(kinds))
+                kills = Kills(order, draw, chosen.every, run.folder, set() if chosen.show else None)
                 outcome = one_round(run, kills, expected)
                 outcomes.update((kind, outcome) for kind in kills.done)
                 print(f"round {number}: {len(kills.done)} kills, {kills.starts} starts: {outcome}", flush=True)
@@ -191,8 +193,10 @@ class Run:
 class Kills:
     """Kills one process of each kind, in this order, at random moments of a command that may start again in between."""
 
-    def __init__(self, kinds: Sequence[str], draw: random.Random, every: float, shown: set[str] | None) -> None:
-        self.waiting, self.draw, self.every, self.shown = list(kinds), draw, every, shown
+    def __init__(
+        self, kinds: Sequence[str], draw: random.Random, every: float, folder: Path, shown: set[str] | None
+    ) -> None:
+        self.waiting, self.draw, self.every, self.folder, self.shown = list(kinds), draw, every, folder, shown
         self.done: list[str] = []
         self.starts = 0
 
@@ -212,10 +216,15 @@ class Kills:
             self.done.append(self.waiting.pop(0))
             print(f"  {self.done[-1]} killed {now - self.began:.1f} s after the start", flush=True)
             self.last, self.moment = now, now + self.draw.uniform(0, self.every)
-        if now - self.last > SILENT_SECONDS:
+        if now - self.last > SILENT_SECONDS and not self._has_trained(SILENT_SECONDS):
             print("  hangs; killed", flush=True)
             os.kill(driver, signal.SIGKILL)
             self.last = now
+
+    def _has_trained(self, seconds: float) -> bool:
+        """Whether an epoch has ended in the last seconds."""
+        ends = (file.stat().st_mtime for file in self.folder.glob(f"trials/*/{METRICS_FILE}"))
+        return time.time() - max(ends, default=0.0) < seconds
 
 
 def kill_one(driver: int, kind: str) -> bool:
