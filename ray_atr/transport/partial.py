@@ -115,8 +115,8 @@ def level_and_scaling(inflow: Any, mass: float, bounds: Any) -> tuple[Any, Any]:
     left = mass - limits.sum() + limits.cumsum(0)
     levels = left / rising.cumsum(0)
     is_enough = (levels * rising <= limits) | (left <= limits)
-    # The last True: where their number is first the largest.
-    level = levels[is_enough.cumsum(0).argmax()]
+    # The last True: where their number is first the largest. torch.compile counts no booleans.
+    level = levels[(1 * is_enough).cumsum(0).argmax()]
     return (bounds / (level * inflow)).clip(max=1), level
 
 

@@ -58,8 +58,8 @@ def test_a_stop_is_one_line_with_what_to_do_also_if_it_comes_twice(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # In the background of a script, SIGINT is ignored from the start.
-        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if number == signal.SIGTERM else None,
+        # In the background of a script, SIGINT is ignored from the start; these tests may run there too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN if number == signal.SIGTERM else signal.SIG_DFL),
     )
     assert process.stdout is not None
     for word in process.stdout:
