@@ -29,18 +29,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-# Read when these libraries are imported. Ray gives a head that is gone a minute to come back; here five seconds.
-os.environ |= {"OMP_NUM_THREADS": "1", "RAY_gcs_rpc_server_reconnect_timeout_s": "5", "RAY_worker_niceness": "0"}
-
-import mlflow  # noqa: F401 so that a fork need not
-import psutil
-import torch
-from ray import tune  # noqa: F401
-
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from own_ray import end_processes_of  # noqa: E402
+from own_ray import SWITCHES, end_processes_of  # noqa: E402
+
+# Read when these libraries are imported. Ray gives a head that is gone a minute to come back; here five seconds.
+os.environ |= {"OMP_NUM_THREADS": "1", "RAY_gcs_rpc_server_reconnect_timeout_s": "5", **SWITCHES}
+
+import mlflow  # noqa: E402, F401 so that a fork need not
+import psutil  # noqa: E402
+import torch  # noqa: E402
+from ray import tune  # noqa: E402, F401
 from tiny import make_data  # noqa: E402
 
 from ray_atr.cli import main as command  # noqa: E402
