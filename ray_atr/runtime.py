@@ -53,6 +53,9 @@ def prepare_environment() -> None:
         # Ray takes the host's outer address and listens there, even for a cluster of one machine. With this switch, meant
         # for firewall prompts on other systems, a local Ray stays on the loopback address.
         switches["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "ENABLE_RAY_CLUSTER"
+        # Else a local Ray starts a worker a CPU for its first driver, and waits for all of them: if one dies before it has
+        # registered, `ray.init` never returns, and holds the interpreter's lock, so that not even Ctrl-C is heard.
+        os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     # The controller of a training run polls its workers at this interval; the default of 2 s is visible in short trials.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
     constants = sys.modules.get("ray._private.ray_constants")

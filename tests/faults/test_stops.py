@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
+from own_ray import end_processes_of, environment_without_ray, wait_until
 
 from ray_atr import runtime
 from ray_atr.cli import running, tuning
@@ -139,3 +143,35 @@ def test_a_checkpoint_that_would_fill_the_memory_is_refused_before_it_is_opened(
     assert (tmp_path / "state.pt").stat().st_size < 2**18
     with pytest.raises(ValueError, match=r"state.pt: not a whole checkpoint \(its entries are packed"):
         load_checkpoint(tmp_path)
+
+
+STARTS = """
+import ray
+from ray_atr.runtime import start_ray
+start_ray(num_cpus=2)
+print(ray.get(ray.remote(lambda: "started").remote()))
+"""
+
+
+@pytest.mark.ray
+def test_a_worker_that_dies_while_ray_starts_holds_nothing_up(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="ra", ignore_cleanup_errors=True) as temporary:
+        environment = environment_without_ray() | {"RAY_TMPDIR": temporary, "RAY_ATR_HOME": str(tmp_path)}
+        process = subprocess.Popen([sys.executable, "-c", STARTS], env=environment, stdout=subprocess.PIPE, text=True)
+        try:
+            killed = wait_until(lambda: first_worker_of(process.pid), 60, "a worker of Ray to start")
+            killed.kill()
+            said, _ = process.communicate(timeout=60)
+        finally:
+            end_processes_of(temporary)
+    assert said.strip() == "started"
+
+
+def first_worker_of(driver: int) -> psutil.Process | None:
+    """A worker that the driver's Ray has started, if there is one: it may not have registered yet."""
+    for process in psutil.Process(driver).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            words = process.cmdline()
+            if len(words) > 1 and words[1].endswith("default_worker.py"):
+                return process
+    return None

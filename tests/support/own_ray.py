@@ -15,9 +15,11 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
+Found = TypeVar("Found")
 ROOT = Path(__file__).resolve().parents[2]
 SWITCHES = {
     # Else Ray packages the working directory under `uv run` and starts each worker through uv.
@@ -140,8 +142,10 @@ def answers(address: str) -> bool:
     return True
 
 
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+def wait_until(condition: Callable[[], Found], seconds: float, what: str) -> Found:
+    """What the condition returns as soon as that is true."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
         time.sleep(0.2)
+    return found
