@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
+from torch.nn import functional
 
 from ray_atr.objectives.correspondence.correspondence import Correspondence
 from ray_atr.objectives.correspondence.estimator import Places, TrainingPairs
 from ray_atr.objectives.correspondence.scored import Scored
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.objectives.pairs.contrastive import sample_losses
+from ray_atr.objectives.pairs.contrastive import masked_value, sample_losses
 from ray_atr.settings import setting
 
 
@@ -56,5 +57,12 @@ class SmallLossEstimator(Scored):
 def contrastive_losses(comparison: Comparison, temperature: float) -> tuple[Tensor, Tensor]:
     """Each pair's contrastive loss among its batch in both directions, [n] each: how well it fits, whatever the pair loss is."""
     logits, positives = comparison.cross_similarity() / temperature, comparison.positives
-    columns = sample_losses(logits.T, None if positives is None else positives.T, None)
-    return sample_losses(logits, positives, None), columns
+    if positives is None:
+        return sample_losses(logits, None, None), sample_losses(logits.T, None, None)
+    # As `sample_losses`, without a transposed copy, and with one mask for both directions.
+    negatives, shares = logits.masked_fill(positives, masked_value(logits)), positives.to(logits.dtype)
+    rows, columns = (
+        functional.softplus(negatives.logsumexp(dim, keepdim=True) - logits).mul_(shares).sum(dim) / shares.sum(dim)
+        for dim in (1, 0)
+    )
+    return rows, columns

@@ -13,10 +13,12 @@ twentieth, if the model tells pairs apart, or all over the upper half. With e th
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from ray_atr.transport.small import is_small
 
 FIRST = 0.05
 LEAST_SHARE = 0.1
@@ -40,17 +42,25 @@ def judge_pairs(similarity: Tensor, positives: Tensor) -> Judged:
 
     Ranks of rows and columns are taken together.
     """
-    p_values = torch.cat([_p_values(similarity, positives), _p_values(similarity.T, positives.T)])
-    wrong = 2 * (p_values > 0.5).double().mean().clamp(max=0.5)
+    arrays: list[Any] = [similarity.detach(), ~positives]
+    if is_small(similarity):
+        arrays = [tensor.numpy() for tensor in arrays]
+    values, negatives = arrays
+    both = _p_values(values, negatives), _p_values(values.T, negatives.T)
+    in_low_half = sum(float((p_values > 0.5).sum()) for p_values in both) / (2 * len(similarity))
+    in_first = sum(float((p_values <= FIRST).sum()) for p_values in both) / (2 * len(similarity))
+    wrong = 2 * min(in_low_half, 0.5)
     clean = 1 - wrong
-    found = ((p_values <= FIRST).double().mean() - FIRST * wrong) / clean.clamp(min=LEAST_SHARE)
-    return Judged(float(clean), float(found.clamp(0, 1)))
+    found = (in_first - FIRST * wrong) / max(clean, LEAST_SHARE)
+    return Judged(clean, min(max(found, 0.0), 1.0))
 
 
-def _p_values(similarity: Tensor, positives: Tensor) -> Tensor:
-    """[N]: the place of each row's own similarity among its negatives, 0 the highest, 1 the lowest; ties count half."""
+def _p_values(similarity: Any, negatives: Any) -> Any:
+    """[N]: the place of each row's own similarity among its negatives, 0 the highest, 1 the lowest; ties count half.
+
+    Tensors, or arrays of NumPy.
+    """
     own = similarity.diagonal()[:, None]
-    above = ((similarity > own) & ~positives).sum(dim=1)
-    level = ((similarity == own) & ~positives).sum(dim=1)
-    negatives = (~positives).sum(dim=1).clamp(min=1)
-    return (above + 0.5 * level + 0.5) / (negatives + 1)
+    above = ((similarity > own) & negatives).sum(1)
+    level = ((similarity == own) & negatives).sum(1)
+    return (above + 0.5 * level + 0.5) / (negatives.sum(1).clip(min=1) + 1)

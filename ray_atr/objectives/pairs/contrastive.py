@@ -77,20 +77,25 @@ def sample_losses(
 
 def against_negatives(logits: Tensor, positives: Tensor, extra: Tensor | None) -> Tensor:
     """-log-probability [N, N] of each entry among itself and the row's negatives."""
-    # A finite "minus infinity": a row without negatives has loss 0 and gradient 0, not NaN.
-    negatives = logits.masked_fill(positives, torch.finfo(logits.dtype).min / 4)
+    negatives = logits.masked_fill(positives, masked_value(logits))
     if extra is not None:
         negatives = torch.cat([negatives, extra], dim=1)
     return functional.softplus(torch.logsumexp(negatives, dim=1)[:, None] - logits)
 
 
+def masked_value(logits: Tensor) -> float:
+    """The logit of what is no negative: a finite "minus infinity", so that a row without negatives has loss 0, not NaN."""
+    return torch.finfo(logits.dtype).min / 4
+
+
 def soft_losses(logits: Tensor, positives: Tensor | None, extra: Tensor | None, targets: Tensor) -> Tensor:
     """sum_j t_ij l_ij of each row, [N]."""
     every = logits if extra is None else torch.cat([logits, extra], dim=1)
-    losses = torch.logsumexp(every, dim=1)[:, None] - logits
+    losses = -every.log_softmax(dim=1)[:, : len(logits)]
     if positives is None:
         return (targets * losses).sum(dim=1)
     losses = torch.where(positives, against_negatives(logits, positives, extra), losses)
     own = targets.diagonal()
-    shares = targets - torch.diag(own) + positives * (own / positives.sum(dim=1))[:, None]
+    shares = targets + positives * (own / positives.sum(dim=1))[:, None]
+    shares.diagonal().sub_(own)
     return (shares * losses).sum(dim=1)
