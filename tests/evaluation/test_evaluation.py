@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import runpy
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scripts import run_pipeline
 from tiny import make_data, tiny, tone, tone_clip
 
 from ray_atr.data.feature_cache import ensure_features, find_features
@@ -30,7 +29,6 @@ from ray_atr.objectives import LearnedSettings
 from ray_atr.report.evaluation_content import ZeroShot
 from ray_atr.run_folder import RunFolder
 
-SCRIPT = Path(__file__).resolve().parents[2] / "pipelines" / "evaluate.py"
 HERE = Encoding(ray="never", batch_size=3)
 CLASSES = ("dog", "cat", "rain", "siren")
 quiet = {"encoding": HERE, "say": lambda message: None}
@@ -284,12 +282,7 @@ def test_the_script_says_what_it_found_and_what_was_wrong(
     world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(*arguments: str) -> object:
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments, "--ray", "never", "--no-mlflow", "--draws", "5"])
-        try:
-            runpy.run_path(str(SCRIPT), run_name="__main__")
-        except SystemExit as end:
-            return end.code
-        return 0
+        return run_pipeline(monkeypatch, "evaluate", *arguments, "--ray", "never", "--no-mlflow", "--draws", "5")
 
     seed0, rate, out = str(world["runs"] / "seed0"), str(world["runs"] / "rate"), str(tmp_path / "out")
     assert run("--checkpoint", seed0, "--split", "tset") == 2

@@ -1,11 +1,14 @@
-"""Scripts of benchmarks/ and docs/, which no package holds, as modules."""
+"""Scripts of pipelines/, benchmarks/ and docs/, which no package holds: run in this process, or as modules."""
 
 from __future__ import annotations
 
 import importlib.util
+import runpy
 import sys
 from pathlib import Path
 from types import ModuleType
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,3 +24,14 @@ def load_script(name: str) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def run_pipeline(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: str) -> int | str | None:
+    """Run `pipelines/<name>.py` in this process, as from a command line; its exit status."""
+    path = str(ROOT / "pipelines" / f"{name}.py")
+    monkeypatch.setattr(sys, "argv", [path, *arguments])
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        return end.code
+    return 0

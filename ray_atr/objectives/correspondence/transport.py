@@ -16,9 +16,9 @@ from torch import Tensor
 from ray_atr.objectives.correspondence.correspondence import Correspondence
 from ray_atr.objectives.correspondence.estimator import Estimator, Judgement, Places, TrainingPairs
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.objectives.pairs.clean_share import judge_pairs
+from ray_atr.objectives.pairs.clean_share import judge_pairs, require_mass
 from ray_atr.objectives.pairs.cost import normalised_cost
-from ray_atr.settings import refuse, setting
+from ray_atr.settings import setting
 from ray_atr.transport import solve
 
 
@@ -36,8 +36,7 @@ class Transport(Correspondence):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.transport_mass, str) and self.transport_mass != "auto":
-            raise refuse("transport_mass", self.transport_mass, "(0, 1] or auto")
+        require_mass(self.transport_mass)
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
         """One that keeps nothing: each batch is judged by itself."""

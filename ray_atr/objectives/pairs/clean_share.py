@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ray_atr.settings import refuse
 from ray_atr.transport.small import is_small
 
 FIRST = 0.05
@@ -34,6 +35,12 @@ class Judged(NamedTuple):
     def mass(self) -> float:
         """1 - f (1 - e): the mass to transport."""
         return 1 - self.found_share * (1 - self.clean_share)
+
+
+def require_mass(transport_mass: float | str) -> None:
+    """ValueError unless a setting `transport_mass` is a share or `auto`; shares outside (0, 1] its own bounds refuse."""
+    if isinstance(transport_mass, str) and transport_mass != "auto":
+        raise refuse("transport_mass", transport_mass, "(0, 1] or auto")
 
 
 @torch.no_grad()

@@ -15,10 +15,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from ray_atr.objectives.pairs.clean_share import judge_pairs
+from ray_atr.objectives.pairs.clean_share import judge_pairs, require_mass
 from ray_atr.objectives.pairs.learning_to_match import LearningToMatch
 from ray_atr.objectives.pairs.pair_loss import Comparison
-from ray_atr.settings import refuse, setting
+from ray_atr.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,7 @@ class PartialLearningToMatch(LearningToMatch):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.transport_mass, str) and self.transport_mass != "auto":
-            raise refuse("transport_mass", self.transport_mass, "(0, 1] or auto")
+        require_mass(self.transport_mass)
 
     @property
     def follows_plan(self) -> bool:

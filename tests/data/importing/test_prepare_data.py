@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import runpy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 import soundfile
 from clips_on_disk import tone, write_tone
+from scripts import run_pipeline
 
 from ray_atr.data.importing import plan as importing
 from ray_atr.data.importing.plan import Import, import_data_set
 from ray_atr.data.importing.session import unfinished
 from ray_atr.data.importing.sources.table import TableSource
 from ray_atr.data.shards import iterate_rows, read_manifest
-
-SCRIPT = Path(__file__).resolve().parents[3] / "pipelines" / "prepare_data.py"
 
 
 def make_folder(root: Path, number: int = 6, seconds: float = 0.1) -> TableSource:
@@ -269,38 +268,34 @@ def test_a_bucket_is_read_from_and_written_to(tmp_path: Path, monkeypatch: pytes
         server.stop()
 
 
-def run_script(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
-    """Run the script in this process; its exit status."""
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
-    try:
-        runpy.run_path(str(SCRIPT), run_name="__main__")
-    except SystemExit as end:
-        return end.code
-    return 0
-
-
 def test_the_script_says_what_it_did_and_what_was_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_folder(tmp_path / "in")
     source, out = str(tmp_path / "in"), str(tmp_path / "out")
-    assert run_script(monkeypatch, "folder", "--source", source, "--out", out) == 0
+    run = partial(run_pipeline, monkeypatch, "prepare_data")
+    assert run("folder", "--source", source, "--out", out) == 0
     said = capsys.readouterr().out
     assert "6 clips (train 4, val 2)" in said
     assert "eng 6" in said
-    assert run_script(monkeypatch, "check", out) == 0
+    assert run("check", out) == 0
     assert "fit for use" in capsys.readouterr().out
-    assert run_script(monkeypatch, "folder", "--source", str(tmp_path / "nowhere"), "--out", str(tmp_path / "two")) == 2
+    assert (
+        run_pipeline(
+            monkeypatch, "prepare_data", "folder", "--source", str(tmp_path / "nowhere"), "--out", str(tmp_path / "two")
+        )
+        == 2
+    )
     assert capsys.readouterr().err == f"error: {tmp_path / 'nowhere'}: no such folder\n"
     (tmp_path / "in" / "000.flac").write_bytes(b"no audio")
-    assert run_script(monkeypatch, "folder", "--source", source, "--out", str(tmp_path / "two")) == 2
+    assert run("folder", "--source", source, "--out", str(tmp_path / "two")) == 2
     assert "1 of 6 clips are unreadable" in capsys.readouterr().err
     options = ("--out", str(tmp_path / "two"), "--max-unreadable", "0.5")
-    assert run_script(monkeypatch, "folder", "--source", source, *options) == 0
+    assert run("folder", "--source", source, *options) == 0
     assert "1 x got '8 bytes that are not audio" in capsys.readouterr().out
     shard = tmp_path / "two" / "train-00000.parquet"
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
-    assert run_script(monkeypatch, "check", str(tmp_path / "two")) == 2
+    assert run("check", str(tmp_path / "two")) == 2
     assert "another SHA-256" in capsys.readouterr().err
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import runpy
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from clips_on_disk import make_esc50
+from scripts import run_pipeline
 
 from ray_atr.run_folder import FINISHED, RunFolder
 
-PIPELINES = Path(__file__).resolve().parents[3] / "pipelines"
 SMALL = (
     *("--data.languages", "eng", "--train.epochs", "1", "--train.batch_size", "8"),
     *("--model.text.vocab_size", "300", "--tracking.mlflow", "false"),
@@ -30,8 +28,7 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.chdir(tmp_path)
 
     def run(script: str, *words: str) -> str:
-        monkeypatch.setattr(sys, "argv", [f"{script}.py", *words])
-        runpy.run_path(str(PIPELINES / f"{script}.py"), run_name="__main__")
+        assert run_pipeline(monkeypatch, script, *words) == 0
         return capsys.readouterr().out
 
     return run

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
-import sys
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scripts import run_pipeline
 
 from ray_atr.data.importing.translation import (
     Translation,
@@ -21,8 +21,6 @@ from ray_atr.data.importing.translation import (
 )
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import Manifest, iterate_rows, write_clips
-
-SCRIPT = Path(__file__).resolve().parents[3] / "pipelines" / "translate_captions.py"
 
 
 def make_set(folder: Path, number: int = 8) -> Manifest:
@@ -247,16 +245,6 @@ def test_a_model_translates_in_order_whatever_the_batches(tiny_m2m100: Path) -> 
     assert one(texts, "eng", "deu") != singly
 
 
-def run_script(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
-    """Run the script in this process; its exit status."""
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
-    try:
-        runpy.run_path(str(SCRIPT), run_name="__main__")
-    except SystemExit as end:
-        return end.code
-    return 0
-
-
 @pytest.mark.slow
 def test_the_script_fills_and_checks(
     tmp_path: Path, tiny_m2m100: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -264,11 +252,12 @@ def test_the_script_fills_and_checks(
     make_set(tmp_path / "set")
     model = ["--model", str(tiny_m2m100), "--languages", "fra", "deu", "--num-beams", "1", "--max-new-tokens", "4"]
     data, out = ["--data", str(tmp_path / "set")], ["--out", str(tmp_path / "out")]
-    assert run_script(monkeypatch, "fill", *data, *out, *model, "--ray", "never") == 0
+    run = partial(run_pipeline, monkeypatch, "translate_captions")
+    assert run("fill", *data, *out, *model, "--ray", "never") == 0
     assert "deu: 16 captions, 16 made by machine" in capsys.readouterr().out
-    assert run_script(monkeypatch, "check", *data, "--samples", "4", *model) == 0
+    assert run("check", *data, "--samples", "4", *model) == 0
     assert re.search(r"^fra +human ", capsys.readouterr().out, re.MULTILINE)
-    assert run_script(monkeypatch, "check", "--data", str(tmp_path / "nowhere"), *model) == 2
+    assert run("check", "--data", str(tmp_path / "nowhere"), *model) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
