@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -49,11 +49,6 @@ class Metric(str):
     def of(self, language: str) -> Metric:
         """The same number in another language."""
         return Metric(self.task, language, self.name)
-
-
-def as_metrics(values: Mapping[str, Any]) -> dict[Metric, float]:
-    """Numbers under typed names, from names as text."""
-    return {Metric.parse(name): value for name, value in values.items()}
 
 
 def task_name(direction: str, by: str = "") -> str:

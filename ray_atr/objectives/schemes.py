@@ -38,7 +38,6 @@ class Scheme(Settings):
 
     name: ClassVar[str]
     has_anchor: ClassVar[bool] = False
-    is_drawn: ClassVar[bool] = False
     splits_by_language: ClassVar[bool] = False
 
     def draw(self, seed: int, epoch: int, clip_ids: Sequence[str], mask: Tensor) -> Tensor | None:
@@ -110,7 +109,6 @@ class MlClap(Scheme):
     """ML-CLAP (ATRI Eq. 4): one language a clip and epoch, uniform over those it has; pairs (audio, t_q)."""
 
     name: ClassVar[str] = "ml_clap"
-    is_drawn: ClassVar[bool] = True
 
     def draw(self, seed: int, epoch: int, clip_ids: Sequence[str], mask: Tensor) -> Tensor:
         """The language q_i of each clip; -1 if it has none."""
@@ -133,7 +131,6 @@ class Cacl(Scheme):
 
     name: ClassVar[str] = "cacl"
     has_anchor: ClassVar[bool] = True
-    is_drawn: ClassVar[bool] = True
 
     def draw(self, seed: int, epoch: int, clip_ids: Sequence[str], mask: Tensor) -> Tensor:
         """The other language q_i of each clip, uniform over those it has; -1 if it has none."""
@@ -187,7 +184,6 @@ class RandomMixture(Scheme):
 
     name: ClassVar[str] = "random_mixture"
     has_anchor: ClassVar[bool] = True
-    is_drawn: ClassVar[bool] = True
     splits_by_language: ClassVar[bool] = True
 
     probability: float = setting(

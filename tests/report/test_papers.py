@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fake_runs import LANGUAGES, write_run, write_trial
 
-from ray_atr.metrics.metric import Metric, as_metrics
+from ray_atr.metrics.metric import Metric
 from ray_atr.objectives import PRESETS
 from ray_atr.recipes import RECIPES
 from ray_atr.report import read_runs
@@ -188,7 +188,7 @@ def test_recipes_of_every_table_with_towers_exist() -> None:
 def evaluated(data: str, split: str, trained_on: str) -> dict[str, list[tuple[str, list[str]]]]:
     metrics = {f"{direction}/{code}/recall_at_{k}": 0.0313 * k for direction in ("text_to_audio", "audio_to_text")
                for code in ("eng", "mean") for k in (1, 5, 10)} | {"audio_to_text/eng/map_at_10": 0.25}  # fmt: skip
-    tables = printed_beside(as_metrics(metrics), data, split, trained_on)
+    tables = printed_beside({Metric.parse(name): value for name, value in metrics.items()}, data, split, trained_on)
     return {table.title: [(row[0].text, [cell.text for cell in row[1:]]) for row in table.rows] for table in tables}
 
 
