@@ -33,16 +33,16 @@ class Suspect:
 
 
 def write_audit_page(
-    path: Path, facts: Mapping[str, Any], suspects: Sequence[Suspect], listen: Callable[[int], bytes] | None
+    path: Path, facts: Mapping[str, Any], suspects: Sequence[Suspect], listen: Callable[[int], bytes | None]
 ) -> None:
     """Write the page: self-contained, works from a file, makes no request. Audio of a clip is embedded once.
 
-    `listen` None: the clips are vectors, of which there is nothing to hear.
+    `listen` gives the audio of clip i, or None where there is nothing to hear.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("ray_atr.audit", "templates"), autoescape=True, undefined=jinja2.StrictUndefined
     )
     rows = sorted({suspect.row for suspect in suspects})
-    audio = {} if listen is None else {row: data_url(listen(row)) for row in rows}
+    audio = {row: data_url(heard) for row in rows if (heard := listen(row)) is not None}
     page = environment.get_template("audit.html.j2").render(facts=facts, suspects=suspects, audio=audio)
     path.write_text(page, encoding="utf-8")

@@ -17,10 +17,10 @@ SIGNATURES = {b"RIFF": "audio/wav", b"fLaC": "audio/flac", b"OggS": "audio/ogg",
 
 @dataclass(frozen=True)
 class FoundClip:
-    """One clip found for a query: its encoded file (WAV, FLAC, OGG, MP3), cosine, and whether it is the right one."""
+    """One clip found for a query: its encoded file (WAV, FLAC, OGG, MP3) or None, cosine, and whether it is the right one."""
 
     clip_id: str
-    audio: bytes
+    audio: bytes | None
     score: float
     is_relevant: bool
     caption: str = ""
@@ -55,7 +55,7 @@ def best_clips(text: Array, audio: Array, count: int = 5) -> tuple[torch.Tensor,
 
 
 def players_html(queries: Sequence[Query]) -> str:
-    """A table row of players for each query; the right clip is marked. Audio is embedded as base64."""
+    """What each query finds, with players of clips that can be heard; the right clip is marked. Audio is embedded as base64."""
     return "\n".join(_query(query) for query in queries)
 
 
@@ -74,9 +74,12 @@ def _card(place: int, found: FoundClip) -> str:
     name = escape(found.clip_id)
     label = "right clip, " if found.is_relevant else ""
     caption = f"<p>{escape(found.caption)}</p>" if found.caption else ""
+    player = ""
+    if found.audio is not None:
+        player = f'<audio controls preload="none" aria-label="{name}" src="{data_url(found.audio)}"></audio>'
     return (
         f'<li{mark}><div><b>{place}</b> {name} <span class="score">{label}cosine {found.score:.3f}</span></div>'
-        f'<audio controls preload="none" aria-label="{name}" src="{data_url(found.audio)}"></audio>{caption}</li>'
+        f"{player}{caption}</li>"
     )
 
 

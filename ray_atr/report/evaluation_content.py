@@ -137,7 +137,7 @@ def compose_page(
     baseline: Sequence[Samples] = (),
     compared: tuple[str, str] = ("baseline", "this"),
     clip_ids: Sequence[str] | None = None,
-    listen: Callable[[int], bytes] | None = None,
+    listen: Callable[[int], bytes | None] | None = None,
     draws: int = DRAWS,
     level: float = LEVEL,
     seed: int = 0,
@@ -150,7 +150,7 @@ def compose_page(
     embedded  what pictures and players are made of: the embeddings of the first of the runs.
     baseline  another model's samples on the same captions, one a seed: adds this minus baseline.
     named     captions that pictures and players show before those that the seed draws; every language has them.
-    listen    gives clip i's encoded audio file; with it the page has players for a few queries.
+    listen    gives clip i's encoded audio file, or None; with it the page shows what a few queries find, with players.
     """
     first = runs[0]
     intervals = bootstrap_runs(
@@ -276,7 +276,7 @@ def _players(
     captions: AlignedCaptions,
     retrievals: Mapping[str, Retrieval],
     ids: Sequence[str],
-    listen: Callable[[int], bytes],
+    listen: Callable[[int], bytes | None],
     num_named: int,
 ) -> str:
     """One query in each language in turn, so that every language is heard from."""

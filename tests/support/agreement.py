@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from tiny import make_data, prepared_for, tiny
 from ray_atr.knowledge.memory import in_process_refresher
 from ray_atr.knowledge.refresher import InProcessRefresher
 from ray_atr.models import retriever
+from ray_atr.models.retriever import build_retriever
 from ray_atr.objectives import KNOWLEDGE, PAIRS
 from ray_atr.objectives.correspondence import CORRESPONDENCES
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.objectives.schemes import SCHEMES
-from ray_atr.training import knowledge, setup
+from ray_atr.training import inputs
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train
@@ -30,6 +32,7 @@ AXES: dict[str, Any] = {
     "objective.correspondence": CORRESPONDENCES,
 }  # fmt: skip
 STEPS_PER_EPOCH = 3
+TEACHER = "teacher"
 
 
 def differences(
@@ -40,7 +43,9 @@ def differences(
     A size of 1 is one worker a second time. `dtype` is what all of it is computed in; the base's snapshots stay float32.
     """
     make_data(folder / "tones")
-    prepared_for(tiny(folder / "tones"), folder)
+    experiment = tiny(folder / "tones")
+    tokenizer = prepared_for(experiment, folder).load_tokenizer()
+    build_retriever(experiment.model, tokenizer=tokenizer, seed=1).save_pretrained(folder / TEACHER)
     one, *others = (
         run_processes(work, size, folder / f"{number}-of-{size}", folder, epochs, dtype, parts)[0]
         for number, size in enumerate((1, *sizes))
@@ -52,8 +57,10 @@ def trained(home: Path, folder: Path, part: Part, epochs: int, group: WorkerGrou
     """All weights, as one vector of float64, after `STEPS_PER_EPOCH` steps an epoch."""
     path, name = part
     changes: dict[str, Any] = {path.replace(".", "__"): name}
-    if path == "objective.knowledge" and name not in ("none", "moco", "nnclr"):
+    if path == "objective.knowledge" and "prototypes" in {one.name for one in dataclasses.fields(KNOWLEDGE[name])}:
         changes["objective__knowledge__prototypes"] = 4
+    if name == "teacher":
+        changes["objective__correspondence__teachers"] = (str(home / TEACHER),)
     experiment = tiny(home / "tones", train__epochs=epochs, data__noise__ratio=0.2, **changes)
     train(
         experiment, prepared_for(experiment, home), folder, lambda row: None, group, use_ray_data=False, make_host=host
@@ -80,8 +87,10 @@ def compute_in_float64() -> None:
     def build(*arguments: Any, **options: Any) -> retriever.Retriever:
         return retriever.build_retriever(*arguments, **options).double()
 
+    from_pretrained = retriever.Retriever.from_pretrained
+    retriever.Retriever.from_pretrained = lambda *arguments, **options: from_pretrained(*arguments, **options).double()  # type: ignore[method-assign]
     retriever.Retriever.embed_audio = embed  # type: ignore[method-assign]
-    setup.build_retriever = knowledge.build_retriever = build  # type: ignore[attr-defined]
+    inputs.build_retriever = build  # type: ignore[attr-defined]
 
 
 def work(

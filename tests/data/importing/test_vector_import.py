@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from ray_atr.data.features import MANIFEST_FILE
 from ray_atr.data.importing.check import check_data_set, page
 from ray_atr.data.importing.import_options import VectorImport
 from ray_atr.data.importing.vector_import import import_vectors
+from ray_atr.evaluation.options import Encoding, EvaluationOptions
+from ray_atr.evaluation.run import evaluate
 from ray_atr.experiment import Experiment
 from ray_atr.models.audio.vectors import AudioVectors
-from ray_atr.models.retriever import Retriever
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text.vectors import TextVectors
 from ray_atr.override import override
 from ray_atr.recipes import RECIPES
@@ -144,10 +147,25 @@ def test_a_head_on_vectors_learns_is_saved_and_takes_vectors(files: dict[str, st
     torch.testing.assert_close(clips, torch.nn.functional.normalize(by_hand.detach(), dim=1), rtol=1e-4, atol=1e-5)
 
 
+def test_an_evaluation_of_a_head_has_a_page_with_what_queries_find(
+    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
+    import_vectors(VectorImport(**files), tmp_path / "data")
+    retriever = build_retriever(on_vectors(tmp_path / "data").model, seed=0)
+    retriever.save_pretrained(tmp_path / "saved")
+    options = EvaluationOptions(data=str(tmp_path / "data"), draws=5, mlflow=False)
+    found = evaluate(
+        [tmp_path / "saved"], options, encoding=Encoding(ray="never"), out=tmp_path / "out", say=lambda message: None
+    )
+    page = Path(str(found.folder), "evaluation.html").read_text()
+    assert "What queries find" in page
+    assert re.search(r'<span class="score">.*cosine', page)
+    assert "<audio" not in page
+
+
 def test_a_saved_head_takes_vectors_after_its_data_set_is_gone(files: dict[str, str], tmp_path: Path) -> None:
     import_vectors(VectorImport(**files), tmp_path / "data")
-    from ray_atr.models.retriever import build_retriever
-
     retriever = build_retriever(on_vectors(tmp_path / "data").model, seed=0)
     retriever.save_pretrained(tmp_path / "saved")
     (tmp_path / "data").rename(tmp_path / "elsewhere")
@@ -160,8 +178,6 @@ def test_a_saved_head_takes_vectors_after_its_data_set_is_gone(files: dict[str, 
 
 def test_what_is_no_vector_of_the_width_is_refused(files: dict[str, str], tmp_path: Path) -> None:
     import_vectors(VectorImport(**files), tmp_path / "data")
-    from ray_atr.models.retriever import build_retriever
-
     retriever = build_retriever(on_vectors(tmp_path / "data").model, seed=0)
     with pytest.raises(ValueError, match=r"clip 1: got .*shape \[11\]'; allowed a vector of 12 numbers"):
         retriever.encode_audio([np.zeros(12, np.float32), np.zeros(11, np.float32)])
