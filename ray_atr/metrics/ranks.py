@@ -23,6 +23,8 @@ from ray_atr.settings import refuse
 TIE = 1e-12
 BLOCK_SIDE_CPU = 1024  # a block of scores that stays in a core's cache
 BLOCK_SIDE_GPU = 4096
+# From so many relevant pairs of one query on its scores are sorted, and each pair is found in them, not compared with all.
+MANY_PAIRS = 64
 
 
 class PairRanks(NamedTuple):
@@ -191,6 +193,13 @@ class _Level(NamedTuple):
     pairs: torch.Tensor
 
 
+class _Counts(NamedTuple):
+    """Candidates of a block that score above each of some pairs by more than the margin, and those within it; [P]."""
+
+    above: torch.Tensor
+    near: torch.Tensor
+
+
 class _Counter:
     """Adds up, over blocks of scores, the candidates above and level with each relevant pair of a query."""
 
@@ -202,42 +211,52 @@ class _Counter:
         self.margin, self.tie = margin, tie
         self.greater = torch.zeros(len(score), dtype=torch.int64, device=device)
         self.tied = torch.zeros_like(self.greater)
-        self.levels = _levels(query, device)
+        self.levels, self.many = _levels(query, device)
 
     def add(self, block: _Block, first_query: int, first_candidate: int) -> None:
-        num_queries, num_candidates = block.scores.shape
+        num_queries = len(block.scores)
         flags = torch.empty_like(block.scores)
         for level in self.levels:
             start, stop = np.searchsorted(level.queries, (first_query, first_query + num_queries))
             if start == stop:
                 continue
             pairs = level.pairs[start:stop]
-            rows = self.query[pairs] - first_query
             whole = stop - start == num_queries
-            scores = block.scores if whole else block.select(rows)
+            scores = block.scores if whole else block.select(self.query[pairs] - first_query)
             flag = flags if whole else torch.empty_like(scores)
             low, high = self._band(pairs, scores.dtype)
-            above = _count(torch.gt(scores, high, out=flag))
-            near = _count(torch.ge(scores, low, out=flag)) - above
-            candidate = self.candidate[pairs]
-            own = ((candidate >= first_candidate) & (candidate < first_candidate + num_candidates)).long()
-            settled = near == own  # nothing but the relevant candidate itself is within the margin
-            self.greater[pairs] += above
-            self.tied[pairs] += own * settled
-            open_rows = (~settled).nonzero().squeeze(1)
-            if len(open_rows):
-                self._settle(block, block.select(rows[open_rows]), rows[open_rows], pairs[open_rows])
+            above = _count(torch.gt(scores, high[:, None], out=flag))
+            near = _count(torch.ge(scores, low[:, None], out=flag)) - above
+            self._add(block, pairs, _Counts(above, near), first_query, first_candidate)
+        for query, pairs in self.many.items():
+            if first_query <= query < first_query + num_queries:
+                rising = block.select(torch.tensor([query - first_query], device=pairs.device))[0].sort().values
+                low, high = self._band(pairs, rising.dtype)
+                above = len(rising) - torch.searchsorted(rising, high, right=True)
+                near = len(rising) - torch.searchsorted(rising, low) - above
+                self._add(block, pairs, _Counts(above, near), first_query, first_candidate)
+
+    def _add(self, block: _Block, pairs: torch.Tensor, counts: _Counts, first_query: int, first_candidate: int) -> None:
+        num_candidates = block.scores.shape[1]
+        candidate = self.candidate[pairs]
+        own = ((candidate >= first_candidate) & (candidate < first_candidate + num_candidates)).long()
+        settled = counts.near == own  # nothing but the relevant candidate itself is within the margin
+        self.greater[pairs] += counts.above
+        self.tied[pairs] += own * settled
+        for part in pairs[~settled].split(BLOCK_SIDE_CPU):
+            rows = self.query[part] - first_query
+            self._settle(block, block.select(rows), rows, part)
 
     def _settle(self, block: _Block, scores: torch.Tensor, rows: torch.Tensor, pairs: torch.Tensor) -> None:
         """Decides in float64 every candidate that float32 cannot tell from the relevant one."""
         low, high = self._band(pairs, scores.dtype)
-        which, candidate = ((scores >= low) & (scores <= high)).nonzero(as_tuple=True)
+        which, candidate = ((scores >= low[:, None]) & (scores <= high[:, None])).nonzero(as_tuple=True)
         difference = block.exact(rows[which], candidate) - self.score[pairs[which]]
         self.greater.index_add_(0, pairs[which], (difference > self.tie).long())
         self.tied.index_add_(0, pairs[which], (difference.abs() <= self.tie).long())
 
     def _band(self, pairs: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        score = self.score[pairs, None]
+        score = self.score[pairs]
         return (score - self.margin).to(dtype), (score + self.margin).to(dtype)
 
     def ranks(self) -> PairRanks:
@@ -249,14 +268,22 @@ def _count(flags: torch.Tensor) -> torch.Tensor:
     return flags.sum(1).long()
 
 
-def _levels(query: torch.Tensor, device: torch.device) -> list[_Level]:
-    """The pairs split so that level r holds the r-th relevant pair of each query that has at least r."""
+def _levels(query: torch.Tensor, device: torch.device) -> tuple[list[_Level], dict[int, torch.Tensor]]:
+    """The pairs split so that level r holds the r-th relevant pair of each query that has at least r.
+
+    Queries of many pairs are in no level: query -> its pairs.
+    """
     order = torch.argsort(query, stable=True)
     ordered = query[order].numpy()
-    occurrence = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)
-    by_level = np.argsort(occurrence, kind="stable")
+    first, size = np.searchsorted(ordered, ordered), np.bincount(ordered)[ordered]
+    is_many = size >= MANY_PAIRS
+    starts = np.unique(first[is_many])
+    many = {int(ordered[start]): order[start : start + int(size[start])].to(device) for start in starts}
+    few = np.flatnonzero(~is_many)
+    occurrence = few - first[few]
+    by_level = few[np.argsort(occurrence, kind="stable")]
     bounds = np.cumsum(np.bincount(occurrence))[:-1]
-    return [_Level(ordered[part], order[part].to(device)) for part in np.split(by_level, bounds)]
+    return [_Level(ordered[part], order[part].to(device)) for part in np.split(by_level, bounds)], many
 
 
 def _pair_cosines(texts: _Rows, clips: _Rows, relevance: Relevance, chunk: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn.metrics import label_ranking_average_precision_score
 
-from ray_atr.metrics import retrieval_metrics, retrieve
+from ray_atr.metrics import ranks, retrieval_metrics, retrieve
 from ray_atr.metrics.ranks import count_ranks, count_ranks_of_matrix, full_float32
 from ray_atr.metrics.relevance import relevance_by_clip, relevance_by_label
 from ray_atr.metrics.retrieval import score
@@ -86,6 +86,13 @@ def test_ties_equal_the_mean_over_all_orders(k_column: int) -> None:
         assert got.first_rank[0] == pytest.approx(first)
 
 
+@pytest.fixture(params=[1, 3, ranks.MANY_PAIRS])
+def many_pairs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries are ranked by sorting their scores from so many relevant pairs on: all of them, some, and none here."""
+    monkeypatch.setattr(ranks, "MANY_PAIRS", request.param)
+
+
+@pytest.mark.usefixtures("many_pairs")
 @pytest.mark.parametrize("block_side", [3, 7, 64, 1000])
 def test_blocks_equal_the_full_float64_matrix(block_side: int) -> None:
     generator = torch.Generator().manual_seed(1)
@@ -107,6 +114,7 @@ def test_blocks_equal_the_full_float64_matrix(block_side: int) -> None:
     assert got.audio_to_text.tied.max() == 5
 
 
+@pytest.mark.usefixtures("many_pairs")
 def test_the_same_at_every_block_size_where_float32_cannot_tell() -> None:
     # Candidates one unit in the last place apart: a float32 product orders them by its own rounding.
     generator = torch.Generator().manual_seed(3)
@@ -158,6 +166,22 @@ def test_numpy_torch_half_and_scaled_rows_agree() -> None:
     assert retrieval_metrics(audio * rng.uniform(0.1, 9, size=(30, 1)), captions, clip.tolist()) == expected
     half = retrieval_metrics(torch.from_numpy(audio).half(), torch.from_numpy(captions).half(), clip)
     assert half["text_to_audio/recall_at_10"] == pytest.approx(expected["text_to_audio/recall_at_10"], abs=0.05)
+
+
+def test_a_thousand_captions_of_a_clip_are_not_compared_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = 0
+    gt = torch.gt
+
+    def counted(scores: torch.Tensor, *arguments: torch.Tensor, **options: torch.Tensor) -> torch.Tensor:
+        nonlocal compared
+        compared += scores.numel()
+        return gt(scores, *arguments, **options)
+
+    monkeypatch.setattr(torch, "gt", counted)
+    captions = torch.randn(2000, 8, generator=torch.Generator().manual_seed(0))
+    count_ranks(captions, torch.eye(2, 8), relevance_by_clip(torch.arange(2000) // 1000, 2000, 2))
+    # Each caption with the two clips; one by one a thousand captions of two clips would be compared with two thousand.
+    assert compared <= 2 * 2000
 
 
 def test_class_labels_make_all_clips_of_a_class_relevant() -> None:
