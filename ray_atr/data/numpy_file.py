@@ -13,6 +13,6 @@ def read_array(file: IO[bytes]) -> NDArray[Any]:
     """The array of a NumPy file (.npy); nothing in it is unpickled. ValueError if it is none, or promises more than it holds."""
     try:
         return np.lib.format.read_array(file, allow_pickle=False)
-    except (EOFError, MemoryError, OverflowError, TokenError) as error:
-        # A header can ask for any memory, and is parsed as Python.
+    except (EOFError, MemoryError, OverflowError, RecursionError, SyntaxError, TokenError, TypeError) as error:
+        # A header can ask for any memory, is parsed as Python, and may have keys of any type.
         raise ValueError(f"not a NumPy file ({str(error)[:100]})") from None

@@ -24,7 +24,7 @@ from ray_atr.experiment import Experiment
 from ray_atr.knowledge import snapshot
 from ray_atr.models.retriever import Retriever
 from ray_atr.run_folder import RunFolder, read_json
-from ray_atr.storage.digests import DamagedCacheError, DamagedFileError
+from ray_atr.storage.digests import DamagedCacheError, DamagedFileError, seal
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
 from ray_atr.training.loop import train
 
@@ -123,6 +123,18 @@ def contents(folder: Path) -> tuple[Any, ...]:
     open_features.cache_clear()
     features = open_features(folder, "train")
     return (features.features(np.arange(len(features)))[0].tobytes(), features.clip_ids, features.captions.to_pylist())
+
+
+def test_a_record_whose_digest_is_no_longer_recognised_is_damaged_not_old(tmp_path: Path) -> None:
+    for written in (seal({"epoch": 1, "loss": 0.5}) + "\n", seal({"epoch": 1, "loss": 0.5}, indent=1) + "\n"):
+        name, value = written.index('"digest"'), written.index("xxh3:")
+        for of_name in range(1, 7):
+            for of_value in range(5):
+                changed = bytearray(written.encode())
+                changed[name + of_name] = changed[value + of_value] = ord("0")
+                (tmp_path / "record").write_bytes(changed)
+                with pytest.raises(DamagedFileError):
+                    read_json(tmp_path / "record")
 
 
 @pytest.mark.parametrize("name", ["train-00000.arrow", "train.captions.arrow", "manifest.json", "digests.json"])

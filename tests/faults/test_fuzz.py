@@ -129,6 +129,14 @@ def data(folder: Path) -> Path:
     return make_data(folder / "tones", num_train=2, num_val=1, num_test=1)
 
 
+def test_a_numpy_header_with_keys_of_two_types_is_refused() -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, np.arange(6, dtype=np.float32))
+    assert (
+        refused_or_read(partial(from_bytes, buffer.getvalue().replace(b" 'shape'", b"b'shape'"), 6, "clip 1")) is None
+    )
+
+
 @with_files
 @given(
     path=st.sampled_from(["name", "shards.split", "shards.file", "shards.captions", "skipped", "hash"]), value=anything
