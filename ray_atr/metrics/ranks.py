@@ -24,7 +24,7 @@ TIE = 1e-12
 BLOCK_SIDE_CPU = 1024  # a block of scores that stays in a core's cache
 BLOCK_SIDE_GPU = 4096
 # From so many relevant pairs of one query on its scores are sorted, and each pair is found in them, not compared with all.
-MANY_PAIRS = 64
+MANY_PAIRS = 128
 
 
 class PairRanks(NamedTuple):
@@ -228,13 +228,13 @@ class _Counter:
             above = _count(torch.gt(scores, high[:, None], out=flag))
             near = _count(torch.ge(scores, low[:, None], out=flag)) - above
             self._add(block, pairs, _Counts(above, near), first_query, first_candidate)
-        for query, pairs in self.many.items():
-            if first_query <= query < first_query + num_queries:
-                rising = block.select(torch.tensor([query - first_query], device=pairs.device))[0].sort().values
-                low, high = self._band(pairs, rising.dtype)
-                above = len(rising) - torch.searchsorted(rising, high, right=True)
-                near = len(rising) - torch.searchsorted(rising, low) - above
-                self._add(block, pairs, _Counts(above, near), first_query, first_candidate)
+        start, stop = np.searchsorted([query for query, _ in self.many], (first_query, first_query + num_queries))
+        for query, pairs in self.many[start:stop]:
+            rising = block.select(torch.tensor([query - first_query], device=pairs.device))[0].sort().values
+            low, high = self._band(pairs, rising.dtype)
+            above = len(rising) - torch.searchsorted(rising, high, right=True)
+            near = len(rising) - torch.searchsorted(rising, low) - above
+            self._add(block, pairs, _Counts(above, near), first_query, first_candidate)
 
     def _add(self, block: _Block, pairs: torch.Tensor, counts: _Counts, first_query: int, first_candidate: int) -> None:
         num_candidates = block.scores.shape[1]
@@ -268,17 +268,17 @@ def _count(flags: torch.Tensor) -> torch.Tensor:
     return flags.sum(1).long()
 
 
-def _levels(query: torch.Tensor, device: torch.device) -> tuple[list[_Level], dict[int, torch.Tensor]]:
+def _levels(query: torch.Tensor, device: torch.device) -> tuple[list[_Level], list[tuple[int, torch.Tensor]]]:
     """The pairs split so that level r holds the r-th relevant pair of each query that has at least r.
 
-    Queries of many pairs are in no level: query -> its pairs.
+    Queries of many pairs are in no level, but listed in order, each with its pairs.
     """
     order = torch.argsort(query, stable=True)
     ordered = query[order].numpy()
     first, size = np.searchsorted(ordered, ordered), np.bincount(ordered)[ordered]
     is_many = size >= MANY_PAIRS
     starts = np.unique(first[is_many])
-    many = {int(ordered[start]): order[start : start + int(size[start])].to(device) for start in starts}
+    many = [(int(ordered[start]), order[start : start + int(size[start])].to(device)) for start in starts]
     few = np.flatnonzero(~is_many)
     occurrence = few - first[few]
     by_level = few[np.argsort(occurrence, kind="stable")]
