@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
@@ -105,7 +106,7 @@ def main() -> int:
             return 1
         for how in chosen.how:
             command, began = started(environment, how, settings), time.monotonic()
-            wait_until(lambda how=how: len(rows(store, how)) >= 2, 200, "two epochs")
+            wait_until(partial(has_trained, store, how), 200, "two epochs")
             relay.how = how
             time.sleep(chosen.seconds)
             relay.how = "open"
@@ -128,6 +129,11 @@ def started(environment: Mapping[str, str], name: str, settings: Mapping[str, st
         [sys.executable, "pipelines/sweep_noise.py", *points, "--out", f"s3://bucket/{name}", *words],
         cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
+
+
+def has_trained(store: s3fs.S3FileSystem, name: str) -> bool:
+    """Whether a sweep has two epochs."""
+    return len(rows(store, name)) >= 2
 
 
 def losses(store: s3fs.S3FileSystem, command: subprocess.Popen[str], name: str) -> dict[str, list[float]]:
