@@ -193,7 +193,7 @@ class _Level(NamedTuple):
     pairs: torch.Tensor
 
 
-class _Counts(NamedTuple):
+class _BlockCounts(NamedTuple):
     """Candidates of a block that score above each of some pairs by more than the margin, and those within it; [P]."""
 
     above: torch.Tensor
@@ -227,16 +227,16 @@ class _Counter:
             low, high = self._band(pairs, scores.dtype)
             above = _count(torch.gt(scores, high[:, None], out=flag))
             near = _count(torch.ge(scores, low[:, None], out=flag)) - above
-            self._add(block, pairs, _Counts(above, near), first_query, first_candidate)
+            self._add(block, pairs, _BlockCounts(above, near), first_query, first_candidate)
         start, stop = np.searchsorted([query for query, _ in self.many], (first_query, first_query + num_queries))
         for query, pairs in self.many[start:stop]:
             rising = block.select(torch.tensor([query - first_query], device=pairs.device))[0].sort().values
             low, high = self._band(pairs, rising.dtype)
             above = len(rising) - torch.searchsorted(rising, high, right=True)
             near = len(rising) - torch.searchsorted(rising, low) - above
-            self._add(block, pairs, _Counts(above, near), first_query, first_candidate)
+            self._add(block, pairs, _BlockCounts(above, near), first_query, first_candidate)
 
-    def _add(self, block: _Block, pairs: torch.Tensor, counts: _Counts, first_query: int, first_candidate: int) -> None:
+    def _add(self, block: _Block, pairs: torch.Tensor, counts: _BlockCounts, first_query: int, first_candidate: int) -> None:
         num_candidates = block.scores.shape[1]
         candidate = self.candidate[pairs]
         own = ((candidate >= first_candidate) & (candidate < first_candidate + num_candidates)).long()
