@@ -86,16 +86,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Fast tests first, so that a broken formula shows before Ray has even started. Of several test processes two begin with
-    # the tests on Ray, which take each of them as long as all others take the third.
+    # Fast tests first, so that a broken formula shows before Ray has even started. Of several test processes one begins with
+    # the tests on Ray, which take it as long as all others take.
     begins_with_ray = "PYTEST_XDIST_WORKER" in os.environ
     items.sort(key=lambda item: (("ray" in item.keywords) != begins_with_ray, "slow" in item.keywords))
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(group_of(item)))
-
-
-def group_of(item: pytest.Item) -> str:
-    """What one test process runs: tests on the session's Ray, tests that start Rays of their own, and any other module."""
-    if "ray" not in item.keywords:
-        return item.nodeid.partition("::")[0]
-    return "the session's Ray" if "ray_session" in getattr(item, "fixturenames", ()) else "Rays of their own"
+        # Of the test processes one alone has a Ray, and the fixtures of a module are made by one.
+        item.add_marker(pytest.mark.xdist_group("ray" if "ray" in item.keywords else item.nodeid.partition("::")[0]))
