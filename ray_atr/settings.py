@@ -109,6 +109,10 @@ def describe_allowed(field: dataclasses.Field[Any]) -> str:
     return f"{left}, {right}"
 
 
+LARGEST_INTEGER = 2**63 - 1
+"""What an integer setting can be at most, as what is computed with it must be too."""
+
+
 class Settings:
     """Base of every settings dataclass: makes paths absolute and refuses values outside the declared bounds when it is made.
 
@@ -124,6 +128,8 @@ class Settings:
                 absolute = tuple(_absolute(part, field.metadata) for part in parts)
                 value = absolute[0] if isinstance(value, str) else absolute
                 object.__setattr__(self, field.name, value)
+            if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+                raise refuse(field.name, value, "integers of 64 bits")
             if not _is_allowed(value, field):
                 choices = field.metadata.get("choices") or ()
                 hint = nearest(value, choices) if isinstance(value, str) else ""
@@ -158,7 +164,6 @@ def _is_allowed(value: Any, field: dataclasses.Field[Any]) -> bool:
         return value is None or value in metadata["choices"]
     if isinstance(value, bool) or not isinstance(value, int | float):
         return True
-    # An integer too large for a float is none, and is compared as it is.
     if isinstance(value, float) and math.isnan(value):
         return False
     above, at_least, below, at_most = (metadata.get(key) for key in ("above", "at_least", "below", "at_most"))

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 
+from ray_atr.experiment import Experiment
 from ray_atr.override import describe, flatten, override, with_absolute_paths
 from ray_atr.settings import Settings, setting
 
@@ -145,3 +146,10 @@ def test_a_relative_path_is_absolute_from_where_it_is_read(
 def test_only_paths_of_a_point_are_replaced() -> None:
     point = {"objective": "moved", "objective.pair.transport_mass": "0.5"}
     assert with_absolute_paths(Tree(), point) == point
+
+
+@pytest.mark.parametrize("path", ["train.epochs", "seed", "objective.knowledge.refresh_every_epochs"])
+def test_an_integer_that_nothing_can_be_computed_with_is_refused(path: str) -> None:
+    changes = {"objective.knowledge": "ask"} if "knowledge" in path else {}
+    with pytest.raises(ValueError, match=rf"{path}: got '?9+.*allowed integers of 64 bits"):
+        override(Experiment(), {**changes, path: int("9" * 400)})
