@@ -113,7 +113,7 @@ class TrialFolder:
         content = _described(self.folder / "trial.json", self.trial_id)
         base = _settings(self.folder.parent.parent) if content.get("format") != FORMAT else {}
         content = migrated_trial(content, base)
-        if content["status"] == RUNNING and self.is_finished:
+        if content["status"] in (RUNNING, FAILED) and self.is_finished:
             content |= {"status": FINISHED, "error": None, "train_seconds": train_seconds(self.epochs())}
         return content
 

@@ -236,7 +236,9 @@ class _Counter:
             near = len(rising) - torch.searchsorted(rising, low) - above
             self._add(block, pairs, _BlockCounts(above, near), first_query, first_candidate)
 
-    def _add(self, block: _Block, pairs: torch.Tensor, counts: _BlockCounts, first_query: int, first_candidate: int) -> None:
+    def _add(
+        self, block: _Block, pairs: torch.Tensor, counts: _BlockCounts, first_query: int, first_candidate: int
+    ) -> None:
         num_candidates = block.scores.shape[1]
         candidate = self.candidate[pairs]
         own = ((candidate >= first_candidate) & (candidate < first_candidate + num_candidates)).long()

@@ -52,6 +52,10 @@ class Recording:
                 listener.trial_stopped(trial)
 
     def failed(self, trial: TrialFolder, error: str) -> None:
+        if trial.is_finished:
+            # Its process died after the result had been recorded: nothing is lost.
+            self.ended(trial)
+            return
         trial.update(status=FAILED, error=error)
         self.failure.trial_failed(trial.trial_id, error)
         for listener in self.listeners:

@@ -55,12 +55,12 @@ def main() -> int:
             time.sleep(5)
             left = [title for title, _ in family(os.getpid())]
         watch.sample(None)
-        wrong = [
-            trial.trial_id
-            for trial in RunFolder.open(run.folder).trials()
-            if trial.describe()["status"] != FINISHED
-            or [row["epoch"] for row in trial.epochs()] != [*range(1, EPOCHS + 1)]
-        ]
+        wrong = []
+        for trial in RunFolder.open(run.folder).trials():
+            status, epochs = trial.describe()["status"], [row["epoch"] for row in trial.epochs()]
+            if status != FINISHED or epochs != [*range(1, EPOCHS + 1)]:
+                wrong.append(trial)
+                print(f"{trial.folder.name}: {status}, epochs {epochs}", flush=True)
         hidden = list(home.rglob(".*.????????????"))
         print(
             f"exit code {code}; {len(wrong)} trials wrong; {len(left)} processes and {len(hidden)} files aside left over"

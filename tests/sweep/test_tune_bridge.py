@@ -18,6 +18,7 @@ from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.space import Space
 from ray_atr.sweep import SEARCHES, ConsoleProgress, Goal, SweepPlan
 from ray_atr.sweep.common_failure import CommonFailure
+from ray_atr.sweep.listener import SweepListener
 from ray_atr.sweep.recording import Recording
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.sweep.tune_bridge import TRACEBACK_FILE, _asker, _error_of, resources_of_trial_process
@@ -77,6 +78,28 @@ def test_what_tune_writes_to_a_file_leaves_the_listeners_out() -> None:
     with heartbeat("starting", write=lambda message: None) as say:
         recording = Recording([ConsoleProgress(1, say=say)], CommonFailure())
         assert pickle.loads(cloudpickle.dumps(recording)).listeners == ()
+
+
+def test_a_trial_whose_process_dies_after_its_result_is_finished(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Listener(SweepListener):
+        def trial_finished(self, trial: TrialFolder) -> None:
+            told.append("finished")
+
+        def trial_failed(self, trial: TrialFolder, error: str) -> None:
+            told.append("failed")
+
+    recording = Recording([Listener()], CommonFailure())
+    trial = RunFolder.create(tmp_path / "run", Experiment(), {"name": "test"}).add_trial({"seed": 1})
+    recording.reported(trial, {"epoch": 1, "best_epoch": 1, "train/loss": 0.5, "seconds/train": 2.0})
+    recording.reported(trial, {"is_final": True, "epoch": 1, "best_epoch": 1, "train/clean_share": 1.0})
+    recording.failed(trial, "the trial's process died")
+    assert (trial.describe()["status"], trial.describe()["error"]) == ("finished", None)
+    assert told == ["finished"]
+    # As an earlier version left it.
+    trial.update(status="failed", error="the trial's process died")
+    assert (trial.describe()["status"], trial.describe()["error"]) == ("finished", None)
 
 
 @pytest.mark.parametrize("search", SEARCHES)
