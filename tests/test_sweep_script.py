@@ -58,6 +58,8 @@ def error_of(
     [
         (["--noise", "1.2"], "data.noise.ratio: got 1.2; allowed [0, 1)"),
         (["--objectives", "contrastiv"], "did you mean contrastive?"),
+        (["--objectives", "--seeds", "0"], "--objectives: got 'nothing'; allowed one value or more"),
+        (["--seeds"], "--seeds: got 'nothing'; allowed one value or more"),
         (
             ["--train.batch_size", "5000"],
             "train.batch_size: got 5000; allowed at most 1200, the number of training clips",

@@ -30,6 +30,12 @@ class ComparisonSweep(SweepOptions, ABC):
         """What is done before the points are made, given the command line's settings; the comparison that it leads to."""
         return self
 
+    def require_values(self) -> None:
+        """ValueError for an option that is given without a value: nothing would be compared."""
+        for one in fields(self):
+            if isinstance(one.default, tuple) and one.default and not getattr(self, one.name):
+                raise refuse(f"--{one.name.replace('_', '-')}", "nothing", "one value or more")
+
     @property
     def varies_anything(self) -> bool:
         """Whether an option of the comparison's own, or the seeds, is another than its default."""

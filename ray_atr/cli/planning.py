@@ -25,7 +25,11 @@ from ray_atr.training.selection import check_metric
 
 
 def plan_points(options: ComparisonSweep, kept: RunFolder | None) -> SweepPlan:
-    """A comparison's points, each with each seed; those of the run folder if the options name none."""
+    """A comparison's points, each with each seed; those of the run folder if the options name none.
+
+    ValueError if an option has no value.
+    """
+    options.require_values()
     if kept is None or options.varies_anything:
         points = [{**point, "seed": seed} for point in options.points() for seed in options.seeds]
     else:

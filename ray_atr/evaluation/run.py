@@ -64,6 +64,8 @@ def evaluate(
     (default: `runs/evaluate-<time>`). All of them may be URLs. Raises ValueError for bad input before anything is encoded or
     written.
     """
+    if not checkpoints:
+        raise refuse("checkpoint", "none", "one folder of a saved retriever or trial, or more")
     encoding = encoding or Encoding()
     found = [find_checkpoint(path) for path in checkpoints]
     check_seeds(found, "checkpoint")
