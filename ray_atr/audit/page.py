@@ -33,16 +33,17 @@ class Suspect:
 
 
 def write_audit_page(
-    path: Path, facts: Mapping[str, Any], suspects: Sequence[Suspect], listen: Callable[[int], bytes | None]
+    path: Path, facts: Mapping[str, Any], suspects: Sequence[Suspect], listen: Callable[[int], bytes | None] | None
 ) -> None:
     """Write the page: self-contained, works from a file, makes no request. Audio of a clip is embedded once.
 
-    `listen` gives the audio of clip i, or None where there is nothing to hear.
+    `listen` None: the clips are vectors, of which there is nothing to hear.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("ray_atr.audit", "templates"), autoescape=True, undefined=jinja2.StrictUndefined
     )
     rows = sorted({suspect.row for suspect in suspects})
-    audio = {row: data_url(heard) for row in rows if (heard := listen(row)) is not None}
+    heard = {} if listen is None else {row: listen(row) for row in rows}
+    audio = {row: data_url(sound) for row, sound in heard.items() if sound is not None}
     page = environment.get_template("audit.html.j2").render(facts=facts, suspects=suspects, audio=audio)
     path.write_text(page, encoding="utf-8")

@@ -68,7 +68,8 @@ def audit_data_set(
         raise refuse("out", str(out), "a new or empty local folder")
     found = None if checkpoint is None else find_checkpoint(checkpoint)
     manifest = read_manifest(data)
-    if found is None and not has_vectors(manifest.folder):
+    are_vectors = has_vectors(manifest.folder)
+    if found is None and not are_vectors:
         raise refuse("--checkpoint", None, "a saved retriever that was not trained on these pairs")
     captions = captions_of_split(manifest, options.split, options.languages)
     if found is None:
@@ -86,12 +87,12 @@ def audit_data_set(
     result = audit_pairs(pairs, cross_fit, _told(progress, "training the judges"))
     encoder = "the vectors of the data set" if found is None else str(found.folder)
     facts = _facts(manifest, encoder, options, cross_fit, captions, result)
-    questions = pose_questions(manifest, options.split)
+    listen = None if are_vectors else pose_questions(manifest, options.split).listen
     with whole_folder(folder, last=FACTS_FILE) as aside:
         place = Path(str(aside))
         _write_table(place / TABLE_FILE, captions, result, options.rate)
         np.save(place / INDEX_FILE, noise_index(captions, result, options.rate))
-        write_audit_page(place / "audit.html", facts, _suspects(captions, result, options), questions.listen)
+        write_audit_page(place / "audit.html", facts, _suspects(captions, result, options), listen)
         (place / FACTS_FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return folder
 

@@ -10,8 +10,8 @@ import numpy as np
 import soundfile
 
 from ray_atr.data.decoding import first_seconds, resample
+from ray_atr.data.given_vectors import has_vectors
 from ray_atr.data.shards import Manifest, read_captions, read_shard
-from ray_atr.data.vector_clip import is_vector
 from ray_atr.languages.codes import language_codes
 from ray_atr.metrics.alignment import AlignedCaptions, align_captions
 from ray_atr.report.audio_players import SIGNATURES
@@ -59,16 +59,17 @@ class Questions:
     def listen(self, clip: int) -> bytes | None:
         """The encoded audio of a clip, small enough to be embedded in a page, in a form that browsers play.
 
-        None if the clip is a vector, of which there is nothing to hear.
+        None if the clips are vectors, of which there is nothing to hear.
         """
+        if has_vectors(self.manifest.folder):
+            return None
         for shard in self.manifest.shards_of(self.split):
             if clip < shard.num_rows:
                 break
             clip -= shard.num_rows
         for batch in read_shard(self.manifest, shard, ["audio"]):
             if clip < batch.num_rows:
-                audio = batch.column("audio")[clip].as_py()
-                return None if is_vector(audio) else playable(audio)
+                return playable(batch.column("audio")[clip].as_py())
             clip -= batch.num_rows
         raise ValueError(f"{shard.file}: fewer clips than the manifest says")
 

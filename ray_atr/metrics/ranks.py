@@ -193,6 +193,13 @@ class _Level(NamedTuple):
     pairs: torch.Tensor
 
 
+class _Many(NamedTuple):
+    """The queries of many relevant pairs, in order, and the pairs of each."""
+
+    queries: np.ndarray
+    pairs: list[torch.Tensor]
+
+
 class _BlockCounts(NamedTuple):
     """Candidates of a block that score above each of some pairs by more than the margin, and those within it; [P]."""
 
@@ -228,9 +235,9 @@ class _Counter:
             above = _count(torch.gt(scores, high[:, None], out=flag))
             near = _count(torch.ge(scores, low[:, None], out=flag)) - above
             self._add(block, pairs, _BlockCounts(above, near), first_query, first_candidate)
-        start, stop = np.searchsorted([query for query, _ in self.many], (first_query, first_query + num_queries))
-        for query, pairs in self.many[start:stop]:
-            rising = block.select(torch.tensor([query - first_query], device=pairs.device))[0].sort().values
+        start, stop = np.searchsorted(self.many.queries, (first_query, first_query + num_queries))
+        for pairs in self.many.pairs[start:stop]:
+            rising = block.select(self.query[pairs[:1]] - first_query)[0].sort().values
             low, high = self._band(pairs, rising.dtype)
             above = len(rising) - torch.searchsorted(rising, high, right=True)
             near = len(rising) - torch.searchsorted(rising, low) - above
@@ -245,9 +252,11 @@ class _Counter:
         settled = counts.near == own  # nothing but the relevant candidate itself is within the margin
         self.greater[pairs] += counts.above
         self.tied[pairs] += own * settled
-        for part in pairs[~settled].split(BLOCK_SIDE_CPU):
-            rows = self.query[part] - first_query
-            self._settle(block, block.select(rows), rows, part)
+        open_pairs = pairs[~settled]
+        if len(open_pairs):
+            for part in open_pairs.split(BLOCK_SIDE_CPU):
+                rows = self.query[part] - first_query
+                self._settle(block, block.select(rows), rows, part)
 
     def _settle(self, block: _Block, scores: torch.Tensor, rows: torch.Tensor, pairs: torch.Tensor) -> None:
         """Decides in float64 every candidate that float32 cannot tell from the relevant one."""
@@ -270,17 +279,17 @@ def _count(flags: torch.Tensor) -> torch.Tensor:
     return flags.sum(1).long()
 
 
-def _levels(query: torch.Tensor, device: torch.device) -> tuple[list[_Level], list[tuple[int, torch.Tensor]]]:
+def _levels(query: torch.Tensor, device: torch.device) -> tuple[list[_Level], _Many]:
     """The pairs split so that level r holds the r-th relevant pair of each query that has at least r.
 
-    Queries of many pairs are in no level, but listed in order, each with its pairs.
+    Queries of many pairs are in no level.
     """
     order = torch.argsort(query, stable=True)
     ordered = query[order].numpy()
     first, size = np.searchsorted(ordered, ordered), np.bincount(ordered)[ordered]
     is_many = size >= MANY_PAIRS
     starts = np.unique(first[is_many])
-    many = [(int(ordered[start]), order[start : start + int(size[start])].to(device)) for start in starts]
+    many = _Many(ordered[starts], [order[start : start + size[start]].to(device) for start in starts])
     few = np.flatnonzero(~is_many)
     occurrence = few - first[few]
     by_level = few[np.argsort(occurrence, kind="stable")]

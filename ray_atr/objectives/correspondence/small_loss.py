@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
-from torch.nn import functional
 
 from ray_atr.objectives.correspondence.correspondence import Correspondence
 from ray_atr.objectives.correspondence.estimator import Places, TrainingPairs
 from ray_atr.objectives.correspondence.scored import Scored
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.objectives.pairs.contrastive import masked_value, sample_losses
+from ray_atr.objectives.pairs.contrastive import against_negatives, sample_losses
 from ray_atr.settings import setting
 
 
@@ -59,10 +58,9 @@ def contrastive_losses(comparison: Comparison, temperature: float) -> tuple[Tens
     logits, positives = comparison.cross_similarity() / temperature, comparison.positives
     if positives is None:
         return sample_losses(logits, None, None), sample_losses(logits.T, None, None)
-    # As `sample_losses`, without a transposed copy, and with one mask for both directions.
-    negatives, shares = logits.masked_fill(positives, masked_value(logits)), positives.to(logits.dtype)
+    # As `sample_losses`, without a transposed copy, and with the positives as numbers once for both directions.
+    shares = positives.to(logits.dtype)
     rows, columns = (
-        functional.softplus(negatives.logsumexp(dim, keepdim=True) - logits).mul_(shares).sum(dim) / shares.sum(dim)
-        for dim in (1, 0)
+        against_negatives(logits, positives, dim=dim).mul_(shares).sum(dim) / shares.sum(dim) for dim in (1, 0)
     )
     return rows, columns

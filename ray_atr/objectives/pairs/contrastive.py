@@ -75,17 +75,13 @@ def sample_losses(
     return (against_negatives(logits, positives, extra) * positives).sum(dim=1) / positives.sum(dim=1)
 
 
-def against_negatives(logits: Tensor, positives: Tensor, extra: Tensor | None) -> Tensor:
-    """-log-probability [N, N] of each entry among itself and the row's negatives."""
-    negatives = logits.masked_fill(positives, masked_value(logits))
+def against_negatives(logits: Tensor, positives: Tensor, extra: Tensor | None = None, dim: int = 1) -> Tensor:
+    """-log-probability [N, N] of each entry among itself and the negatives of its row (dim 1) or column (dim 0)."""
+    # A finite "minus infinity": a row without negatives has loss 0 and gradient 0, not NaN.
+    negatives = logits.masked_fill(positives, torch.finfo(logits.dtype).min / 4)
     if extra is not None:
-        negatives = torch.cat([negatives, extra], dim=1)
-    return functional.softplus(torch.logsumexp(negatives, dim=1)[:, None] - logits)
-
-
-def masked_value(logits: Tensor) -> float:
-    """The logit of what is no negative: a finite "minus infinity", so that a row without negatives has loss 0, not NaN."""
-    return torch.finfo(logits.dtype).min / 4
+        negatives = torch.cat([negatives, extra], dim=dim)
+    return functional.softplus(negatives.logsumexp(dim, keepdim=True) - logits)
 
 
 def soft_losses(logits: Tensor, positives: Tensor | None, extra: Tensor | None, targets: Tensor) -> Tensor:

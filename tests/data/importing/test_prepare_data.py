@@ -280,12 +280,7 @@ def test_the_script_says_what_it_did_and_what_was_wrong(
     assert "eng 6" in said
     assert run("check", out) == 0
     assert "fit for use" in capsys.readouterr().out
-    assert (
-        run_pipeline(
-            monkeypatch, "prepare_data", "folder", "--source", str(tmp_path / "nowhere"), "--out", str(tmp_path / "two")
-        )
-        == 2
-    )
+    assert run("folder", "--source", str(tmp_path / "nowhere"), "--out", str(tmp_path / "two")) == 2
     assert capsys.readouterr().err == f"error: {tmp_path / 'nowhere'}: no such folder\n"
     (tmp_path / "in" / "000.flac").write_bytes(b"no audio")
     assert run("folder", "--source", source, "--out", str(tmp_path / "two")) == 2
