@@ -1,11 +1,11 @@
-"""The same training by one worker and by several: how far their weights are apart, for a choice of one part of an objective."""
+"""The same training by one worker and by several: how far they are apart, for a choice of one part of an objective."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from processes import run_processes
@@ -32,29 +32,52 @@ AXES: dict[str, Any] = {
     "objective.correspondence": CORRESPONDENCES,
 }  # fmt: skip
 STEPS_PER_EPOCH = 3
+NUDGED = 0
 TEACHER = "teacher"
+
+
+class Trained(NamedTuple):
+    """What a training ends with: all weights as one vector, and the mean loss of each epoch; float64."""
+
+    weights: torch.Tensor
+    losses: torch.Tensor
+
+
+class Apart(NamedTuple):
+    """The norm of the difference of two trainings over the norm of the first: of their weights, and of their epochs' losses."""
+
+    weights: float
+    losses: float
 
 
 def differences(
     parts: Sequence[Part], folder: Path, *, sizes: Sequence[int], epochs: int, dtype: str = "float32"
-) -> dict[Part, list[float]]:
-    """Part -> for each number of workers the norm of the difference from one worker's weights over the norm of those.
+) -> dict[Part, list[Apart]]:
+    """Part -> for each number of workers how far its training is from one worker's.
 
-    A size of 1 is one worker a second time. `dtype` is what all of it is computed in; the base's snapshots stay float32.
+    A size of 1 is one worker a second time, `NUDGED` one worker whose first weights are off by one unit in the last place. `dtype` is what all
+    of it is computed in; the base's snapshots stay float32.
     """
     make_data(folder / "tones")
     experiment = tiny(folder / "tones")
     tokenizer = prepared_for(experiment, folder).load_tokenizer()
     build_retriever(experiment.model, tokenizer=tokenizer, seed=1).save_pretrained(folder / TEACHER)
     one, *others = (
-        run_processes(work, size, folder / f"{number}-of-{size}", folder, epochs, dtype, parts)[0]
+        run_processes(work, max(1, size), folder / f"{number}-of-{size}", folder, epochs, dtype, parts, size == NUDGED)[
+            0
+        ]
         for number, size in enumerate((1, *sizes))
     )
-    return {part: [float((found[part] - one[part]).norm() / one[part].norm()) for found in others] for part in parts}
+    return {part: [apart(found[part], one[part]) for found in others] for part in parts}
 
 
-def trained(home: Path, folder: Path, part: Part, epochs: int, group: WorkerGroup) -> torch.Tensor:
-    """All weights, as one vector of float64, after `STEPS_PER_EPOCH` steps an epoch."""
+def apart(found: Trained, expected: Trained) -> Apart:
+    """How far one training is from another."""
+    return Apart(*(float((a - b).norm() / b.norm()) for a, b in zip(found, expected, strict=True)))
+
+
+def trained(home: Path, folder: Path, part: Part, epochs: int, group: WorkerGroup) -> Trained:
+    """`STEPS_PER_EPOCH` steps an epoch."""
     path, name = part
     changes: dict[str, Any] = {path.replace(".", "__"): name}
     if path == "objective.knowledge" and "prototypes" in {one.name for one in dataclasses.fields(KNOWLEDGE[name])}:
@@ -62,11 +85,13 @@ def trained(home: Path, folder: Path, part: Part, epochs: int, group: WorkerGrou
     if name == "teacher":
         changes["objective__correspondence__teachers"] = (str(home / TEACHER),)
     experiment = tiny(home / "tones", train__epochs=epochs, data__noise__ratio=0.2, **changes)
-    train(
-        experiment, prepared_for(experiment, home), folder, lambda row: None, group, use_ray_data=False, make_host=host
-    )
+    rows: list[Any] = []
+    train(experiment, prepared_for(experiment, home), folder, rows.append, group, use_ray_data=False, make_host=host)
     weights = load_checkpoint(folder / "last")["model"]
-    return torch.cat([value.flatten().double() for _, value in sorted(weights.items()) if value.is_floating_point()])
+    return Trained(
+        torch.cat([value.flatten().double() for _, value in sorted(weights.items()) if value.is_floating_point()]),
+        torch.tensor([row["train/loss"] for row in rows if "train/loss" in row], dtype=torch.float64),
+    )
 
 
 def host(knowledge: KnowledgeBaseObjective, encode: Any, folder: Path, group: WorkerGroup) -> InProcessRefresher:
@@ -93,11 +118,27 @@ def compute_in_float64() -> None:
     inputs.build_retriever = build  # type: ignore[attr-defined]
 
 
+def round_first_weights_otherwise() -> None:
+    """From now on the retrievers of this process start with weights that are off by one unit in the last place."""
+    build_as_usual = inputs.build_retriever
+
+    def build(*arguments: Any, **options: Any) -> retriever.Retriever:
+        built = build_as_usual(*arguments, **options)
+        with torch.no_grad():
+            for weights in built.parameters():
+                weights.copy_(torch.nextafter(weights, torch.full_like(weights, torch.inf)))
+        return built
+
+    inputs.build_retriever = build  # type: ignore[attr-defined]
+
+
 def work(
-    rank: int, size: int, own: Path, home: Path, epochs: int, dtype: str, parts: Sequence[Part]
-) -> dict[Part, torch.Tensor]:
-    """One of the workers: the weights that each part's training ends with."""
+    rank: int, size: int, own: Path, home: Path, epochs: int, dtype: str, parts: Sequence[Part], is_nudged: bool
+) -> dict[Part, Trained]:
+    """One of the workers: what each part's training ends with."""
     if dtype == "float64":
         compute_in_float64()
+    if is_nudged:
+        round_first_weights_otherwise()
     group = WorkerGroup(rank=rank, size=size)
     return {part: trained(home, own / "-".join(part), part, epochs, group) for part in parts}

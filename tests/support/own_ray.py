@@ -66,6 +66,18 @@ def environment_without_ray() -> dict[str, str]:
 @contextlib.contextmanager
 def own_ray(home: Path, *, nodes: int = 1, cpus: int = 2) -> Iterator[Head]:
     """Start `nodes` nodes of `cpus` CPUs each, every one with an object store of its own; ends them and nothing else."""
+    # Ray waits 30 s for a node to register and no setting of it changes that; a busy machine can take longer.
+    for starts_left in (2, 1, 0):
+        with started_ray(home, nodes=nodes, cpus=cpus) as said:
+            if isinstance(said, Head):
+                yield said
+                return
+        assert starts_left and "timed out during startup" in said, said
+
+
+@contextlib.contextmanager
+def started_ray(home: Path, *, nodes: int, cpus: int) -> Iterator[Head | str]:
+    """One try of `own_ray`: the head, or what Ray printed when it did not start."""
     # Socket names must stay short, so not under pytest's own long folder.
     with tempfile.TemporaryDirectory(prefix="ra", ignore_cleanup_errors=True) as temporary:
         environment = {
@@ -80,15 +92,21 @@ def own_ray(home: Path, *, nodes: int = 1, cpus: int = 2) -> Iterator[Head]:
         }
         port, dashboard = free_port(), free_port()
         head = Head(environment, f"http://127.0.0.1:{dashboard}", home)
+        node = ("--head", "--port", str(port), "--dashboard-port", str(dashboard))
         try:
-            size = ("--num-cpus", str(cpus), "--disable-usage-stats")
-            first = ("--head", "--port", str(port), "--dashboard-port", str(dashboard))
-            said = head.ray("start", *first, *ports_of_a_node(), *size)
-            for _ in range(nodes - 1):
-                (address,) = set(re.findall(rf"--address='([\d.]+:{port})'", said))
-                head.ray("start", "--address", address, *ports_of_a_node(), *size)
-            wait_until(lambda: answers(head.address), 60, "the dashboard to answer")
-            yield head
+            for _ in range(nodes):
+                size = ("--num-cpus", str(cpus), "--disable-usage-stats")
+                done = head.run("start", *node, *ports_of_a_node(), *size, timeout=240)
+                if done.returncode != 0:
+                    break
+                if node[0] == "--head":
+                    (address,) = set(re.findall(rf"--address='([\d.]+:{port})'", done.stdout)) or {""}
+                    node = ("--address", address)
+            if done.returncode == 0:
+                wait_until(lambda: answers(head.address), 60, "the dashboard to answer")
+                yield head
+            else:
+                yield done.stdout[-4000:] + done.stderr[-4000:]
         finally:
             # `ray stop` would end every Ray of the machine.
             end_processes_of(temporary)
