@@ -149,6 +149,13 @@ class ScalingSettings(Settings):
     ray_data: bool = setting(
         True, "stream cached features through Ray Data's tasks; false: the trainer reads them, for trials of seconds"
     )
+    feature_store: str = setting(
+        "",
+        "folder or URL that keeps log-mel features, for all nodes, whose rows are read as they are needed: for sets that do not "
+        "fit on a node's disk; unset: each node's disk",
+        path="always",
+        words=("",),
+    )
     max_failures: int = setting(1, "times a trial's workers are restarted from the last checkpoint", at_least=0)
     encoders: int = setting(
         0,

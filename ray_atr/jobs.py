@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import pickle
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ray_atr.runtime import await_room, is_inside_a_cluster, quiet_ray_data, start_ray
 from ray_atr.settings import refuse
+from ray_atr.storage import write_bytes
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -32,6 +35,35 @@ class Resources:
     threads: int = 0
     setting: str = "processes"
     labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def this_node() -> str:
+    """Ray's name of the node that this process runs on; empty without Ray."""
+    import ray
+
+    return ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
+
+
+@dataclass(frozen=True)
+class FolderHere:
+    """A folder on the disk of the node that asks for jobs: files that they make on other nodes are sent there."""
+
+    folder: Path
+    node: str = field(default_factory=this_node)
+
+    def make(self, name: str, write: Callable[[Path], None]) -> bytes | None:
+        """In a job: let `write(file)` make one of the folder's files. Returns its content if that is to be sent."""
+        if this_node() == self.node:
+            write(self.folder / name)
+            return None
+        with tempfile.TemporaryDirectory(prefix="ray_atr-") as aside:
+            write(Path(aside) / name)
+            return (Path(aside) / name).read_bytes()
+
+    def receive(self, name: str, content: bytes | None) -> None:
+        """Where the jobs were asked for: put a file that was sent in its place."""
+        if content is not None:
+            write_bytes(self.folder / name, content)
 
 
 def run_jobs(

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -221,19 +221,35 @@ def quiet_ray_data() -> None:
     context.execution_no_progress_timeout_s = -1  # type: ignore[attr-defined]
 
 
-def await_room(cpus: float, gpus: float = 0.0, *, what: str) -> None:
-    """Returns when the resources of one process are free. TimeoutError if they are not within `ROOM_SECONDS`."""
+def labels_of_this_node() -> dict[str, str]:
+    """Labels that the node has on which this process runs, and no other."""
+    import ray
+
+    return {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+
+
+def await_room(
+    cpus: float,
+    gpus: float = 0.0,
+    *,
+    what: str,
+    labels: Mapping[str, str] | None = None,
+    seconds: float = ROOM_SECONDS,
+) -> None:
+    """Returns when the resources of one process are free, on a node with the labels. TimeoutError if not within that time."""
     import ray
 
     # Spread, as Ray Data's own work is: inside a placement group it would otherwise wait for room there.
-    room = ray.remote(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")(_nothing).remote()
+    room = ray.remote(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD", label_selector=dict(labels or {}))(
+        _nothing
+    ).remote()
     try:
-        ray.get(room, timeout=ROOM_SECONDS)
+        ray.get(room, timeout=seconds)
     except ray.exceptions.GetTimeoutError:
         ray.cancel(room, force=True)
         raise TimeoutError(
-            f"{what}: {cpus:g} CPUs and {gpus:g} GPUs did not become free within {ROOM_SECONDS:g} s; allowed: "
-            "what the cluster has besides the workers of its runs"
+            f"{what}: {cpus:g} CPUs and {gpus:g} GPUs did not become free within {seconds:g} s; allowed: "
+            "what there is besides the workers of its runs"
         ) from None
 
 

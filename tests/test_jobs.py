@@ -11,8 +11,8 @@ import doubler
 import pytest
 from doubler import Doubler
 
-from ray_atr import runtime
-from ray_atr.jobs import Resources, num_processes, run_jobs
+from ray_atr import jobs, runtime
+from ray_atr.jobs import FolderHere, Resources, num_processes, run_jobs
 
 LIMIT = 0.5
 """Seconds without progress after which Ray Data would give up, in these tests."""
@@ -98,3 +98,21 @@ def test_nothing_else_runs_jobs_on_ray_data() -> None:
         str(path.relative_to(package)) for path in package.rglob("*.py") if "ray.data.from_items" in path.read_text()
     }
     assert uses == {"jobs.py", "data/stream.py"}
+
+
+def test_a_file_made_on_another_node_is_sent_to_where_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = FolderHere(tmp_path)
+    assert here.make("near", lambda file: _write(file, b"near")) is None
+    monkeypatch.setattr(jobs, "this_node", lambda: "another")
+    sent = here.make("far", lambda file: _write(file, b"far"))
+    assert sent == b"far"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["near"]
+    here.receive("far", sent)
+    here.receive("near", None)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"near": b"near", "far": b"far"}
+
+
+def _write(file: Path, content: bytes) -> None:
+    file.write_bytes(content)

@@ -7,7 +7,8 @@ Layout of a cache folder, whose name is a hash of the data manifest and the fron
                             have several windows, their number (a row of features is a window then)
     manifest.json           written last: a folder that has one is whole
 
-Arrow IPC files are memory-mapped, so workers of one node share one copy in the page cache and take rows in any order.
+Arrow IPC files are memory-mapped, so workers of one node share one copy in the page cache and take rows in any order. With
+a store (`feature_store`) the features themselves are there, and `train-00000.arrow` says where.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 from filelock import FileLock
 from numpy.typing import NDArray
 
 from ray_atr.data.audio import SLACK, FrontEnd, clip_windows
 from ray_atr.data.bounds import IMPORTED
+from ray_atr.data.feature_store import STORE, fetch_folder, send_folder, write_stored_rows
 from ray_atr.data.features import MANIFEST_FILE, WINDOWS_COLUMN, discard
 from ray_atr.data.shards import Manifest, Shard, read_manifest, read_shard, require_whole
-from ray_atr.jobs import Resources, run_jobs
+from ray_atr.jobs import FolderHere, Resources, run_jobs
 from ray_atr.override import flatten
-from ray_atr.storage import read_json, whole_file, write_bytes, write_json
+from ray_atr.storage import Folder, open_folder, read_json, whole_file, write_bytes, write_json
 from ray_atr.storage.caches import mark_used
 from ray_atr.storage.digests import DIGESTS_FILE, digests_of, seal_folder
 
@@ -102,7 +105,7 @@ def find_features(
     manifest: Manifest, front_end: FrontEnd, cache_root: Path, *, in_windows: bool = False
 ) -> Path | None:
     """The folder of a data set's whole cached features; None if there is none yet."""
-    folder = _folder(manifest, front_end, cache_root, in_windows)
+    folder = cache_root / _name(manifest, front_end, _has_windows(manifest, front_end, in_windows))
     return folder if is_whole(folder) else None
 
 
@@ -114,22 +117,25 @@ def ensure_features(
     in_windows: bool = False,
     use_ray: bool = True,
     progress: Progress | None = None,
+    store: str = "",
 ) -> Path:
     """The folder of cached features, computed now if it is absent. Interrupted work is taken up shard by shard.
 
     `in_windows`: of every window of the clips that are longer than one; else clips are cut to one window.
     Only one process computes; others that ask at the same time wait for it. `progress` is called with the clips done
-    and the clips in all.
+    and the clips in all. `store` is a folder or URL that holds the features in the place of this node's disk, for all nodes.
     """
     manifest = read_manifest(data_folder)
-    if found := find_features(manifest, front_end, cache_root, in_windows=in_windows):
-        return found
-    folder = _folder(manifest, front_end, cache_root, in_windows)
+    has_windows = _has_windows(manifest, front_end, in_windows)
+    name = _name(manifest, front_end, has_windows)
+    kept = open_folder(f"{store}/{name}") if store else None
+    folder = cache_root / (name if kept is None else f"{name}-in-{xxhash.xxh3_64_hexdigest(kept.name.encode())}")
+    if is_whole(folder):
+        return folder
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(str(folder) + ".lock"):
-        if not is_whole(folder):
-            has_windows = _has_windows(manifest, front_end, in_windows)
-            _compute(manifest, front_end, folder, has_windows, use_ray, progress)
+        if not is_whole(folder) and (kept is None or not fetch_folder(kept, folder)):
+            _compute(Work(manifest, front_end, FolderHere(folder), has_windows, kept), use_ray, progress)
     return folder
 
 
@@ -148,9 +154,8 @@ def is_whole(folder: Path) -> bool:
     return is_there
 
 
-def _folder(manifest: Manifest, front_end: FrontEnd, cache_root: Path, in_windows: bool) -> Path:
-    in_windows = _has_windows(manifest, front_end, in_windows)
-    return cache_root / f"{manifest.name}-{cache_key(manifest, front_end, in_windows=in_windows)}"
+def _name(manifest: Manifest, front_end: FrontEnd, has_windows: bool) -> str:
+    return f"{manifest.name}-{cache_key(manifest, front_end, in_windows=has_windows)}"
 
 
 def _has_windows(manifest: Manifest, front_end: FrontEnd, in_windows: bool) -> bool:
@@ -158,54 +163,69 @@ def _has_windows(manifest: Manifest, front_end: FrontEnd, in_windows: bool) -> b
     return in_windows and front_end.kind != "vector" and has_long_clips(manifest, front_end.clip_seconds)
 
 
-def _compute(
-    manifest: Manifest, front_end: FrontEnd, folder: Path, has_windows: bool, use_ray: bool, progress: Progress | None
-) -> None:
-    jobs = [
-        (str(manifest.folder), position, front_end, str(folder), has_windows)
-        for position, shard in enumerate(manifest.shards)
-        if not (folder / _feature_file(shard, position)).is_file()
-    ]
+@dataclass(frozen=True)
+class Work:
+    """What features are computed, and where they go."""
+
+    manifest: Manifest
+    front_end: FrontEnd
+    here: FolderHere
+    has_windows: bool
+    store: Folder | None = None
+
+    def is_done(self, position: int) -> bool:
+        """Whether a shard's features are there."""
+        file = self.file(position)
+        return (self.here.folder / file).is_file() if self.store is None else self.store.exists(file)
+
+    def file(self, position: int) -> str:
+        """The name of a shard's features, or of the table that says where in the store they are."""
+        return f"{self.manifest.shards[position].split}-{position:05d}.arrow"
+
+    def do(self, position: int) -> bytes | None:
+        """Compute and write the features of one data shard, as `FolderHere.make`. ValueError names a bad clip."""
+        shard, file = self.manifest.shards[position], self.file(position)
+        require_whole(self.manifest, shard)
+        rows = _rows(self.manifest, shard, self.front_end, self.has_windows)
+        if self.store is None:
+            return self.here.make(file, lambda path: write_rows(path, rows))
+        write_stored_rows(self.store, file, rows)
+        return None
+
+
+def _compute(work: Work, use_ray: bool, progress: Progress | None) -> None:
+    manifest, folder = work.manifest, work.here.folder
+    waiting = [position for position in range(len(manifest.shards)) if not work.is_done(position)]
     total = sum(shard.num_rows for shard in manifest.shards)
-    done = total - sum(manifest.shards[position].num_rows for _, position, _, _, _ in jobs)
+    done = total - sum(manifest.shards[position].num_rows for position in waiting)
     # Half a CPU each: it is computed beside training too.
-    for _, num_rows in run_jobs(jobs, lambda: compute_shard, ray=Resources(cpus=0.5) if use_ray else None):
-        done += num_rows
+    for number, sent in run_jobs(waiting, lambda: work.do, ray=Resources(cpus=0.5) if use_ray else None):
+        work.here.receive(work.file(waiting[number]), sent)
+        done += manifest.shards[waiting[number]].num_rows
         if progress is not None:
             progress(done, total)
-    for job in jobs:
-        # A task on another node wrote to that node's disk, where it is found when a trial comes there.
-        if not (folder / _feature_file(manifest.shards[job[1]], job[1])).is_file():
-            compute_shard(job)
     splits: dict[str, list[dict[str, Any]]] = {}
     for position, shard in enumerate(manifest.shards):
-        entry: dict[str, Any] = {"file": _feature_file(shard, position), "num_rows": shard.num_rows}
-        splits.setdefault(shard.split, []).append(entry)
+        file = work.file(position)
+        if work.store is not None:
+            write_bytes(folder / file, work.store.read(file))
+        splits.setdefault(shard.split, []).append({"file": file, "num_rows": shard.num_rows})
     for split, files in splits.items():
-        counts = [_count_windows(folder / entry["file"]) for entry in files] if has_windows else None
+        counts = [_count_windows(folder / entry["file"]) for entry in files] if work.has_windows else None
         for entry, count in zip(files, counts or [], strict=False):
             entry["num_windows"] = int(count.sum())
         _write_captions(manifest, split, folder, None if counts is None else np.concatenate(counts))
     content = {
         "data": manifest.hash,
-        "front_end": flatten(front_end),
-        "num_features": front_end.num_mels,
-        "dtype": np.dtype(front_end.dtype).name,
+        "front_end": flatten(work.front_end),
+        "num_features": work.front_end.num_mels,
+        "dtype": np.dtype(work.front_end.dtype).name,
         "splits": splits,
     }
     seal_folder(folder)
-    write_json(folder / MANIFEST_FILE, content)
-
-
-def compute_shard(job: tuple[str, int, FrontEnd, str, bool]) -> int:
-    """Compute and write the features of one data shard; returns the number of clips. ValueError names a bad clip."""
-    data_folder, position, front_end, folder, has_windows = job
-    manifest = read_manifest(data_folder)
-    shard = manifest.shards[position]
-    destination = Path(folder) / _feature_file(shard, position)
-    require_whole(manifest, shard)
-    write_rows(destination, _rows(manifest, shard, front_end, has_windows))
-    return shard.num_rows
+    write_json(folder / MANIFEST_FILE, content if work.store is None else {**content, STORE: work.store.name})
+    if work.store is not None:
+        send_folder(folder, work.store)
 
 
 def _rows(
@@ -265,7 +285,3 @@ def _write_captions(manifest: Manifest, split: str, folder: Path, num_windows: n
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     write_bytes(folder / f"{split}.captions.arrow", sink.getvalue().to_pybytes())
-
-
-def _feature_file(shard: Shard, position: int) -> str:
-    return f"{shard.split}-{position:05d}.arrow"

@@ -1,4 +1,4 @@
-"""Reading cached features, log-mel frames or a frozen tower's vectors: rows of one split in any order, memory-mapped.
+"""Reading cached features, log-mel frames or a frozen tower's vectors: rows of one split in any order, mapped or from a store.
 
 Imports nothing heavy: the tasks that read ahead of a trainer start in a moment.
 """
@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from ray_atr.data import sampling
-from ray_atr.storage import DamagedFileError, read_json
+from ray_atr.data.feature_store import MANIFEST_FILE, STORE, read_stored_rows
+from ray_atr.storage import DamagedFileError, Folder, open_folder, read_json
 from ray_atr.storage.digests import DamagedCacheError, check_file
 
-MANIFEST_FILE = "manifest.json"
 WINDOWS_COLUMN = "windows"
 
 
@@ -35,6 +35,8 @@ class FeatureSet:
     shard_files: tuple[str, ...]
     shard_starts: np.ndarray
     captions: pa.Table = field(repr=False)
+    store: str = ""
+    """the folder or URL that holds the features, if this folder does not"""
     _opened: dict[int, pa.Table] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -98,15 +100,32 @@ class FeatureSet:
         """
         places = self._first_windows[rows] + (0 if windows is None else windows)
         shard_of = np.searchsorted(self.shard_starts, places, side="right") - 1
-        arrays = []
-        for row, shard in zip(places, shard_of, strict=True):
-            scalar = self._shard(int(shard)).column("features")[int(row - self.shard_starts[shard])]
-            arrays.append(np.frombuffer(scalar.as_buffer(), self.dtype).reshape(-1, self.num_features))
+        within = (places - self.shard_starts[shard_of]).tolist()
+        contents = self._stored(shard_of.tolist(), within) if self.store else self._mapped(shard_of.tolist(), within)
+        arrays = [np.frombuffer(content, self.dtype).reshape(-1, self.num_features) for content in contents]
         frames = np.array([len(array) for array in arrays], np.int64)
         padded = np.zeros((len(arrays), int(frames.max(initial=0)), self.num_features), self.dtype)
         for index, array in enumerate(arrays):
             padded[index, : len(array)] = array
         return padded, frames
+
+    def _mapped(self, shards: list[int], rows: list[int]) -> list[Any]:
+        """The bytes of rows of files on this node's disk."""
+        column = "features"
+        return [self._shard(shard).column(column)[row].as_buffer() for shard, row in zip(shards, rows, strict=True)]
+
+    def _stored(self, shards: list[int], rows: list[int]) -> list[Any]:
+        """The bytes of rows in the store, requested at the same time."""
+        places = []
+        for shard, row in zip(shards, rows, strict=True):
+            table = self._shard(shard)
+            start, size, digest = (table.column(name)[row].as_py() for name in ("start", "size", "digest"))
+            places.append((self.shard_files[shard], start, size, digest))
+        return read_stored_rows(self._store, places)
+
+    @cached_property
+    def _store(self) -> Folder:
+        return open_folder(self.store)
 
     def of_windows(self, rows: np.ndarray, windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Features `[m, T, F]` of the windows [n, most] of the given clips, clip by clip, and their frames `[m]`."""
@@ -134,6 +153,7 @@ def open_features(folder: Path, split: str) -> FeatureSet:
         shard_files=tuple(shard["file"] for shard in shards),
         shard_starts=starts.astype(np.int64),
         captions=captions,
+        store=content.get(STORE, ""),
     )
 
 

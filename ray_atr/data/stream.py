@@ -6,6 +6,7 @@ other cores; the plan's rows are the data set's items, so sharding among workers
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,11 +16,15 @@ from torch import Tensor
 
 from ray_atr.data.epoch_order import EpochOrder
 from ray_atr.data.features import FeatureSet, read_block
-from ray_atr.runtime import await_room, quiet_ray_data
+from ray_atr.runtime import await_room, labels_of_this_node, quiet_ray_data
+
+logger = logging.getLogger(__name__)
 
 # Steps read by one task: enough that a task is worth its start, few enough that the first batch comes soon.
 BLOCK_BYTES = 16 << 20
 READER_CPUS = 0.25
+READER_SECONDS = 60
+"""How long a trainer waits for room for its readers: trials that were packed onto one node may leave none."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,14 @@ def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]
     if not steps:
         return
     quiet_ray_data()
-    await_room(READER_CPUS, what="readers of the training data")
+    # The features lie on this node's disk, and other nodes need not have them.
+    here = labels_of_this_node()
+    try:
+        await_room(READER_CPUS, what="readers of the training data", labels=here, seconds=READER_SECONDS)
+    except TimeoutError as error:
+        logger.warning("%s; the trainer reads for itself, which is slower and gives the same batches", error)
+        yield from _read_here(features, steps)
+        return
     context = ray.data.DataContext.get_current()
     # Batches must come in the plan's order, whichever task ends first.
     context.execution_options.preserve_order = True
@@ -93,6 +105,7 @@ def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]
         fn_kwargs={"folder": str(features.folder), "split": features.split},
         batch_size=None,
         num_cpus=READER_CPUS,
+        label_selector=here,
     )
     for row in dataset.iter_rows():
         yield int(row["epoch"]), int(row["step"]), row["rows"], row["windows"], row["features"], row["frames"]

@@ -25,11 +25,12 @@ from filelock import FileLock
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.caption_vectors import KEYS_FILE, PART, Caption, in_key_order, part_file
 from ray_atr.data.feature_cache import ensure_features, has_long_clips, is_whole, write_rows
+from ray_atr.data.feature_store import fetch_folder, send_folder
 from ray_atr.data.features import MANIFEST_FILE, open_features
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.encoding.encode import clip_batches, encode_clips, rows_in_parts
 from ray_atr.experiment import Experiment
-from ray_atr.jobs import Resources, run_jobs
+from ray_atr.jobs import FolderHere, Resources, run_jobs
 from ray_atr.models.encoded import encode_captions
 from ray_atr.models.loading import identity_of_checkpoint
 from ray_atr.models.retriever import build_retriever
@@ -38,7 +39,7 @@ from ray_atr.models.text.tokenizer import read_tokenizer
 from ray_atr.models.tower import AudioSettings, TextSettings, checkpoint_of, tower_fingerprint
 from ray_atr.override import flatten, override
 from ray_atr.runtime import WORKER_CPU_SHARE
-from ray_atr.storage import read_json, write_bytes, write_json
+from ray_atr.storage import open_folder, read_json, write_bytes, write_json
 from ray_atr.storage.digests import seal_folder
 
 Say = Callable[[str], None]
@@ -137,7 +138,14 @@ def encodes_once(experiment: Experiment, kind: str) -> bool:
 
 
 def ensure_frames(
-    data: str, front_end: FrontEnd, home: Path, *, in_windows: bool = False, use_ray: bool, say: Say
+    data: str,
+    front_end: FrontEnd,
+    home: Path,
+    *,
+    in_windows: bool = False,
+    use_ray: bool,
+    say: Say,
+    store: str = "",
 ) -> Path:
     """The folder of a data set's frames under a front end (log-mel, samples, given vectors), made now if it is absent."""
     what = {"vector": "vectors:", "waveform": "samples:"}.get(front_end.kind, "log-mel features")
@@ -148,6 +156,7 @@ def ensure_frames(
         in_windows=in_windows,
         use_ray=use_ray,
         progress=lambda done, total: say(f"{what} {done:,} of {total:,} clips"),
+        store=store,
     )
 
 
@@ -157,12 +166,12 @@ def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
     front_end, in_windows = model.audio.front_end, model.hears_windows
 
     def encode(folder: Path, built: Any) -> dict[str, Any]:
-        features = ensure_frames(
-            data, front_end, tower.home, in_windows=in_windows, use_ray=tower.use_ray, say=tower.say
-        )
+        store = tower.experiment.scaling.feature_store
+        frames = partial(ensure_frames, data, front_end, tower.home, in_windows=in_windows, store=store)
+        features = frames(use_ray=tower.use_ray, say=tower.say)
         splits = read_json(features / MANIFEST_FILE)["splits"]
         jobs = [
-            ClipJob(features, split, file["file"], first, file["num_rows"])
+            ClipJob(partial(frames, use_ray=False, say=print), split, file["file"], first, file["num_rows"])
             for split, files in splits.items()
             for file, first in zip(files, np.cumsum([0, *(file["num_rows"] for file in files)]).tolist(), strict=False)
         ]
@@ -201,17 +210,17 @@ def ensure_text_vectors(tower: FrozenTower, data: str) -> Path:
 
 @dataclass(frozen=True)
 class ClipJob:
-    """The clips of one feature file."""
+    """The clips of one feature file; `frames` finds the features on the node that encodes, or makes them."""
 
-    features: Path
+    frames: Callable[[], Path]
     split: str
     file: str
     first: int
     size: int
 
-    def run(self, tower: Any, folder: Path) -> None:
-        """Writes the vectors of the clips' windows, each as one frame, to a file of the same name."""
-        features = open_features(self.features, self.split)
+    def write(self, tower: Any, file: Path) -> None:
+        """Writes the vectors of the clips' windows, each as one frame."""
+        features = open_features(self.frames(), self.split)
         device = next(tower.parameters()).device
 
         def batches() -> Iterator[tuple[list[str], list[np.ndarray]]]:
@@ -225,7 +234,7 @@ class ClipJob:
                 ids = [features.clip_ids[row] for row in rows for _ in range(features.num_windows[row])]
                 yield ids, [vector[None] for vector in pooled.numpy()]
 
-        write_rows(folder / self.file, batches())
+        write_rows(file, batches())
 
 
 @dataclass(frozen=True)
@@ -239,9 +248,9 @@ class CaptionJob:
     def size(self) -> int:
         return len(self.captions)
 
-    def run(self, tower: Any, folder: Path) -> None:
+    def write(self, tower: Any, file: Path) -> None:
         """Writes the captions' vectors."""
-        write_bytes(folder / self.file, _as_npy(encode_captions(tower, self.captions).numpy()))
+        write_bytes(file, _as_npy(encode_captions(tower, self.captions).numpy()))
 
 
 def _ensure(
@@ -266,13 +275,17 @@ def _ensure(
     content["fingerprint"] = fingerprint(built)
     folder = tower.root / f"{manifest.name}-{tower.kind}-{_digest(content)}"
     folder.mkdir(parents=True, exist_ok=True)
+    kept = tower.experiment.scaling.feature_store
+    store = open_folder(f"{kept}/{folder.name}") if kept else None
     # One process encodes; others that ask at the same time wait for it.
     with FileLock(str(folder) + ".lock"):
-        if not is_whole(folder):
+        if not is_whole(folder) and (store is None or not fetch_folder(store, folder)):
             write_weights(folder / TOWER_FILE, built.state_dict(), prefix=f"{tower.kind}_tower.")
             described = {**content, **encode(folder, built)}
             seal_folder(folder)
             write_json(folder / MANIFEST_FILE, described)
+            if store is not None:
+                send_folder(folder, store)
     if identity is not None:
         note.parent.mkdir(exist_ok=True)
         write_bytes(note, folder.name.encode())
@@ -293,7 +306,10 @@ def _encode_parts(
     )
     # Elsewhere the tower is built again: its weights may be larger than what should be sent.
     make_built = dataclasses.replace(tower, say=print).build if tower.use_ray else lambda: built
-    for number, _ in run_jobs(waiting, partial(_Encoder, make_built, folder), ray=workers if tower.use_ray else None):
+    here = FolderHere(folder)
+    make_encoder = partial(_Encoder, make_built, here)
+    for number, content in run_jobs(waiting, make_encoder, ray=workers if tower.use_ray else None):
+        here.receive(waiting[number].file, content)
         done += waiting[number].size
         tower.say(f"frozen {tower.kind} tower: {done:,} of {total:,} {what} encoded")
 
@@ -301,11 +317,11 @@ def _encode_parts(
 class _Encoder:
     """Encodes parts with a tower that is made once."""
 
-    def __init__(self, make_tower: Callable[[], Any], folder: Path) -> None:
-        self.tower, self.folder = make_tower(), folder
+    def __init__(self, make_tower: Callable[[], Any], here: FolderHere) -> None:
+        self.tower, self.here = make_tower(), here
 
-    def __call__(self, job: ClipJob | CaptionJob) -> None:
-        job.run(self.tower, self.folder)
+    def __call__(self, job: ClipJob | CaptionJob) -> bytes | None:
+        return self.here.make(job.file, partial(job.write, self.tower))
 
 
 def _captions(manifest: Manifest, languages: Sequence[str]) -> Iterator[Caption]:

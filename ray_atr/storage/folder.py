@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import IO, Any
 from fsspec.implementations.local import LocalFileSystem
 
 from ray_atr.settings import local_path
-from ray_atr.storage.places import Location, StorageError, locate, reaching
+from ray_atr.storage.places import Location, StorageError, locate, persistently, reaching
 from ray_atr.storage.whole import whole_file
 
 
@@ -68,6 +68,13 @@ class Folder:
     def read(self, name: str) -> bytes:
         with self.open(name) as file:
             return file.read()
+
+    def read_ranges(self, names: Sequence[str], starts: Sequence[int], ends: Sequence[int]) -> list[bytes]:
+        """Parts of files, from a byte up to another; a store is asked for all at the same time, and again if it is away."""
+        paths = [self._inner(name) for name in names]
+        return persistently(
+            self.place, lambda: list(self._system.cat_ranges(paths, list(starts), list(ends), on_error="raise"))
+        )
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:

@@ -36,8 +36,13 @@ class Everyone:
     draw: Tensor | None
 
     @property
-    def positives(self) -> Tensor:
-        """Which samples are not negatives of each other, bool [B, B]: of one group, or two captions of one clip."""
+    def positives(self) -> Tensor | None:
+        """Which samples are not negatives of each other, bool [B, B]: of one group, or two captions of one clip.
+
+        None where each is alone, as in most batches: the losses then need no mask of B^2.
+        """
+        if all(len(torch.unique(numbers)) == len(numbers) for numbers in (self.groups, self.rows)):
+            return None
         return (self.groups[:, None] == self.groups[None, :]) | (self.rows[:, None] == self.rows[None, :])
 
 

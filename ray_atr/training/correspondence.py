@@ -61,7 +61,9 @@ def make_estimator(
         truth=torch.from_numpy(captions.truth()) if is_known else None,
         seed=experiment.seed,
         device=device,
-        teaching=teach(chosen.teachers, captions, data, home, device) if isinstance(chosen, Teacher) else None,
+        teaching=teach(chosen.teachers, captions, data, home, device, experiment.scaling.feature_store)
+        if isinstance(chosen, Teacher)
+        else None,
         snapshot=snapshot,
     )
     return chosen.estimator(pairs)
@@ -76,21 +78,24 @@ def teacher_folder(folder: str) -> Path:
 
 
 def teach(
-    folders: tuple[str, ...], captions: TrainingCaptions, data: str, home: Path, device: torch.device
+    folders: tuple[str, ...], captions: TrainingCaptions, data: str, home: Path, device: torch.device, store: str = ""
 ) -> list[Teaching]:
     """Each teacher's embeddings of the training clips [N, D] and of the captions that they have [N, J, K, D].
 
-    `data` is the prepared data set; a teacher takes the features of its own front end, cached under `home`.
+    `data` is the prepared data set; a teacher takes the features of its own front end, cached under `home` or in the `store`.
     """
-    return [_teaching(Retriever.from_pretrained(teacher_folder(one)), captions, data, home, device) for one in folders]
+    retrievers = (Retriever.from_pretrained(teacher_folder(one)) for one in folders)
+    return [_teaching(retriever, captions, data, home, device, store) for retriever in retrievers]
 
 
 @torch.no_grad()
 def _teaching(
-    retriever: Retriever, captions: TrainingCaptions, data: str, home: Path, device: torch.device
+    retriever: Retriever, captions: TrainingCaptions, data: str, home: Path, device: torch.device, store: str
 ) -> Teaching:
     front_end, in_windows = retriever.audio_tower.front_end, retriever.settings.hears_windows
-    whole = ensure_frames(data, front_end, home, in_windows=in_windows, use_ray=False, say=lambda message: None)
+    whole = ensure_frames(
+        data, front_end, home, in_windows=in_windows, use_ray=False, say=lambda message: None, store=store
+    )
     features = open_features(whole, captions.features.split)
     row_of = {clip_id: row for row, clip_id in enumerate(features.clip_ids)}
     order = np.array([row_of[clip_id] for clip_id in captions.features.clip_ids])

@@ -12,7 +12,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from ray_atr.data.caption_vectors import open_caption_vectors
-from ray_atr.data.feature_cache import has_long_clips, long_audio
+from ray_atr.data.feature_cache import has_long_clips, is_whole, long_audio
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_whole
 from ray_atr.encoding.frozen import (
     TOWER_FILE,
@@ -64,6 +64,13 @@ class Prepared:
         """The features of another data set, of the kind that these are."""
         inputs = Inputs(experiment, self.tokenizer, self.home, use_ray=False, say=_silent)
         return inputs.features(data, is_encoded=self.is_audio_encoded)
+
+    def on_this_node(self, experiment: Experiment) -> Prepared:
+        """These inputs, made now if this node's disk lacks them: they were prepared on another."""
+        folders = [self.features, *([] if self.captions is None else [self.captions])]
+        if all(map(is_whole, folders)) and (self.tokenizer is None or _is_whole_tokenizer(self.tokenizer)):
+            return self
+        return prepare(experiment, self.home, use_ray=False, say=_silent)
 
     @property
     def frozen_weights(self) -> dict[str, Path]:
@@ -154,7 +161,15 @@ class Inputs:
             return ensure_audio_vectors(self.frozen("audio"), data)
         front_end = self.experiment.model.audio.front_end
         in_windows = self.experiment.model.hears_windows
-        return ensure_frames(data, front_end, self.home, in_windows=in_windows, use_ray=self.use_ray, say=self.say)
+        return ensure_frames(
+            data,
+            front_end,
+            self.home,
+            in_windows=in_windows,
+            use_ray=self.use_ray,
+            say=self.say,
+            store=self.experiment.scaling.feature_store,
+        )
 
     def frozen(self, kind: str) -> FrozenTower:
         """The audio or text tower, to encode with."""

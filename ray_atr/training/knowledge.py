@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,8 @@ class SourceEncoder:
         self._retriever: Retriever | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_source": None, "_retriever": None}
+        kept = {name: value for name, value in self.__dict__.items() if name != "here"}
+        return {**kept, "_source": None, "_retriever": None}
 
     def __call__(self, weights: Mapping[str, torch.Tensor]) -> Entries:
         """The whole source."""
@@ -107,11 +108,16 @@ class SourceEncoder:
         """The experiment whose base this is."""
         return override(Experiment(), self.flat)
 
+    @cached_property
+    def here(self) -> Prepared:
+        """The inputs on this node, which may be another one than that of the training."""
+        return self.prepared.on_this_node(self.experiment)
+
     @property
     def source(self) -> BaseSource:
         """The source, opened at the first use."""
         if self._source is None:
-            self._source = _open_source(self.experiment, self.prepared)
+            self._source = _open_source(self.experiment, self.here)
         return self._source
 
     @property
@@ -132,7 +138,7 @@ class SourceEncoder:
         if self._retriever is None:
             experiment = self.experiment
             device = "cuda" if experiment.scaling.gpus_per_encoder else "cpu"
-            self._retriever = self.prepared.reading(self.prepared.first_retriever(experiment)).to(device)
+            self._retriever = self.here.reading(self.here.first_retriever(experiment)).to(device)
         return self._retriever
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tiny import make_data
 
+import ray_atr.data.stream
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.epoch_order import check_batch_size, evaluation_plan, training_plan
 from ray_atr.data.feature_cache import ensure_features
@@ -76,3 +77,16 @@ def test_ray_data_streams_the_same_batches_in_the_same_order(features: FeatureSe
     for mine, theirs in zip(here, there, strict=True):
         assert mine.features.equal(theirs.features)
         assert mine.frames.equal(theirs.frames)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_without_room_for_readers_on_its_node_the_trainer_reads_for_itself(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The features are on this node's disk, so no other node can read them."""
+    monkeypatch.setattr(ray_atr.data.stream, "labels_of_this_node", lambda: {"disk": "another"})
+    monkeypatch.setattr(ray_atr.data.stream, "READER_SECONDS", 1)
+    plans = [training_plan(features.clip_ids, seed=0, epoch=0, batch_size=2)]
+    assert places(list(stream(features, plans, use_ray=True))) == places(list(stream(features, plans, use_ray=False)))
+    assert "the trainer reads for itself" in caplog.text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +11,11 @@ from tiny import make_data, tone
 
 from ray_atr.data import feature_cache
 from ray_atr.data.audio import FrontEnd, clip_features
-from ray_atr.data.feature_cache import ensure_features, find_features
+from ray_atr.data.feature_cache import Work, ensure_features, find_features
+from ray_atr.data.feature_store import rows_file
 from ray_atr.data.features import MANIFEST_FILE, open_features
 from ray_atr.data.shards import read_manifest
+from ray_atr.storage import DamagedFileError, open_folder
 
 FRONT_END = FrontEnd(num_mels=20, clip_seconds=0.5)
 
@@ -54,20 +55,20 @@ def test_they_are_computed_once_and_again_for_another_front_end(
 def test_interrupted_work_is_taken_up_shard_by_shard(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop_after_train(job: Any) -> int:
-        if read_manifest(job[0]).shards[job[1]].split != "train":
+    def stop_after_train(work: Work, position: int) -> bytes | None:
+        if work.manifest.shards[position].split != "train":
             raise KeyboardInterrupt
-        return compute(job)
+        return do(work, position)
 
-    compute = feature_cache.compute_shard
-    monkeypatch.setattr(feature_cache, "compute_shard", stop_after_train)
+    do = Work.do
+    monkeypatch.setattr(Work, "do", stop_after_train)
     with pytest.raises(KeyboardInterrupt):
         ensure_features(data, FRONT_END, tmp_path, use_ray=False)
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     with pytest.raises(ValueError, match=f"not a whole feature cache \\({MANIFEST_FILE} is missing"):
         open_features(folder, "train")
     done = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    monkeypatch.setattr(feature_cache, "compute_shard", compute)
+    monkeypatch.setattr(Work, "do", do)
     progress: list[tuple[int, int]] = []
     assert (
         ensure_features(data, FRONT_END, tmp_path, use_ray=False, progress=lambda *seen: progress.append(seen))
@@ -78,3 +79,63 @@ def test_interrupted_work_is_taken_up_shard_by_shard(
     assert {name: (folder / name).stat().st_mtime_ns for name in done} == done
     with pytest.raises(ValueError, match="no split 'tset'; it has train, val, test"):
         open_features(folder, "tset")
+
+
+@pytest.fixture(params=["folder", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "store") if request.param == "folder" else f"memory://features-{tmp_path.name}"
+
+
+def test_features_in_a_store_are_those_on_the_disk(
+    data: Path, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_features(ensure_features(data, FRONT_END, tmp_path / "disk", use_ray=False), "train")
+    folder = ensure_features(data, FRONT_END, tmp_path / "one", use_ray=False, store=store)
+    rows = np.array([4, 0, 4, 5])
+    for found, expected in zip(open_features(folder, "train").features(rows), here.features(rows), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert open_features(folder, "train").captions_in("fra", np.array([1])) == here.captions_in("fra", np.array([1]))
+    kept = open_folder(store)
+    in_store = sum(len(kept.read(name)) for name in kept.files() if name.endswith(".features"))
+    splits = [open_features(folder, split) for split in ("train", "val", "test")]
+    assert in_store == sum(2 * 20 * int(one.features(np.arange(len(one)))[1].sum()) for one in splits)
+    assert not list(folder.glob("*.features"))
+    # Another node computes nothing.
+    monkeypatch.setattr(feature_cache, "clip_windows", None)
+    other = ensure_features(data, FRONT_END, tmp_path / "other", use_ray=False, store=store)
+    found, expected = (open_features(one, "val").features(np.arange(3))[0] for one in (other, folder))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_damaged_row_in_a_store_is_refused(data: Path, tmp_path: Path) -> None:
+    folder = ensure_features(data, FRONT_END, tmp_path / "one", use_ray=False, store=str(tmp_path / "store"))
+    features = open_features(folder, "train")
+    (rows,) = (tmp_path / "store").rglob(rows_file(features.shard_files[0]))
+    content = bytearray(rows.read_bytes())
+    content[0] ^= 1
+    rows.write_bytes(content)
+    assert len(features.features(np.array([1]))[0]) == 1
+    with pytest.raises(DamagedFileError, match=f"{rows.name}: damaged"):
+        features.features(np.array([1, 0]))
+
+
+def test_interrupted_work_in_a_store_is_taken_up(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop_in_validation(work: Work, position: int) -> bytes | None:
+        if work.manifest.shards[position].split == "val":
+            raise KeyboardInterrupt
+        return do(work, position)
+
+    do, store = Work.do, str(tmp_path / "store")
+    monkeypatch.setattr(Work, "do", stop_in_validation)
+    with pytest.raises(KeyboardInterrupt):
+        ensure_features(data, FRONT_END, tmp_path / "one", use_ray=False, store=store)
+    made: list[int] = []
+
+    def count(work: Work, position: int) -> bytes | None:
+        made.append(position)
+        return do(work, position)
+
+    monkeypatch.setattr(Work, "do", count)
+    folder = ensure_features(data, FRONT_END, tmp_path / "two", use_ray=False, store=store)
+    assert len(made) < len(read_manifest(data).shards)
+    assert len(open_features(folder, "val").features(np.arange(3))[0]) == 3

@@ -8,7 +8,7 @@ last column shows how much: one worker whose first weights are off by one unit i
 difference of the weights, then of the epochs' losses.
 
 Prints a line a part as Markdown; the exit code is 1 if one worker does not end twice with the same bits, or several end
-further from it than 1e-5 and than ten times the last column. Workers are processes of this machine that talk by gloo, without Ray.
+further from it than 1e-5 and than ten times the last column. Workers are processes of this machine that talk by gloo.
 """
 
 from __future__ import annotations

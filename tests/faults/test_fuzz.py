@@ -1,7 +1,6 @@
 """Whatever bytes or values come from outside: understood, or refused by a ValueError of one short message; nothing else.
 
-Each surface takes 2,000 cases here, those that write files 200; `RAY_ATR_FUZZ=100000 uv run pytest tests/faults/test_fuzz.py`
-takes as many as it says.
+Each surface takes 2,000 cases here; `RAY_ATR_FUZZ=100000 uv run pytest tests/faults/test_fuzz.py` takes as many as it says.
 """
 
 from __future__ import annotations
@@ -32,16 +31,12 @@ from ray_atr.storage import read_json, read_lines, safe_name, write_json
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
 
 
-def number_of_cases(usual: int) -> settings:
-    return settings(
-        max_examples=int(os.environ.get("RAY_ATR_FUZZ", usual)),
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
-
-
-with_files, cases = number_of_cases(200), number_of_cases(2000)
+cases = settings(
+    max_examples=int(os.environ.get("RAY_ATR_FUZZ", "2000")),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
@@ -73,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzz")
 
 
-@with_files
+@cases
 @given(content=st.binary(max_size=200) | anything.map(lambda value: json.dumps(value).encode()))
 def test_records(folder: Path, content: bytes) -> None:
     (folder / "record").write_bytes(content)
@@ -81,7 +76,7 @@ def test_records(folder: Path, content: bytes) -> None:
         refused_or_read(partial(read, folder / "record"))
 
 
-@with_files
+@cases
 @given(where=changes, cut=st.floats(0.5, 1))
 def test_a_changed_record_is_never_read_as_another(folder: Path, where: list[tuple[float, int]], cut: float) -> None:
     write_json(folder / "sealed.json", {"recall": 0.25, "name": "m_ltm", "deep": [1, {"x": None}]})
@@ -91,7 +86,7 @@ def test_a_changed_record_is_never_read_as_another(folder: Path, where: list[tup
     assert refused_or_read(lambda: read_json(folder / "sealed.json")) in (None, expected)
 
 
-@with_files
+@cases
 @given(where=changes, cut=st.sampled_from([1.0, 1.0, 0.999, 0.7]))
 def test_a_changed_checkpoint_is_never_read_as_another(
     folder: Path, where: list[tuple[float, int]], cut: float
@@ -137,7 +132,7 @@ def test_a_numpy_header_with_keys_of_two_types_is_refused() -> None:
     )
 
 
-@with_files
+@cases
 @given(
     path=st.sampled_from(["name", "shards.split", "shards.file", "shards.captions", "skipped", "hash"]), value=anything
 )
@@ -170,7 +165,7 @@ def test_settings_from_a_file(path: str, value: Any) -> None:
     refused_or_read(lambda: override(Experiment(), {path: value}))
 
 
-@with_files
+@cases
 @given(
     kind=st.sampled_from(["trial", "sweep", "experiment"]),
     part=st.sampled_from(["overrides", "status", "name", "format", "data", "space", "command", "seed", "objective"]),

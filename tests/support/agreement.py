@@ -55,8 +55,8 @@ def differences(
 ) -> dict[Part, list[Apart]]:
     """Part -> for each number of workers how far its training is from one worker's.
 
-    A size of 1 is one worker a second time, `NUDGED` one worker whose first weights are off by one unit in the last place. `dtype` is what all
-    of it is computed in; the base's snapshots stay float32.
+    A size of 1 is one worker a second time, `NUDGED` one worker whose first weights are off by one unit in the last place.
+    `dtype` is what all of it is computed in; the base's snapshots stay float32.
     """
     make_data(folder / "tones")
     experiment = tiny(folder / "tones")

@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 KILL, TEAR, FULL, CUT = "kill", "tear", "full disk", "no room in the middle of a file"
 """End the process before the operation; the same, with half of what was last being written lost; ENOSPC instead of it; the error
 of a file that may grow no further (EFBIG), which libraries that write by themselves meet too."""
@@ -133,6 +135,8 @@ def in_fork(work: Callable[[], object], into: list[Any] | None = None) -> int:
         if child == 0:
             code = 1
             try:
+                # The threads that computed here before are not in the fork, and OpenMP would wait for them for ever.
+                torch.set_num_threads(1)
                 result = work()
                 if into is not None:
                     pickle.dump(result, answer)

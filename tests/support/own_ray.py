@@ -72,7 +72,8 @@ def own_ray(home: Path, *, nodes: int = 1, cpus: int = 2) -> Iterator[Head]:
             if isinstance(said, Head):
                 yield said
                 return
-        assert starts_left and "timed out during startup" in said, said
+        assert "timed out during startup" in said, said
+        assert starts_left > 0, said
 
 
 @contextlib.contextmanager
@@ -92,7 +93,7 @@ def started_ray(home: Path, *, nodes: int, cpus: int) -> Iterator[Head | str]:
         }
         port, dashboard = free_port(), free_port()
         head = Head(environment, f"http://127.0.0.1:{dashboard}", home)
-        node = ("--head", "--port", str(port), "--dashboard-port", str(dashboard))
+        node: tuple[str, ...] = ("--head", "--port", str(port), "--dashboard-port", str(dashboard))
         try:
             for _ in range(nodes):
                 size = ("--num-cpus", str(cpus), "--disable-usage-stats")

@@ -233,3 +233,16 @@ def test_duplicates_in_the_base_and_one_smaller_than_the_neighbours_train(home: 
     few = {**ASK, f"{KNOWLEDGE}.source": str(tmp_path / "few"), f"{KNOWLEDGE}.neighbours": 10}
     epochs, _ = run(home, tmp_path / "run", **few, train__epochs=1)
     assert np.isfinite(epochs[0]["train/loss"])
+
+
+def test_a_base_on_a_node_without_the_features_makes_them(tmp_path: Path) -> None:
+    make_data(tmp_path / "tones")
+    experiment = tiny(tmp_path / "tones", objective__knowledge="ask", objective__knowledge__prototypes=4)
+    prepared = prepared_for(experiment, tmp_path / "home")
+    weights = prepared.first_retriever(experiment).state_dict()
+    expected = SourceEncoder(experiment, prepared)(weights)
+    (tmp_path / "home").rename(tmp_path / "another node")
+    open_features.cache_clear()
+    found = SourceEncoder(experiment, prepared)(weights)
+    np.testing.assert_array_equal(found.audio, expected.audio)
+    np.testing.assert_array_equal(found.text, expected.text)
