@@ -30,7 +30,6 @@ from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.storage import read_json, read_lines, safe_name, write_json
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
 
-
 cases = settings(
     max_examples=int(os.environ.get("RAY_ATR_FUZZ", "2000")),
     deadline=None,
