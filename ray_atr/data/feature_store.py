@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from ray_atr.settings import refuse
 from ray_atr.storage import DamagedFileError, Folder, read_json, safe_name, whole_file, write_json
 from ray_atr.storage.digests import DIGESTS_FILE, check_folder, digests_of
 
@@ -83,4 +84,8 @@ def send_folder(folder: Path, store: Folder) -> None:
 def _listed(store: Folder) -> list[str]:
     """The names that the store's list of digests holds. ValueError for one that would lead out of a folder."""
     file = store.place / DIGESTS_FILE
-    return [safe_name(name, f"{file}: files") for name in read_json(file)["files"]]
+    content = read_json(file)
+    files = content.get("files") if isinstance(content, dict) else None
+    if not isinstance(files, dict):
+        raise refuse(f"{file}: files", files, "a list of files and their digests")
+    return [safe_name(name, f"{file}: files") for name in files]

@@ -15,7 +15,8 @@ from ray_atr.data.feature_cache import Work, ensure_features, find_features
 from ray_atr.data.feature_store import rows_file
 from ray_atr.data.features import MANIFEST_FILE, open_features
 from ray_atr.data.shards import read_manifest
-from ray_atr.storage import DamagedFileError, open_folder
+from ray_atr.storage import DamagedFileError, open_folder, write_json
+from ray_atr.storage.digests import DIGESTS_FILE
 
 FRONT_END = FrontEnd(num_mels=20, clip_seconds=0.5)
 
@@ -139,3 +140,14 @@ def test_interrupted_work_in_a_store_is_taken_up(data: Path, tmp_path: Path, mon
     folder = ensure_features(data, FRONT_END, tmp_path / "two", use_ray=False, store=store)
     assert len(made) < len(read_manifest(data).shards)
     assert len(open_features(folder, "val").features(np.arange(3))[0]) == 3
+
+
+def test_a_store_that_names_files_elsewhere_is_refused(data: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    ensure_features(data, FRONT_END, tmp_path / "one", use_ray=False, store=str(store))
+    (kept,) = store.iterdir()
+    for files in ({"../outside": "xxh3:0"}, ["train.captions.arrow"], None):
+        write_json(kept / DIGESTS_FILE, {"files": files})
+        with pytest.raises(ValueError, match=r"digests.json: files: got .*; allowed"):
+            ensure_features(data, FRONT_END, tmp_path / "other", use_ray=False, store=str(store))
+    assert not (tmp_path / "outside").exists()
