@@ -40,7 +40,8 @@ def test_one_trial_and_then_a_sweep_take_both_nodes(head: Head) -> None:
     tiny = " ".join(f"--{path} {value}" for path, value in settings.items())
     one = f"python pipelines/train.py --out {head.home}/runs/one --scaling.workers 2 {tiny}"
     points = "--objectives contrastive --noise 0.2 0.4 --seeds 0"
-    many = f"python pipelines/sweep_noise.py --out {head.home}/runs/many {points} --scaling.ray_data false {tiny}"
+    in_one_process = "--scaling.workers 0 --scaling.ray_data false"
+    many = f"python pipelines/sweep_noise.py --out {head.home}/runs/many {points} {in_one_process} {tiny}"
     # Without --working-dir: nodes of one machine share its copy, which goes when the first of them needs it no more.
     output = head.job("submit", "--", "bash", "-c", f"cd {ROOT} && {one} && {many}")
     assert "1 trials finished, 0 failed" in output

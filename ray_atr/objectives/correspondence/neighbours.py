@@ -64,10 +64,14 @@ class _Neighbourhoods(Scored):
         )
         self.row_of = {clip_id: row for row, clip_id in enumerate(pairs.clip_ids)}
         self._of_snapshot: tuple[Any, Anchors] | None = None
+        self._rows: Tensor | None = None
+        """Of the anchors, if all clips have been met: they then stay the same for an epoch."""
 
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
         self._of_snapshot = None
+        is_there = self.tables.get("is_there")
+        self._rows = None if is_there is None or not bool(is_there.all()) else self._chosen(is_there)
 
     def score(self, comparison: Comparison, places: Places) -> Tensor:
         snapshot = self.pairs.snapshot()
@@ -103,11 +107,14 @@ class _Neighbourhoods(Scored):
         """Anchors of the pairs met so far; None before two are believed."""
         if "audio" not in self.tables:
             return None
-        is_there = self.tables["is_there"][:, 0, 0] > 0
-        rows = self.order[(is_there & self.trusted())[self.order]][: self.settings.anchors]
+        rows = self._chosen(self.tables["is_there"]) if self._rows is None else self._rows
         if len(rows) < 2:
             return None
-        return Anchors(self.tables["audio"][rows, 0, 0], self.tables["text"][rows, 0, 0], rows)
+        return Anchors(*(self.tables[side].flatten(0, 2).index_select(0, rows) for side in ("audio", "text")), rows)
+
+    def _chosen(self, is_there: Tensor) -> Tensor:
+        """The rows of the anchors: the first of a fixed order that have been met and are believed."""
+        return self.order[((is_there[:, 0, 0] > 0) & self.trusted())[self.order]][: self.settings.anchors]
 
     def remember(self, comparison: Comparison, places: Places) -> None:
         """Keep the latest embeddings of each clip and its text, in whichever language it came."""
