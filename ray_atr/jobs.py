@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,10 +39,9 @@ class Resources:
 
 
 def this_node() -> str:
-    """Ray's name of the node that this process runs on; empty without Ray."""
-    import ray
-
-    return ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
+    """Ray's name of the node that this process runs on; empty without Ray, which is not imported for it."""
+    ray = sys.modules.get("ray")
+    return ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
 
 
 @dataclass(frozen=True)
