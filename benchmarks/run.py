@@ -46,6 +46,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "sweep": [["loop"], ["efficiency"]],
     "growth": [[]],
     "controller": [["--trials", "200"]],
+    "cluster": [["--nodes", "16", "--trials", "200", "--at-once", "8"]],
     "towers_gpu": [["--size", "tiny"]],
 }
 """The command lines of each benchmark, in the order in which they run."""
@@ -71,6 +72,7 @@ QUICK: dict[str, list[list[str]]] = {
     "sweep": [["loop", "--epochs", "2", "--rounds", "1"], ["efficiency", "--epochs", "2", "--trials", "2"]],
     "growth": [["--small"]],
     "controller": [["--trials", "20"]],
+    "cluster": [["--nodes", "2", "--trials", "5", "--at-once", "2", "--epochs", "2"]],
     "towers_gpu": [["--size", "tiny"]],
 }
 """The same at a size of seconds."""
