@@ -110,7 +110,8 @@ class _Neighbourhoods(Scored):
         rows = self._chosen(self.tables["is_there"]) if self._rows is None else self._rows
         if len(rows) < 2:
             return None
-        return Anchors(*(self.tables[side].flatten(0, 2).index_select(0, rows) for side in ("audio", "text")), rows)
+        audio, text = (self.tables[side].flatten(0, 2).index_select(0, rows) for side in ("audio", "text"))
+        return Anchors(audio, text, rows)
 
     def _chosen(self, is_there: Tensor) -> Tensor:
         """The rows of the anchors: the first of a fixed order that have been met and are believed."""
