@@ -234,10 +234,15 @@ def await_room(
     *,
     what: str,
     labels: Mapping[str, str] | None = None,
-    seconds: float = ROOM_SECONDS,
+    seconds: float | None = None,
 ) -> None:
-    """Returns when the resources of one process are free, on a node with the labels. TimeoutError if not within that time."""
+    """Returns when the resources of one process are free, on a node with the labels.
+
+    TimeoutError if they are not within that time (default: `ROOM_SECONDS`).
+    """
     import ray
+
+    seconds = ROOM_SECONDS if seconds is None else seconds
 
     # Spread, as Ray Data's own work is: inside a placement group it would otherwise wait for room there.
     room = ray.remote(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD", label_selector=dict(labels or {}))(
