@@ -16,9 +16,11 @@ import ray
 from ray.exceptions import ObjectLostError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ray_atr.knowledge.refresher import Encode, InProcessRefresher, Outcome
-from ray_atr.knowledge.snapshot import Entries, Snapshot, SnapshotSettings
+from ray_atr.jobs import this_node
+from ray_atr.knowledge.refresher import READY, Encode, InProcessRefresher, Outcome, version_folder, versions_in
+from ray_atr.knowledge.snapshot import Entries, Snapshot, SnapshotSettings, files_of, write_files
 from ray_atr.runtime import NAMESPACE
+from ray_atr.storage import remove_folder
 
 
 class RefresherActor:
@@ -56,6 +58,18 @@ class RefresherActor:
         """The versions that are ready."""
         return self.base.versions()
 
+    def node(self) -> str:
+        """The node that this runs on."""
+        return this_node()
+
+    def files(self, version: int) -> dict[str, bytes]:
+        """The files of a version that is ready."""
+        return self.base.files(version)
+
+    def receive(self, version: int, files: dict[str, bytes]) -> None:
+        """Take a version that an earlier base of the run built elsewhere."""
+        self.base.receive(version, files)
+
 
 class _Fetched:
     """Encodes the payload behind a reference: it is fetched in the building thread, not while publishing."""
@@ -69,10 +83,15 @@ class _Fetched:
 
 
 class ActorRefresher:
-    """An actor as a `SnapshotClient`'s host. Picklable: a worker that gets one talks to the same actor."""
+    """An actor as a `SnapshotClient`'s host. Picklable: a worker that gets one talks to the same actor.
 
-    def __init__(self, actor: Any) -> None:
-        self.actor = actor
+    `copies` is the folder from which checkpoints are made, if the actor's own is on another node: the last `keep` versions are
+    copied there.
+    """
+
+    def __init__(self, actor: Any, keep: int = 3) -> None:
+        self.actor, self.keep = actor, keep
+        self.copies: Path | None = None
 
     def publish(self, payload: Any, version: int, step: int) -> None:
         """Put the payload into the object store and tell the actor; does not wait for it."""
@@ -80,7 +99,26 @@ class ActorRefresher:
 
     def wait(self, version: int, timeout: float) -> Outcome:
         """The outcome of a version once it is known, or after `timeout` seconds."""
-        return ray.get(self.actor.wait.remote(version, timeout))  # type: ignore[no-any-return]
+        outcome: Outcome = ray.get(self.actor.wait.remote(version, timeout))
+        if self.copies is not None and outcome.state == READY:
+            self._copy(version, self.copies)
+        return outcome
+
+    def _copy(self, version: int, folder: Path) -> None:
+        if version not in versions_in(folder):
+            write_files(ray.get(self.actor.files.remote(version)), version_folder(folder, version))
+        for old in versions_in(folder)[: -self.keep]:
+            remove_folder(version_folder(folder, old))
+
+    def give_back(self, folder: Path) -> None:
+        """Send the actor the versions that a checkpoint brought to this node, and copy those here that it builds."""
+        if ray.get(self.actor.node.remote()) == this_node():
+            return
+        self.copies = folder
+        known = ray.get(self.actor.versions.remote())
+        for version in versions_in(folder):
+            if version not in known:
+                ray.get(self.actor.receive.remote(version, files_of(version_folder(folder, version))))
 
     def get(self, version: int) -> Snapshot:
         """A snapshot whose arrays are mapped from this node's object store, read-only."""
@@ -95,6 +133,10 @@ class ActorRefresher:
     def rewind(self, version: int) -> None:
         """Forget what is later than a version."""
         ray.get(self.actor.rewind.remote(version))
+        if (folder := self.copies) is not None:
+            for later in versions_in(folder):
+                if later > version:
+                    remove_folder(version_folder(folder, later))
 
     def close(self) -> None:
         """End the actor; what it wrote stays."""
@@ -139,7 +181,9 @@ def start_knowledge_base(
         )
         .remote(encode, settings, str(folder), keep)
     )
-    return ActorRefresher(actor)
+    host = ActorRefresher(actor, keep)
+    host.give_back(folder)
+    return host
 
 
 def _placed(labels: Mapping[str, str] | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +23,17 @@ import torch
 from torch import Tensor
 
 from ray_atr.knowledge.searcher import Positions, Searcher
-from ray_atr.knowledge.snapshot import MANIFEST_FILE, Entries, Snapshot, SnapshotSettings, build, load, save
+from ray_atr.knowledge.snapshot import (
+    MANIFEST_FILE,
+    Entries,
+    Snapshot,
+    SnapshotSettings,
+    build,
+    files_of,
+    load,
+    save,
+    write_files,
+)
 from ray_atr.objectives.knowledge.knowledge import SearchSpec
 from ray_atr.objectives.knowledge.retrieved import Retrieved
 from ray_atr.storage import remove_folder, write_text
@@ -126,8 +136,17 @@ class InProcessRefresher:
 
     def versions(self) -> list[int]:
         """The versions that are ready, oldest first."""
-        found = [re.fullmatch(r"v(\d+)", path.parent.name) for path in self.folder.glob(f"v*/{MANIFEST_FILE}")]
-        return sorted(int(match[1]) for match in found if match)
+        return versions_in(self.folder)
+
+    def files(self, version: int) -> dict[str, bytes]:
+        """The files of a version that is ready."""
+        return files_of(self._path(version))
+
+    def receive(self, version: int, files: Mapping[str, bytes]) -> None:
+        """Take a version that an earlier base of the run built, on a node whose disk is not this one's."""
+        with self._lock:
+            if not self._is_ready(version):
+                write_files(files, self._path(version))
 
     def rewind(self, version: int) -> None:
         """Forget what is later than a version: a resumed run publishes it again. Waits for what is being built."""
@@ -150,10 +169,21 @@ class InProcessRefresher:
         return (self._path(version) / MANIFEST_FILE).is_file()
 
     def _path(self, version: int) -> Path:
-        return self.folder / f"v{version:06d}"
+        return version_folder(self.folder, version)
 
     def _write_latest(self, version: int) -> None:
         write_text(self.folder / LATEST_FILE, f"{version}\n")
+
+
+def version_folder(folder: Path, version: int) -> Path:
+    """The folder of a version in a base's folder."""
+    return folder / f"v{version:06d}"
+
+
+def versions_in(folder: Path) -> list[int]:
+    """The versions that are whole in a base's folder, oldest first."""
+    found = [re.fullmatch(r"v(\d+)", path.parent.name) for path in folder.glob(f"v*/{MANIFEST_FILE}")]
+    return sorted(int(match[1]) for match in found if match)
 
 
 def _limit_threads(count: int) -> None:

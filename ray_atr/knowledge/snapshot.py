@@ -6,7 +6,7 @@ Shapes: N entries, P prototypes, L text languages (1: English alone), D embeddin
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -269,6 +269,18 @@ def save(snapshot: Snapshot, folder: Path) -> Path:
         (aside / MANIFEST_FILE).write_text(json.dumps(content, indent=1) + "\n")
         seal_folder(aside)
     return Path(folder)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The files of a snapshot's folder, to be sent to another node."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def write_files(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write the files of a snapshot that was sent: a folder here is whole."""
+    with whole_folder(folder, is_synced=True) as aside:
+        for name, content in files.items():
+            (aside / name).write_bytes(content)
 
 
 def load(folder: Path) -> Snapshot:

@@ -7,11 +7,12 @@ import time
 import encoders
 import numpy as np
 import pytest
+import ray
 from encoders import SPEC, Turn, weights
 from ray import cloudpickle
 from ray.exceptions import RayActorError
 
-from ray_atr.knowledge.refresher import SnapshotClient
+from ray_atr.knowledge.refresher import SnapshotClient, versions_in
 from ray_atr.knowledge.snapshot import SnapshotSettings
 
 pytestmark = pytest.mark.ray
@@ -145,3 +146,22 @@ def test_a_restarted_run_ends_the_base_it_finds_and_goes_on_from_its_folder(star
     client.refresh(1, weights(1))
     client.before_step(1)
     assert client.version == 2
+
+
+def test_versions_built_on_another_node_are_in_the_checkpoint_and_given_to_the_next_base(start, tmp_path, monkeypatch):
+    monkeypatch.setattr("ray_atr.knowledge.actor.this_node", lambda: "not the actor's")
+    host, here = start("a"), tmp_path / "here"
+    host.give_back(here)
+    client = SnapshotClient(host, SPEC, 1)
+    for number in range(5):
+        client.refresh(number, weights(number), lag=0)
+        client.before_step(number)
+    assert versions_in(here) == [3, 4, 5]
+    host.rewind(4)
+    assert versions_in(here) == [3, 4]
+    expected = host.get(4)
+    other = start("b")
+    assert ray.get(other.actor.versions.remote()) == []
+    other.give_back(here)
+    assert ray.get(other.actor.versions.remote()) == [3, 4]
+    np.testing.assert_array_equal(other.get(4).audio, expected.audio)
