@@ -215,7 +215,7 @@ def _compute(work: Work, use_ray: bool, progress: Progress | None) -> None:
         for entry, count in zip(files, counts or [], strict=False):
             entry["num_windows"] = int(count.sum())
         _write_captions(manifest, split, folder, None if counts is None else np.concatenate(counts))
-    content = {
+    content: dict[str, Any] = {
         "data": manifest.hash,
         "front_end": flatten(work.front_end),
         "num_features": work.front_end.num_mels,
@@ -223,9 +223,10 @@ def _compute(work: Work, use_ray: bool, progress: Progress | None) -> None:
         "splits": splits,
     }
     seal_folder(folder)
-    write_json(folder / MANIFEST_FILE, content if work.store is None else {**content, STORE: work.store.name})
     if work.store is not None:
-        send_folder(folder, work.store)
+        content[STORE] = work.store.name
+        send_folder(folder, work.store, content)
+    write_json(folder / MANIFEST_FILE, content)
 
 
 def _rows(

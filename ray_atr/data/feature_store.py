@@ -11,8 +11,9 @@ checked against its digest. Vectors of frozen towers are small: nodes keep copie
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -76,11 +77,15 @@ def fetch_folder(store: Folder, folder: Path) -> bool:
     return True
 
 
-def send_folder(folder: Path, store: Folder) -> None:
-    """Copy to the store what a node's disk holds of features or vectors; the manifest makes it whole."""
-    for name in (*digests_of(folder), DIGESTS_FILE, MANIFEST_FILE):
+def send_folder(folder: Path, store: Folder, manifest: Mapping[str, Any]) -> None:
+    """Copy to the store what a node's disk holds of features or vectors; the manifest makes it whole.
+
+    Before the node's own manifest is written: a node whose folder is whole sends nothing more.
+    """
+    for name in (*digests_of(folder), DIGESTS_FILE):
         with (folder / name).open("rb") as source, store.writing(name) as output:
             shutil.copyfileobj(source, output)
+    write_json(store.place / MANIFEST_FILE, manifest)
 
 
 def _listed(store: Folder) -> list[str]:

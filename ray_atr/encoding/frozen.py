@@ -283,9 +283,9 @@ def _ensure(
             write_weights(folder / TOWER_FILE, built.state_dict(), prefix=f"{tower.kind}_tower.")
             described = {**content, **encode(folder, built)}
             seal_folder(folder)
-            write_json(folder / MANIFEST_FILE, described)
             if store is not None:
-                send_folder(folder, store)
+                send_folder(folder, store, described)
+            write_json(folder / MANIFEST_FILE, described)
     if identity is not None:
         note.parent.mkdir(exist_ok=True)
         write_bytes(note, folder.name.encode())

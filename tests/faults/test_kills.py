@@ -181,12 +181,14 @@ def test_a_trial_that_takes_over_another_is_itself_or_the_heir(tmp_path: Path) -
         ), where
 
 
-def test_a_feature_cache_ends_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_store", [False, True])
+def test_a_feature_cache_ends_whole(tmp_path: Path, in_store: bool) -> None:
     data = make_data(tmp_path / "tones", num_train=2, num_val=1, num_test=1)
     front_end = FrontEnd(num_mels=8, clip_seconds=0.1)
 
     def make(folder: Path) -> Path:
-        return ensure_features(data, front_end, folder, use_ray=False)
+        store = str(folder / "store") if in_store else ""
+        return ensure_features(data, front_end, folder / "here", use_ray=False, store=store)
 
     def content(folder: Path) -> list[bytes]:
         found = make(folder)
