@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import pickle
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ray_atr.runtime import await_room, is_inside_a_cluster, quiet_ray_data, start_ray
+from ray_atr.runtime import await_room, is_inside_a_cluster, quiet_ray_data, start_ray, this_node
 from ray_atr.settings import refuse
 from ray_atr.storage import write_bytes
 
@@ -36,12 +35,6 @@ class Resources:
     threads: int = 0
     setting: str = "processes"
     labels: Mapping[str, str] = field(default_factory=dict)
-
-
-def this_node() -> str:
-    """Ray's name of the node that this process runs on; empty without Ray, which is not imported for it."""
-    ray = sys.modules.get("ray")
-    return ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
 
 
 @dataclass(frozen=True)

@@ -221,11 +221,15 @@ def quiet_ray_data() -> None:
     context.execution_no_progress_timeout_s = -1  # type: ignore[attr-defined]
 
 
+def this_node() -> str:
+    """Ray's name of the node that this process runs on; empty without Ray, which is not imported for it."""
+    ray = sys.modules.get("ray")
+    return ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
+
+
 def labels_of_this_node() -> dict[str, str]:
     """Labels that the node has on which this process runs, and no other."""
-    import ray
-
-    return {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+    return {"ray.io/node-id": this_node()}
 
 
 def await_room(

@@ -31,14 +31,14 @@ from numpy.typing import NDArray
 
 from ray_atr.data.audio import SLACK, FrontEnd, clip_windows
 from ray_atr.data.bounds import IMPORTED
-from ray_atr.data.feature_store import STORE, fetch_folder, send_folder, write_stored_rows
+from ray_atr.data.feature_store import STORE, fetch_folder, finish_folder, folder_in, write_stored_rows
 from ray_atr.data.features import MANIFEST_FILE, WINDOWS_COLUMN, discard
 from ray_atr.data.shards import Manifest, Shard, read_manifest, read_shard, require_whole
 from ray_atr.jobs import FolderHere, Resources, run_jobs
 from ray_atr.override import flatten
-from ray_atr.storage import Folder, open_folder, read_json, whole_file, write_bytes, write_json
+from ray_atr.storage import Folder, read_json, whole_file, write_bytes
 from ray_atr.storage.caches import mark_used
-from ray_atr.storage.digests import DIGESTS_FILE, digests_of, seal_folder
+from ray_atr.storage.digests import DIGESTS_FILE, digests_of
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ def ensure_features(
     manifest = read_manifest(data_folder)
     has_windows = _has_windows(manifest, front_end, in_windows)
     name = _name(manifest, front_end, has_windows)
-    kept = open_folder(f"{store}/{name}") if store else None
+    kept = folder_in(store, name)
     folder = cache_root / (name if kept is None else f"{name}-in-{xxhash.xxh3_64_hexdigest(kept.name.encode())}")
     if is_whole(folder):
         return folder
@@ -222,11 +222,9 @@ def _compute(work: Work, use_ray: bool, progress: Progress | None) -> None:
         "dtype": np.dtype(work.front_end.dtype).name,
         "splits": splits,
     }
-    seal_folder(folder)
     if work.store is not None:
         content[STORE] = work.store.name
-        send_folder(folder, work.store, content)
-    write_json(folder / MANIFEST_FILE, content)
+    finish_folder(folder, work.store, content)
 
 
 def _rows(

@@ -20,8 +20,8 @@ import pyarrow as pa
 import xxhash
 
 from ray_atr.settings import refuse
-from ray_atr.storage import DamagedFileError, Folder, read_json, safe_name, whole_file, write_json
-from ray_atr.storage.digests import DIGESTS_FILE, check_folder, digests_of
+from ray_atr.storage import DamagedFileError, Folder, open_folder, read_json, safe_name, whole_file, write_json
+from ray_atr.storage.digests import DIGESTS_FILE, check_folder, digests_of, seal_folder
 
 MANIFEST_FILE = "manifest.json"
 STORE = "store"
@@ -77,15 +77,23 @@ def fetch_folder(store: Folder, folder: Path) -> bool:
     return True
 
 
-def send_folder(folder: Path, store: Folder, manifest: Mapping[str, Any]) -> None:
-    """Copy to the store what a node's disk holds of features or vectors; the manifest makes it whole.
+def finish_folder(folder: Path, store: Folder | None, manifest: Mapping[str, Any]) -> None:
+    """Seal a folder of features or vectors and write its manifest, which makes it whole.
 
-    Before the node's own manifest is written: a node whose folder is whole sends nothing more.
+    What it holds is copied to the store before: a node whose folder is whole sends nothing more.
     """
-    for name in (*digests_of(folder), DIGESTS_FILE):
-        with (folder / name).open("rb") as source, store.writing(name) as output:
-            shutil.copyfileobj(source, output)
-    write_json(store.place / MANIFEST_FILE, manifest)
+    seal_folder(folder)
+    if store is not None:
+        for name in (*digests_of(folder), DIGESTS_FILE):
+            with (folder / name).open("rb") as source, store.writing(name) as output:
+                shutil.copyfileobj(source, output)
+        write_json(store.place / MANIFEST_FILE, manifest)
+    write_json(folder / MANIFEST_FILE, manifest)
+
+
+def folder_in(store: str, name: str) -> Folder | None:
+    """The folder of a set of features or vectors in the store that a setting names; None if it names none."""
+    return open_folder(f"{store}/{name}") if store else None
 
 
 def _listed(store: Folder) -> list[str]:

@@ -14,7 +14,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from filelock import FileLock
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.caption_vectors import KEYS_FILE, PART, Caption, in_key_order, part_file
 from ray_atr.data.feature_cache import ensure_features, has_long_clips, is_whole, write_rows
-from ray_atr.data.feature_store import fetch_folder, send_folder
+from ray_atr.data.feature_store import fetch_folder, finish_folder, folder_in
 from ray_atr.data.features import MANIFEST_FILE, open_features
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.encoding.encode import clip_batches, encode_clips, rows_in_parts
@@ -39,8 +39,7 @@ from ray_atr.models.text.tokenizer import read_tokenizer
 from ray_atr.models.tower import AudioSettings, TextSettings, checkpoint_of, tower_fingerprint
 from ray_atr.override import flatten, override
 from ray_atr.runtime import WORKER_CPU_SHARE
-from ray_atr.storage import open_folder, read_json, write_bytes, write_json
-from ray_atr.storage.digests import seal_folder
+from ray_atr.storage import read_json, write_bytes
 
 Say = Callable[[str], None]
 
@@ -160,6 +159,12 @@ def ensure_frames(
     )
 
 
+@cache
+def frames_on_this_node(data: str, front_end: FrontEnd, home: Path, in_windows: bool, store: str) -> Path:
+    """The same for the process of a job, which may run on another node: it asks once for all of its jobs."""
+    return ensure_frames(data, front_end, home, in_windows=in_windows, use_ray=False, say=print, store=store)
+
+
 def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
     """A feature folder of the data set that holds one vector a clip, encoded now if it is absent."""
     manifest, model = read_manifest(data), tower.experiment.model
@@ -167,11 +172,13 @@ def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
 
     def encode(folder: Path, built: Any) -> dict[str, Any]:
         store = tower.experiment.scaling.feature_store
-        frames = partial(ensure_frames, data, front_end, tower.home, in_windows=in_windows, store=store)
-        features = frames(use_ray=tower.use_ray, say=tower.say)
+        features = ensure_frames(
+            data, front_end, tower.home, in_windows=in_windows, use_ray=tower.use_ray, say=tower.say, store=store
+        )
+        frames = partial(frames_on_this_node, data, front_end, tower.home, in_windows, store)
         splits = read_json(features / MANIFEST_FILE)["splits"]
         jobs = [
-            ClipJob(partial(frames, use_ray=False, say=print), split, file["file"], first, file["num_rows"])
+            ClipJob(frames, split, file["file"], first, file["num_rows"])
             for split, files in splits.items()
             for file, first in zip(files, np.cumsum([0, *(file["num_rows"] for file in files)]).tolist(), strict=False)
         ]
@@ -275,17 +282,12 @@ def _ensure(
     content["fingerprint"] = fingerprint(built)
     folder = tower.root / f"{manifest.name}-{tower.kind}-{_digest(content)}"
     folder.mkdir(parents=True, exist_ok=True)
-    kept = tower.experiment.scaling.feature_store
-    store = open_folder(f"{kept}/{folder.name}") if kept else None
+    store = folder_in(tower.experiment.scaling.feature_store, folder.name)
     # One process encodes; others that ask at the same time wait for it.
     with FileLock(str(folder) + ".lock"):
         if not is_whole(folder) and (store is None or not fetch_folder(store, folder)):
             write_weights(folder / TOWER_FILE, built.state_dict(), prefix=f"{tower.kind}_tower.")
-            described = {**content, **encode(folder, built)}
-            seal_folder(folder)
-            if store is not None:
-                send_folder(folder, store, described)
-            write_json(folder / MANIFEST_FILE, described)
+            finish_folder(folder, store, {**content, **encode(folder, built)})
     if identity is not None:
         note.parent.mkdir(exist_ok=True)
         write_bytes(note, folder.name.encode())

@@ -16,10 +16,9 @@ import ray
 from ray.exceptions import ObjectLostError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ray_atr.jobs import this_node
 from ray_atr.knowledge.refresher import READY, Encode, InProcessRefresher, Outcome, version_folder, versions_in
 from ray_atr.knowledge.snapshot import Entries, Snapshot, SnapshotSettings, files_of, write_files
-from ray_atr.runtime import NAMESPACE
+from ray_atr.runtime import NAMESPACE, this_node
 from ray_atr.storage import remove_folder
 
 

@@ -79,6 +79,7 @@ def training_step(
     # With several parts each leaves its gradient at a copy, and the audio tower is back-propagated once.
     anchor = audio if len(parts) == 1 else audio.detach().requires_grad_()
     found: list[tuple[Terms, Embeddings]] = []
+    positives = everyone.positives
     with GradientMean(in_forward_order(retriever), group.size) as mean:
         for number, (languages, weight) in enumerate(parts, start=1):
             columns = torch.isin(torch.arange(needed.shape[1]), torch.tensor(languages))
@@ -91,7 +92,7 @@ def training_step(
                 text, similarity = group.gather(text_here.float()), share.similarity(group)
             with clock("loss"):
                 mask = needed & columns.to(needed.device)
-                embeddings = Embeddings(anchor, text, mask, everyone.positives, similarity)
+                embeddings = Embeddings(anchor, text, mask, positives, similarity)
                 learned = retriever.learned.values()
                 terms = objective(embeddings, learned=learned, draw=everyone.draw, retrieved=retrieved, believe=believe)
                 check_finite("loss", terms.loss, batch.clip_ids, group, terms.scalars)
