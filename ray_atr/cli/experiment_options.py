@@ -63,6 +63,7 @@ class SpaceOptions(SweepOptions):
             "PATH=grid(VALUE,...), choice(VALUE,...), uniform(LOW,HIGH), loguniform(LOW,HIGH), "
             "quniform(LOW,HIGH,STEP) or randint(LOW,HIGH), ends included; a grid is run at every value",
             metavar="PATH=DIMENSION ...",
+            unset="nothing varies",
         ),
     ] = ()
     search: Annotated[

@@ -18,7 +18,7 @@ class ReportCommand:
     runs: Annotated[
         tuple[str, ...],
         tyro.conf.Positional,
-        option("run folders or URLs (s3://...); read together", metavar="FOLDER ..."),
+        option("run folders or URLs (s3://...); read together", metavar="FOLDER ...", unset="what --experiment names"),
     ] = ()
     out: Annotated[str | None, option("folder to write", metavar="FOLDER", unset="report/ in the first run folder")] = (
         None

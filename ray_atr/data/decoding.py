@@ -22,8 +22,8 @@ Waveform = NDArray[np.float32]
 Buffer = bytes | bytearray | memoryview
 """Bytes, or what holds them without a copy (an Arrow buffer too)."""
 
-BLOCK = 2**18
-"""Frames that are decoded at a time: a clip of ten seconds in one or two reads, since each asks libsndfile where it is."""
+BLOCK = 2**19
+"""Samples of all channels that are decoded at a time: ten seconds of one channel in one read, as each asks where it is."""
 
 READABLE = "a WAV, FLAC, OGG, MP3 or AIFF file"
 
@@ -40,14 +40,15 @@ class Sound:
     bounds: AudioBounds
 
     def blocks(self) -> Iterator[Waveform]:
-        """The samples, at most `BLOCK` at a time.
+        """The samples, a block at a time.
 
         ValueError naming the clip if the bytes are cut off, hold no sample, or one that is not finite or out of bounds.
         """
         number = 0
         try:
             with soundfile.SoundFile(io.BytesIO(self.data)) as file:
-                while len(frames := file.read(BLOCK, dtype="float32", always_2d=True)):
+                block = max(1, BLOCK // file.channels)
+                while len(frames := file.read(block, dtype="float32", always_2d=True)):
                     number += len(frames)
                     yield self._checked(frames)
         except (soundfile.LibsndfileError, MemoryError) as error:

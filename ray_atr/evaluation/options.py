@@ -15,22 +15,26 @@ if TYPE_CHECKING:
     from ray_atr.models.retriever import Retriever
 
 
+SAID = tyro.conf.arg(help_behavior_hint="")
+"""Help shows no default: the text of the setting says what happens without a value."""
 NUMBER = tyro.conf.arg(metavar="NUMBER", help_behavior_hint="")
-"""How help shows a number that need not be given; the text of its setting says what happens then."""
+"""The same for a number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions(Settings):
     """What is evaluated, on what, and how."""
 
-    data: str = setting(
+    data: Annotated[str, SAID] = setting(
         "",
         "folder or URL of a prepared data set, or `soundscapes`; unset: what the checkpoint was trained on",
         path="always",
         words=("soundscapes",),
     )
     split: str = setting("test", "split to evaluate on")
-    languages: tuple[str, ...] = setting((), "ISO 639-3 codes of the captions; unset: all that the split has")
+    languages: Annotated[tuple[str, ...], SAID] = setting(
+        (), "ISO 639-3 codes of the captions; unset: all that the split has"
+    )
     relevance: str = setting(
         "auto",
         "clip: a caption's own clip is relevant; label: every clip of its class; auto: label if each class has one caption",
@@ -40,7 +44,7 @@ class EvaluationOptions(Settings):
     draws: int = setting(1000, "bootstrap draws of the clips", at_least=1)
     level: float = setting(0.95, "share of draws that an interval holds", above=0, below=1)
     seed: int = setting(0, "seed of the draws, and of the clips that pictures show", at_least=0)
-    clips: tuple[str, ...] = setting(
+    clips: Annotated[tuple[str, ...], SAID] = setting(
         (), "ids of clips that pictures, players and cases show before those that the seed draws"
     )
     ranking: str = setting("own", f"own: as the checkpoint ranks; {RANKING_HELP}", choices=("own", *RANKINGS))
