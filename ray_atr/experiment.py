@@ -27,6 +27,8 @@ from ray_atr.storage import Location, is_there, read_json
 PRECISIONS = ("auto", "float32", "bfloat16")
 OPTIMIZERS = ("adamw", "adam", "sgd")
 SCHEDULES = ("cosine", "step", "constant")
+NOT_DECIDING = ("tracking.", "scaling.", "train.checkpoint_every_steps", "train.keep_trajectory")
+"""Beginnings of the settings that change no weight: trials that differ in them alone are averaged and resumed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,7 +94,7 @@ def _run_on_ray(
     waiting = ray.data.from_items(rows, override_num_blocks=len(jobs))
     # Whatever limit this process has: a job may be silent for hours.
     waiting.context.execution_no_progress_timeout_s = -1  # type: ignore[attr-defined]
-    await_room(resources.cpus, resources.gpus, what=resources.setting)
+    await_room(resources.cpus, resources.gpus, what=resources.setting, labels=dict(resources.labels))
     done = waiting.map(
         _Process,  # type: ignore[arg-type]
         fn_constructor_args=(make_worker, resources.threads),

@@ -18,7 +18,8 @@ from fake_runs import LANGUAGES, metrics, write_run, write_trial
 
 from ray_atr.cli.running import end_tracking
 from ray_atr.run_folder import RunFolder
-from ray_atr.storage import locate, put_folder, read_json, read_lines
+from ray_atr.storage import locate, put_folder, read_json, read_lines, write_json
+from ray_atr.storage.lock import user_name
 from ray_atr.tracking import Store, Tracker, fetch_experiment, mlflow_command, store_of, upload
 
 SPACE: dict[str, list[Any]] = {"objective": ["contrastive", "m_ltm"], "data.noise.ratio": [0.0, 0.4]}
@@ -198,10 +199,24 @@ def test_the_default_store_lies_beside_the_run_folders_and_the_environment_overr
     assert "http://tracking.example:5000" in mlflow_command(Path("run"))
 
 
+def test_a_user_without_a_name_is_tracked_by_number(tmp_path, store, monkeypatch):
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    tracker = Tracker(write_run(tmp_path / "run", {"objective": ["m_ltm"]}), store=store, sample_seconds=None)
+    track(tracker)
+    _, parent, _ = runs(store, tracker)
+    assert parent.data.tags["mlflow.user"] == user_name() == str(os.getuid())
+
+
 def test_what_was_tracked_comes_back_as_a_run_folder(tmp_path, store):
     folder = write_run(tmp_path / "run", {**SPACE, "seed": [0, 1]}, failed=[3], running=[0])
+    data = {"name": "clips", "hash": "123", "set": "audiocaps"}
+    write_json(folder / "sweep.json", {**read_json(folder / "sweep.json"), "data": data})
     upload(folder, experiment_name="to fetch", store=store)
     (fetched,) = fetch_experiment("to fetch", store, tmp_path / "fetched")
+    assert read_json(fetched / "sweep.json")["data"] == data
     settings = json.loads((fetched / "experiment.json").read_text())
     assert settings.items() >= json.loads((folder / "experiment.json").read_text()).items()
     for trial in (folder / "trials").iterdir():

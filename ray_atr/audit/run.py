@@ -24,7 +24,6 @@ from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import pose_questions
 from ray_atr.evaluation.options import Encoding
 from ray_atr.languages.codes import language_codes, normalise
-from ray_atr.runtime import home
 from ray_atr.settings import nearest, refuse
 from ray_atr.storage import folders_in, is_local, locate, whole_folder
 
@@ -113,13 +112,7 @@ def _encoded(
         and options.split == found.experiment.data.train_split
     ):
         say(f"warning: {found.folder} was trained on these pairs: it believes what it saw, and finds fewer wrong ones")
-    source = EncodingSource(
-        retriever=str(found.folder),
-        data=manifest.folder,
-        split=options.split,
-        features=str(home() / "data" / "features"),
-        batch_size=encoding.batch_size,
-    )
+    source = EncodingSource.of(found.folder, manifest, options.split, encoding)
     asked = list(zip(captions.language, captions.text, strict=True))
     return encode(source, asked, encoding, _told(progress, "encoding"))
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from ray_atr.cli.comparisons import NOISE_HELP, ComparisonSweep, Point, grid
 from ray_atr.cli.parse import option
 from ray_atr.recipes.methods import CORRESPONDENCE, METHODS, ON_ANY_DATA, PAIR
 from ray_atr.settings import nearest, refuse
-from ray_atr.storage import read_json
+from ray_atr.storage import is_there, locate, read_json
 
 RATE = "train.learning_rate"
 RATES = "loguniform(0.0002,0.005)"
@@ -55,7 +54,7 @@ class CorrespondenceSweep(ComparisonSweep):
         return {method: METHODS[method] for method in self.methods}
 
     def points(self) -> list[Point]:
-        chosen: Mapping[str, Point] = {} if self.tuned is None else read_json(Path(self.tuned))
+        chosen: Mapping[str, Point] = {} if self.tuned is None else read_json(locate(self.tuned))
         points = []
         for method, settings in self.known_methods().items():
             # No kind differs without noise, and without noise there is no truth to know.
@@ -66,13 +65,18 @@ class CorrespondenceSweep(ComparisonSweep):
         return points
 
     def before(self, settings: Mapping[str, str]) -> CorrespondenceSweep:
-        """The comparison with every method tuned; as it is without --tune, or with --resume."""
-        if not self.tune or self.resume is not None:
+        """The comparison with every method tuned, with --resume as they were tuned then; as it is without --tune."""
+        if not self.tune or self.tuned is not None:
             return self
         if self.tune_noise in self.noise:
             raise refuse("--tune-noise", self.tune_noise, "a ratio that is not reported (--noise)")
-        from ray_atr.cli.tuning import tune_methods
+        from ray_atr.cli.tuning import TUNED_FILE, tune_methods, tuning_folder
 
+        if self.resume is not None:
+            kept = tuning_folder(self.resume) / TUNED_FILE
+            if not is_there(kept):
+                raise refuse("--tune", self.tune, f"with --resume only if {kept} is there; give --tuned FILE instead")
+            return replace(self, tuned=str(kept))
         methods = self.known_methods()
         spaces = {method: space_of(method) for method in methods}
         file = tune_methods(

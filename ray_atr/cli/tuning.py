@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ray_atr.cli.comparisons import ComparisonSweep
@@ -14,7 +12,7 @@ from ray_atr.run_folder import RunFolder
 from ray_atr.runtime import advising, code_version, home
 from ray_atr.settings import refuse
 from ray_atr.space import Space
-from ray_atr.storage import whole_file
+from ray_atr.storage import Location, is_there, locate, write_json
 from ray_atr.sweep import SEARCHES, Goal, SweepPlan, sweep
 from ray_atr.sweep.describe import describe_plan
 from ray_atr.training.languages import with_languages
@@ -31,14 +29,14 @@ def tune_methods(
     num_trials: int,
     noise: float,
     seed: int,
-) -> Path:
+) -> Location:
     """Tune each method by `num_trials` trials at one noise ratio, and return the file of what was best, by method.
 
     One run folder a method, below `OUT-tuning`; what is there already is continued. ValueError if no trial of a method finished.
     """
     if options.out is None:
         raise refuse("--out", None, "a folder, with --tune: the tuning is kept beside it")
-    folder = Path(f"{options.out}-tuning")
+    folder = tuning_folder(options.out)
     base = override(start_of(options, settings), settings)
     found = {}
     for method, fixed in methods.items():
@@ -48,17 +46,21 @@ def tune_methods(
         plan = SweepPlan(SEARCHES["optuna"](space, goals, 0, ()), seeds=(seed,), num_points=num_trials, goals=goals)
         place = folder / method
         info = {"name": "tuning", **describe_plan(plan), "code": code_version(), "command": ""}
-        is_there = (place / "sweep.json").is_file()
-        run = RunFolder.open(str(place)) if is_there else RunFolder.create(str(place), experiment, info)
+        is_begun = is_there(place / "sweep.json")
+        run = RunFolder.open(place) if is_begun else RunFolder.create(place, experiment, info)
         with advising(f"run the same command again to continue ({folder} holds the tuning so far)"), run.held():
             result = sweep(run, plan, home(), concurrency=options.concurrency)
             if result.unfinished and result.common_failure is None:
                 raise KeyboardInterrupt
         found[method] = best_point(run, goals[0], method)
         print(f"tuned {method}: " + ", ".join(f"{path}={value:.4g}" for path, value in found[method].items()))
-    with whole_file(folder / TUNED_FILE) as file:
-        file.write(json.dumps(found, indent=1).encode())
+    write_json(folder / TUNED_FILE, found)
     return folder / TUNED_FILE
+
+
+def tuning_folder(run_folder: str) -> Location:
+    """Where the tuning of a sweep is kept, beside its run folder."""
+    return locate(f"{run_folder.rstrip('/')}-tuning")
 
 
 def best_point(run: RunFolder, goal: Goal, method: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
-from ray_atr.experiment import Experiment
+from ray_atr.experiment import NOT_DECIDING, Experiment
 from ray_atr.languages.codes import normalise
 from ray_atr.models.saved import SETTINGS_FILE
 from ray_atr.override import flatten, override
@@ -15,8 +15,6 @@ from ray_atr.run_folder import BEST, RunFolder, TrialFolder, trial_place
 from ray_atr.settings import refuse
 from ray_atr.storage import Location, is_local, is_there, locate
 from ray_atr.sweep.inputs import sets_of
-
-NOT_DECIDING = ("seed", "scaling.", "tracking.", "evaluation.", "train.checkpoint_every_steps")
 
 
 @dataclass(frozen=True)
@@ -146,4 +144,8 @@ def check_seeds(checkpoints: Sequence[Checkpoint], path: str) -> None:
 
 
 def _deciding(experiment: Experiment) -> dict[str, object]:
-    return {key: value for key, value in flatten(experiment).items() if not key.startswith(NOT_DECIDING)}
+    return {
+        key: value
+        for key, value in flatten(experiment).items()
+        if not key.startswith(("seed", "evaluation.", *NOT_DECIDING))
+    }

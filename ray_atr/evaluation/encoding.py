@@ -13,17 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ray_atr.data.audio import FrontEnd, clip_windows
 from ray_atr.data.bounds import IMPORTED
 from ray_atr.data.feature_cache import find_features
 from ray_atr.data.features import open_features
-from ray_atr.data.shards import Shard, read_manifest, read_shard
+from ray_atr.data.shards import Manifest, Shard, read_manifest, read_shard
 from ray_atr.encoding.encode import ClipBatch, as_clip_batch, clip_batches, encode_clips, rows_in_parts
 from ray_atr.evaluation.options import Encoding
 from ray_atr.jobs import Resources, run_jobs
 from ray_atr.models.retriever import Retriever
+from ray_atr.runtime import home
+from ray_atr.storage import Location
 
 TEXTS_IN_A_JOB = 512
 Progress = Callable[[int, int], None]
@@ -53,6 +56,21 @@ class EncodingSource:
     device: str = "cpu"
     threads: int = 0
     """Threads that torch computes with; 0: as it is."""
+
+    @classmethod
+    def of(cls, retriever: Location, manifest: Manifest, split: str, encoding: Encoding) -> EncodingSource:
+        """What the encoders of an evaluation or an audit read, and where they compute."""
+        is_here = encoding.ray == "never"
+        on_gpu = torch.cuda.is_available() if is_here else encoding.gpus_per_encoder > 0
+        return cls(
+            retriever=str(retriever),
+            data=manifest.folder,
+            split=split,
+            features=str(home() / "data" / "features"),
+            batch_size=encoding.batch_size,
+            device="cuda" if on_gpu else "cpu",
+            threads=0 if is_here else max(1, int(encoding.cpus_per_encoder)),
+        )
 
 
 def encode(

@@ -107,7 +107,9 @@ def evaluate(
     )
     beside = printed_beside(page.metrics, questions.manifest.name, options.split, found[0].data_name)
     cases = case_tables(found[0], embedded, questions, options.seed, named, lambda: _data_folder("", found[0], say))
-    drift = drift_pictures(found[0], _source(found[0], questions, encoding))
+    # In this process, wherever the encoders were.
+    here = EncodingSource.of(found[0].folder, manifest, options.split, dataclasses.replace(encoding, ray="never"))
+    drift = drift_pictures(found[0], here)
     page = dataclasses.replace(page, printed=[*beside, *cases], pictures={**page.pictures, **drift})
     with whole_folder(folder, last=FACTS_FILE) as aside:
         write_page(page, aside)
@@ -139,20 +141,6 @@ def _new_folder(out: str | Location | None) -> Location:
     return folder
 
 
-def _source(checkpoint: Checkpoint, questions: Questions, encoding: Encoding) -> EncodingSource:
-    """What an encoder of this evaluation reads."""
-    on_gpu = encoding.gpus_per_encoder > 0 or (encoding.ray == "never" and torch.cuda.is_available())
-    return EncodingSource(
-        retriever=str(checkpoint.folder),
-        data=questions.manifest.folder,
-        split=questions.split,
-        features=str(home() / "data" / "features"),
-        batch_size=encoding.batch_size,
-        device="cuda" if on_gpu else "cpu",
-        threads=0 if encoding.ray == "never" else max(1, int(encoding.cpus_per_encoder)),
-    )
-
-
 def _embed(
     checkpoint: Checkpoint,
     questions: Questions,
@@ -167,7 +155,7 @@ def _embed(
         for m in np.flatnonzero(captions.present[language])
     ]
     asked += [(language, text) for language, texts in questions.class_sentences.items() for text in texts]
-    source = _source(checkpoint, questions, encoding)
+    source = EncodingSource.of(checkpoint.folder, questions.manifest, questions.split, encoding)
 
     def told(done: int, total: int) -> None:
         if progress is not None:

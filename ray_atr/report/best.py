@@ -67,7 +67,7 @@ def _best(runs: Runs, point: pd.Series, metric: str) -> Best:
 
 def rerun_command(runs: Runs, run: str, trial_id: str) -> str:
     """The shell command that trains one trial again: its recipe, what the base changed in it, what the trial varied."""
-    index = next(position for position, folder in enumerate(runs.folders) if folder.name == run)
+    index = runs.names.index(run)
     overrides = runs.overrides[trial_id]
     recipe, changed = _nearest_recipe(runs.experiments[index])
     if OBJECTIVE in overrides:

@@ -6,12 +6,10 @@ import json
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+from ray_atr.experiment import NOT_DECIDING
 from ray_atr.run_folder import CHOICES
 
 SEED = "seed"
-NOT_DECIDING = ("scaling.", "tracking.", "train.checkpoint_every_steps")
-"""Beginnings of the paths that leave a trial's result what it is."""
-
 Settings = Mapping[str, Any]
 
 

@@ -64,12 +64,13 @@ def paired_table(runs: Runs) -> Table | None:
 def _points(runs: Runs) -> dict[tuple[str, float], list[dict[str, Sample]]]:
     """(objective, noise) -> the scores of its seeds, in reading order; only points all of whose trials kept them."""
     finished = in_reading_order(runs.finished.drop_duplicates(subset=[*runs.varied, SEED]), [OBJECTIVE, NOISE, SEED])
-    folders = {folder.name: folder for folder in runs.folders}
+    folders = dict(zip(runs.names, runs.folders, strict=True))
     found: dict[tuple[str, float], list[dict[str, Sample]]] = {}
     incomplete = set()
     for row in finished.to_dict("records"):
         point = (str(row[OBJECTIVE]), float(row[NOISE]))
-        scores = _scores(folders[row["run"]] / "trials" / str(row["trial_id"]) / TEST_SCORES, runs.trained)
+        kept = read_scores(folders[row["run"]] / "trials" / str(row["trial_id"]) / TEST_SCORES)
+        scores = {key: sample for key, sample in kept.items() if key.rpartition("/")[2] in runs.trained}
         if scores:
             found.setdefault(point, []).append(scores)
         else:
@@ -77,13 +78,12 @@ def _points(runs: Runs) -> dict[tuple[str, float], list[dict[str, Sample]]]:
     return {point: scores for point, scores in found.items() if point not in incomplete}
 
 
-def _scores(path: Location, languages: list[str]) -> dict[str, Sample]:
-    """A trial's kept scores in some languages; none if it kept none."""
+def read_scores(path: Location) -> dict[str, Sample]:
+    """The scores that a trial kept of its test split; none if it kept none."""
     if not is_there(path):
         return {}
     with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as arrays:
-        kept = from_arrays(dict(arrays))
-    return {key: sample for key, sample in kept.items() if key.rpartition("/")[2] in languages}
+        return from_arrays(dict(arrays))
 
 
 def _row(name: str, noise: float, found: Mapping[Metric, Difference]) -> list[Cell]:

@@ -48,8 +48,8 @@ class Runs:
     infos: list[Mapping[str, Any]]
     experiments: list[Mapping[str, Any]]
     folders: list[Location]
-    histories: dict[str, list[EpochReport]] = field(default_factory=dict)
-    """Trial id -> its epochs."""
+    names: list[str]
+    """What tables call the folders: their last part, or all of the path where two end alike."""
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Trial id -> what it varies, as written in its folder."""
 
@@ -105,17 +105,17 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
     runs = [RunFolder.open(folder) for folder in folders]
     rows: list[dict[str, Any]] = []
     settings: list[dict[str, Any]] = []
-    histories: dict[str, list[EpochReport]] = {}
     overrides: dict[str, dict[str, Any]] = {}
-    for run in runs:
+    last = [run.path.name for run in runs]
+    names = [str(run.path) if last.count(run.path.name) > 1 else run.path.name for run in runs]
+    for run, name in zip(runs, names, strict=True):
         experiment, data = _experiment(run), _data_of(run)
         for trial in run.trials():
             content = trial.describe()
             of_trial = {**run.settings_of(content["overrides"], experiment), **data}
             changed = _changed(trial)
-            rows.append(_row(run, of_trial, trial, content, changed))
+            rows.append(_row(name, of_trial, trial, content, changed))
             settings.append({**of_trial, CHANGED: changed})
-            histories[trial.trial_id] = trial.epochs()
             overrides[trial.trial_id] = content["overrides"]
     if not rows:
         raise ValueError(f"{', '.join(str(run.path) for run in runs)}: no trials yet")
@@ -137,7 +137,7 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
         infos=[run.info for run in runs],
         experiments=[read_json(run.path / "experiment.json") for run in runs],
         folders=[run.path for run in runs],
-        histories=histories,
+        names=names,
         overrides=overrides,
     )
 
@@ -191,11 +191,11 @@ def short_name(path: str) -> str:
 
 
 def _row(
-    run: RunFolder, settings: Mapping[str, Any], trial: TrialFolder, content: Mapping[str, Any], changed: str | None
+    run: str, settings: Mapping[str, Any], trial: TrialFolder, content: Mapping[str, Any], changed: str | None
 ) -> dict[str, Any]:
     epochs = trial.epochs()
     row = {
-        "run": run.path.name,
+        "run": run,
         "trial_id": trial.trial_id,
         "name": content["name"],
         "status": content["status"],

@@ -1,7 +1,7 @@
 """The table and picture of a reality check: how far each method comes from the floor to the ceiling, and at what cost.
 
 Test scores of the epoch that clean validation chose, and validation of the last epoch: memorising shows in the second. Intervals
-are of the paired bootstrap over clips and seeds together.
+are of the paired bootstrap over clips and seeds together. Both are read from what the trials kept: nothing is encoded again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,24 +17,17 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ray_atr.data.features import open_features
-from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
-from ray_atr.metrics import align_captions
-from ray_atr.metrics.languages import retrieve_languages
-from ray_atr.metrics.metric import DIRECTIONS, MEAN, TRAINED, UNSEEN, Metric
-from ray_atr.models.retriever import Retriever
+from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric
 from ray_atr.override import override
 from ray_atr.recipes.methods import CORRESPONDENCE, METHODS, method_of
 from ray_atr.report.evaluation_tables import in_words
+from ray_atr.report.paired import read_scores
 from ray_atr.report.style import DPI, RC
-from ray_atr.run_folder import BEST, RunFolder, TrialFolder
-from ray_atr.runtime import home
+from ray_atr.run_folder import TEST_SCORES, RunFolder, TrialFolder
 from ray_atr.storage import Location
 from ray_atr.table import Cell, Table
-from ray_atr.training.group import WorkerGroup
-from ray_atr.training.inputs import prepare
-from ray_atr.training.validation import embed_captions, embed_clips
+from ray_atr.training.kept_scores import MEASURE
 
 FLOOR, CEILING = "contrastive", "oracle"
 DRAWS = 2000
@@ -52,11 +45,20 @@ COLUMNS = (
 """Of the table, those that have a value in any row."""
 
 
+class Hits(NamedTuple):
+    """Whether each test query finds its own first, [Q], a share of its languages; and the clip it belongs to, [Q]."""
+
+    values: NDArray[np.float64]
+    clip: NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class MethodTrials:
-    """The finished trials of one method under one noise: hits [seeds, queries], the seeds, and what the trials recorded."""
+    """The finished trials of one method under one noise: hits [seeds, queries], the clip of each query [queries], the seeds,
+    and what the trials recorded."""
 
     hits: NDArray[np.float64]
+    clip: NDArray[np.int64]
     seeds: tuple[int, ...]
     last: float
     belief: Mapping[str, float]
@@ -75,63 +77,64 @@ class MethodTrials:
 
 
 def difference(first: MethodTrials, second: MethodTrials, seed: int = 0) -> tuple[float, float, float]:
-    """(second - first, low, high) at 95%, over the seeds that both have: queries and seeds are drawn once for both.
+    """(second - first, low, high) at 95%, over the seeds that both have: clips and seeds are drawn once for both.
 
-    A seed decides the noise, the first weights and the order of the clips, so that two methods differ in themselves alone.
+    A seed decides the noise, the first weights and the order of the clips, so that two methods differ in themselves alone. A
+    clip is drawn with all its queries.
     """
     shared = [one for one in first.seeds if one in second.seeds]
     if not shared:
         raise ValueError(f"no seed of {first.seeds} is among {second.seeds}")
     generator = np.random.default_rng(seed)
     gain = np.stack([second.of(one) - first.of(one) for one in shared])
+    clip = np.unique(first.clip, return_inverse=True)[1]
+    queries = np.bincount(clip)
+    gained = np.stack([np.bincount(clip, of_seed) for of_seed in gain])
     drawn = np.empty(DRAWS)
     for draw in range(DRAWS):
-        queries = generator.integers(0, gain.shape[1], gain.shape[1])
-        drawn[draw] = gain[generator.integers(0, len(gain), len(gain))][:, queries].mean()
+        clips = generator.integers(0, len(queries), len(queries))
+        seeds = generator.integers(0, len(gain), len(gain))
+        drawn[draw] = gained[seeds][:, clips].sum(axis=1).mean() / queries[clips].sum()
     low, high = np.quantile(drawn, [0.025, 0.975])
     return float(gain.mean()), float(low), float(high)
 
 
-def hits_of(trial: TrialFolder, experiment: Experiment) -> NDArray[np.float64]:
-    """Whether each test query of the selected metric's task finds its own first, [Q], by the best epoch's retriever.
+def hits_of(trial: TrialFolder, experiment: Experiment) -> Hits | None:
+    """The hits of the selected metric's task and languages; None if they were not kept (by an earlier version).
 
     Of a metric that is a mean over languages it is the mean over those, a query counting where it is asked.
     """
     task, language = experiment.evaluation.select_by.split("/")[:2]
     trained, spoken = experiment.trained_languages, experiment.data.languages
     groups = {TRAINED: trained, UNSEEN: tuple(one for one in spoken if one not in trained), MEAN: spoken}
-    languages = groups.get(language, (language,))
-    prepared = prepare(experiment, home(), use_ray=False, say=lambda message: None)
-    features = open_features(prepared.features, experiment.data.test_split)
-    retriever = prepared.reading(Retriever.from_pretrained(Path(str(trial.folder)) / BEST))
-    texts_of = {one: features.captions_in(one) for one in languages}
-    captions = align_captions(texts_of, 0, labels=features.labels, relevance=experiment.evaluation.relevance)
-    audio, texts = embed_clips(retriever, features, 256, WorkerGroup()), TextBatcher(retriever)
-    text = {one: embed_captions(texts, captions, one, audio.shape[1], WorkerGroup()) for one in languages}
-    found = retrieve_languages(audio, text, captions.relevance, present=captions.present)
-    hits = np.full((len(languages), len(captions) if task == DIRECTIONS[0] else len(audio)), np.nan)
-    for row, one in zip(hits, languages, strict=True):
-        retrieved = getattr(found[one], task)
-        row[retrieved.query] = retrieved.recall[1]
-    return np.nanmean(hits[:, ~np.isnan(hits).all(axis=0)], axis=0)
+    kept = read_scores(trial.folder / TEST_SCORES)
+    found = [kept.get(f"{task}/{one}") for one in groups.get(language, (language,))]
+    samples = [sample for sample in found if sample is not None]
+    if not samples or len(samples) < len(found):
+        return None
+    query, places = np.unique(np.concatenate([sample.query for sample in samples]), return_inverse=True)
+    clip = np.empty_like(query)
+    clip[places] = np.concatenate([sample.unit for sample in samples])
+    hits = np.concatenate([sample.means[MEASURE] for sample in samples])
+    return Hits(np.bincount(places, hits) / np.bincount(places), clip)
 
 
 def read_cells(run: RunFolder) -> dict[tuple[str, str, float], MethodTrials]:
-    """The cells by (method, kind of noise, ratio); trials that are no method's, or not finished, are left out."""
+    """The cells by (method, kind of noise, ratio); trials that are no method's, not finished or without scores are left out."""
     base = run.experiment
-    grouped: dict[tuple[str, str, float], list[tuple[NDArray[np.float64], TrialFolder]]] = {}
+    grouped: dict[tuple[str, str, float], list[tuple[Hits, TrialFolder]]] = {}
     for trial in run.trials():
         overrides = trial.describe()["overrides"]
         name = method_of(overrides)
-        if name is None or not trial.is_finished:
+        if name is None or not trial.is_finished or (hits := hits_of(trial, override(base, overrides))) is None:
             continue
         key = (name, str(overrides["data.noise.kind"]), float(overrides["data.noise.ratio"]))
-        grouped.setdefault(key, []).append((hits_of(trial, override(base, overrides)), trial))
+        grouped.setdefault(key, []).append((hits, trial))
     metric = base.evaluation.select_by
     return {key: _cell(found, metric) for key, found in grouped.items()}
 
 
-def _cell(found: Sequence[tuple[NDArray[np.float64], TrialFolder]], metric: str) -> MethodTrials:
+def _cell(found: Sequence[tuple[Hits, TrialFolder]], metric: str) -> MethodTrials:
     results = [trial.result() for _, trial in found]
     epochs = [trial.epochs() for _, trial in found]
     # A run that was begun again with more epochs is as long as the shortest.
@@ -142,7 +145,8 @@ def _cell(found: Sequence[tuple[NDArray[np.float64], TrialFolder]], metric: str)
         if any(f"train/{name}" in row for row in epochs[0])
     }
     return MethodTrials(
-        hits=np.stack([hits for hits, _ in found]),
+        hits=np.stack([hits.values for hits, _ in found]),
+        clip=found[0][0].clip,
         seeds=tuple(int(trial.describe()["overrides"]["seed"]) for _, trial in found),
         last=float(np.mean([result["last"][metric] for result in results])),
         belief={name: float(curve[-1]) for name, curve in curves.items()},
@@ -252,7 +256,7 @@ def page_table(found: pd.DataFrame, measured: str) -> Table:
         blocks.append([_row(row, columns, best) for row in rows.to_dict("records")])
     note = (
         f"{measured}, on the test split at the epoch that clean validation chose. The floor keeps every pair, the ceiling "
-        "leaves the wrong ones out; in brackets 95% of the paired bootstrap over queries and seeds. The detector's numbers are "
+        "leaves the wrong ones out; in brackets 95% of the paired bootstrap over clips and seeds. The detector's numbers are "
         "the last epoch's."
     )
     return Table("Reality check", note, [name.replace("_", " ") for name in columns], blocks)
@@ -287,7 +291,7 @@ def write_reality_check(run_folder: Location | str, folder: Path) -> RealityChec
     run = RunFolder.open(run_folder)
     cells = read_cells(run)
     if not cells:
-        raise ValueError(f"{run_folder}: no finished trial of a method")
+        raise ValueError(f"{run_folder}: no finished trial of a method that kept its scores")
     folder.mkdir(parents=True, exist_ok=True)
     chosen_by = Metric.parse(run.experiment.evaluation.select_by)
     measured = in_words(Metric(chosen_by.task, chosen_by.language, "recall_at_1"))

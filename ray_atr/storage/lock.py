@@ -89,7 +89,7 @@ def _noted(folder: Location, what: str) -> Iterator[None]:
             f"{folder}: {what} is being written by {earlier}; if that process is dead, wait {earlier.seconds_left:.0f} s "
             f"or delete {folder / HOLDER_FILE}, and run the same command again"
         )
-    mine = Holder(uuid.uuid4().hex, host, os.getpid(), _user(), now, now)
+    mine = Holder(uuid.uuid4().hex, host, os.getpid(), user_name(), now, now)
     _write(folder, mine, is_first=earlier is None)
     if not isinstance(folder, Path) and (found := _holder(folder)) is not None and found.id != mine.id:
         raise ValueError(f"{folder}: {what} is being written by {found}; run the same command again when it has ended")
@@ -130,7 +130,8 @@ def _holder(folder: Location) -> Holder | None:
         return None
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Whose process this is; the number of a user without a name, as in a container."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

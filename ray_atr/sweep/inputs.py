@@ -13,7 +13,8 @@ def record_data(run: RunFolder, prepared: Sequence[Prepared]) -> None:
     """Note names and manifest hashes of the data sets in sweep.json; ValueError if one is not what it was before."""
     info = run.info
     kept = hashes_of(info)
-    found = {one.data.rstrip("/").rsplit("/", 1)[-1]: one.data_hash for one in prepared}
+    # Commas separate the names where they are kept.
+    found = {one.data.rstrip("/").rsplit("/", 1)[-1].replace(",", " "): one.data_hash for one in prepared}
     for name, digest in found.items():
         if kept.get(name, digest) != digest:
             raise ValueError(
@@ -31,7 +32,9 @@ def record_data(run: RunFolder, prepared: Sequence[Prepared]) -> None:
 def hashes_of(info: Mapping[str, Any]) -> dict[str, str]:
     """Data set -> manifest hash, of a sweep.json."""
     data = info.get("data") or {"name": "", "hash": ""}
-    names, hashes = data["name"].split(", "), data["hash"].split(", ")
+    hashes = data["hash"].split(", ")
+    # Of one data set an earlier version kept the comma too.
+    names = data["name"].split(", ") if len(hashes) > 1 else [data["name"].replace(",", " ")]
     return {name: digest for name, digest in zip(names, hashes, strict=True) if name}
 
 

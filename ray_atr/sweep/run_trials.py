@@ -11,7 +11,7 @@ from ray_atr.experiment import Experiment
 from ray_atr.override import flatten, override, with_absolute_paths
 from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder
 from ray_atr.runtime import start_ray
-from ray_atr.space import Point
+from ray_atr.space import Grid, Point
 from ray_atr.sweep.in_process import run_in_process
 from ray_atr.sweep.inputs import record_data
 from ray_atr.sweep.listener import SweepListener, SweepResult
@@ -89,7 +89,7 @@ def _experiments(base: Experiment, plan: SweepPlan, queue: TrialQueue) -> list[E
     space = plan.space
     if space is not None:
         discrete = space.restricted(
-            lambda path: path.startswith(("data.", "model.")) and hasattr(space.dimensions[path], "values")
+            lambda path: path.startswith(("data.", "model.")) and isinstance(space.dimensions[path], Grid)
         )
         points += list(discrete.grid())
     return [override(base, point) for point in points] or [base]

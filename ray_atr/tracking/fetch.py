@@ -92,7 +92,7 @@ def _sweep_info(parent: Run, trials: list[Run]) -> dict[str, Any]:
         "space": {},
         "varied": list(dict.fromkeys(path for one in overrides for path in one)),
         "seeds": sorted({one["seed"] for one in overrides if "seed" in one}),
-        "data": {name: tags[f"data.{name}"] for name in ("name", "hash") if f"data.{name}" in tags},
+        "data": {name: tags[f"data.{name}"] for name in ("name", "hash", "set") if f"data.{name}" in tags},
         "code": {
             "git_commit": tags.get("git_commit", "unknown"),
             **{tag.removeprefix("version."): value for tag, value in tags.items() if tag.startswith("version.")},

@@ -6,7 +6,6 @@ the copy lacks, so that logging an epoch, continuing after a restore, and upload
 
 from __future__ import annotations
 
-import getpass
 import json
 import logging
 import math
@@ -31,6 +30,7 @@ from ray_atr.run_folder import (
     write_json,
 )
 from ray_atr.storage import Location, fetched, folders_in, is_there, locate, read_text
+from ray_atr.storage.lock import user_name
 from ray_atr.tracking import links
 from ray_atr.tracking.names import COMMAND_TAG, EPOCHS_TAG, FORMAT_TAG, OVERRIDES_TAG, STOPPED_TAG, SWEEP_TAG, TRIAL_TAG
 from ray_atr.tracking.store import PORT, Store, store_of
@@ -287,7 +287,7 @@ class _Connection:
             "mlflow.source.name": _script(str(self.info.get("command", ""))),
             "mlflow.source.type": "LOCAL",
             "mlflow.source.git.commit": commit,
-            "mlflow.user": getpass.getuser(),
+            "mlflow.user": user_name(),
             "git_commit": commit,
             **{f"version.{package}": version for package, version in code.items()},
         }

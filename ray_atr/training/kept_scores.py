@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +17,9 @@ from ray_atr.storage import write_bytes
 MEASURE = "recall_at_1"
 
 
-def keep_scores(folder: Path, retrievals: Mapping[str, Retrieval], trained: Collection[str]) -> None:
-    """Write R@1 of every query in the trained languages, in both directions, to `folder/test/scores.npz`."""
-    samples = retrieval_samples({language: found for language, found in retrievals.items() if language in trained})
+def keep_scores(folder: Path, retrievals: Mapping[str, Retrieval]) -> None:
+    """Write R@1 of every query in each language, in both directions, to `folder/test/scores.npz`."""
+    samples = retrieval_samples(retrievals)
     kept = {
         key: Sample(sample.query, sample.unit, {MEASURE: sample.means[MEASURE]}, {})
         for key, sample in samples.items()

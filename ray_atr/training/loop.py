@@ -219,7 +219,7 @@ def final_report(
     if split_exists(prepared.features, split):
         best = prepared.reading(Retriever.from_pretrained(folder / BEST)).to(group.device)
         features = open_features(prepared.features, split)
-        keep = partial(keep_scores, folder, trained=experiment.trained_languages) if group.is_first else None
+        keep = partial(keep_scores, folder) if group.is_first else None
         texts = TextBatcher(best)
         measured = evaluate_split(best, texts, features, experiment, group, has_other_rankings=True, keep=keep)
     return FinalReport.of(

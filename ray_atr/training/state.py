@@ -14,16 +14,13 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ray_atr.experiment import Experiment, resolved, stored_experiment
+from ray_atr.experiment import NOT_DECIDING, Experiment, resolved, stored_experiment
 from ray_atr.knowledge.memory import Memory
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.correspondence import Estimator
 from ray_atr.override import flatten
 from ray_atr.training.checkpoint import random_state, restore_random_state
 from ray_atr.training.group import WorkerGroup
-
-NOT_DECIDING = ("tracking.", "scaling.", "train.checkpoint_every_steps", "train.keep_trajectory")
-"""Beginnings of the settings that change no weight."""
 
 
 @dataclass

@@ -323,6 +323,15 @@ def test_only_seeds_are_averaged(world: dict[str, Path]) -> None:
     assert [find_checkpoint(trial).name for trial in trials] == ["sweep: seed=0", "sweep: seed=1"]
 
 
+def test_encoders_on_ray_compute_where_their_resources_are(world: dict[str, Path]) -> None:
+    def device(**chosen: Any) -> str:
+        return EncodingSource.of(Path("best"), read_manifest(world["data"]), "test", Encoding(**chosen)).device
+
+    assert device(gpus_per_encoder=0.5) == "cuda"
+    assert device() == "cpu"
+    assert device(ray="never", gpus_per_encoder=1) == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def test_a_split_in_which_a_language_is_missing_or_partial(tmp_path: Path) -> None:
     rows = [
         tone_clip(split, index, {"eng": ["a", "b"], **({"jpn": ["あ"]} if split == "test" and index else {})})

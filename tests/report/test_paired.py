@@ -77,6 +77,20 @@ def test_a_point_with_a_trial_that_kept_no_scores_is_left_out(run: Path) -> None
     ]
 
 
+def test_folders_of_one_name_are_told_apart(run: Path, tmp_path: Path) -> None:
+    other = write_run(tmp_path / "other" / "run", {**SPACE, "objective": ["ask"]})
+    for noise in (0.0, 0.4):
+        for seed in (0, 1):
+            write_scores(other, "ask", noise, seed, 0.9)
+    runs = read_runs([run, other])
+    assert runs.names == [str(run), str(other)]
+    table = paired_table(runs)
+    assert table is not None
+    assert {tuple(cell.text for cell in row[:2]) for row in table.rows} == {
+        (noise, objective) for noise in ("0", "0.4") for objective in ("triplet", "m_ltm", "ask")
+    }
+
+
 def test_there_is_no_table_without_kept_scores_or_over_other_settings(tmp_path: Path) -> None:
     assert paired_table(read_runs([write_run(tmp_path / "old", SPACE)])) is None
     other = write_run(tmp_path / "other", {"objective": ["contrastive", "m_ltm"], "train.learning_rate": [0.001, 0.01]})

@@ -10,6 +10,7 @@ import pytest
 from tiny import make_data, prepared_for, tiny
 
 from ray_atr.cli.reality_check import CorrespondenceSweep, space_of
+from ray_atr.cli.tuning import tuning_folder
 from ray_atr.experiment import Experiment
 from ray_atr.override import override
 from ray_atr.recipes.methods import METHODS, method_of
@@ -49,6 +50,19 @@ def test_the_oracle_has_no_point_without_noise_and_no_kind_differs_there() -> No
         CorrespondenceSweep(tune=2, tune_noise=0.4).before({})
 
 
+def test_a_resumed_sweep_takes_the_settings_that_were_tuned_for_it(tmp_path: Path) -> None:
+    options = CorrespondenceSweep(methods=("small_loss",), noise=(0.4,), tune=8, resume=f"{tmp_path}/run/")
+    with pytest.raises(
+        ValueError, match=r"--tune: got 8; allowed with --resume only if .*run-tuning/tuned.json is there"
+    ):
+        options.before({})
+    (tmp_path / "run-tuning").mkdir()
+    (tmp_path / "run-tuning" / "tuned.json").write_text('{"small_loss": {"train.learning_rate": 0.003}}')
+    (point,) = options.before({}).points()
+    assert point["train.learning_rate"] == 0.003
+    assert str(tuning_folder("s3://bucket/run")) == "s3://bucket/run-tuning"
+
+
 def test_tuned_settings_are_on_top_of_each_methods_own(tmp_path: Path) -> None:
     (tmp_path / "tuned.json").write_text('{"small_loss": {"train.learning_rate": 0.003}}')
     options = CorrespondenceSweep(
@@ -59,7 +73,8 @@ def test_tuned_settings_are_on_top_of_each_methods_own(tmp_path: Path) -> None:
 
 
 def cell(hits: np.ndarray, first_seed: int = 0) -> MethodTrials:
-    return MethodTrials(hits, tuple(range(first_seed, first_seed + len(hits))), last=0.0, belief={}, seconds=0.0)
+    seeds = tuple(range(first_seed, first_seed + len(hits)))
+    return MethodTrials(hits, np.arange(hits.shape[1]), seeds, last=0.0, belief={}, seconds=0.0)
 
 
 def test_the_interval_is_over_queries_and_seeds() -> None:
@@ -86,10 +101,27 @@ def test_a_seed_is_compared_with_itself_whatever_else_a_method_has() -> None:
     assert low > 0
     assert high - low < 0.15
     # The seeds 1 and 2 alone are shared; the order in which trials finished does not matter.
-    other = MethodTrials(second[[2, 1]], (2, 1), last=0.0, belief={}, seconds=0.0)
+    other = MethodTrials(second[[2, 1]], np.arange(400), (2, 1), last=0.0, belief={}, seconds=0.0)
     assert difference(cell(first), other)[0] == pytest.approx((second - first)[1:].mean())
     with pytest.raises(ValueError, match="no seed of"):
         difference(cell(first), cell(second, first_seed=7))
+
+
+def test_the_captions_of_a_clip_are_drawn_together() -> None:
+    generator = np.random.default_rng(0)
+    of_clips = generator.random((2, 100)) < 0.3
+    first, second = np.zeros((2, 500)), np.repeat(of_clips, 5, axis=1).astype(float)
+    alone = difference(cell(first), cell(second))
+    clips = np.repeat(np.arange(100), 5)
+    first_of_clips, second_of_clips = (
+        MethodTrials(hits, clips, (0, 1), last=0.0, belief={}, seconds=0.0) for hits in (first, second)
+    )
+    together = difference(first_of_clips, second_of_clips)
+    assert together[0] == pytest.approx(alone[0])
+    # Five equal captions say no more than one: the interval is that of the 100 clips.
+    one_caption = difference(cell(np.zeros((2, 100))), cell(of_clips.astype(float)))
+    assert together == pytest.approx(one_caption)
+    assert together[2] - together[1] > 1.5 * (alone[2] - alone[1])
 
 
 def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
@@ -117,9 +149,10 @@ def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
     experiment = override(base, trial.describe()["overrides"])
     for select_by in ("text_to_audio/trained/recall_at_1", "audio_to_text/mean/recall_at_1"):
         found = hits_of(trial, override(experiment, {"evaluation.select_by": select_by, "data.languages": "eng,fra"}))
+        assert found is not None
         by_language = read_json(trial.folder / "result.json")["test"]
         task = select_by.split("/")[0]
-        assert found.mean() == pytest.approx(by_language[f"{task}/mean/recall_at_1"], abs=1e-6)
+        assert found.values.mean() == pytest.approx(by_language[f"{task}/mean/recall_at_1"], abs=1e-6)
     assert table.loc["oracle", "detector_auc"] == 1
     assert np.isnan(table.loc["contrastive", "detector_auc"]), "a method that believes every pair is no detector"
     gained = table.loc["small_loss", "test"] - table.loc["contrastive", "test"]

@@ -25,6 +25,7 @@ from ray_atr.report.layouts import paper_layouts
 from ray_atr.report.pareto import front
 from ray_atr.report.tables import recall_table
 from ray_atr.report.write import main_tables
+from ray_atr.storage import read_json
 
 NOISE_SPACE = {
     "objective": ["contrastive", "m_ltm", "m_ltm_pot"],
@@ -375,3 +376,13 @@ def test_cost_is_a_ratio_to_the_baseline_of_the_same_runs(tmp_path):
     best = [row[0].text for block in consistency.blocks for row in block if row[-2].is_best]
     assert best == ["kcl"]
     assert consistency.references[2][-2].text == "7.52"
+
+
+def test_what_changes_no_weight_keeps_no_seeds_apart(tmp_path):
+    folder = write_run(tmp_path / "run", {"objective": ["m_ltm"], "seed": [0, 1]})
+    trial = next(path for path in (folder / "trials").iterdir() if read_json(path / "trial.json")["overrides"]["seed"])
+    content = read_json(trial / "trial.json")
+    content["overrides"] |= {"train.keep_trajectory": True, "scaling.workers": 0}
+    write(trial / "trial.json", content)
+    (row,) = aggregate(read_runs([folder])).to_dict("records")
+    assert row["num_seeds"] == 2

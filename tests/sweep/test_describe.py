@@ -48,6 +48,7 @@ def test_with_one_goal_the_best_comes_alone() -> None:
 def test_data_and_code_of_a_sweep() -> None:
     assert hashes_of({}) == {}
     assert hashes_of({"data": {"name": "a, b", "hash": "1, 2"}}) == {"a": "1", "b": "2"}
+    assert hashes_of({"data": {"name": "clips, v2", "hash": "1"}}) == {"clips  v2": "1"}
     assert sets_of({}) == sets_of({"data": {"name": "a", "hash": "1"}}) == []
     assert sets_of({"data": {"name": "a, b", "hash": "1, 2", "set": "audiocaps, clotho"}}) == ["audiocaps", "clotho"]
     assert differences_of_code({}, {"ray": "2"}) == []
@@ -64,5 +65,9 @@ def test_other_data_under_the_same_name_is_refused(tmp_path: Path) -> None:
     assert sets_of(run.info) == ["audiocaps"]
     record_data(run, [prepared("abc"), prepared("def", name="rain")])
     assert run.info["data"] == {"name": "tones, rain", "hash": "abc, def", "set": "audiocaps"}
+    named = prepared("fed", name="clips, v2")
+    record_data(run, [named])
+    record_data(run, [named])
+    assert hashes_of(run.info)["clips  v2"] == "fed"
     with pytest.raises(ValueError, match="run on other data: tones has the hash abc there and 123 now"):
         record_data(run, [prepared("123")])
