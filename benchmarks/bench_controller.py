@@ -28,8 +28,7 @@ from ray_atr.experiment import Experiment
 from ray_atr.run_folder import FINISHED, RUNNING, RunFolder
 from ray_atr.space import Space
 from ray_atr.sweep import SEARCHES, Goal, SpaceSearch, SweepPlan
-from ray_atr.sweep.common_failure import CommonFailure
-from ray_atr.sweep.recording import Recording
+from ray_atr.sweep.recording import CommonFailure, Recording
 from ray_atr.sweep.search import History, Known
 from ray_atr.sweep.trial_queue import TrialQueue
 

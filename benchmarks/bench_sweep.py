@@ -23,8 +23,9 @@ from side_by_side import compared
 from ray_atr.experiment import Experiment
 from ray_atr.override import override
 from ray_atr.recipes import RECIPES
-from ray_atr.run_folder import RunFolder, TrialFolder, read_json
+from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.runtime import start_ray
+from ray_atr.storage import read_json
 from ray_atr.sweep import SweepListener, sweep
 from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.loop import train

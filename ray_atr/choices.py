@@ -6,6 +6,9 @@ from typing import Literal
 
 RELEVANCE = ("auto", "clip", "label")
 """What is relevant to a caption: its own clip, every clip of its class, or the class if each has one caption."""
+RELEVANCE_HELP = (
+    "clip: a caption's own clip is relevant; label: every clip of its class; auto: label if each class has one caption"
+)
 
 Ranking = Literal["learned", "cosine", "plan"]
 RANKINGS: tuple[Ranking, ...] = ("learned", "cosine", "plan")

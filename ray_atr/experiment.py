@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ray_atr.choices import RELEVANCE
+from ray_atr.choices import RANKING_HELP, RANKINGS, RELEVANCE, RELEVANCE_HELP
 from ray_atr.data.noise import Noise
 from ray_atr.data.positives import POSITIVES
 from ray_atr.languages.codes import ENGLISH, language_codes
-from ray_atr.metrics.ranking import EPSILON, RANKING_HELP, RANKINGS, RankingSettings
+from ray_atr.metrics.ranking import EPSILON, RankingSettings
 from ray_atr.migrate import migrated_experiment
 from ray_atr.models.retriever import ModelSettings
 from ray_atr.models.tower import checkpoint_of
@@ -246,11 +246,7 @@ class EvaluationSettings(Settings):
         "epsilon .03)",
         at_least=0,
     )
-    relevance: str = setting(
-        "auto",
-        "clip: a caption's own clip is relevant; label: every clip of its class; auto: label if each class has one caption",
-        choices=RELEVANCE,
-    )
+    relevance: str = setting("auto", RELEVANCE_HELP, choices=RELEVANCE)
 
 
 @dataclass(frozen=True, kw_only=True)

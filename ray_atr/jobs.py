@@ -83,6 +83,7 @@ def _run_on_ray(
     jobs: Sequence[Job], make_worker: Callable[[], Callable[[Job], Result]], resources: Resources
 ) -> Iterator[tuple[int, Result]]:
     start_ray()
+    # Also without a limit to a job's silence, which may last for hours, in a Ray that someone else has started.
     quiet_ray_data()
     import ray
 
@@ -92,8 +93,6 @@ def _run_on_ray(
     size = min(len(jobs), num_processes(resources, ray.cluster_resources(), grows=grows))
     most = len(jobs) if grows and not resources.processes else size
     waiting = ray.data.from_items(rows, override_num_blocks=len(jobs))
-    # Whatever limit this process has: a job may be silent for hours.
-    waiting.context.execution_no_progress_timeout_s = -1  # type: ignore[attr-defined]
     await_room(resources.cpus, resources.gpus, what=resources.setting, labels=dict(resources.labels))
     done = waiting.map(
         _Process,  # type: ignore[arg-type]
@@ -117,17 +116,14 @@ class _Process:
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         if self.worker is None:
-            self._limit_threads()
+            if self.threads:
+                # Not every job computes with it.
+                import torch
+
+                torch.set_num_threads(self.threads)
             self.worker = self.make_worker()
         result = self.worker(pickle.loads(row["job"]))
         return {"number": row["number"], "result": pickle.dumps(result)}
-
-    def _limit_threads(self) -> None:
-        if self.threads:
-            # Not every job computes with it.
-            import torch
-
-            torch.set_num_threads(self.threads)
 
 
 def num_processes(resources: Resources, has: Mapping[str, float], *, grows: bool = False) -> int:

@@ -57,6 +57,11 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def as_typed(value: Any) -> Any:
+    """A setting's value as it is typed: a list by its items with commas between them, any other as it is."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
 def with_absolute_paths(tree: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values with what the tree holds in the place of a relative path. ValueError as `override` raises it."""
     held = flatten(override(tree, values))
@@ -82,7 +87,7 @@ class Setting:
 
 def describe(tree: Any, prefix: str = "") -> Iterator[Setting]:
     """Every setting of the tree with its type, current value, allowed values and help, depth first."""
-    hints = _hints(type(tree))
+    hints = _hints(tree.__class__)
     for field in dataclasses.fields(tree):
         value = getattr(tree, field.name)
         path = prefix + field.name
@@ -101,24 +106,14 @@ def describe(tree: Any, prefix: str = "") -> Iterator[Setting]:
 
 def variant_name(field: dataclasses.Field[Any], value: Any) -> str | None:
     """The registered name of a nested settings object, or None if the field has no variants of classes."""
-    for name, variant in (field.metadata.get("variants") or {}).items():
-        if variant is type(value):
-            return str(name)
-    return None
+    variants = field.metadata.get("variants") or {}
+    return next((str(name) for name, variant in variants.items() if variant is type(value)), None)
 
 
+@cache
 def _hints(cls: type) -> dict[str, Any]:
-    return _hints_of[cls]
-
-
-class _Hints(dict[type, dict[str, Any]]):
-    """Resolved annotations by class; resolving them is slow and `describe` asks often."""
-
-    def __missing__(self, cls: type) -> dict[str, Any]:
-        return self.setdefault(cls, typing.get_type_hints(cls))
-
-
-_hints_of = _Hints()
+    """Resolved annotations of a class; resolving them is slow and `describe` asks often."""
+    return typing.get_type_hints(cls)
 
 
 def _replace(tree: Any, parts: list[str], value: Any, path: str) -> Any:
@@ -127,9 +122,7 @@ def _replace(tree: Any, parts: list[str], value: Any, path: str) -> Any:
     done = path.split(".")[: len(path.split(".")) - len(parts)]
     if name not in fields:
         where = ".".join(done) or "the experiment"
-        suggestion = nearest(name, fields)
-        if not suggestion:
-            suggestion = _elsewhere(tree, name, done)
+        suggestion = nearest(name, fields) or _elsewhere(tree, name, done)
         kind = getattr(tree, "name", None)
         of_kind = f" (which is {kind})" if isinstance(kind, str) and done else ""
         raise ValueError(f"{path}: no such setting; {where}{of_kind} has {', '.join(fields) or 'none'}{suggestion}")
@@ -141,7 +134,7 @@ def _replace(tree: Any, parts: list[str], value: Any, path: str) -> Any:
     elif dataclasses.is_dataclass(current):
         new = _variant(field, current, value, path)
     else:
-        new = _coerce(_hints(type(tree))[name], value, path, field)
+        new = _coerce(_hints(tree.__class__)[name], value, path, field)
     try:
         return dataclasses.replace(tree, **{name: new})
     except ValueError as error:
@@ -153,9 +146,7 @@ def _replace(tree: Any, parts: list[str], value: Any, path: str) -> Any:
 
 
 def _elsewhere(tree: Any, name: str, done: list[str]) -> str:
-    paths = [entry.path for entry in describe(tree)]
-    same_leaf = [path for path in paths if path.rsplit(".", 1)[-1] == name]
-    found = same_leaf[0] if same_leaf else None
+    found = next((entry.path for entry in describe(tree) if entry.path.rsplit(".", 1)[-1] == name), None)
     return f" (did you mean {'.'.join([*done, found])}?)" if found else ""
 
 

@@ -35,7 +35,7 @@ from ray_atr.settings import refuse
 from ray_atr.storage import (
     Location,
     StorageError,
-    folders_in,
+    entries_in,
     hold,
     is_local,
     is_there,
@@ -197,6 +197,16 @@ class RunFolder:
     def experiment(self) -> Experiment:
         return load_experiment(self.path / "experiment.json")
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings of the run, flattened, as `experiment.json` has them: those of another version as they stand."""
+        return _object(self.path / "experiment.json")
+
+    @property
+    def select_by(self) -> str:
+        """The validation metric that chooses among epochs and trials."""
+        return metric_chosen_by(self.settings)
+
     def settings_of(self, overrides: Mapping[str, Any], experiment: Experiment | None = None) -> dict[str, Any]:
         """All settings of a trial, flattened: the run's (`experiment`, if it was read before) with what the trial varies.
 
@@ -205,7 +215,7 @@ class RunFolder:
         try:
             return flatten(resolved(override(experiment or self.experiment, overrides)))
         except ValueError:
-            return {**_object(self.path / "experiment.json"), **overrides}
+            return {**self.settings, **overrides}
 
     @property
     def info(self) -> dict[str, Any]:
@@ -238,7 +248,7 @@ class RunFolder:
         return TrialFolder(self.path / "trials" / safe_name(trial_id, "trial"))
 
     def trials(self) -> Iterator[TrialFolder]:
-        for folder in folders_in(self.path / "trials"):
+        for folder in entries_in(self.path / "trials"):
             if is_there(folder / "trial.json"):
                 yield TrialFolder(folder)
 
@@ -259,6 +269,11 @@ class RunFolder:
             }
             write_json(trial.folder / "trial.json", described, is_private=True)
         return trial
+
+
+def metric_chosen_by(settings: Mapping[str, Any]) -> str:
+    """The validation metric that flattened settings choose by; that of a folder of an earlier version, which has none."""
+    return str(settings.get("evaluation.select_by", "text_to_audio/mean/recall_at_1"))
 
 
 def trial_place(folder: Location, path: str) -> Location:

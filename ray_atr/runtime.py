@@ -302,18 +302,10 @@ def code_version() -> dict[str, str]:
 
 def _git_commit() -> str:
     folder = Path(__file__).parent
+    # No tag's name (--exclude), but the commit's, whole.
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True, timeout=10
-        )
-        changes = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        )
+        described = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return commit.stdout.strip() + ("-dirty" if changes.stdout.strip() else "")
+    return described.stdout.strip()

@@ -81,11 +81,7 @@ def setting(
         "words": tuple(words),
         "changeable": changeable,
     }
-    if default_factory is not dataclasses.MISSING:
-        return dataclasses.field(default_factory=default_factory, metadata=metadata)
-    if default is dataclasses.MISSING:
-        return dataclasses.field(metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)
 
 
 def inherited(base: type, name: str, default: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ray_atr.storage import Location, StorageError, folders_in, locate
+from ray_atr.storage import Location, StorageError, entries_in, locate
 from ray_atr.storage import checkpoint_sync as mirror_module
 from ray_atr.storage.checkpoint_sync import Mirror, on_this_node
 
@@ -42,7 +42,7 @@ def test_another_node_gets_the_last_checkpoint(remote: Any, tmp_path: Path) -> N
     there.fetch()
     assert (there.local / "best/weights").read_text() == "w"
     assert not (there.local / "last/.state").exists()
-    assert len(folders_in(remote / "objects")) == 2, "the older checkpoint's object should be gone"
+    assert len(entries_in(remote / "objects")) == 2, "the older checkpoint's object should be gone"
 
 
 def test_a_stop_in_mid_copy_leaves_the_checkpoint_before(
@@ -73,7 +73,7 @@ def test_a_file_that_is_gone_or_changed_is_never_taken_for_whole(remote: Any, tm
     here = Mirror(tmp_path / "here", remote)
     write(here.local, {"last/state": "one"})
     here.put()
-    (stored,) = folders_in(remote / "objects")
+    (stored,) = entries_in(remote / "objects")
     stored.write_text("on")
     with pytest.raises(StorageError, match=r"not the file that checkpoint\.json names as last/state"):
         Mirror(tmp_path / "there", remote).fetch()

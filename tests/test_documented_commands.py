@@ -84,7 +84,7 @@ def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
         "ray_atr.cli.tuning.describe_plan": understood,
         "ray_atr.sweep.describe.check_experiment": same,
         "ray_atr.evaluation.run.evaluate": understood,
-        "ray_atr.cli.reporting.report_script": understood,
+        "ray_atr.cli.report.report_script": understood,
         "ray_atr.cli.prepare.run_check": understood,
         "ray_atr.cli.prepare.run_import": understood,
         "ray_atr.cli.prepare.run_vectors": understood,

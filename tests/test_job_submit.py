@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from own_ray import Head, own_ray, wait_until
-from tiny import make_data
+from tiny import make_data, prepared_for, tiny
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -32,7 +32,8 @@ def epochs_of(home: Path) -> list[dict[str, float]]:
 
 @pytest.mark.timeout(500)
 def test_a_submitted_sweep_is_stopped_and_resumed_where_it_was(head: Head) -> None:
-    make_data(head.home / "tones")
+    # The features are made here, once: on Ray, which test_two_nodes.py shows, they would take three processes that import torch.
+    prepared_for(tiny(make_data(head.home / "tones")), head.home)
     settings = {
         "data.source": head.home / "tones", "model.embedding_width": 16, "model.text.width": 16, "model.text.num_layers": 1,
         "model.text.vocab_size": 300, "train.batch_size": 8, "train.epochs": EPOCHS, "scaling.ray_data": "false",

@@ -58,7 +58,6 @@ def impatient(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
     runtime.quiet_ray_data()
     monkeypatch.setattr(DataContext.get_current(), "execution_no_progress_timeout_s", LIMIT)
-    monkeypatch.setattr("ray_atr.jobs.quiet_ray_data", lambda: None)
 
 
 @pytest.mark.ray

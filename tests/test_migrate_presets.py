@@ -11,7 +11,8 @@ import pytest
 
 from ray_atr.migrate import FORMAT, migrated_run
 from ray_atr.recipes import RECIPES
-from ray_atr.run_folder import RunFolder, make_trial_id, read_json, write_json
+from ray_atr.run_folder import RunFolder, make_trial_id
+from ray_atr.storage import read_json, write_json
 from ray_atr.sweep import FixedPoints, SweepPlan
 from ray_atr.sweep.trial import experiment_of
 from ray_atr.sweep.trial_queue import TrialQueue, recorded_points

@@ -14,19 +14,21 @@ import pytest
 
 from ray_atr.experiment import Experiment
 from ray_atr.report import read_runs, write_report
-from ray_atr.run_folder import RunFolder, read_json, write_json
+from ray_atr.run_folder import RunFolder
 from ray_atr.storage import (
     StorageError,
+    entries_in,
     fetched,
-    folders_in,
     is_there,
     locate,
     places,
     put_folder,
     reaching,
+    read_json,
     sent,
     whole_file,
     whole_folder,
+    write_json,
 )
 
 
@@ -103,8 +105,8 @@ def test_a_folder_is_fetched_and_sent(place: str) -> None:
         (local / "deep" / "one.txt").write_text("1")
     with fetched(folder) as local:
         assert (local / "deep" / "one.txt").read_text() == "1"
-    assert [found.name for found in folders_in(folder)] == ["deep"]
-    assert folders_in(folder / "nothing") == []
+    assert [found.name for found in entries_in(folder)] == ["deep"]
+    assert entries_in(folder / "nothing") == []
 
 
 def test_what_is_fetched_stays_in_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,9 @@ from ray_atr.cli.planning import plan_search
 from ray_atr.cli.running import open_run, start_of
 from ray_atr.override import override
 from ray_atr.recipes import RECIPES
-from ray_atr.run_folder import RunFolder, write_json
+from ray_atr.run_folder import RunFolder
 from ray_atr.runtime import code_version
+from ray_atr.storage import write_json
 from ray_atr.sweep.describe import check_plan, describe_plan
 
 PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"

@@ -135,8 +135,9 @@ def test_without_a_server_training_goes_on_and_the_results_are_sent_later(tmp_pa
     assert line.endswith(f"send them later with ray-atr report '{folder}' --upload")
     with pytest.raises(ConnectionError, match=AWAY):
         upload(folder, store=Store(uri=AWAY, artifacts=None))
-    run_id = upload(folder, store=store)
-    assert upload(folder, store=store) == run_id
+    run_id = upload(folder, store=store).parent_run_id()
+    assert run_id is not None
+    assert upload(folder, store=store).parent_run_id() == run_id
     client, _, children = runs(store, tracker)
     assert len(children) == 4
     for child in children.values():

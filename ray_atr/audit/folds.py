@@ -63,14 +63,11 @@ class Fold:
         return np.einsum("pw,pw->p", self.audio[place], self.text[caption], dtype=np.float64)
 
 
-def cross_fit(
-    pairs: Pairs, settings: CrossFit | None = None, progress: Callable[[int, int], None] | None = None
-) -> Iterator[Fold]:
+def cross_fit(pairs: Pairs, settings: CrossFit, progress: Callable[[int, int], None] | None) -> Iterator[Fold]:
     """The folds, one after the other. Deterministic in the seed. `progress` is called with the epochs done and all of them.
 
     Raises ValueError if there are fewer clips with captions than two folds need.
     """
-    settings = settings or CrossFit()
     captioned = np.unique(pairs.clip)
     if len(captioned) < 2 * settings.folds:
         raise refuse("folds", settings.folds, f"at most half of the {len(captioned)} clips that have captions")

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
-from ray_atr.report.audio_players import data_url
+from ray_atr.report.html import data_url, render_template
 
 
 @dataclass(frozen=True)
@@ -39,11 +37,8 @@ def write_audit_page(
 
     `listen` None: the clips are vectors, of which there is nothing to hear.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("ray_atr.audit", "templates"), autoescape=True, undefined=jinja2.StrictUndefined
-    )
     rows = sorted({suspect.row for suspect in suspects})
     heard = {} if listen is None else {row: listen(row) for row in rows}
     audio = {row: data_url(sound) for row, sound in heard.items() if sound is not None}
-    page = environment.get_template("audit.html.j2").render(facts=facts, suspects=suspects, audio=audio)
+    page = render_template("audit.html.j2", package="ray_atr.audit", facts=facts, suspects=suspects, audio=audio)
     path.write_text(page, encoding="utf-8")

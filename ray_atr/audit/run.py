@@ -21,11 +21,11 @@ from ray_atr.data.given_vectors import has_vectors, read_given
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
-from ray_atr.evaluation.eval_split import pose_questions
+from ray_atr.evaluation.eval_split import check_split, languages_among, pose_questions
 from ray_atr.evaluation.options import Encoding
-from ray_atr.languages.codes import language_codes, normalise
-from ray_atr.settings import nearest, refuse
-from ray_atr.storage import folders_in, is_local, locate, whole_folder
+from ray_atr.languages.codes import normalise
+from ray_atr.settings import refuse
+from ray_atr.storage import entries_in, is_local, locate, whole_folder
 
 FACTS_FILE = "audit.json"
 TABLE_FILE = "pairs.csv"
@@ -63,7 +63,7 @@ def audit_data_set(
     """
     options, cross_fit, encoding = options or AuditOptions(), cross_fit or CrossFit(), encoding or Encoding()
     folder = locate(out)
-    if not is_local(folder) or folders_in(folder) or (folder.is_dir() and any(folder.iterdir())):
+    if not is_local(folder) or entries_in(folder) or (folder.is_dir() and any(folder.iterdir())):
         raise refuse("out", str(out), "a new or empty local folder")
     found = None if checkpoint is None else find_checkpoint(checkpoint)
     manifest = read_manifest(data)
@@ -117,16 +117,10 @@ def _encoded(
     return encode(source, asked, encoding, _told(progress, "encoding"))
 
 
-def captions_of_split(manifest: Manifest, split: str, languages: tuple[str, ...] = ()) -> Captions:
+def captions_of_split(manifest: Manifest, split: str, languages: tuple[str, ...]) -> Captions:
     """The captions of a split. ValueError if the split or a language is not there."""
-    if split not in manifest.splits:
-        raise refuse(
-            "split", split, f"splits of {manifest.name}: {', '.join(manifest.splits)}", nearest(split, manifest.splits)
-        )
-    wanted = language_codes(languages) if languages else list(manifest.languages)
-    missing = [code for code in wanted if code not in manifest.languages]
-    if missing:
-        raise refuse("languages", ", ".join(missing), f"languages of {manifest.name}: {', '.join(manifest.languages)}")
+    check_split(manifest, split)
+    wanted = languages_among(manifest.languages, languages, manifest.name)
     result = Captions([], [], [], [], [])
     for row, clip in enumerate(read_captions(manifest, split)):
         result.clip_ids.append(clip.clip_id)

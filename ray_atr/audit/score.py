@@ -34,14 +34,11 @@ class Audit:
         return min(1.0, max(FIRST, found / right)) if right > 0 else FIRST
 
 
-def audit_pairs(
-    pairs: Pairs, settings: CrossFit | None = None, progress: Callable[[int, int], None] | None = None
-) -> Audit:
+def audit_pairs(pairs: Pairs, settings: CrossFit, progress: Callable[[int, int], None] | None = None) -> Audit:
     """Score, judge and look for shifts. Deterministic in the seed. Memory is linear in clips and captions.
 
     Raises ValueError if there are too few clips for the folds, or no caption that is a mispair of any clip.
     """
-    settings = settings or CrossFit()
     random = np.random.default_rng((settings.seed, 1))
     score = np.full(len(pairs.text), np.nan)
     preferred = np.arange(len(pairs.text))

@@ -1,4 +1,7 @@
-"""`ray-atr report`: tables, figures and one HTML page of one or several run folders."""
+"""`ray-atr report`: tables, figures and one HTML page of one or several run folders.
+
+What reads and draws is imported by the functions that use it: help reads this file.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from typing import Annotated
 import tyro
 
 from ray_atr.cli.parse import option, parse
+from ray_atr.runtime import home
+from ray_atr.storage import Location, locate
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,66 @@ OPTIONS = ReportCommand
 
 
 def run(arguments: Sequence[str], program: str) -> None:
-    options = parse(ReportCommand, arguments, program)
-    from ray_atr.cli.reporting import report_script
+    report_script(parse(ReportCommand, arguments, program))
 
-    report_script(
-        options.runs,
-        out=options.out,
-        is_upload=options.upload,
-        experiment=options.experiment,
-        register=options.register,
-    )
+
+def report_script(options: ReportCommand) -> None:
+    """Write a report, print its tables and where it is.
+
+    `register` names the entry of MLflow's registry that each folder's best model becomes a version of. `experiment` names an
+    MLflow experiment (of MLFLOW_TRACKING_URI, else of the runs folder) to read instead of `runs`. Raises ValueError if
+    there is nothing to read, or where MLflow is asked for and away.
+    """
+    try:
+        folders = _folders(options)
+        _write(folders, options.out)
+        if options.upload:
+            _upload(folders)
+        if options.register is not None:
+            _register(folders, options.register)
+    except ConnectionError as error:
+        raise ValueError(str(error)) from None
+
+
+def _folders(options: ReportCommand) -> list[Location]:
+    if options.experiment is None:
+        if not options.runs:
+            raise ValueError("runs: got none; give one or more run folders, or --experiment NAME")
+        return [locate(folder) for folder in options.runs]
+    if options.runs or options.upload or options.register is not None:
+        raise ValueError("--experiment: reads from MLflow; it takes no run folders, --upload or --register")
+    from ray_atr.tracking import fetch_experiment, store_of
+
+    out = options.out or home() / "runs" / f"from_mlflow_{options.experiment}"
+    return fetch_experiment(options.experiment, store_of(home() / "runs" / "any"), locate(out))
+
+
+def _write(folders: Sequence[Location], out: str | None) -> None:
+    from ray_atr.report import write_report
+
+    report = write_report(*folders, out=out)
+    print(report.summary + "\n")
+    print(f"report: {report.page}")
+    for path in (report.table_csv, report.table_markdown, *report.figures):
+        print(f"        {path}")
+
+
+def _upload(folders: Sequence[Location]) -> None:
+    from ray_atr.tracking import mlflow_command, upload
+
+    for folder in folders:
+        tracker = upload(folder)
+        print(
+            f"MLflow run {tracker.parent_run_id()} holds everything of {folder}; compare with\n  {mlflow_command(folder)}"
+        )
+        print(
+            f"curves, best trial first:\n  {tracker.charts_url()}\ntrials side by side:\n  {tracker.comparison_url()}"
+        )
+
+
+def _register(folders: Sequence[Location], name: str) -> None:
+    from ray_atr.tracking.model import register_model
+
+    for folder in folders:
+        uri = register_model(folder, name=name)
+        print(f"registered as {name}: load it with mlflow.pyfunc.load_model({uri!r})")

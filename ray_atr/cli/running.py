@@ -17,10 +17,11 @@ from ray_atr.migrate import migrated
 from ray_atr.override import flatten, override
 from ray_atr.recipes import RECIPES
 from ray_atr.redaction import redact_command
-from ray_atr.report import summary_table, write_report
-from ray_atr.run_folder import RunFolder, TrialFolder, read_json, write_json
+from ray_atr.report import write_report
+from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.runtime import RayStartError, advising, code_version, home
 from ray_atr.settings import nearest, refuse
+from ray_atr.storage import write_json
 from ray_atr.sweep import ConsoleProgress, FirstEpoch, SweepListener, SweepPlan, SweepResult, sweep
 from ray_atr.sweep.describe import best_lines, check_plan, conditions_of, describe_plan
 from ray_atr.sweep.fixed import Varied, set_by_recipe, split_settings
@@ -61,7 +62,8 @@ def run_plan(
         experiment = with_languages(override(start, own))
         fixed = {**set_by_recipe(start, varied), **explicit}
     else:
-        require_no_config(options)
+        if options.config is not None:
+            raise refuse("--config", options.config, "nothing with --resume: the run folder holds its settings")
         own, explicit = split_settings(settings, varied_in(kept))
         experiment = resumed_experiment(kept, own)
         fixed = resumed_settings(kept, explicit)
@@ -83,9 +85,7 @@ def _run(
     for condition in conditions_of(plan, experiment):
         print(condition)
     listeners: list[SweepListener] = [ConsoleProgress(experiment.train.epochs, say), FirstEpoch(say)]
-    tracker = (
-        Tracker(run.path, experiment_name=experiment.tracking.experiment_name) if experiment.tracking.mlflow else None
-    )
+    tracker = Tracker(run.path) if experiment.tracking.mlflow else None
     if tracker is not None:
         tracker.start_sweep()
         listeners.append(Tracking(tracker))
@@ -133,11 +133,6 @@ def without_ray(experiment: Experiment, settings: Mapping[str, str]) -> Experime
         if settings.get(path, wanted).lower() != wanted:
             raise refuse(path, settings[path], f"{wanted} with --ray never")
     return override(experiment, {"scaling.workers": 0, "scaling.ray_data": False})
-
-
-def require_no_config(options: ExperimentOptions) -> None:
-    if options.config is not None:
-        raise refuse("--config", options.config, "nothing with --resume: the run folder holds its settings")
 
 
 class Tracking(SweepListener):
@@ -233,15 +228,14 @@ def _extend(run: RunFolder, plan: SweepPlan, experiment: Experiment) -> None:
     """Note what was added to a sweep, and the resources that it resumes with."""
     if {**run.info, **describe_plan(plan)} != run.info:
         run.update_info(**describe_plan(plan))
-    if flatten(experiment) != read_json(run.path / "experiment.json"):
+    if flatten(experiment) != run.settings:
         write_json(run.path / "experiment.json", flatten(experiment), is_private=True)
 
 
 def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float, tracker: Tracker | None) -> None:
     """Report, then say where everything is; exit with 1 if a trial failed. KeyboardInterrupt if trials are left to do."""
     if result.finished:
-        write_report(run.path)
-        print(f"\n{summary_table(run.path)}")
+        print(f"\n{write_report(run.path).summary}")
     is_tracked = tracker is not None and end_tracking(tracker, is_complete=not result.unfinished)
     stopped = f"{len(result.stopped)} stopped early, " if result.stopped else ""
     to_do = f", {len(result.unfinished)} to do" if result.unfinished else ""

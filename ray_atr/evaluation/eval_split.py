@@ -14,7 +14,7 @@ from ray_atr.data.given_vectors import has_vectors
 from ray_atr.data.shards import Manifest, read_captions, read_shard
 from ray_atr.languages.codes import language_codes
 from ray_atr.metrics.alignment import AlignedCaptions, align_captions
-from ray_atr.report.audio_players import SIGNATURES
+from ray_atr.report.html import SOUNDS
 from ray_atr.settings import nearest, refuse
 from ray_atr.soundscapes.classes import class_sentences
 
@@ -81,15 +81,12 @@ def pose_questions(
 
     `languages` empty: all that the split has. Clips without captions are candidates only.
     """
-    if split not in manifest.splits:
-        raise refuse(
-            "split", split, f"splits of {manifest.name}: {', '.join(manifest.splits)}", nearest(split, manifest.splits)
-        )
+    check_split(manifest, split)
     rows = list(read_captions(manifest, split))
     if not rows:
         raise refuse("split", split, f"a split with clips; {manifest.folder} has none in it")
     has = [code for code in manifest.languages if any(row.captions.get(code) for row in rows)]
-    wanted = _languages(has, languages, f"{manifest.name}, split {split}")
+    wanted = languages_among(has, languages, f"{manifest.name}, split {split}")
     labels = [list(row.labels or ()) for row in rows]
     captions = align_captions(
         {language: [row.captions.get(language) or [] for row in rows] for language in wanted},
@@ -107,8 +104,16 @@ def pose_questions(
     return Questions(manifest, split, ids, labels, captions, classes if sentences else [], sentences, notes)
 
 
-def _languages(has: Sequence[str], wanted: Sequence[str], where: str) -> list[str]:
-    """The languages to ask in: those wanted, or all that there are. ValueError for one that is not there."""
+def check_split(manifest: Manifest, split: str) -> None:
+    """ValueError for a split that the data set does not have."""
+    if split not in manifest.splits:
+        raise refuse(
+            "split", split, f"splits of {manifest.name}: {', '.join(manifest.splits)}", nearest(split, manifest.splits)
+        )
+
+
+def languages_among(has: Sequence[str], wanted: Sequence[str], where: str) -> list[str]:
+    """The languages wanted, as codes, or all that there are. ValueError for one that is not there."""
     wanted = language_codes(wanted) if wanted else has
     missing = [language for language in wanted if language not in has]
     if missing or not wanted:
@@ -118,7 +123,7 @@ def _languages(has: Sequence[str], wanted: Sequence[str], where: str) -> list[st
 
 def playable(audio: bytes) -> bytes:
     """The file itself if it is small and browsers play it, else its first 30 s as OGG at 16 kHz."""
-    if len(audio) <= PLAYED_BYTES and audio.startswith(tuple(SIGNATURES)):
+    if len(audio) <= PLAYED_BYTES and audio.startswith(tuple(SOUNDS)):
         return audio
     waveform, sample_rate = first_seconds(audio, PLAYED_SECONDS)
     waveform = resample(waveform, sample_rate, PLAYED_RATE)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from ray_atr.choices import RANKING_HELP, RANKINGS, RELEVANCE
+from ray_atr.choices import RANKING_HELP, RANKINGS, RELEVANCE, RELEVANCE_HELP
 from ray_atr.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -35,11 +35,7 @@ class EvaluationOptions(Settings):
     languages: Annotated[tuple[str, ...], SAID] = setting(
         (), "ISO 639-3 codes of the captions; unset: all that the split has"
     )
-    relevance: str = setting(
-        "auto",
-        "clip: a caption's own clip is relevant; label: every clip of its class; auto: label if each class has one caption",
-        choices=RELEVANCE,
-    )
+    relevance: str = setting("auto", RELEVANCE_HELP, choices=RELEVANCE)
     max_captions: int = setting(0, "captions per clip and language that are queries; 0: all of them", at_least=0)
     draws: int = setting(1000, "bootstrap draws of the clips", at_least=1)
     level: float = setting(0.95, "share of draws that an interval holds", above=0, below=1)

@@ -29,7 +29,7 @@ from ray_atr.report.printed_beside import printed_beside
 from ray_atr.runtime import code_version, home
 from ray_atr.settings import refuse
 from ray_atr.soundscapes import SoundscapesSettings, ensure_soundscapes
-from ray_atr.storage import Location, folders_in, is_local, is_there, locate, read_json, whole_folder
+from ray_atr.storage import Location, entries_in, is_local, is_there, locate, read_json, whole_folder
 
 SCORES_FILE = "scores-{}.npz"
 FACTS_FILE = "evaluation.json"
@@ -103,7 +103,7 @@ def evaluate(
         seed=options.seed,
         named=named,
         notes=questions.notes,
-        warnings=_warnings(found, questions),
+        warnings=_warnings(found[0], questions),
     )
     beside = printed_beside(page.metrics, questions.manifest.name, options.split, found[0].data_name)
     cases = case_tables(found[0], embedded, questions, options.seed, named, lambda: _data_folder("", found[0], say))
@@ -134,7 +134,7 @@ def _data_folder(data: str, checkpoint: Checkpoint, say: Say) -> str:
 
 def _new_folder(out: str | Location | None) -> Location:
     folder = locate(out) if out else home() / "runs" / f"evaluate-{time.strftime('%Y%m%d-%H%M%S')}"
-    if folders_in(folder):
+    if entries_in(folder):
         raise refuse("out", str(folder), "a new or empty folder")
     if is_local(folder):
         require_writable(folder)
@@ -251,23 +251,20 @@ def _facts(
     return facts
 
 
-def _warnings(checkpoints: Sequence[Checkpoint], questions: Questions) -> list[str]:
+def _warnings(checkpoint: Checkpoint, questions: Questions) -> list[str]:
     """What a reader must know of how the split was used before."""
+    if checkpoint.experiment is None:
+        return []
+    if not checkpoint.is_trained_on(questions.manifest):
+        return ["Another data set than the training's: whether the two share recordings was not checked."]
     notes = []
-    for checkpoint in checkpoints[:1]:
-        if checkpoint.experiment is None:
-            continue
-        data = checkpoint.experiment.data
-        if checkpoint.is_trained_on(questions.manifest):
-            if questions.split == data.train_split:
-                notes.append("These clips were trained on.")
-            if questions.split == data.validation_split:
-                notes.append("The best epoch was chosen on this split: its numbers flatter the checkpoint.")
-            trained = checkpoint.experiment.trained_languages
-            unheard = [language for language in questions.languages if trained and language not in trained]
-        else:
-            notes.append("Another data set than the training's: whether the two share recordings was not checked.")
-            unheard = []
-        if unheard:
-            notes.append(f"No captions in training: {', '.join(unheard)}.")
+    data = checkpoint.experiment.data
+    if questions.split == data.train_split:
+        notes.append("These clips were trained on.")
+    if questions.split == data.validation_split:
+        notes.append("The best epoch was chosen on this split: its numbers flatter the checkpoint.")
+    trained = checkpoint.experiment.trained_languages
+    unheard = [language for language in questions.languages if trained and language not in trained]
+    if unheard:
+        notes.append(f"No captions in training: {', '.join(unheard)}.")
     return notes

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ray_atr.experiment import Experiment, TrackingSettings
-from ray_atr.redaction import redact
 from ray_atr.report.evaluation_page import Page
 from ray_atr.storage import Location, fetched
 from ray_atr.tracking import store_of
+from ray_atr.tracking.store import brief
+from ray_atr.tracking.tracker import MAX_METRICS, as_metrics, as_params, as_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from mlflow.entities import Metric
+    from collections.abc import Callable
 
 EVALUATION_TAG = "ray_atr.metrics"
-MAX_PARAM = 6000
-METRICS_AT_ONCE = 800
 
 
 def track_evaluation(
@@ -29,7 +24,6 @@ def track_evaluation(
 
     The store is that of the run folder, as for a sweep. Results stay in the folder whatever happens here.
     """
-    from mlflow.entities import Param, RunTag
     from mlflow.exceptions import MlflowException
 
     store = store_of(folder)
@@ -42,22 +36,16 @@ def track_evaluation(
             tags={EVALUATION_TAG: folder.name},
         )
         run_id = str(run.info.run_id)
-        params = [Param(name.replace(" ", "_"), str(value)[:MAX_PARAM]) for name, value in page.facts.items()]
-        client.log_batch(run_id, params=params, tags=[RunTag("mlflow.note.content", page.title)])
-        metrics = [*_metrics(page.metrics), *_metrics({f"difference/{k}": d.value for k, d in page.comparison.items()})]
-        for start in range(0, len(metrics), METRICS_AT_ONCE):
-            client.log_batch(run_id, metrics=metrics[start : start + METRICS_AT_ONCE])
+        params = as_params({name.replace(" ", "_"): str(value) for name, value in page.facts.items()})
+        client.log_batch(run_id, params=params, tags=as_tags({"mlflow.note.content": page.title}))
+        differences = {f"difference/{name}": difference.value for name, difference in page.comparison.items()}
+        metrics = list(as_metrics({**page.metrics, **differences}))
+        for start in range(0, len(metrics), MAX_METRICS):
+            client.log_batch(run_id, metrics=metrics[start : start + MAX_METRICS])
         with fetched(folder) as files:
             client.log_artifacts(run_id, str(files), "evaluation")
         client.set_terminated(run_id)
     except (MlflowException, OSError) as error:
-        say(f"MLflow at {store}: {redact(' '.join(str(error).split()))[:200]}; results are in {folder}")
+        say(f"MLflow at {store}: {brief(error)}; results are in {folder}")
         return None
     return run_id
-
-
-def _metrics(values: Mapping[Any, float]) -> list[Metric]:
-    from mlflow.entities import Metric
-
-    now = int(1000 * time.time())
-    return [Metric(name, value if math.isfinite(value) else math.nan, now, 0) for name, value in values.items()]

@@ -10,7 +10,7 @@ import pandas as pd
 from ray_atr.objectives import PRESETS
 from ray_atr.report import formatting
 from ray_atr.report.differences import SEED
-from ray_atr.report.read import OBJECTIVE, TRAINED_LANGUAGES, Runs, short_name
+from ray_atr.report.read import NOISE, OBJECTIVE, TRAINED_LANGUAGES, Runs, short_name
 
 NUM_SEEDS = "num_seeds"
 
@@ -31,6 +31,19 @@ def aggregate(runs: Runs, metrics: Sequence[str] | None = None) -> pd.DataFrame:
     # One block: pandas warns of a frame to which hundreds of columns were added.
     table = pd.concat([first, mean, deviation.add_suffix(" (sd)")], axis=1).copy()
     return in_reading_order(table.reset_index(), runs.varied)
+
+
+def lowest_noise(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The points at the lowest noise ratio and what a title says of it; all points and nothing where they have no noise."""
+    if NOISE not in points:
+        return points, ""
+    lowest = points[NOISE].min()
+    return points[points[NOISE] == lowest], f"noise {lowest:.0%}"
+
+
+def differing(points: pd.DataFrame, paths: Sequence[str]) -> list[str]:
+    """Those of the paths in which the points differ."""
+    return [path for path in paths if points[path].nunique(dropna=False) > 1]
 
 
 def point_name(row: Mapping[Any, Any], paths: Sequence[str], *, names_objective: bool = True) -> str:

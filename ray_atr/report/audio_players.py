@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
 import torch
+from torch.nn import functional
 
 from ray_atr.metrics.arrays import Array, as_matrix
-
-# First bytes of an encoded file -> what a browser calls it.
-SIGNATURES = {b"RIFF": "audio/wav", b"fLaC": "audio/flac", b"OggS": "audio/ogg", b"ID3": "audio/mpeg"}
+from ray_atr.report.html import data_url
 
 
 @dataclass(frozen=True)
@@ -36,22 +34,13 @@ class Query:
     rank: float | None = None
 
 
-def best_clips(text: Array, audio: Array, count: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+def best_clips(text: Array, audio: Array, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Indices and cosines of the `count` best clips `audio` [N, D] of each query `text` [Q, D], both [Q, count]."""
     clips = as_matrix("audio", audio)
     texts = as_matrix("text", text, clips.shape[1]).to(clips.device)
-    texts = torch.nn.functional.normalize(texts.float(), dim=1)
-    best: tuple[torch.Tensor, torch.Tensor] | None = None
-    for start in range(0, len(clips), 8192):
-        part = torch.nn.functional.normalize(clips[start : start + 8192].float(), dim=1)
-        score, index = (texts @ part.T).topk(min(count, len(part)), dim=1)
-        index = index + start
-        if best is not None:
-            score, index = torch.cat([best[0], score], dim=1), torch.cat([best[1], index], dim=1)
-        score, place = score.topk(min(count, score.shape[1]), dim=1)
-        best = score, index.gather(1, place)
-    assert best is not None  # as_matrix refuses an empty matrix
-    return best[1], best[0]
+    cosine = functional.normalize(texts.float(), dim=1) @ functional.normalize(clips.float(), dim=1).T
+    score, index = cosine.topk(min(count, len(clips)), dim=1)
+    return index, score
 
 
 def players_html(queries: Sequence[Query]) -> str:
@@ -81,9 +70,3 @@ def _card(place: int, found: FoundClip) -> str:
         f'<li{mark}><div><b>{place}</b> {name} <span class="score">{label}cosine {found.score:.3f}</span></div>'
         f"{player}{caption}</li>"
     )
-
-
-def data_url(audio: bytes) -> str:
-    """An encoded audio file as a URL that needs no file."""
-    kind = next((kind for start, kind in SIGNATURES.items() if audio.startswith(start)), "audio/mpeg")
-    return f"data:{kind};base64,{base64.b64encode(audio).decode('ascii')}"

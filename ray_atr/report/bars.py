@@ -7,10 +7,10 @@ from pathlib import Path
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from ray_atr.report.aggregate import aggregate, point_name
-from ray_atr.report.read import NOISE, OBJECTIVE, Runs
+from ray_atr.report.aggregate import aggregate, differing, lowest_noise, point_name
+from ray_atr.report.read import OBJECTIVE, Runs
 from ray_atr.report.style import QUIET, RC, looks
-from ray_atr.report.tables import DIRECTIONS
+from ray_atr.report.tables import ARROWS
 
 MOST_BARS = 8
 UNTRAINED = "*"
@@ -25,26 +25,23 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
     languages = runs.languages
     if len(languages) < 2:
         return None
-    columns = [f"{direction}/{code}/recall_at_1" for direction in DIRECTIONS for code in languages]
-    points = aggregate(runs, columns)
-    lowest = points[NOISE].min() if NOISE in points else 0.0
-    if NOISE in points:
-        points = points[points[NOISE] == lowest]
+    columns = [f"{direction}/{code}/recall_at_1" for direction in ARROWS for code in languages]
+    points, noise = lowest_noise(aggregate(runs, columns))
     if len(points) > MOST_BARS:
         by = points[f"text_to_audio/{languages[0]}/recall_at_1"]
         points = points.loc[by.groupby(points[OBJECTIVE], sort=False).idxmax()].head(MOST_BARS)
-    differing = [path for path in runs.varied if path != NOISE and points[path].nunique(dropna=False) > 1]
     rows = points.to_dict("records")
-    names = [point_name(row, differing) for row in rows]
+    paths = differing(points, runs.varied)
+    names = [point_name(row, paths) for row in rows]
     look = looks(names)
     width = 0.82 / len(names)
     ticks = [code if code in runs.trained else f"{code}{UNTRAINED}" for code in languages]
     with rc_context(RC):
         figure = Figure(figsize=(10.4, 5.4))
-        grid = figure.subplots(len(DIRECTIONS), 1, sharex=True)
+        grid = figure.subplots(len(ARROWS), 1, sharex=True)
         figure.subplots_adjust(left=0.075, right=0.865, top=0.93, bottom=0.08, hspace=0.24)
-        for axes, (direction, title) in zip(grid, DIRECTIONS.items(), strict=True):
-            axes.set_title(title + (f", noise {lowest:.0%}" if NOISE in points else ""))
+        for axes, (direction, title) in zip(grid, ARROWS.items(), strict=True):
+            axes.set_title(title + (f", {noise}" if noise else ""))
             axes.set_ylabel("R@1 (%)")
             for index, row in enumerate(rows):
                 places = [position + (index - (len(names) - 1) / 2) * width for position in range(len(languages))]

@@ -9,11 +9,12 @@ from typing import Any
 
 import pandas as pd
 
-from ray_atr.override import flatten
+from ray_atr.override import as_typed, flatten
 from ray_atr.recipes import RECIPES
 from ray_atr.report.aggregate import NUM_SEEDS, aggregate
 from ray_atr.report.differences import SEED
 from ray_atr.report.read import NOISE, OBJECTIVE, Runs
+from ray_atr.run_folder import metric_chosen_by
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Best:
 
 def best_points(runs: Runs) -> list[Best]:
     """The best point at each noise ratio: noise is a condition of the comparison, not a choice to optimise."""
-    metric = str(runs.experiments[0].get("evaluation.select_by", "text_to_audio/mean/recall_at_1"))
+    metric = metric_chosen_by(runs.experiments[0])
     column = f"val/{metric}"
     if column not in runs.finished or runs.finished[column].dropna().empty:
         return []
@@ -96,6 +97,5 @@ def _nearest_recipe(experiment: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
 
 
 def _as_argument(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
+    value = as_typed(value)
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from ray_atr.report import formatting
-from ray_atr.report.aggregate import NUM_SEEDS, aggregate, in_reading_order, point_name
+from ray_atr.report.aggregate import NUM_SEEDS, aggregate, differing, in_reading_order, point_name
 from ray_atr.report.labels import label_ends
 from ray_atr.report.read import NOISE, OBJECTIVE, Runs, short_name
 from ray_atr.report.style import QUIET, RC, looks
-from ray_atr.report.tables import DIRECTIONS, language_groups, of_whom
+from ray_atr.report.tables import ARROWS, language_groups, of_whom
 
 MOST_LINES = 12
 MOST_VALUES = 25
@@ -74,7 +74,7 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
     points; a point that has no number for the setting (another objective, `auto`) as a dashed level.
     """
     languages = language_groups(runs)
-    points = aggregate(runs, [f"{direction}/{code}/recall_at_1" for direction in DIRECTIONS for code in languages])
+    points = aggregate(runs, [f"{direction}/{code}/recall_at_1" for direction in ARROWS for code in languages])
     is_on_axis = _are_numbers(points[curve.path])
     lines = _lines(points[is_on_axis].astype({curve.path: float}), runs.varied, curve.path)
     levels = _levels(points[~is_on_axis], runs.varied, curve.path)
@@ -86,13 +86,13 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
         left, panel, names = 0.75, 3.5, 0.3 + 0.0088 * size * max(map(len, [*lines, *levels]))
         width, height = 2 * (left + panel + names), 0.95 + 2.9 * len(languages)
         figure = Figure(figsize=(width, height))
-        grid = figure.subplots(len(languages), len(DIRECTIONS), squeeze=False, sharex=True, sharey="row")
+        grid = figure.subplots(len(languages), len(ARROWS), squeeze=False, sharex=True, sharey="row")
         figure.subplots_adjust(
             left=left / width, right=1 - names / width, wspace=(left + names) / panel,
             top=1 - 0.4 / height, bottom=0.65 / height, hspace=0.26,
         )  # fmt: skip
         for row, code in enumerate(languages):
-            for column, (direction, title) in enumerate(DIRECTIONS.items()):
+            for column, (direction, title) in enumerate(ARROWS.items()):
                 axes = grid[row][column]
                 axes.set_title(f"{title}, {of_whom(code, runs)}")
                 _draw_lines(axes, lines, look, curve, f"{direction}/{code}/recall_at_1")
@@ -106,7 +106,7 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
         figure.text((left + panel + names / 2) / width, 0.13 / height, curve.label, ha="center", fontsize=10)
         figure.draw_without_rendering()
         for row, code in enumerate(languages):
-            for column, direction in enumerate(DIRECTIONS):
+            for column, direction in enumerate(ARROWS):
                 metric = f"{direction}/{code}/recall_at_1"
                 right = max(float(frame[curve.path].max()) for frame in lines.values())
                 at_right = {name: frame.assign(**{curve.path: right}) for name, (_, frame) in levels.items()}
@@ -137,7 +137,7 @@ def _lines(points: pd.DataFrame, varied: Sequence[str], x: str) -> dict[str, pd.
 
 def _levels(points: pd.DataFrame, varied: Sequence[str], x: str) -> dict[str, tuple[str, pd.DataFrame]]:
     """Name -> the name of the line with the same other settings, and the one point that the line is compared with."""
-    others = [path for path in varied if path not in (x, OBJECTIVE) and points[path].nunique(dropna=False) > 1]
+    others = differing(points, [path for path in varied if path not in (x, OBJECTIVE)])
     levels = {}
     for position, row in points.iterrows():
         first = str(row[OBJECTIVE]) if pd.isna(row[x]) else f"{short_name(x)}={row[x]}"

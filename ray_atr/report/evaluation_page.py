@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from ray_atr.metrics.bootstrap import Difference, Interval, Spread
 from ray_atr.metrics.metric import Metric
 from ray_atr.report.evaluation_tables import comparison_tables, metric_tables
-from ray_atr.report.html import data_uri, render_template
+from ray_atr.report.html import data_url, render_template
 from ray_atr.storage import write_text
 from ray_atr.table import Table, markdown_text
 
@@ -82,13 +82,13 @@ class Page:
         return notes
 
 
-def write_page(page: Page, folder: str | Path, name: str = "evaluation") -> dict[str, Path]:
-    """Writes `name`.json, .md and .html into the folder (made if absent); returns {"json": path, ...}."""
+def write_page(page: Page, folder: str | Path) -> dict[str, Path]:
+    """Writes evaluation.json, .md and .html into the folder (made if absent); returns {"json": path, ...}."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     result = {}
     for kind, text in (("json", as_json(page)), ("md", as_markdown(page)), ("html", as_html(page))):
-        result[kind] = folder / f"{name}.{kind}"
+        result[kind] = folder / f"evaluation.{kind}"
         write_text(result[kind], text)
     return result
 
@@ -138,7 +138,7 @@ def as_html(page: Page) -> str:
 def _png(figure: Figure) -> str:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=144)
-    return data_uri(buffer.getvalue())
+    return data_url(buffer.getvalue())
 
 
 def _without_nan(value: Any) -> Any:

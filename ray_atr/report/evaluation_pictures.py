@@ -26,11 +26,11 @@ CJK_FONTS = (
     "NanumGothic",
     "Apple SD Gothic Neo",
 )
+PERPLEXITY = 15.0
+LONGEST_QUERY = 48
 
 
-def embedding_map(
-    audio: Array, text: Mapping[str, Array], *, seed: int = 0, perplexity: float = 15.0, title: str = ""
-) -> Figure:
+def embedding_map(audio: Array, text: Mapping[str, Array], *, seed: int = 0) -> Figure:
     """t-SNE, by cosine, of clips [n, D] and one caption of each in every language {language: [n, D]}.
 
     Thin lines join a clip to its captions: where languages agree, a clip and its captions form one small star (Yin et al.
@@ -44,7 +44,7 @@ def embedding_map(
     points = np.concatenate([part.cpu().double().numpy() for part in parts])
     if len(points) < 4:
         raise refuse("audio", f"{len(points)} points in all", "at least 4")
-    tsne = TSNE(metric="cosine", init="random", perplexity=min(perplexity, (len(points) - 1) / 3), random_state=seed)
+    tsne = TSNE(metric="cosine", init="random", perplexity=min(PERPLEXITY, (len(points) - 1) / 3), random_state=seed)
     placed = tsne.fit_transform(points).reshape(len(parts), len(clips), 2)
     figure = Figure(figsize=(7.5, 6.2), layout="constrained")
     axes = figure.add_subplot()
@@ -58,13 +58,13 @@ def embedding_map(
     axes.scatter(
         placed[0, :, 0], placed[0, :, 1], s=42, color="black", marker="*", linewidths=0, label="audio", zorder=3
     )
-    axes.set(xticks=[], yticks=[], title=title or f"{len(clips)} clips and their captions")
+    axes.set(xticks=[], yticks=[], title=f"{len(clips)} clips and their captions")
     axes.set_xlabel("t-SNE by cosine; grey lines join a clip to its captions")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return figure
 
 
-def drift_map(ways: Array, labels: Sequence[str], *, title: str = "") -> Figure:
+def drift_map(ways: Array, labels: Sequence[str]) -> Figure:
     """The ways of n clips through the embedding space, [E, n, D], on the two directions in which they differ most.
 
     A point for each clip and label, joined by a line in the labels' order (Fu et al. 2025, Figure 6). The map is linear, so
@@ -83,7 +83,7 @@ def drift_map(ways: Array, labels: Sequence[str], *, title: str = "") -> Figure:
     for i, (label, places) in enumerate(zip(labels, placed, strict=True)):
         colour = SPARE_COLOURS[i % len(SPARE_COLOURS)]
         axes.scatter(places[:, 0], places[:, 1], s=18, c=colour, linewidths=0, label=label, zorder=2)
-    axes.set(xticks=[], yticks=[], title=title or f"{n} clips while training", aspect="equal")
+    axes.set(xticks=[], yticks=[], title=f"{n} clips while training", aspect="equal")
     axes.set_xlabel("first two principal directions; grey lines join a clip's places")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return figure
@@ -162,5 +162,5 @@ def _can_draw(text: str, fonts: Sequence[str]) -> bool:
     return all(ord(letter) in known for letter in text)
 
 
-def _shorten(text: str, length: int = 48) -> str:
-    return text if len(text) <= length else text[: length - 1].rstrip() + "…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= LONGEST_QUERY else text[: LONGEST_QUERY - 1].rstrip() + "…"

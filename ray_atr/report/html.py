@@ -1,4 +1,4 @@
-"""Pages of one style that need no other file: templates filled in, everything escaped, pictures as data."""
+"""Pages of one style that need no other file: templates filled in, everything escaped, pictures and sounds as data."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+SOUNDS = {b"RIFF": "audio/wav", b"fLaC": "audio/flac", b"OggS": "audio/ogg", b"ID3": "audio/mpeg"}
+"""First bytes of an encoded sound -> what a browser calls its kind."""
+KINDS = {**SOUNDS, b"\x89PNG": "image/png"}
 
-def render_template(template: str, **values: Any) -> str:
-    """A template of `templates/` with these values; text is escaped, a value that is missing is an error."""
+
+def render_template(template: str, *, package: str = "ray_atr.report", **values: Any) -> str:
+    """A template of a package's `templates/` with these values; text is escaped, a value that is missing is an error."""
     environment = Environment(
-        loader=PackageLoader("ray_atr.report", "templates"),
+        loader=PackageLoader(package, "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -20,6 +24,7 @@ def render_template(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def data_uri(png: bytes) -> str:
-    """A picture as the address of an `<img>`."""
-    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
+def data_url(content: bytes) -> str:
+    """A picture (PNG) or an encoded sound as a URL that needs no file."""
+    kind = next((kind for start, kind in KINDS.items() if content.startswith(start)), "audio/mpeg")
+    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"

@@ -16,7 +16,7 @@ from ray_atr.report.ablation import SWITCHES, TICK, ablation_table, is_ablation
 from ray_atr.report.aggregate import aggregate
 from ray_atr.report.papers import PaperTable, PrintedRow, ask_tables, atri_tables, m_ltm_tables
 from ray_atr.report.read import ESTIMATED_SHARE, NOISE, OBJECTIVE, TRUE_SHARE, Runs, short_name
-from ray_atr.report.tables import DIRECTIONS, Column, point_table
+from ray_atr.report.tables import ARROWS, Column, point_table, recall_columns
 from ray_atr.table import Cell, Table
 
 PAIR = "objective.pair"
@@ -30,13 +30,17 @@ KNOWLEDGE_OBJECTIVES = ("moco", "nnclr", "ance", "ask")
 EUCLIDEAN = ("m_ltm_euclidean", "m_ltm_pot_euclidean")
 
 
+def _english_recalls(runs: Runs) -> list[Column]:
+    return recall_columns("eng", ("recall_at_1", "recall_at_5", "recall_at_10"))
+
+
 @dataclass(frozen=True)
 class Layout:
     """One of the papers' tables: which runs can fill it, with which columns, and what is printed there."""
 
     title: str
     applies: Callable[[Runs], bool]
-    columns: Callable[[Runs], list[Column]]
+    columns: Callable[[Runs], list[Column]] = _english_recalls
     papers: tuple[PaperTable, ...] = ()
     by_language: bool = False
     """A row a point and language, its columns named with `{}` for the language, instead of a row a point."""
@@ -50,26 +54,13 @@ def paper_layouts(runs: Runs) -> list[Table]:
     tables = [_fill(layout, runs, points) for layout in LAYOUTS if layout.applies(runs)]
     if is_ablation(runs):
         title = "ASK without each of its parts, English (layout of Fu et al. 2025, Table 2)"
-        table = ablation_table(runs, recalls("eng"), title)
-        tables.append(_with_references(table, runs, recalls("eng"), (ask_tables.ABLATION,)))
+        table = ablation_table(runs, _english_recalls(runs), title)
+        tables.append(_with_references(table, runs, _english_recalls(runs), (ask_tables.ABLATION,)))
     return [table for table in tables if any(block for block in table.blocks)]
 
 
-def recalls(language: str) -> list[Column]:
-    """R@1, R@5, R@10 in both directions."""
-    return [
-        Column(f"{direction}/{language}/recall_at_{k}", f"R@{k}", DIRECTIONS[direction])
-        for direction in DIRECTIONS
-        for k in (1, 5, 10)
-    ]
-
-
 def _precisions(runs: Runs) -> list[Column]:
-    return [
-        Column(f"{direction}/{{}}/{metric}", title, DIRECTIONS[direction])
-        for direction in DIRECTIONS
-        for metric, title in (("recall_at_1", "R@1"), ("recall_at_5", "R@5"), ("map_at_10", "mAP10"))
-    ]
+    return recall_columns("{}", ("recall_at_1", "recall_at_5", "map_at_10"))
 
 
 def _distances(runs: Runs) -> list[Column]:
@@ -126,7 +117,7 @@ def _with_ratios(points: pd.DataFrame, runs: Runs) -> pd.DataFrame:
 
 def _with_both_directions(points: pd.DataFrame) -> pd.DataFrame:
     """English R@1 also as the mean of both directions, which m-LTM's Figure 2 draws."""
-    both = [f"{direction}/eng/recall_at_1" for direction in DIRECTIONS]
+    both = [f"{direction}/eng/recall_at_1" for direction in ARROWS]
     if not set(both) <= set(points):
         return points
     return points.assign(**{BOTH_DIRECTIONS: points[both].mean(axis=1)})
@@ -152,14 +143,12 @@ LAYOUTS = (
     Layout(
         "Noisy correspondence, English (layout of Luong et al. 2024, Table 5)",
         _varies(NOISE),
-        lambda runs: recalls("eng"),
-        (m_ltm_tables.NOISY_PAIRS,),
+        papers=(m_ltm_tables.NOISY_PAIRS,),
     ),
     Layout(
         "Retrieval, English (layout of Luong et al. 2024, Tables 1 and 2)",
         _compares_losses,
-        lambda runs: recalls("eng"),
-        (
+        papers=(
             m_ltm_tables.STATE_OF_THE_ART_AUDIOCAPS,
             m_ltm_tables.STATE_OF_THE_ART_CLOTHO,
             m_ltm_tables.LOSSES_RESNET38,
@@ -175,25 +164,22 @@ LAYOUTS = (
     Layout(
         "Ground metric and epsilon, English (layout of Luong et al. 2024, Table 6)",
         _compares_metrics,
-        lambda runs: recalls("eng"),
-        (m_ltm_tables.METRICS_AND_EPSILONS,),
+        papers=(m_ltm_tables.METRICS_AND_EPSILONS,),
     ),
     Layout(
         "Entropic term of the contrastive loss, English (layout of Luong et al. 2024, Table 7)",
         _has("contrastive_entropic"),
-        lambda runs: recalls("eng"),
-        (m_ltm_tables.ENTROPIC_RESNET38, m_ltm_tables.ENTROPIC_HTSAT),
+        papers=(m_ltm_tables.ENTROPIC_RESNET38, m_ltm_tables.ENTROPIC_HTSAT),
     ),
     Layout(
         "Epsilon, English (layout of Luong et al. 2024, Table 8)",
         lambda runs: _varies(EPSILON)(runs) and not _compares_metrics(runs) and not _has("contrastive_entropic")(runs),
-        lambda runs: recalls("eng"),
-        (m_ltm_tables.EPSILONS,),
+        papers=(m_ltm_tables.EPSILONS,),
     ),
     Layout(
         "Transport mass, English, R@1 of both directions averaged (as in Luong et al. 2024, Figure 2)",
         _varies(MASS),
-        lambda runs: [Column(BOTH_DIRECTIONS, "mean", "R@1"), *recalls("eng")],
+        lambda runs: [Column(BOTH_DIRECTIONS, "mean", "R@1"), *_english_recalls(runs)],
     ),
     Layout(
         "Transport mass by itself: the share of clean pairs, and what the loss took it for",
@@ -229,13 +215,9 @@ LAYOUTS = (
     Layout(
         "External knowledge, English (layout of Fu et al. 2025, Tables 1 and 5)",
         lambda runs: _has(*KNOWLEDGE_OBJECTIVES)(runs) and not is_ablation(runs),
-        lambda runs: recalls("eng"),
-        (ask_tables.ALTERNATIVES, ask_tables.CLOTHO),
+        papers=(ask_tables.ALTERNATIVES, ask_tables.CLOTHO),
     ),
 )
-
-BY_EVALUATION = (m_ltm_tables.ZERO_SHOT, m_ltm_tables.ACROSS_CLOTHO, m_ltm_tables.ACROSS_AUDIOCAPS, *ask_tables.GAINS)
-"""Tables of models that are tested on another set than they were trained on, and gains: they stand beside an evaluation."""
 
 
 def _fill(layout: Layout, runs: Runs, points: pd.DataFrame) -> Table:

@@ -15,7 +15,7 @@ from ray_atr.report import formatting
 from ray_atr.report.aggregate import in_reading_order
 from ray_atr.report.differences import SEED
 from ray_atr.report.read import NOISE, OBJECTIVE, TEST, Runs
-from ray_atr.report.tables import DIRECTIONS, of_whom
+from ray_atr.report.tables import ARROWS, of_whom
 from ray_atr.run_folder import TEST_SCORES
 from ray_atr.storage import Location, is_there, read_bytes
 from ray_atr.table import Cell, Table
@@ -56,7 +56,7 @@ def paired_table(runs: Runs) -> Table | None:
             f"Percentage points, test split, mean over the seeds; in brackets the {LEVEL:.0%} interval of the paired "
             "bootstrap over clips. Marked: the interval leaves 0 out."
         ),
-        columns=["noise", "objective", *DIRECTIONS.values()],
+        columns=["noise", "objective", *ARROWS.values()],
         blocks=blocks,
     )
 
@@ -87,7 +87,7 @@ def read_scores(path: Location) -> dict[str, Sample]:
 
 
 def _row(name: str, noise: float, found: Mapping[Metric, Difference]) -> list[Cell]:
-    of_directions = [found[Metric(direction, MEAN, "recall_at_1")] for direction in DIRECTIONS]
+    of_directions = [found[Metric(direction, MEAN, "recall_at_1")] for direction in ARROWS]
     return [
         Cell(formatting.value(noise), is_number=False),
         Cell(name, is_number=False),

@@ -10,9 +10,9 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from ray_atr.metrics.metric import TRAINED, Metric
-from ray_atr.report.aggregate import aggregate
+from ray_atr.report.aggregate import aggregate, lowest_noise
 from ray_atr.report.labels import label_ends
-from ray_atr.report.read import NOISE, OBJECTIVE, Runs
+from ray_atr.report.read import OBJECTIVE, Runs
 from ray_atr.report.style import QUIET, RC, looks
 from ray_atr.report.tables import of_whom
 from ray_atr.sweep.goal import pareto_front
@@ -35,12 +35,9 @@ def front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
 
 def draw_pareto(runs: Runs, path: Path) -> Path | None:
     """A figure of R@1 against peak memory (if it was measured) and training time, saved as PNG; None without either."""
-    points = aggregate(runs)
+    points, noise = lowest_noise(aggregate(runs))
     if RECALL not in points:
         return None
-    lowest = points[NOISE].min() if NOISE in points else None
-    if lowest is not None:
-        points = points[points[NOISE] == lowest]
     costs = [
         (metric, *_in_units(label, units, float(points[metric].max())))
         for metric, label, units in COSTS
@@ -57,7 +54,7 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
         for axes, (metric, label, scale) in zip(grid[0], costs, strict=True):
             shown = points.dropna(subset=[metric, RECALL])
             axes.set_xlabel(label)
-            axes.set_title("" if lowest is None else f"noise {lowest:.0%}")
+            axes.set_title(noise)
             on_front = shown.iloc[front(list(shown[metric]), list(shown[RECALL]))]
             axes.step(scale * on_front[metric], 100 * on_front[RECALL], where="post", color=QUIET, lw=1, zorder=1)
             for objective, frame in shown.groupby(OBJECTIVE, sort=False):

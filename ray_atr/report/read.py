@@ -14,10 +14,10 @@ from ray_atr.metrics.epoch_report import TIMED_PARTS, EpochReport
 from ray_atr.metrics.metric import DIRECTIONS, MEANS, TRAINED, UNSEEN, Metric
 from ray_atr.objectives import PAIRS, PRESETS
 from ray_atr.objectives.schemes import SCHEMES
-from ray_atr.override import flatten
+from ray_atr.override import as_typed, flatten
 from ray_atr.report import formatting
 from ray_atr.report.differences import SEED, varied_paths
-from ray_atr.run_folder import FINISHED, SHORT_NAMES, RunFolder, TrialFolder, joint_name, read_json, train_seconds
+from ray_atr.run_folder import FINISHED, SHORT_NAMES, RunFolder, TrialFolder, joint_name, train_seconds
 from ray_atr.storage import Location
 from ray_atr.sweep.inheritance import perturbations
 from ray_atr.sweep.inputs import sets_of
@@ -128,14 +128,14 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
         varied.append(NOISE)
     columns = [path for path in dict.fromkeys((*named, *varied)) if path not in (SEED, OBJECTIVE)]
     rows = [
-        {**row, **{path: _plain(one.get(path)) for path in columns if path != NOISE}}
+        {**row, **{path: as_typed(one.get(path)) for path in columns if path != NOISE}}
         for row, one in zip(rows, settings, strict=True)
     ]
     return Runs(
         trials=with_language_groups(pd.DataFrame(rows)),
         varied=[OBJECTIVE, *sorted(varied, key=lambda path: path != NOISE)],
         infos=[run.info for run in runs],
-        experiments=[read_json(run.path / "experiment.json") for run in runs],
+        experiments=[run.settings for run in runs],
         folders=[run.path for run in runs],
         names=names,
         overrides=overrides,
@@ -295,7 +295,3 @@ def _cost(epochs: Sequence[EpochReport]) -> dict[str, float]:
     if peaks:
         cost["cost/memory_mb"] = max(peaks) / 2**20
     return cost
-
-
-def _plain(value: Any) -> Any:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value

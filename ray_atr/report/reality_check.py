@@ -30,7 +30,7 @@ from ray_atr.table import Cell, Table
 from ray_atr.training.kept_scores import MEASURE
 
 FLOOR, CEILING = "contrastive", "oracle"
-DRAWS = 2000
+DRAWS, SEED_OF_DRAWS = 2000, 0
 DETECTOR = {
     "detector_auc": "area under the ROC curve",
     "detector_calibration_error": "calibration error",
@@ -76,7 +76,7 @@ class MethodTrials:
         return float(self.hits.mean())
 
 
-def difference(first: MethodTrials, second: MethodTrials, seed: int = 0) -> tuple[float, float, float]:
+def difference(first: MethodTrials, second: MethodTrials) -> tuple[float, float, float]:
     """(second - first, low, high) at 95%, over the seeds that both have: clips and seeds are drawn once for both.
 
     A seed decides the noise, the first weights and the order of the clips, so that two methods differ in themselves alone. A
@@ -85,7 +85,7 @@ def difference(first: MethodTrials, second: MethodTrials, seed: int = 0) -> tupl
     shared = [one for one in first.seeds if one in second.seeds]
     if not shared:
         raise ValueError(f"no seed of {first.seeds} is among {second.seeds}")
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(SEED_OF_DRAWS)
     gain = np.stack([second.of(one) - first.of(one) for one in shared])
     clip = np.unique(first.clip, return_inverse=True)[1]
     queries = np.bincount(clip)

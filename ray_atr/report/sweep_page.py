@@ -12,7 +12,7 @@ from typing import Any
 from ray_atr.report import formatting
 from ray_atr.report.best import best_points
 from ray_atr.report.differences import SEED
-from ray_atr.report.html import data_uri, render_template
+from ray_atr.report.html import data_url, render_template
 from ray_atr.report.read import NOISE, OBJECTIVE, Runs, short_name
 from ray_atr.report.style import DPI
 from ray_atr.report.tables import learnt_nothing
@@ -20,15 +20,15 @@ from ray_atr.table import Table
 
 
 @dataclass(frozen=True)
-class Figure:
+class Picture:
     """A picture on disk and what it shows, in words for those who cannot see it."""
 
     path: Path
     title: str
 
     @property
-    def data_uri(self) -> str:
-        return data_uri(self.path.read_bytes())
+    def data_url(self) -> str:
+        return data_url(self.path.read_bytes())
 
     @property
     def width(self) -> int:
@@ -37,7 +37,7 @@ class Figure:
         return round(int.from_bytes(self.path.read_bytes()[16:20], "big") / DPI * 98)
 
 
-def sweep_page(runs: Runs, tables: Sequence[Table], layouts: Sequence[Table], figures: Sequence[Figure]) -> str:
+def sweep_page(runs: Runs, tables: Sequence[Table], layouts: Sequence[Table], figures: Sequence[Picture]) -> str:
     """The page's HTML."""
     return render_template(
         "sweep.html.j2",

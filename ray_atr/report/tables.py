@@ -11,11 +11,13 @@ import pandas as pd
 from ray_atr.metrics.measures import is_chance
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric
 from ray_atr.report import formatting
-from ray_atr.report.aggregate import NUM_SEEDS, aggregate, point_name
+from ray_atr.report.aggregate import NUM_SEEDS, aggregate, differing, point_name
 from ray_atr.report.read import NOISE, OBJECTIVE, TEST, TRAINED_LANGUAGES, VALIDATION, Runs, short_name
 from ray_atr.table import Cell, Table
 
-DIRECTIONS = {"text_to_audio": "text→audio", "audio_to_text": "audio→text"}
+ARROWS = {"text_to_audio": "text→audio", "audio_to_text": "audio→text"}
+"""What a table calls the directions."""
+HEADINGS = {"recall_at_1": "R@1", "recall_at_5": "R@5", "recall_at_10": "R@10", "map_at_10": "mAP10"}
 Kind = Literal["percent", "number"]
 SEEN = "in training?"
 AT_CHANCE = "°"
@@ -32,19 +34,21 @@ class Column:
     is_higher_better: bool | None = True
 
 
-def recall_columns(language: str) -> list[Column]:
-    """R@1, R@10 and mAP10 in both directions, of one language or of the mean over all."""
+def recall_columns(
+    language: str, measures: Sequence[str] = ("recall_at_1", "recall_at_10", "map_at_10")
+) -> list[Column]:
+    """These measures in both directions, of one language or of the mean over all."""
     return [
-        Column(f"{direction}/{language}/{metric}", title, DIRECTIONS[direction])
-        for direction in DIRECTIONS
-        for metric, title in (("recall_at_1", "R@1"), ("recall_at_10", "R@10"), ("map_at_10", "mAP10"))
+        Column(f"{direction}/{language}/{measure}", HEADINGS[measure], arrow)
+        for direction, arrow in ARROWS.items()
+        for measure in measures
     ]
 
 
 def recall_table(runs: Runs, language: str) -> Table:
     """R@1, R@10, mAP10 in both directions, a row a point of the sweep, a block a noise ratio."""
-    differing = [path for path in runs.varied if runs.finished[path].nunique(dropna=False) > 1] or [OBJECTIVE]
-    return point_table(runs, f"Recall by {_listed(differing)}, {of_whom(language, runs)}", recall_columns(language))
+    paths = differing(runs.finished, runs.varied) or [OBJECTIVE]
+    return point_table(runs, f"Recall by {_listed(paths)}, {of_whom(language, runs)}", recall_columns(language))
 
 
 def language_groups(runs: Runs) -> list[str]:
@@ -93,7 +97,7 @@ def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd
     blocks_by = NOISE if NOISE in runs.varied else None
     lead = [path for path in (blocks_by, *runs.varied) if path is not None]
     # A column that says the same in every row says nothing.
-    lead = [path for path in dict.fromkeys(lead) if points[path].nunique(dropna=False) > 1] or [OBJECTIVE]
+    lead = differing(points, list(dict.fromkeys(lead))) or [OBJECTIVE]
     lead += [SEEN] if shows_unseen else []
     frames = [frame for _, frame in points.groupby(blocks_by, sort=True)] if blocks_by else [points]
     blocks = [_block(frame, lead, columns) for frame in frames]
@@ -155,11 +159,11 @@ def is_at_chance(row: Mapping[Any, Any], metric: str) -> bool:
 def learnt_nothing(runs: Runs) -> list[str]:
     """The points that no direction tells apart from chance in the languages they were trained on, by their names."""
     points = aggregate(runs)
-    columns = [name for direction in DIRECTIONS if (name := Metric(direction, TRAINED, "recall_at_1")) in points]
-    differing = [path for path in runs.varied if points[path].nunique(dropna=False) > 1]
+    columns = [name for direction in ARROWS if (name := Metric(direction, TRAINED, "recall_at_1")) in points]
+    paths = differing(points, runs.varied)
     rows = points.to_dict("records")
     found = [row for row in rows if columns and all(is_at_chance(row, name) for name in columns)]
-    return [point_name(row, differing) for row in found]
+    return [point_name(row, paths) for row in found]
 
 
 def _best(values: pd.Series, column: Column) -> float | None:

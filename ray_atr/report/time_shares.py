@@ -8,7 +8,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from ray_atr.metrics.epoch_report import TIMED_PARTS
-from ray_atr.report.aggregate import aggregate, point_name
+from ray_atr.report.aggregate import aggregate, differing, point_name
 from ray_atr.report.read import Runs
 from ray_atr.report.style import RC, SPARE_COLOURS
 
@@ -31,8 +31,8 @@ def draw_time_shares(runs: Runs, path: Path) -> Path | None:
     if points.empty:
         return None
     shares = seconds.div(seconds.sum(axis=1), axis=0)
-    differing = [name for name in runs.varied if points[name].nunique(dropna=False) > 1]
-    names = [point_name(row, differing) for row in points.to_dict("records")]
+    paths = differing(points, runs.varied)
+    names = [point_name(row, paths) for row in points.to_dict("records")]
     with rc_context({**RC, "axes.grid.axis": "x"}):
         figure = Figure(figsize=(10.4, 1.1 + 0.34 * len(names)), layout="constrained")
         axes = figure.subplots()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Number
 from pathlib import Path
@@ -19,7 +20,7 @@ from ray_atr.report.paired import paired_table
 from ray_atr.report.pareto import draw_pareto
 from ray_atr.report.read import NOISE, Runs, read_runs
 from ray_atr.report.reality_check import write_reality_check
-from ray_atr.report.sweep_page import Figure, sweep_page
+from ray_atr.report.sweep_page import Picture, sweep_page
 from ray_atr.report.tables import language_groups, learnt_nothing, of_whom, recall_columns, recall_table
 from ray_atr.report.time_shares import draw_time_shares
 from ray_atr.run_folder import RunFolder
@@ -34,12 +35,13 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 @dataclass(frozen=True)
 class ReportPaths:
-    """The files of a report."""
+    """The files of a report, and what a terminal shows of it."""
 
     page: Location
     table_csv: Location
     table_markdown: Location
     figures: tuple[Location, ...]
+    summary: str
 
 
 def write_report(run_folder: Location | str, *more: Location | str, out: Location | str | None = None) -> ReportPaths:
@@ -51,13 +53,14 @@ def write_report(run_folder: Location | str, *more: Location | str, out: Locatio
     runs = read_runs([run_folder, *more])
     place = locate(out) if out is not None else runs.folders[0] / "report"
     tables = main_tables(runs)
+    summary = _summary(runs, tables)
     layouts = paper_layouts(runs)
     with sent(place) as folder:
         figures = _figures(runs, folder)
         if _is_reality_check(runs):
             check = write_reality_check(runs.folders[0], folder)
             tables = [check.table, *tables]
-            figures = [*(Figure(file, title) for file, title in check.figures), *figures]
+            figures = [*(Picture(file, title) for file, title in check.figures), *figures]
         write_csv(_named_by_split(aggregate(runs), runs), folder / "table.csv")
         write_csv(runs.trials, folder / "trials.csv")
         (folder / "table.md").write_text("\n".join(table.to_markdown() for table in (*tables, *layouts)))
@@ -67,6 +70,7 @@ def write_report(run_folder: Location | str, *more: Location | str, out: Locatio
         table_csv=place / "table.csv",
         table_markdown=place / "table.md",
         figures=tuple(place / figure.path.name for figure in figures),
+        summary=summary,
     )
 
 
@@ -85,9 +89,13 @@ def _named_by_split(points: pd.DataFrame, runs: Runs) -> pd.DataFrame:
 def summary_table(*run_folders: Location | str) -> str:
     """What a terminal shows of run folders, read together: R@1 and R@10, both directions, and how many trials are missing."""
     runs = read_runs(run_folders)
+    return _summary(runs, main_tables(runs))
+
+
+def _summary(runs: Runs, tables: Sequence[Table]) -> str:
     if runs.finished.empty:
         return f"no trial has finished yet ({len(runs.trials)} in all)"
-    text = "\n\n".join(table.to_text() for table in main_tables(runs))
+    text = "\n\n".join(table.to_text() for table in tables)
     missing = [f"{count} {status}" for status, count in runs.unfinished["status"].value_counts().items()]
     if missing:
         text += f"\nleft out: {', '.join(missing)}"
@@ -114,20 +122,20 @@ def main_tables(runs: Runs) -> list[Table]:
     return [*(recall_table(runs, language) for language in languages), *([differences] if differences else [])]
 
 
-def _figures(runs: Runs, folder: Path) -> list[Figure]:
+def _figures(runs: Runs, folder: Path) -> list[Picture]:
     if runs.finished.empty:
         return []
     figures = []
     for curve in curves_of(runs):
         what = "noise" if curve.path == NOISE else curve.label
-        figures.append(Figure(draw_curve(runs, curve, folder / f"{curve.file}.png"), f"R@1 against {what}"))
+        figures.append(Picture(draw_curve(runs, curve, folder / f"{curve.file}.png"), f"R@1 against {what}"))
     for path, title in (
         (draw_languages(runs, folder / "languages.png"), "R@1 by language"),
         (draw_pareto(runs, folder / "pareto.png"), "Recall against cost"),
         (draw_time_shares(runs, folder / "time_shares.png"), "Where an epoch's time goes"),
     ):
         if path is not None:
-            figures.append(Figure(path, title))
+            figures.append(Picture(path, title))
     return figures
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ray_atr.override import describe, flatten, override
+from ray_atr.override import as_typed, describe, flatten, override
 from ray_atr.settings import refuse
 from ray_atr.space.dimensions import FORMS, Dimension, Grid, RandInt, Uniform
 from ray_atr.space.parsing import parse_dimension
@@ -207,7 +207,8 @@ def _check(path: str, dimension: Dimension, tree: Any) -> Dimension:
     held = []
     for value in dimension.probes:
         try:
-            held.append(_held(override(tree, {path: value}), path, value))
+            # The name itself of what is chosen by name.
+            held.append(as_typed(flatten(override(tree, {path: value})).get(path, value)))
         except ValueError as error:
             whole = (
                 isinstance(dimension, Uniform) and not isinstance(dimension, RandInt) and "allowed int" in str(error)
@@ -215,12 +216,6 @@ def _check(path: str, dimension: Dimension, tree: Any) -> Dimension:
             hint = "; write randint(LOW,HIGH)" if whole else ""
             raise ValueError(f"{error} (in {dimension}{hint})") from None
     return type(dimension)(tuple(held)) if isinstance(dimension, Grid) else dimension
-
-
-def _held(tree: Any, path: str, value: Any) -> Any:
-    """The value as the tree holds it; the name itself of what is chosen by name; a list as it is typed."""
-    held = flatten(tree).get(path, value)
-    return ",".join(map(str, held)) if isinstance(held, list | tuple) else held
 
 
 def _required(dimension: Dimension, value: Any) -> Any:

@@ -6,7 +6,7 @@ from ray_atr.storage.lock import hold
 from ray_atr.storage.places import (
     Location,
     StorageError,
-    folders_in,
+    entries_in,
     is_local,
     is_there,
     locate,
@@ -33,8 +33,8 @@ __all__ = [
     "Folder",
     "Location",
     "StorageError",
+    "entries_in",
     "fetched",
-    "folders_in",
     "get",
     "hold",
     "is_local",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from ray_atr.storage import (
     Location,
     StorageError,
-    folders_in,
+    entries_in,
     get,
     is_there,
     persistently,
@@ -70,7 +70,7 @@ class Mirror:
                 put(self.local / name, self._object(digest))
         write_text(self.remote / CHECKPOINT_FILE, json.dumps({"files": files}, indent=1))
         kept = set(files.values())
-        for stored in folders_in(self.remote / "objects"):
+        for stored in entries_in(self.remote / "objects"):
             if stored.name not in kept:
                 persistently(stored, partial(stored.unlink, missing_ok=True))
 

@@ -144,7 +144,7 @@ def make_folder(folder: Location) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def folders_in(folder: Location) -> list[Location]:
+def entries_in(folder: Location) -> list[Location]:
     """What is directly in a folder, in order, hidden names left out; nothing if it does not exist."""
     if isinstance(folder, Path):
         found = folder.iterdir() if folder.is_dir() else ()

@@ -6,14 +6,13 @@ is therefore the same as starting it: what the folder holds is known, and the re
 Ray Tune is imported by the functions that use it: it takes three seconds, and trials in this process do without it.
 """
 
-from ray_atr.sweep.first_epoch import FirstEpoch
 from ray_atr.sweep.goal import Goal
 from ray_atr.sweep.listener import SweepListener, SweepResult
 from ray_atr.sweep.optuna_search import OptunaSearch
-from ray_atr.sweep.progress import ConsoleProgress
+from ray_atr.sweep.progress import ConsoleProgress, FirstEpoch
 from ray_atr.sweep.run_trials import sweep
 from ray_atr.sweep.schedulers import SCHEDULERS
-from ray_atr.sweep.search import FixedPoints, GridSearch, RandomSearch, Search, SpaceSearch
+from ray_atr.sweep.search import FixedPoints, GridSearch, RandomSearch, SpaceSearch
 from ray_atr.sweep.sweep_plan import SweepPlan
 
 SEARCHES: dict[str, type[SpaceSearch]] = {search.name: search for search in (GridSearch, RandomSearch, OptunaSearch)}
@@ -29,7 +28,6 @@ __all__ = [
     "GridSearch",
     "OptunaSearch",
     "RandomSearch",
-    "Search",
     "SpaceSearch",
     "SweepListener",
     "SweepPlan",

@@ -56,10 +56,11 @@ def processes_of(experiment: Experiment, *, fewest: bool = False) -> list[Placed
 
 def num_trials_that_fit(processes: Sequence[Placed], nodes: Sequence[Placed]) -> int:
     """How many trials of such processes the nodes hold at once, each process on the first node with room for it."""
-    devices = [(node, _devices(node.resources)) for node in nodes]
+    free = [(node, _Devices(node.resources)) for node in nodes]
     for number in range(MOST):
-        if not all(_place(process, devices) for process in processes):
-            return number
+        for process in processes:
+            if not any(node.takes(process) and devices.take(process.resources) for node, devices in free):
+                return number
     return MOST
 
 
@@ -103,10 +104,11 @@ def cluster_nodes() -> list[Placed]:
 class _Devices:
     """What is free on a node: CPUs as one number, GPUs one by one, since a share of a GPU is a share of one GPU."""
 
-    def __init__(self, cpus: float, gpus: int) -> None:
-        self.cpus, self.gpus = cpus, [1.0] * gpus
+    def __init__(self, has: Resources) -> None:
+        self.cpus, self.gpus = has.get("CPU", 0.0), [1.0] * int(min(has.get("GPU", 0), MOST))
 
-    def take(self, cpus: float, gpus: float) -> bool:
+    def take(self, needs: Resources) -> bool:
+        cpus, gpus = needs["CPU"], needs["GPU"]
         if cpus > self.cpus + TOLERANCE:
             return False
         share = min(gpus, 1.0)
@@ -118,15 +120,6 @@ class _Devices:
             self.gpus[number] -= share
         self.cpus -= cpus
         return True
-
-
-def _devices(node: Resources) -> _Devices:
-    return _Devices(node.get("CPU", 0.0), int(min(node.get("GPU", 0), MOST)))
-
-
-def _place(process: Placed, nodes: Sequence[tuple[Placed, _Devices]]) -> bool:
-    needs = process.resources
-    return any(node.takes(process) and devices.take(needs["CPU"], needs["GPU"]) for node, devices in nodes)
 
 
 def _refuse_other_room(experiment: Experiment, worker: Placed, nodes: Sequence[Placed]) -> None:

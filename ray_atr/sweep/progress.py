@@ -1,4 +1,4 @@
-"""A sweep's progress as lines that a person can follow."""
+"""A sweep's progress as lines that a person can follow, and what the time to the end of the first epoch went into."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import psutil
 
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.metrics.metric import TRAINED, Metric
@@ -119,6 +121,33 @@ class ConsoleProgress(SweepListener):
         epochs_left = max(trials * self.epochs_per_trial - self.epochs_ended, 0)
         starts_left = max(trials - len(self.numbers), 0)
         return (epochs_left * epoch + starts_left * start_up) / max(len(self.marks), 1)
+
+
+class FirstEpoch(SweepListener):
+    """Says once how long the first epoch took to come: imports, Ray, data and features, the trial's start, the epoch."""
+
+    def __init__(self, say: Say = print) -> None:
+        self.say, self.is_said = say, False
+        self.parts = {"imports": time.time() - psutil.Process().create_time()}
+        self.starts: dict[str, float] = {}
+
+    def inputs_ready(self, seconds: Mapping[str, float]) -> None:
+        self.parts |= seconds
+
+    def trial_started(self, trial: TrialFolder) -> None:
+        self.starts[trial.trial_id] = time.monotonic()
+
+    def epoch_ended(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
+        begun = self.starts.get(trial.trial_id)
+        # A resumed trial reports the epochs of before at once.
+        if self.is_said or begun is None or metrics.get("epoch") != 1:
+            return
+        self.is_said = True
+        epoch = sum(metrics.get(f"seconds/{part}", 0.0) for part in ("train", "validation", "checkpoint"))
+        passed = time.monotonic() - begun
+        parts = {**self.parts, "start of the trial": max(passed - epoch, 0.0), "epoch": min(epoch, passed)}
+        named = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
+        self.say(f"first epoch {sum(parts.values()):.1f} s after the command: {named}")
 
 
 def _minutes(seconds: float) -> str:

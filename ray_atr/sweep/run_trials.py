@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,20 @@ from ray_atr.override import flatten, override, with_absolute_paths
 from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder
 from ray_atr.runtime import start_ray
 from ray_atr.space import Grid, Point
-from ray_atr.sweep.in_process import run_in_process
+from ray_atr.storage import is_there
 from ray_atr.sweep.inputs import record_data
 from ray_atr.sweep.listener import SweepListener, SweepResult
 from ray_atr.sweep.placement import concurrent_trials
+from ray_atr.sweep.recording import CommonFailure, Recording
 from ray_atr.sweep.schedulers import PAUSING, check_scheduler, make_scheduler
 from ray_atr.sweep.search import FixedPoints
 from ray_atr.sweep.sweep_plan import SweepPlan
+from ray_atr.sweep.trial import experiment_of
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.sweep.tune_bridge import run_with_tune
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.inputs import Prepared, Say, prepare
+from ray_atr.training.ray_train import ERROR_FILE, run_trial
 
 
 def sweep(
@@ -62,7 +66,7 @@ def sweep(
         for listener in listeners:
             listener.inputs_ready({"data and features": time.monotonic() - before})
         try:
-            failure = run_in_process(queue, home, listeners, deadline)
+            failure = _run_in_process(queue, home, listeners, deadline)
         finally:
             _nothing_runs_any_more(queue.trials)
     elif not queue.is_done:
@@ -76,11 +80,36 @@ def sweep(
         for listener in listeners:
             listener.inputs_ready(seconds)
         say(_announcement(queue, slots))
-        scheduler = make_scheduler(plan, base.train.epochs, run, _ended(queue))
+        ended = [trial for trial in queue.trials if status_of(trial) in (FINISHED, STOPPED)]
+        scheduler = make_scheduler(plan, base.train.epochs, run, ended)
         failure = run_with_tune(queue, experiments[0], home, slots, scheduler, listeners, deadline)
         _nothing_runs_any_more(queue.trials)
     is_out_of_time = deadline is not None and time.monotonic() >= deadline
     return _result(queue.trials, is_out_of_time, failure)
+
+
+def _run_in_process(
+    queue: TrialQueue, home: Path, listeners: Sequence[SweepListener], deadline: float | None
+) -> str | None:
+    """Train what the queue hands out until it has no more, the deadline is past, or every trial so far failed for one reason.
+
+    That reason is returned.
+    """
+    failure = CommonFailure()
+    recording = Recording(listeners, failure)
+    while failure.reason is None and (deadline is None or time.monotonic() < deadline):
+        trial = queue.next()
+        if trial is None:
+            break
+        error = trial.folder / ERROR_FILE
+        error.unlink(missing_ok=True)
+        recording.started(trial)
+        run_trial(experiment_of(queue.run, trial), trial.folder, home, [], partial(recording.reported, trial))
+        if is_there(error):
+            recording.failed(trial, error.read_text(encoding="utf-8").strip())
+        else:
+            recording.ended(trial)
+    return failure.reason
 
 
 def _experiments(base: Experiment, plan: SweepPlan, queue: TrialQueue) -> list[Experiment]:
@@ -121,10 +150,6 @@ def _nothing_runs_any_more(trials: Sequence[TrialFolder]) -> None:
     for trial in trials:
         if status_of(trial) == RUNNING:
             trial.update(status=PENDING)
-
-
-def _ended(queue: TrialQueue) -> list[TrialFolder]:
-    return [trial for trial in queue.trials if status_of(trial) in (FINISHED, STOPPED)]
 
 
 def _result(trials: Sequence[TrialFolder], is_out_of_time: bool, failure: str | None) -> SweepResult:

@@ -14,9 +14,8 @@ from ray_atr.redaction import redact
 from ray_atr.run_folder import FINISHED, STOPPED, RunFolder, TrialFolder
 from ray_atr.runtime import WORKER_CPU_SHARE, own_handlers
 from ray_atr.storage import is_there, write_text
-from ray_atr.sweep.common_failure import CommonFailure
 from ray_atr.sweep.listener import SweepListener
-from ray_atr.sweep.recording import Recording
+from ray_atr.sweep.recording import CommonFailure, Recording
 from ray_atr.sweep.schedulers import PAUSING
 from ray_atr.sweep.trial import run_in_tune
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
@@ -56,7 +55,10 @@ def run_with_tune(
     os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
     run, plan = queue.run, queue.plan
     failure = CommonFailure(has_succeeded=any(status_of(trial) in (FINISHED, STOPPED) for trial in queue.trials))
-    is_over = _ending(deadline, failure)
+
+    def is_over() -> bool:
+        return failure.reason is not None or (deadline is not None and time.monotonic() >= deadline)
+
     pauses = plan.scheduler in PAUSING
     shown = [goal.metric for goal in plan.goals]
     trainable = tune.with_parameters(
@@ -114,10 +116,6 @@ def resources_of_trial_process(experiment: Experiment) -> dict[str, float]:
     if scaling.workers:
         return {"cpu": TRIAL_PROCESS_CPUS}
     return {"cpu": scaling.cpus_per_worker * WORKER_CPU_SHARE, "gpu": scaling.gpus_per_worker}
-
-
-def _ending(deadline: float | None, failure: CommonFailure) -> Callable[[], bool]:
-    return lambda: failure.reason is not None or (deadline is not None and time.monotonic() >= deadline)
 
 
 def _asker(queue: TrialQueue, is_over: Callable[[], bool]) -> Any:

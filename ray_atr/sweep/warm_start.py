@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ray_atr.override import flatten, override
+from ray_atr.override import as_typed, flatten, override
 from ray_atr.run_folder import FINISHED, RunFolder
 from ray_atr.space import Point, Space, point_key
 from ray_atr.sweep.goal import Goal
@@ -48,12 +48,8 @@ def read_earlier(run: RunFolder, space: Space, goals: Sequence[Goal]) -> Earlier
 
 
 def _within(space: Space, settings: dict[str, object]) -> Point | None:
-    def choose(path: str) -> object:
-        value = settings[path]
-        return ",".join(map(str, value)) if isinstance(value, list) else value
-
     try:
-        point = space.build(choose)
+        point = space.build(lambda path: as_typed(settings[path]))
     except KeyError:
         return None
     return point if space.holds(point) else None

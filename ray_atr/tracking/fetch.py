@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from ray_atr.experiment import stored_experiment
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.override import flatten
-from ray_atr.redaction import redact
 from ray_atr.run_folder import (
     FAILED,
     FINISHED,
@@ -20,12 +19,20 @@ from ray_atr.run_folder import (
     STOPPED,
     train_seconds,
     trial_name,
-    write_json,
 )
 from ray_atr.settings import nearest
-from ray_atr.storage import Location, is_there, make_folder, safe_name, write_lines
-from ray_atr.tracking.names import COMMAND_TAG, FORMAT_TAG, OVERRIDES_TAG, STOPPED_TAG, SWEEP_TAG, TRIAL_TAG
-from ray_atr.tracking.store import Store
+from ray_atr.storage import Location, is_there, make_folder, safe_name, write_json, write_lines
+from ray_atr.tracking.store import (
+    COMMAND_TAG,
+    FORMAT_TAG,
+    OVERRIDES_TAG,
+    STOPPED_TAG,
+    SWEEP_TAG,
+    TRIAL_TAG,
+    Store,
+    all_runs,
+    brief,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -48,24 +55,13 @@ def fetch_experiment(name: str, store: Store, out: Location) -> list[Location]:
         if experiment is None:
             names = [found.name for found in client.search_experiments()]
             raise ValueError(f"{store}: no experiment {name}; it has {', '.join(names)}{nearest(name, names)}")
-        runs = _all_runs(client, experiment.experiment_id)
+        runs = all_runs(client, experiment.experiment_id)
         parents = [run for run in runs if SWEEP_TAG in run.data.tags and TRIAL_TAG not in run.data.tags]
         if not parents:
             raise ValueError(f"{store}: experiment {name} holds no sweep of ray_atr")
         return [_write(client, parent, runs, out) for parent in sorted(parents, key=lambda run: run.info.start_time)]
     except MlflowException as error:
-        raise ConnectionError(f"MLflow at {store}: {redact(' '.join(str(error).split()))[:200]}") from error
-
-
-def _all_runs(client: MlflowClient, experiment_id: str) -> list[Run]:
-    runs: list[Run] = []
-    token = None
-    while True:
-        page = client.search_runs([experiment_id], max_results=1000, page_token=token)
-        runs += page
-        token = page.token
-        if not token:
-            return runs
+        raise ConnectionError(f"MLflow at {store}: {brief(error)}") from error
 
 
 def _write(client: MlflowClient, parent: Run, runs: list[Run], out: Location) -> Location:

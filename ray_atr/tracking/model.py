@@ -17,11 +17,11 @@ from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 
 import ray_atr
 from ray_atr.models.retriever import Retriever
-from ray_atr.run_folder import BEST, RunFolder, TrialFolder, read_json
+from ray_atr.run_folder import BEST, RunFolder, TrialFolder
 from ray_atr.settings import nearest, refuse
-from ray_atr.storage import Location, fetched, folders_in
+from ray_atr.storage import Location, entries_in, fetched
 from ray_atr.tracking.store import Store, store_of
-from ray_atr.tracking.tracker import Tracker, upload
+from ray_atr.tracking.tracker import upload
 
 PACKAGES = (
     "torch",
@@ -85,7 +85,7 @@ def signature(width: int) -> ModelSignature:
 
 def best_trial(run: RunFolder) -> TrialFolder:
     """The finished trial with the highest metric of `evaluation.select_by` on validation. ValueError if none has it."""
-    metric = str(read_json(run.path / "experiment.json").get("evaluation.select_by", "text_to_audio/mean/recall_at_1"))
+    metric = run.select_by
     values = {}
     for trial in run.trials():
         if trial.is_finished:
@@ -108,17 +108,12 @@ def register_model(
     """
     run = RunFolder.open(run_folder)
     trial = best_trial(run) if trial_id is None else _named(run, trial_id)
-    if not folders_in(trial.folder / BEST):
+    if not entries_in(trial.folder / BEST):
         raise ValueError(
             f"{trial.folder / BEST}: no saved retriever; the trial has not finished an epoch with a validation"
         )
     store = store or store_of(run.path)
-    settings = read_json(run.path / "experiment.json")
-    experiment_name = str(settings.get("tracking.experiment_name", "ray_atr"))
-    upload(run.path, experiment_name=experiment_name, store=store)
-    run_id = Tracker(
-        run.path, experiment_name=experiment_name, store=store, sample_seconds=None, is_patient=True
-    ).trial_run_id(trial.trial_id)
+    run_id = upload(run.path, store=store).trial_run_id(trial.trial_id)
     if run_id is None:
         raise ConnectionError(f"MLflow at {store}: cannot be reached")
     mlflow.set_tracking_uri(store.uri)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
 
 from filelock import FileLock
 
@@ -17,6 +20,7 @@ from ray_atr.storage import Location, is_local, locate, whole_file
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 DATABASE = "mlflow.db"
 ARTIFACTS = "mlartifacts"
@@ -37,6 +41,19 @@ BRIEF = {
 }
 # Who asks for an upload or a download would rather wait a minute for a busy server than be refused.
 PATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "60"}
+
+SWEEP_TAG = "ray_atr.sweep"
+TRIAL_TAG = "ray_atr.trial"
+COMMAND_TAG = "command"
+OVERRIDES_TAG = "ray_atr.overrides"
+FORMAT_TAG = "ray_atr.format"
+EPOCHS_TAG = "ray_atr.epochs_sent"
+"""Number of an epoch up to which a trial's metrics are in MLflow; sent together with them."""
+STOPPED_TAG = "stopped_early"
+"""Tells a trial that was ended for its results so far from one that was killed: MLflow has one status for both."""
+
+# Without it a page shows itself in its mode for language-model applications.
+TRAINING_PAGES = {"workflowType": "machine_learning"}
 
 
 @dataclass(frozen=True)
@@ -100,6 +117,27 @@ class Store:
             return str(found.experiment_id)
 
 
+def all_runs(client: MlflowClient, experiment_id: str, wanted: str = "") -> list[Run]:
+    """The runs of an MLflow experiment, of which MLflow gives a thousand at a time; `wanted` filters them."""
+    runs: list[Run] = []
+    token = None
+    while True:
+        page = client.search_runs([experiment_id], wanted, max_results=1000, page_token=token)
+        runs += page
+        token = page.token
+        if not token:
+            return runs
+
+
+def brief(error: Exception) -> str:
+    """What MLflow says, without secrets, on one line of 200 characters at most."""
+    return cut(" ".join(redact(str(error)).split()), 200)
+
+
+def cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
 def _uri(file: str | Path) -> str:
     return f"sqlite:///{file}"
 
@@ -137,3 +175,28 @@ def mlflow_command(run_folder: str | Location) -> str:
     if store.is_server:
         return f"python -m webbrowser {store}"
     return f"uv run mlflow ui --backend-store-uri {shlex.quote(str(store))} --host 127.0.0.1 --port {PORT}"
+
+
+def comparison_page(experiment_id: str, run_ids: Sequence[str]) -> str:
+    """Runs side by side: parallel coordinates, scatter, box and contour plots, and every parameter and metric."""
+    return "#/compare-runs?" + _query({"runs": json.dumps(run_ids), "experiments": json.dumps([experiment_id])})
+
+
+def charts_page(experiment_id: str, sweep_id: str, metric: str) -> str:
+    """The sweep's trials without their parent, the best by a metric first, with a chart of each metric by epoch."""
+    wanted = {
+        "searchFilter": f"tags.`{SWEEP_TAG}` = {quoted(sweep_id)} AND tags.`{TRIAL_TAG}` != ''",
+        "orderByKey": f"metrics.`{metric}`",
+        "orderByAsc": "false",
+        "compareRunsMode": "CHART",
+    }
+    return f"#/experiments/{experiment_id}/runs?" + _query(wanted)
+
+
+def quoted(text: str) -> str:
+    """A text as MLflow's filters take it: they have no escapes, but two kinds of quotation marks."""
+    return f'"{text}"' if "'" in text else f"'{text}'"
+
+
+def _query(parts: dict[str, str]) -> str:
+    return urlencode({**parts, **TRAINING_PAGES}, quote_via=quote)

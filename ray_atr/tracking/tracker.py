@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ray_atr.metrics.epoch_report import EpochReport
+from ray_atr.override import as_typed
 from ray_atr.redaction import redact
 from ray_atr.run_folder import (
     FAILED,
@@ -26,15 +27,28 @@ from ray_atr.run_folder import (
     STOPPED,
     RunFolder,
     TrialFolder,
-    read_json,
-    write_json,
+    metric_chosen_by,
 )
-from ray_atr.storage import Location, fetched, folders_in, is_there, locate, read_text
+from ray_atr.storage import Location, entries_in, fetched, is_there, locate, read_json, read_text, write_json
 from ray_atr.storage.lock import user_name
-from ray_atr.tracking import links
-from ray_atr.tracking.names import COMMAND_TAG, EPOCHS_TAG, FORMAT_TAG, OVERRIDES_TAG, STOPPED_TAG, SWEEP_TAG, TRIAL_TAG
-from ray_atr.tracking.store import PORT, Store, store_of
-from ray_atr.tracking.system import watch_system
+from ray_atr.tracking.store import (
+    COMMAND_TAG,
+    EPOCHS_TAG,
+    FORMAT_TAG,
+    OVERRIDES_TAG,
+    PORT,
+    STOPPED_TAG,
+    SWEEP_TAG,
+    TRIAL_TAG,
+    Store,
+    all_runs,
+    brief,
+    charts_page,
+    comparison_page,
+    cut,
+    quoted,
+    store_of,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -66,14 +80,15 @@ class Tracker:
         self,
         run_folder: str | Location,
         *,
-        experiment_name: str = "ray_atr",
+        experiment_name: str | None = None,
         store: Store | None = None,
         retry_seconds: float = RETRY_SECONDS,
         sample_seconds: float | None = SAMPLE_SECONDS,
         is_patient: bool = False,
     ) -> None:
         self.run_folder = locate(run_folder)
-        self.experiment_name = experiment_name
+        self.experiment_name = experiment_name or _experiment_name(self.run_folder)
+        """MLflow's name of the experiment; that of the run folder's settings unless given."""
         self.store = store or store_of(self.run_folder)
         self.retry_seconds = retry_seconds
         self.sample_seconds = sample_seconds
@@ -95,7 +110,7 @@ class Tracker:
         """Find or make the parent run and mark it running; its run id, or None while MLflow is away."""
         run_id = self._attempt(lambda connection: connection.start())
         if run_id is not None and self.sample_seconds is not None and self._monitor is None:
-            self._monitor = watch_system(run_id, self.store.uri, self.sample_seconds)
+            self._monitor = _watch_system(run_id, self.store.uri, self.sample_seconds)
         return run_id
 
     def update_trial(self, trial_id: str) -> bool:
@@ -148,15 +163,15 @@ class Tracker:
             self._connection = None
             self._retry_at = time.monotonic() + self.retry_seconds
             if self.problem is None:
-                log.warning("MLflow at %s: %s; results are kept in %s", self.store, _brief(error), self.run_folder)
-            self.problem = _brief(error)
+                log.warning("MLflow at %s: %s; results are kept in %s", self.store, brief(error), self.run_folder)
+            self.problem = brief(error)
             return None
         self.problem = None
         return result
 
 
-def upload(run_folder: str | Location, *, experiment_name: str = "ray_atr", store: Store | None = None) -> str:
-    """Send everything a run folder holds and MLflow lacks, nothing twice; the parent's run id.
+def upload(run_folder: str | Location, *, experiment_name: str | None = None, store: Store | None = None) -> Tracker:
+    """Send everything a run folder holds and MLflow lacks, nothing twice; the tracker that did, to ask it for runs and pages.
 
     Raises ConnectionError if MLflow cannot be reached or refuses.
     """
@@ -164,10 +179,27 @@ def upload(run_folder: str | Location, *, experiment_name: str = "ray_atr", stor
     trials = [trial.describe()["status"] for trial in RunFolder.open(tracker.run_folder).trials()]
     is_complete = all(status in (FINISHED, STOPPED, FAILED) for status in trials)
     tracker.start_sweep()
-    run_id = tracker.parent_run_id() if tracker.finish_sweep(is_complete=is_complete) else None
-    if run_id is None:
+    if not tracker.finish_sweep(is_complete=is_complete):
         raise ConnectionError(f"MLflow at {tracker.store}: {tracker.problem}")
-    return run_id
+    return tracker
+
+
+def _watch_system(run_id: str, uri: str, sample_seconds: float) -> SystemMetricsMonitor:
+    """Start a thread that logs this machine's CPU, memory, disk, network and GPU use every `sample_seconds`.
+
+    It samples while the run is RUNNING; end it with `.finish()`. It continues counting from where an earlier controller of
+    the same run stopped. It gives up when MLflow cannot be reached.
+    """
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+    # It would tell of its start, its end and the absence of a GPU between the lines of the sweep's progress, and of a server
+    # that is away, which the tracker has said.
+    logging.getLogger("mlflow.system_metrics").setLevel(logging.CRITICAL)
+    monitor = SystemMetricsMonitor(
+        run_id, sampling_interval=sample_seconds, samples_before_logging=1, resume_logging=True, tracking_uri=uri
+    )
+    monitor.start()
+    return monitor
 
 
 class _Connection:
@@ -179,7 +211,8 @@ class _Connection:
         self.sweep_id = sweep_id
         self.client = client
         self.experiment_id = experiment_id
-        self.runs = {run.data.tags.get(TRIAL_TAG): run for run in self._find()}
+        found = all_runs(client, experiment_id, f"tags.`{SWEEP_TAG}` = {quoted(sweep_id)}")
+        self.runs = {run.data.tags.get(TRIAL_TAG): run for run in found}
         self.statuses: dict[str | None, str] = {trial: run.info.status for trial, run in self.runs.items()}
         self.sent: dict[str, int] = {
             trial: int(run.data.tags.get(EPOCHS_TAG, 0)) for trial, run in self.runs.items() if trial is not None
@@ -189,8 +222,8 @@ class _Connection:
         }
         if None not in self.runs:
             self.runs[None] = self._create(None, self._sweep_name(), self._sweep_tags())
-        settings = read_json(self.run.path / "experiment.json")
-        self.select_by = str(settings.get("evaluation.select_by", "text_to_audio/mean/recall_at_1"))
+        settings = self.run.settings
+        self.select_by = metric_chosen_by(settings)
         self._add_params(None, settings)
 
     @property
@@ -221,7 +254,7 @@ class _Connection:
         for trial in self.run.trials():
             self.send_trial(trial.trial_id, is_stopped=not is_complete)
         parent = self.parent.info.run_id
-        if folders_in(self.run.path / "report"):
+        if entries_in(self.run.path / "report"):
             with fetched(self.run.path / "report") as report:
                 self.client.log_artifacts(parent, str(report), "report")
         for name in ("experiment.json", "sweep.json"):
@@ -234,24 +267,10 @@ class _Connection:
     def comparison(self, most: int) -> str:
         trials = [run for trial, run in self.runs.items() if trial is not None]
         trials.sort(key=lambda run: str(run.info.run_name))
-        return links.comparison(self.experiment_id, [run.info.run_id for run in trials[:most]])
+        return comparison_page(self.experiment_id, [run.info.run_id for run in trials[:most]])
 
     def charts(self) -> str:
-        return links.charts(self.experiment_id, self.sweep_id, f"best/{self.select_by}")
-
-    def _find(self) -> Iterator[Run]:
-        token = None
-        while True:
-            page = self.client.search_runs(
-                [self.experiment_id],
-                f"tags.`{SWEEP_TAG}` = {links.quoted(self.sweep_id)}",
-                max_results=1000,
-                page_token=token,
-            )
-            yield from page
-            token = page.token
-            if not token:
-                return
+        return charts_page(self.experiment_id, self.sweep_id, f"best/{self.select_by}")
 
     def _create(self, trial_id: str | None, name: str, tags: Mapping[str, str]) -> Run:
         all_tags = {SWEEP_TAG: self.sweep_id, **tags}
@@ -260,7 +279,7 @@ class _Connection:
         run = self.client.create_run(
             self.experiment_id,
             run_name=name,
-            tags={key: _cut(redact(value), MAX_TAG) for key, value in all_tags.items()},
+            tags={key: cut(redact(value), MAX_TAG) for key, value in all_tags.items()},
         )
         self.statuses[trial_id] = run.info.status
         return run
@@ -366,9 +385,9 @@ class _Connection:
     ) -> None:
         """One or a few batches. The tags go with the last, so that a tag that counts what was sent never runs ahead."""
         run_id = self.runs[trial_id].info.run_id
-        all_metrics = list(_metrics(metrics or {}, epoch, time_seconds))
-        all_params = _params(params or {})
-        all_tags = _tags(tags or {})
+        all_metrics = list(as_metrics(metrics or {}, epoch, time_seconds))
+        all_params = as_params(params or {})
+        all_tags = as_tags(tags or {})
         while len(all_metrics) > MAX_METRICS - MAX_PARAMS - MAX_TAGS or len(all_params) > MAX_PARAMS:
             room = MAX_METRICS - MAX_PARAMS - MAX_TAGS
             self.client.log_batch(run_id, metrics=all_metrics[:room], params=all_params[:MAX_PARAMS])
@@ -387,6 +406,10 @@ def _last_time(trial: TrialFolder) -> float | None:
     return rows[-1].get("time") if rows else None
 
 
+def _experiment_name(folder: Location) -> str:
+    return str(RunFolder.open(folder).settings.get("tracking.experiment_name", "ray_atr"))
+
+
 def _sweep_id(folder: Location) -> str:
     """The identity of a sweep in MLflow, made once and kept in the run folder, so that moving the folder keeps it."""
     path = folder / "tracking.json"
@@ -398,7 +421,7 @@ def _sweep_id(folder: Location) -> str:
     return sweep_id
 
 
-def _metrics(values: Mapping[str, Any], epoch: int, time_seconds: float | None) -> Iterator[Metric]:
+def as_metrics(values: Mapping[Any, Any], epoch: int = 0, time_seconds: float | None = None) -> Iterator[Metric]:
     from mlflow.entities import Metric
 
     milliseconds = int(1000 * (time.time() if time_seconds is None else time_seconds))
@@ -408,28 +431,19 @@ def _metrics(values: Mapping[str, Any], epoch: int, time_seconds: float | None) 
         yield Metric(name, float(value) if math.isfinite(value) else math.nan, milliseconds, epoch)
 
 
-def _params(values: Mapping[str, str]) -> list[Param]:
+def as_params(values: Mapping[str, str]) -> list[Param]:
     from mlflow.entities import Param
 
-    return [Param(name, _cut(redact(value), MAX_PARAM)) for name, value in values.items()]
+    return [Param(name, cut(redact(value), MAX_PARAM)) for name, value in values.items()]
 
 
-def _tags(values: Mapping[str, str]) -> list[RunTag]:
+def as_tags(values: Mapping[str, str]) -> list[RunTag]:
     from mlflow.entities import RunTag
 
-    return [RunTag(name, _cut(redact(value), MAX_TAG)) for name, value in values.items()]
+    return [RunTag(name, cut(redact(value), MAX_TAG)) for name, value in values.items()]
 
 
 def _as_text(value: Any) -> str:
     """As it would be typed on the command line, so that MLflow's comparison shows it on one line."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
+    value = as_typed(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
-
-
-def _brief(error: Exception) -> str:
-    return _cut(" ".join(redact(str(error)).split()), 200)

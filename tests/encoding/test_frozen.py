@@ -283,6 +283,7 @@ def test_dropout_of_a_frozen_tower_is_off_so_its_vectors_serve(home: Path, tmp_p
 def test_encoders_on_ray_write_the_same_vectors(published: Experiment, home: Path, tmp_path: Path) -> None:
     here = prepared_for(published, home)
     (tmp_path / "tones").symlink_to(home / "tones")
+    shutil.copytree(home / "data" / "features", tmp_path / "data" / "features")
     # Of a size that has room once: one process a tower.
     there = prepare(override(published, {"scaling.cpus_per_worker": 2}), tmp_path, say=lambda message: None)
     for mine, theirs in zip(folders(here), folders(there), strict=True):

@@ -22,11 +22,13 @@ from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import playable, pose_questions
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import evaluate
+from ray_atr.evaluation.track import track_evaluation
 from ray_atr.metrics import evaluate_languages
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text.tokenizer import train_tokenizer
 from ray_atr.objectives import LearnedSettings
 from ray_atr.report.evaluation_content import ZeroShot
+from ray_atr.report.evaluation_page import Page
 from ray_atr.run_folder import RunFolder
 
 HERE = Encoding(ray="never", batch_size=3)
@@ -228,6 +230,18 @@ def test_a_baseline_and_its_metrics_reach_mlflow(world: dict[str, Path], tmp_pat
     assert "difference/text_to_audio/mean/map_at_10" in run.data.metrics
     assert run.data.params["split"] == "test"
     assert {file.path for file in client.list_artifacts(got.mlflow_run, "evaluation")} >= {"evaluation/evaluation.html"}
+
+
+def test_what_mlflow_is_told_of_an_evaluation_holds_no_secret(tmp_path: Path) -> None:
+    folder = tmp_path / "evaluation"
+    folder.mkdir()
+    page = Page(title="Evaluation", facts={"data set": "s3://me:hush@store/clips"}, metrics={})
+    run_id = track_evaluation(folder, page, None, print)
+    from mlflow import MlflowClient
+
+    assert run_id is not None
+    run = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}").get_run(run_id)
+    assert run.data.params == {"data_set": "s3://***@store/clips"}
 
 
 @pytest.mark.usefixtures("no_pictures")

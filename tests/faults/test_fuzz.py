@@ -1,6 +1,7 @@
 """Whatever bytes or values come from outside: understood, or refused by a ValueError of one short message; nothing else.
 
-Each surface takes 2,000 cases here; `RAY_ATR_FUZZ=100000 uv run pytest tests/faults/test_fuzz.py` takes as many as it says.
+Each surface takes 2,000 cases here, and 1,000 if they are slow; `RAY_ATR_FUZZ=100000 uv run pytest tests/faults/test_fuzz.py`
+takes as many as it says.
 """
 
 from __future__ import annotations
@@ -30,12 +31,18 @@ from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.storage import read_json, read_lines, safe_name, write_json
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
 
-cases = settings(
-    max_examples=int(os.environ.get("RAY_ATR_FUZZ", "2000")),
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
+
+def taking(cases: int) -> settings:
+    return settings(
+        max_examples=int(os.environ.get("RAY_ATR_FUZZ", cases)),
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+cases, slow_cases = taking(2000), taking(1000)
+"""The slow ones take 4 ms each."""
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
@@ -67,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzz")
 
 
-@cases
+@slow_cases
 @given(content=st.binary(max_size=200) | anything.map(lambda value: json.dumps(value).encode()))
 def test_records(folder: Path, content: bytes) -> None:
     (folder / "record").write_bytes(content)
@@ -75,7 +82,7 @@ def test_records(folder: Path, content: bytes) -> None:
         refused_or_read(partial(read, folder / "record"))
 
 
-@cases
+@slow_cases
 @given(where=changes, cut=st.floats(0.5, 1))
 def test_a_changed_record_is_never_read_as_another(folder: Path, where: list[tuple[float, int]], cut: float) -> None:
     write_json(folder / "sealed.json", {"recall": 0.25, "name": "m_ltm", "deep": [1, {"x": None}]})
@@ -85,7 +92,7 @@ def test_a_changed_record_is_never_read_as_another(folder: Path, where: list[tup
     assert refused_or_read(lambda: read_json(folder / "sealed.json")) in (None, expected)
 
 
-@cases
+@slow_cases
 @given(where=changes, cut=st.sampled_from([1.0, 1.0, 0.999, 0.7]))
 def test_a_changed_checkpoint_is_never_read_as_another(
     folder: Path, where: list[tuple[float, int]], cut: float
@@ -131,7 +138,7 @@ def test_a_numpy_header_with_keys_of_two_types_is_refused() -> None:
     )
 
 
-@cases
+@slow_cases
 @given(
     path=st.sampled_from(["name", "shards.split", "shards.file", "shards.captions", "skipped", "hash"]), value=anything
 )
@@ -156,7 +163,7 @@ def test_command_lines(words: list[str]) -> None:
 PATHS = sorted(flatten(Experiment()))
 
 
-@cases
+@slow_cases
 @given(
     path=st.sampled_from(PATHS) | st.text(max_size=12), value=anything | st.just(int("9" * 4000)) | st.just("9" * 5000)
 )
@@ -164,7 +171,7 @@ def test_settings_from_a_file(path: str, value: Any) -> None:
     refused_or_read(lambda: override(Experiment(), {path: value}))
 
 
-@cases
+@slow_cases
 @given(
     kind=st.sampled_from(["trial", "sweep", "experiment"]),
     part=st.sampled_from(["overrides", "status", "name", "format", "data", "space", "command", "seed", "objective"]),

@@ -13,7 +13,7 @@ from ray_atr.metrics.metric import Metric
 from ray_atr.objectives import PRESETS
 from ray_atr.recipes import RECIPES
 from ray_atr.report import read_runs
-from ray_atr.report.layouts import BY_EVALUATION, LAYOUTS, paper_layouts
+from ray_atr.report.layouts import LAYOUTS, paper_layouts
 from ray_atr.report.papers import ask_tables, atri_tables, m_ltm_tables, printed_tables
 from ray_atr.report.papers.printed_table import RECALLS, PaperTable, by_language, rows
 from ray_atr.report.printed_beside import printed_beside
@@ -26,6 +26,9 @@ MISPRINTED = {
     ("clotho", "cacl", "text_to_audio/mean/map_at_10"),
 }
 """Means that differ from the mean of their own rows in the paper."""
+
+BY_EVALUATION = (m_ltm_tables.ZERO_SHOT, m_ltm_tables.ACROSS_CLOTHO, m_ltm_tables.ACROSS_AUDIOCAPS, *ask_tables.GAINS)
+"""Tables of models that are tested on another set than they were trained on, and gains: they stand beside an evaluation."""
 
 
 def cut_mean(numbers: list[float], decimals: int) -> float:

@@ -16,8 +16,9 @@ from ray_atr.override import override
 from ray_atr.recipes.methods import METHODS, method_of
 from ray_atr.report.reality_check import MethodTrials, difference, hits_of, read_cells, write_reality_check
 from ray_atr.report.write import write_report
-from ray_atr.run_folder import RunFolder, TrialFolder, read_json
+from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.space import Space
+from ray_atr.storage import read_json
 from ray_atr.training.loop import train
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from fake_runs import write_run
 
-from ray_atr.cli.reporting import report_script
+from ray_atr.cli.report import ReportCommand, report_script
 
 
 def test_prints_tables_and_where_the_report_is(tmp_path, capsys):
     first = write_run(tmp_path / "first", {"objective": ["m_ltm", "triplet"]})
     second = write_run(tmp_path / "second", {"objective": ["kcl"]})
-    report_script([first, second], out=tmp_path / "both")
+    report_script(ReportCommand((str(first), str(second)), out=str(tmp_path / "both")))
     printed = capsys.readouterr().out
     assert f"report: {tmp_path / 'both' / 'report.html'}" in printed
     # One table of both, so that their rows are told apart here too.
@@ -26,7 +26,7 @@ def test_prints_tables_and_where_the_report_is(tmp_path, capsys):
     ("options", "message"),
     [
         ({}, "runs: got none"),
-        ({"experiment": "x", "is_upload": True}, "--experiment: reads from MLflow"),
+        ({"experiment": "x", "upload": True}, "--experiment: reads from MLflow"),
         ({"experiment": "x"}, "MLflow at http://127.0.0.1:9"),
     ],
 )
@@ -35,11 +35,11 @@ def test_mistakes_are_one_line(options, message, monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path))
     with pytest.raises(ValueError, match=message):
-        report_script([], **options)
+        report_script(ReportCommand(**options))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_is_no_run_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(ValueError, match="not a run folder"):
-        report_script([tmp_path / "none"], out=tmp_path / "out")
+        report_script(ReportCommand((str(tmp_path / "none"),), out=str(tmp_path / "out")))
     assert not (tmp_path / "out").exists()

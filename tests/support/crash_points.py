@@ -1,8 +1,9 @@
 """Kills or fails a piece of work at the n-th file operation below a folder, for every n.
 
 What counts is what changes a file system: opening to write, making, renaming, linking and removing. Python tells of each by
-an audit event before it happens. Work runs in a fork of this process, so that a kill is a kill: no `finally`, no exit
-handlers, every lock let go of by the operating system.
+an audit event before it happens, also of one that will change nothing: making a folder that is there, removing a file that is
+not. A kill after such a one leaves what a kill before it leaves, so only one of the two is tried. Work runs in a fork of this
+process, so that a kill is a kill: no `finally`, no exit handlers, every lock let go of by the operating system.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,7 +27,8 @@ KILL, TEAR, FULL, CUT = "kill", "tear", "full disk", "no room in the middle of a
 """End the process before the operation; the same, with half of what was last being written lost; ENOSPC instead of it; the error
 of a file that may grow no further (EFBIG), which libraries that write by themselves meet too."""
 ALL_POINTS = os.environ.get("RAY_ATR_ALL_POINTS") == "1"
-"""Whether works that are slow to end are ended at each of their operations, instead of at some, spread over all."""
+"""Whether works are ended at each of their operations: also at those that change nothing, and slow works not only at some,
+spread over all."""
 TAKES_ROOM = ("open", "os.mkdir", "os.rename", "os.link", "os.symlink")
 
 _hook: Callable[[str, tuple[Any, ...]], None] | None = None
@@ -35,17 +37,26 @@ _is_installed = False
 
 def file_operations(work: Callable[[], object], below: Path) -> list[str]:
     """The operations of a whole run of `work`, as texts."""
-    return [operation for operation, _ in _observed(work, below)]
+    return [seen.operation for seen in _observed(work, below)]
 
 
-def _observed(work: Callable[[], object], below: Path) -> list[tuple[str, bool]]:
-    """The operations of a whole run of `work`, each with whether a file that was being written could be torn before it."""
-    seen: list[tuple[str, bool]] = []
+class Seen(NamedTuple):
+    """An operation, and whether a file that was being written can be torn before it, and it changes anything."""
+
+    operation: str
+    can_tear: bool
+    is_change: bool
+
+
+def _observed(work: Callable[[], object], below: Path) -> list[Seen]:
+    """The operations of a whole run of `work`."""
+    seen: list[Seen] = []
 
     def act(number: int, operation: str, last_written: Path | None) -> None:
-        seen.append((operation, last_written is not None and last_written.is_file()))
+        can_tear = last_written is not None and last_written.is_file()
+        seen.append(Seen(operation, can_tear, _is_change(operation, below)))
 
-    def observed() -> list[tuple[str, bool]]:
+    def observed() -> list[Seen]:
         _watching(work, below, act)
         return seen
 
@@ -81,7 +92,8 @@ def every_crash(
     ways: tuple[str, ...] = (KILL, TEAR, FULL, CUT),
     most: int | None = None,
 ) -> Iterator[tuple[Path, str]]:
-    """For each operation of a work, and each way to end there: a folder of its own in which it did, and a name for it.
+    """For each operation of a work after which the disk is another, and each way to end there: a folder of its own in which it
+    did, and a name for it.
 
     `prepare(folder)` makes what is there before, and returns the work. `most` is how many of them a slow work gets in each
     way, unless RAY_ATR_ALL_POINTS=1. Files may grow to half of what they become, and to all but their last byte: 4 such sizes.
@@ -89,14 +101,17 @@ def every_crash(
     operations = _observed(prepare(_new(root / "whole")), root / "whole")
     count = len(operations)
     assert count > 0, "the work changes no file below the folder"
+    numbered = list(enumerate(operations, start=1))
+    # Killed before an operation, all is as it was after the one before it, and that may have changed nothing.
+    new = [(point, one) for point, one in numbered if ALL_POINTS or point == 1 or operations[point - 2].is_change]
     points = {
-        KILL: list(range(1, count + 1)),
-        TEAR: [point for point, (_, can_be_torn) in enumerate(operations, start=1) if can_be_torn],
-        FULL: [point for point, (operation, _) in enumerate(operations, start=1) if operation.startswith(TAKES_ROOM)],
+        KILL: [point for point, _ in new],
+        TEAR: [point for point, one in new if one.can_tear],
+        FULL: [p for p, one in numbered if one.operation.startswith(TAKES_ROOM) and (ALL_POINTS or one.is_change)],
     }
     for how in ways:
         for point in spread(points.get(how, ()), most):
-            operation = operations[point - 1][0]
+            operation = operations[point - 1].operation
             folder = _new(root / f"{how}-{point}")
             if how == FULL:
                 failed_at(prepare(folder), folder, point)
@@ -110,6 +125,16 @@ def every_crash(
             work = prepare(folder)
             in_fork(partial(_limited, work, most_bytes))
             yield folder, f"no room beyond byte {most_bytes} of a file"
+
+
+def _is_change(operation: str, below: Path) -> bool:
+    """Whether an operation, not yet done, will change anything."""
+    event, *paths = operation.split(" ")
+    if len(paths) != (2 if event in _TWO_PATHS else 1):
+        return True  # a name with a space
+    if event == "os.mkdir":
+        return not (below / paths[0]).exists() and (below / paths[0]).parent.is_dir()
+    return event not in ("os.remove", "os.rmdir", "os.rename", "os.link") or os.path.lexists(below / paths[0])
 
 
 def _limited(work: Callable[[], object], most_bytes: int) -> None:

@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,11 +32,12 @@ SWITCHES = {
 
 @dataclass(frozen=True)
 class Head:
-    """A Ray head of the test's own."""
+    """A Ray head of the test's own: where its dashboard and its nodes are found."""
 
     environment: dict[str, str]
     address: str
     home: Path
+    ray_address: str = ""
 
     def ray(self, *words: str, timeout: int = 240) -> str:
         done = self.run(*words, timeout=timeout)
@@ -64,11 +65,14 @@ def environment_without_ray() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def own_ray(home: Path, *, nodes: int = 1, cpus: int = 2) -> Iterator[Head]:
-    """Start `nodes` nodes of `cpus` CPUs each, every one with an object store of its own; ends them and nothing else."""
+def own_ray(home: Path, *, nodes: int = 1, cpus: int = 2, takes_jobs: bool = True) -> Iterator[Head]:
+    """Start `nodes` nodes of `cpus` CPUs each, every one with an object store of its own; ends them and nothing else.
+
+    Without `takes_jobs` there is no dashboard, and what runs there is told `ray_address`.
+    """
     # Ray waits 30 s for a node to register and no setting of it changes that; a busy machine can take longer.
     for starts_left in (2, 1, 0):
-        with started_ray(home, nodes=nodes, cpus=cpus) as said:
+        with started_ray(home, nodes=nodes, cpus=cpus, takes_jobs=takes_jobs) as said:
             if isinstance(said, Head):
                 yield said
                 return
@@ -77,7 +81,7 @@ def own_ray(home: Path, *, nodes: int = 1, cpus: int = 2) -> Iterator[Head]:
 
 
 @contextlib.contextmanager
-def started_ray(home: Path, *, nodes: int, cpus: int) -> Iterator[Head | str]:
+def started_ray(home: Path, *, nodes: int, cpus: int, takes_jobs: bool) -> Iterator[Head | str]:
     """One try of `own_ray`: the head, or what Ray printed when it did not start."""
     # Socket names must stay short, so not under pytest's own long folder.
     with tempfile.TemporaryDirectory(prefix="ra", ignore_cleanup_errors=True) as temporary:
@@ -93,7 +97,8 @@ def started_ray(home: Path, *, nodes: int, cpus: int) -> Iterator[Head | str]:
         }
         port, dashboard = free_port(), free_port()
         head = Head(environment, f"http://127.0.0.1:{dashboard}", home)
-        node: tuple[str, ...] = ("--head", "--port", str(port), "--dashboard-port", str(dashboard))
+        has_dashboard = ("--include-dashboard", str(takes_jobs).lower(), "--dashboard-port", str(dashboard))
+        node: tuple[str, ...] = ("--head", "--port", str(port), *has_dashboard)
         try:
             for _ in range(nodes):
                 size = ("--num-cpus", str(cpus), "--disable-usage-stats")
@@ -104,8 +109,9 @@ def started_ray(home: Path, *, nodes: int, cpus: int) -> Iterator[Head | str]:
                     (address,) = set(re.findall(rf"--address='([\d.]+:{port})'", done.stdout)) or {""}
                     node = ("--address", address)
             if done.returncode == 0:
-                wait_until(lambda: answers(head.address), 60, "the dashboard to answer")
-                yield head
+                if takes_jobs:
+                    wait_until(lambda: answers(head.address), 60, "the dashboard to answer")
+                yield replace(head, ray_address=address)
             else:
                 yield done.stdout[-4000:] + done.stderr[-4000:]
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ray_atr.sweep.common_failure import CommonFailure
+from ray_atr.sweep.recording import CommonFailure
 
 
 def failed(failure: CommonFailure, *reasons: str) -> CommonFailure:

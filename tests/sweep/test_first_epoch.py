@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ray_atr.sweep.first_epoch import FirstEpoch
+from ray_atr.sweep.progress import FirstEpoch
 
 
 @pytest.fixture

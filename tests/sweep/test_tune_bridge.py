@@ -17,9 +17,8 @@ from ray_atr.recipes import RECIPES
 from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.space import Space
 from ray_atr.sweep import SEARCHES, ConsoleProgress, Goal, SweepPlan
-from ray_atr.sweep.common_failure import CommonFailure
 from ray_atr.sweep.listener import SweepListener
-from ray_atr.sweep.recording import Recording
+from ray_atr.sweep.recording import CommonFailure, Recording
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.sweep.tune_bridge import TRACEBACK_FILE, _asker, _error_of, resources_of_trial_process
 from ray_atr.training.out_of_memory import REMEDY

@@ -18,7 +18,7 @@ from ray_atr.evaluation.run import evaluate
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.report import write_report
 from ray_atr.run_folder import LAST, RunFolder
-from ray_atr.storage import StorageError, folders_in, places
+from ray_atr.storage import StorageError, entries_in, places
 from ray_atr.storage.checkpoint_sync import on_this_node
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.inputs import Prepared, prepare
@@ -88,7 +88,7 @@ def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(
     for metrics in reported[:-1]:
         trial.add_epoch(metrics)
     trial.finish(reported[-1])
-    names = {path.name for path in folders_in(trial.folder)}
+    names = {path.name for path in entries_in(trial.folder)}
     assert names == {"best", "checkpoint.json", "metrics.jsonl", "objects", "result.json", "test", "trial.json"}
     assert set(json.loads((trial.folder / "checkpoint.json").read_text())["files"]) >= {"last/state.pt"}
     assert Retriever.from_pretrained(str(trial.folder / "best")).settings == experiment.model

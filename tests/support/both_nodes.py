@@ -1,0 +1,39 @@
+"""Two commands on the Ray of RAY_ADDRESS: a trial with two workers, then a sweep of two trials; and where the workers ran.
+
+Run as a program: the tests' own process has the session's Ray.
+
+python both_nodes.py FOLDER CPUS_OF_A_WORKER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from ray._private import state
+from tiny import make_data
+
+from ray_atr.cli import main as command
+
+
+def main(folder: Path, cpus: str) -> None:
+    # Of two splits: the features of each take a process that imports torch.
+    data = make_data(folder / "tones", num_test=0)
+    settings = {
+        "data.source": data, "data.languages": "eng,fra", "model.embedding_width": 16, "model.text.width": 16,
+        "model.text.num_layers": 1, "model.text.vocab_size": 300, "train.epochs": 2, "train.batch_size": 8,
+        "scaling.cpus_per_worker": cpus, "tracking.mlflow": "false",
+    }  # fmt: skip
+    typed = [f"--{path}={value}" for path, value in settings.items()]
+    command("train", arguments=[f"--out={folder}/runs/one", "--scaling.workers=2", *typed])
+    points = ["--objectives", "contrastive", "--noise", "0.2", "0.4", "--seeds", "0"]
+    in_one_process = ["--scaling.workers=0", "--scaling.ray_data=false"]
+    command("sweep", "noise", arguments=[f"--out={folder}/runs/many", *points, *in_one_process, *typed])
+    # `ray list actors` would ask a dashboard, which this Ray has none of.
+    actors = state.actors().values()
+    print(json.dumps([one["Address"]["NodeID"] for one in actors if one["ActorClassName"] == "RayTrainWorker"]))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
