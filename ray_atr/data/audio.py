@@ -91,22 +91,11 @@ def fit(waveform: Waveform, front_end: FrontEnd) -> Waveform:
         start = 0 if front_end.cut == "start" else (len(waveform) - length) // 2
         waveform = waveform[start : start + length]
     if front_end.pad == "repeat":
-        waveform = np.tile(waveform, max(1, length // len(waveform)))
+        waveform = np.tile(waveform, max(1, length // max(1, len(waveform))))
     wanted = front_end.minimum_samples if front_end.pad == "none" else max(length, front_end.minimum_samples)
     if len(waveform) < wanted:
         waveform = np.pad(waveform, (0, wanted - len(waveform)))
     return waveform
-
-
-def num_frames(num_samples: int, front_end: FrontEnd) -> int:
-    """Frames T of a fitted waveform of that many samples."""
-    if front_end.pad_frames is not None:
-        return front_end.pad_frames
-    if front_end.kind == "waveform":
-        return num_samples
-    if front_end.kind == "kaldi":
-        return max(0, 1 + (num_samples - front_end.window_size) // front_end.hop_size)
-    return 1 + num_samples // front_end.hop_size
 
 
 def log_mel(waveform: Waveform, front_end: FrontEnd) -> NDArray[np.float32]:
@@ -119,11 +108,6 @@ def log_mel(waveform: Waveform, front_end: FrontEnd) -> NDArray[np.float32]:
     if front_end.mean != 0.0 or front_end.std != 1.0:
         frames = (frames - front_end.mean) / front_end.std
     return frames.numpy()
-
-
-def clip_features(data: Buffer, front_end: FrontEnd, name: str = "clip") -> NDArray[np.float32]:
-    """Log-mel frames [T, F] of an encoded clip, cut to one window. Raises ValueError naming the clip."""
-    return next(clip_windows(data, front_end, name, is_whole=False))
 
 
 def clip_windows(
@@ -163,7 +147,7 @@ def windows(samples: Iterable[Waveform], front_end: FrontEnd) -> Iterator[Wavefo
     """A clip's samples, in blocks, as windows of `clip_seconds` side by side: every sample is in one.
 
     All windows are equally long, so that they count alike: the last one ends with the clip and overlaps the one before. A
-    clip that is no longer than one window, or by `SLACK` of it, is one window. `window_starts` says where they begin.
+    clip that is no longer than one window, or by `SLACK` of it, is one window.
     """
     length, before, held = front_end.clip_samples, np.zeros(0, np.float32), np.zeros(0, np.float32)
     is_first = True
@@ -176,16 +160,6 @@ def windows(samples: Iterable[Waveform], front_end: FrontEnd) -> Iterator[Wavefo
         yield held[:length]
     elif len(held) > SLACK * length:
         yield np.concatenate([before, held])[-length:]
-
-
-def window_starts(num_samples: int, front_end: FrontEnd) -> list[int]:
-    """The sample, at the front end's rate, that each window of a clip begins with."""
-    length = front_end.clip_samples
-    if num_samples <= length * (1 + SLACK):
-        return [0]
-    starts = list(range(0, num_samples - length + 1, length))
-    rest = num_samples - length - starts[-1]
-    return [*starts, num_samples - length] if rest > SLACK * length else starts
 
 
 def _cut(samples: Callable[[], Iterable[Waveform]], front_end: FrontEnd) -> Waveform:
@@ -234,12 +208,7 @@ def _power_db(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
     half = size // 2
     padded = torch.cat([samples[1 : half + 1].flip(0), samples, samples[-half - 1 : -1].flip(0)])
     window, filters = _window_and_filters(front_end)
-    count = (
-        num_frames(len(waveform), front_end)
-        if front_end.pad_frames is None
-        else 1 + len(waveform) // front_end.hop_size
-    )
-    frames = padded.unfold(0, size, front_end.hop_size)[:count]
+    frames = padded.unfold(0, size, front_end.hop_size)[: 1 + len(waveform) // front_end.hop_size]
     power = samples.new_empty(len(frames), half + 1)
     for part, power_part in zip(frames.split(FRAMES_TOGETHER), power.split(FRAMES_TOGETHER), strict=True):
         spectrum = torch.fft.rfft(part * window)

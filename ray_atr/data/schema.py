@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -67,17 +67,7 @@ def check_clip(clip: Clip) -> Clip:
     for code in clip.translated:
         if code not in captions:
             raise refuse(f"{at}, translated", code, "languages the clip has captions in: " + ", ".join(captions))
-    return Clip(
-        clip_id=clip.clip_id,
-        audio=clip.audio,
-        sample_rate=clip.sample_rate,
-        seconds=clip.seconds,
-        captions=captions,
-        labels=tuple(clip.labels),
-        split=clip.split,
-        source=clip.source,
-        translated=tuple(clip.translated),
-    )
+    return replace(clip, captions=captions, labels=tuple(clip.labels), translated=tuple(clip.translated))
 
 
 def check_captions(captions: Mapping[str, Sequence[str]], at: str) -> dict[str, tuple[str, ...]]:

@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 
 # Steps read by one task: enough that a task is worth its start, few enough that the first batch comes soon.
 BLOCK_BYTES = 16 << 20
-READER_CPUS = 0.25
+# One CPU holds it beside a worker and the process that leads its trial.
+READER_CPUS = 0.2
 READER_SECONDS = 60
 """How long a trainer waits for room for its readers: trials that were packed onto one node may leave none."""
 

@@ -35,7 +35,10 @@ def out_of_batch_influence(
     leaves: list[Tensor] = []
     with torch.enable_grad():
         leafed = _with_leaves(retrieved, leaves)
-        batch = dataclasses.replace(embeddings, audio=embeddings.audio.detach(), text=embeddings.text.detach())
+        similarity = None if embeddings.similarity is None else embeddings.similarity.detach()
+        batch = dataclasses.replace(
+            embeddings, audio=embeddings.audio.detach(), text=embeddings.text.detach(), similarity=similarity
+        )
         terms = objective(batch, learned=learned, draw=draw, retrieved=leafed)
         if not leaves or not terms.loss.requires_grad:
             return 0.0

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ray_atr.data.positives import group_number
 from ray_atr.knowledge.queue import NOBODY, Identity, Queue
-from ray_atr.knowledge.refresher import Encode, InProcessRefresher, Refresher, SnapshotClient
+from ray_atr.knowledge.refresher import Refresher, SnapshotClient
 from ray_atr.knowledge.searcher import Positions, draw_from_pool
 from ray_atr.knowledge.snapshot import Entries, Snapshot
 from ray_atr.objectives import Embeddings
@@ -303,10 +302,3 @@ def make_memory(
     if isinstance(knowledge, Moco):
         return MomentumMemory(retriever, Queue(knowledge.queue_size, width, languages, device), knowledge.momentum)
     return Memory()
-
-
-def in_process_refresher(
-    knowledge: KnowledgeBaseObjective, encode: Encode, folder: Path, seed: int = 0
-) -> InProcessRefresher:
-    """A knowledge base in this process, for a run of one worker."""
-    return InProcessRefresher(encode, knowledge.snapshot_settings(seed), folder)

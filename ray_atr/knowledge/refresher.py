@@ -36,7 +36,7 @@ from ray_atr.knowledge.snapshot import (
 )
 from ray_atr.objectives.knowledge.knowledge import SearchSpec
 from ray_atr.objectives.knowledge.retrieved import Retrieved
-from ray_atr.storage import remove_folder, write_text
+from ray_atr.storage import remove_folder
 from ray_atr.storage.whole import remove_leftovers
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,6 @@ Encode = Callable[[Any], Entries]
 """What a base calls to encode its source with published weights. Picklable; it may open its data at the first call."""
 
 UNKNOWN, BUILDING, READY, BROKEN = "unknown", "building", "ready", "failed"
-LATEST_FILE = "LATEST"
 
 
 class Outcome(NamedTuple):
@@ -103,7 +102,6 @@ class InProcessRefresher:
         save(snapshot, self._path(version))
         with self._lock:
             self._open[version] = snapshot
-            self._write_latest(version)
             for old in self.versions()[: -self.keep]:
                 remove_folder(self._path(old))
                 self._open.pop(old, None)
@@ -156,9 +154,6 @@ class InProcessRefresher:
                 remove_folder(self._path(later))
                 self._open.pop(later, None)
             self._futures = {known: future for known, future in self._futures.items() if known <= version}
-            kept = self.versions()
-            if kept:
-                self._write_latest(kept[-1])
 
     def close(self) -> None:
         """Build nothing more that has not been started."""
@@ -170,9 +165,6 @@ class InProcessRefresher:
 
     def _path(self, version: int) -> Path:
         return version_folder(self.folder, version)
-
-    def _write_latest(self, version: int) -> None:
-        write_text(self.folder / LATEST_FILE, f"{version}\n")
 
 
 def version_folder(folder: Path, version: int) -> Path:

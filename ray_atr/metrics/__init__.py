@@ -11,11 +11,10 @@ from ray_atr.metrics.bootstrap import (
     compare_languages,
     compare_runs,
 )
-from ray_atr.metrics.consistency import language_distance, language_gap, mean_rank_variance, modality_gap
 from ray_atr.metrics.languages import evaluate_languages, retrieve_languages
 from ray_atr.metrics.plan_ranking import plan_scores, retrieve_by_plan
 from ray_atr.metrics.retrieval import retrieval_metrics, retrieve
-from ray_atr.metrics.zero_shot import classification_metrics, classify_languages, zero_shot_metrics
+from ray_atr.metrics.zero_shot import classification_metrics, classify, classify_languages
 
 __all__ = [
     "across_seeds",
@@ -23,18 +22,14 @@ __all__ = [
     "bootstrap_languages",
     "bootstrap_runs",
     "classification_metrics",
+    "classify",
     "classify_languages",
     "compare_languages",
     "compare_runs",
     "evaluate_languages",
-    "language_distance",
-    "language_gap",
-    "mean_rank_variance",
-    "modality_gap",
     "plan_scores",
     "retrieval_metrics",
     "retrieve",
     "retrieve_by_plan",
     "retrieve_languages",
-    "zero_shot_metrics",
 ]

@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import torch
 
-from ray_atr.metrics.arrays import Array, IntegerArray, as_matrix
-from ray_atr.metrics.consistency import rank_variance_by_language
+from ray_atr.metrics.arrays import Array, IntegerArray, as_floats, as_matrix
 from ray_atr.metrics.measures import of_queries
 from ray_atr.metrics.metric import DIRECTIONS, MEAN, Metric, task_name, with_means
 from ray_atr.metrics.plan_ranking import retrieve_by_plan
@@ -34,7 +33,6 @@ def evaluate_languages(
     plan: PlanOptions = DEFAULT_PLAN,
     trained: Collection[str] | None = None,
     device: torch.device | str | None = None,
-    block_side: int | None = None,
     keep: Callable[[Mapping[str, Retrieval]], None] | None = None,
 ) -> dict[Metric, float]:
     """Every metric of clips `audio` [N, D] and captions `text[language]` [M, D], by language and averaged.
@@ -63,7 +61,6 @@ def evaluate_languages(
             metric=metric,
             plan=plan,
             device=device,
-            block_side=block_side,
         )
         if keep is not None and one == ranking:
             keep(retrievals)
@@ -81,7 +78,6 @@ def retrieve_languages(
     metric: LearnedMetric | None = None,
     plan: PlanOptions = DEFAULT_PLAN,
     device: torch.device | str | None = None,
-    block_side: int | None = None,
 ) -> dict[str, Retrieval]:
     """The scores of every query in every language; text queries are numbered by caption m in all of them."""
     check_ranking(ranking)
@@ -100,12 +96,10 @@ def retrieve_languages(
             )
         elif right is not None and metric is not None:
             left = text_rows(chosen, metric)
-            ranks = count_ranks(left, right, own, is_cosine=False, device=device, block_side=block_side)
+            ranks = count_ranks(left, right, own, is_cosine=False, device=device)
             result[language] = score(ranks, own, rows.numpy())
         else:
-            result[language] = retrieve(
-                clips, chosen, own, device=device, block_side=block_side, text_number=rows.numpy()
-            )
+            result[language] = retrieve(clips, chosen, own, device=device, text_number=rows.numpy())
     return result
 
 
@@ -129,6 +123,17 @@ def language_metrics(
     return result
 
 
+def rank_variance_by_language(ranks: Array) -> np.ndarray:
+    """The part of each language k in the mean rank variance, [K]: mean over queries i of (rank_ik - mean_k rank_ik)^2.
+
+    `ranks` [N, K] may count from 0 or from 1; the mean over k is that of Yin et al. 2025, Eq. 16.
+    """
+    values = as_floats("ranks", ranks).double()
+    if values.ndim != 2 or 0 in values.shape:
+        raise refuse("ranks.shape", tuple(values.shape), "[N queries, K languages]")
+    return (values - values.mean(1, keepdim=True)).square().mean(0).cpu().numpy()
+
+
 def ranks_by_language(retrievals: Mapping[str, Retrieval]) -> tuple[np.ndarray, np.ndarray]:
     """Text-to-audio ranks [Q, K], 0-based, of the captions that every language has, and those captions' numbers [Q]."""
     scores = [retrieval.text_to_audio for retrieval in retrievals.values()]
@@ -145,7 +150,12 @@ def embedding_metrics(
     *,
     present: Mapping[str, Array] | None = None,
 ) -> dict[Metric, float]:
-    """Modality gap, and gap and distance from English, of each language and averaged, on unit rows."""
+    """Modality gap, and gap and distance from English, of each language and averaged, on unit rows.
+
+    The modality gap is the norm of the difference of the mean audio and mean text embedding (Luong et al. 2024, section 5.1);
+    the language gap is that of the mean English and mean other embedding (Yin et al. 2025, Eq. 14), and the distance the
+    mean norm of the differences of paired ones (Eq. 15), which is never below the gap.
+    """
     clips = as_matrix("audio", audio)
     rows = _present_rows(text, present)
     captions = {language: as_matrix(f"text[{language!r}]", text[language], clips.shape[1]) for language in rows}
@@ -200,7 +210,7 @@ def _mean_unit(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 def _mean_distance(first: torch.Tensor, second: torch.Tensor, rows: torch.Tensor) -> float:
-    """Mean norm of the difference of paired unit rows (`language_distance`, streamed)."""
+    """Mean norm of the difference of paired unit rows."""
     sums = [
         float((_unit(first, part) - _unit(second, part).to(first.device)).norm(dim=1).sum())
         for part in rows.split(CHUNK)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ray_atr.metrics.arrays import Array, as_floats, as_matrix
-from ray_atr.metrics.relevance import Relevance
+from ray_atr.metrics.relevance import Relevance, as_relevance
 from ray_atr.settings import refuse
 
 # Two float64 cosines nearer than this are equal: rounding in float64 stays below 1e-15 for unit rows.
@@ -60,7 +60,7 @@ def count_ranks(
     """
     audio_matrix = as_matrix("audio", audio)
     text_matrix = as_matrix("text", text, audio_matrix.shape[1])
-    _check_sizes(relevance, len(text_matrix), len(audio_matrix))
+    relevance = as_relevance(relevance, len(text_matrix), len(audio_matrix))
     device = torch.device(device) if device is not None else audio_matrix.device
     side = block_side or (BLOCK_SIDE_CPU if device.type == "cpu" else BLOCK_SIDE_GPU)
     if side < 1:
@@ -88,7 +88,7 @@ def count_ranks_of_matrix(scores: Array, relevance: Relevance, *, tie: float = 0
     matrix = as_floats("scores", scores)
     if matrix.ndim != 2:
         raise refuse("scores.shape", tuple(matrix.shape), "[texts, clips]")
-    _check_sizes(relevance, *matrix.shape)
+    relevance = as_relevance(relevance, *matrix.shape)
     if bool(matrix.isnan().any()):
         raise refuse("scores", "NaN", "numbers")
     given = _GivenBlock(matrix)
@@ -118,7 +118,7 @@ class _Rows:
         self, path: str, matrix: torch.Tensor, device: torch.device, *, is_unit: bool = True, chunk: int = 8192
     ) -> None:
         self.matrix, self.device = matrix, device
-        norms = torch.cat([_norms(rows.to(device)) for rows in matrix.split(chunk)])
+        norms = torch.cat([rows.to(device).double().norm(dim=1) for rows in matrix.split(chunk)])
         if not bool(norms.isfinite().all()):
             bad = int((~norms.isfinite()).nonzero()[0])
             raise refuse(f"{path}[{bad}]", "a row with NaN or infinity", "finite embeddings")
@@ -305,17 +305,6 @@ def _pair_cosines(texts: _Rows, clips: _Rows, relevance: Relevance, chunk: int) 
 
 def _dots(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a.double() * b).sum(1)
-
-
-def _norms(rows: torch.Tensor) -> torch.Tensor:
-    return rows.double().norm(dim=1)
-
-
-def _check_sizes(relevance: Relevance, num_texts: int, num_clips: int) -> None:
-    if (relevance.num_texts, relevance.num_clips) != (num_texts, num_clips):
-        raise refuse(
-            "relevance", (relevance.num_texts, relevance.num_clips), f"the sizes given, {num_texts, num_clips}"
-        )
 
 
 @contextmanager

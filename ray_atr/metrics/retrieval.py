@@ -37,7 +37,6 @@ def retrieval_metrics(
     clip_of_caption: IntegerArray,
     *,
     device: torch.device | str | None = None,
-    block_side: int | None = None,
 ) -> dict[str, float]:
     """Retrieval metrics of captions [M, D] against clips `audio` [N, D]; caption m describes clip `clip_of_caption[m]`.
 
@@ -49,9 +48,9 @@ def retrieval_metrics(
     [0, 1]), `median_rank` (of the first relevant candidate, 1 = first), `tied_queries` and `queries` (counts) and `chance_at_1`
     (R@1 of a random order). A tie counts as its
     expectation over the orders of the tied candidates, so that a model whose scores are all equal gets chance. Ranks
-    are exact at any `block_side` (scores held at once: its square); `device` defaults to that of `audio`.
+    are exact, and the whole matrix of scores never exists; `device` defaults to that of `audio`.
     """
-    return retrieve(audio, captions, clip_of_caption, device=device, block_side=block_side).metrics()
+    return retrieve(audio, captions, clip_of_caption, device=device).metrics()
 
 
 def retrieve(
@@ -61,7 +60,6 @@ def retrieve(
     *,
     metric: LearnedMetric | None = None,
     device: torch.device | str | None = None,
-    block_side: int | None = None,
     text_number: np.ndarray | None = None,
 ) -> Retrieval:
     """As `retrieval_metrics`, but with the scores of each query, for intervals and pictures.
@@ -70,7 +68,7 @@ def retrieve(
     `metric` (`as_metric`) unit rows are ranked by the distance under it instead of by cosine.
     """
     relevance = as_relevance(relevant, len(captions), len(audio))
-    ranks = ranked(audio, captions, relevance, metric=metric, device=device, block_side=block_side)
+    ranks = ranked(audio, captions, relevance, metric=metric, device=device)
     return score(ranks, relevance, text_number)
 
 
@@ -81,13 +79,12 @@ def ranked(
     *,
     metric: LearnedMetric | None = None,
     device: torch.device | str | None = None,
-    block_side: int | None = None,
 ) -> BothRanks:
     """Ranks of the relevant pairs by cosine, or by the distance of unit rows under a learnt metric."""
     if metric is None:
-        return count_ranks(captions, audio, relevance, device=device, block_side=block_side)
+        return count_ranks(captions, audio, relevance, device=device)
     text, clips = distance_rows(captions, audio, metric)
-    return count_ranks(text, clips, relevance, is_cosine=False, device=device, block_side=block_side)
+    return count_ranks(text, clips, relevance, is_cosine=False, device=device)
 
 
 def score(ranks: BothRanks, relevance: Relevance, text_number: np.ndarray | None = None) -> Retrieval:

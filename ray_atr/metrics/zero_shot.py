@@ -27,31 +27,18 @@ class Classification:
     class_map: np.ndarray
 
     def metrics(self) -> dict[str, float]:
+        """The means, shares in [0, 1].
+
+        Keys: `accuracy` (R@1 of audio to text; for a clip of several classes any of them counts), `map` (mean over clips of
+        the AP of its classes among all), `text_to_audio_map` (mean over classes of the AP of its clips among all clips),
+        `text_to_audio_map_at_10`.
+        """
         return {
             "accuracy": float(self.retrieval.audio_to_text.recall[1].mean()),
             "map": float(self.map.mean()),
             "text_to_audio_map": float(self.class_map.mean()),
             "text_to_audio_map_at_10": float(self.retrieval.text_to_audio.average_precision.mean()),
         }
-
-
-def zero_shot_metrics(
-    audio: Array,
-    class_texts: Array,
-    classes: Sequence[str],
-    labels: Sequence[str | Collection[str]],
-    *,
-    metric: LearnedMetric | None = None,
-    device: torch.device | str | None = None,
-) -> dict[str, float]:
-    """Classification of clips `audio` [N, D] by the texts of C classes [C, D] ("This is a sound of {class}").
-
-    `labels[i]` is clip i's class or classes; a clip without one is a candidate only. Keys: `accuracy` (R@1 of audio to text;
-    for a clip of several classes any of them counts), `map` (mean over clips of the AP of its classes among all),
-    `text_to_audio_map` (mean over classes of the AP of its clips among all clips), `text_to_audio_map_at_10`. Shares in
-    [0, 1]; equal scores count as chance.
-    """
-    return classify(audio, class_texts, classes, labels, metric=metric, device=device).metrics()
 
 
 def classify(
@@ -63,7 +50,10 @@ def classify(
     metric: LearnedMetric | None = None,
     device: torch.device | str | None = None,
 ) -> Classification:
-    """As `zero_shot_metrics`, but with the scores of each clip and class, for intervals."""
+    """Classification of clips `audio` [N, D] by the texts of C classes [C, D] ("This is a sound of {class}").
+
+    `labels[i]` is clip i's class or classes; a clip without one is a candidate only. Equal scores count as chance.
+    """
     if len(set(classes)) != len(classes) or len(classes) != len(class_texts):
         raise refuse("classes", len(set(classes)), f"{len(class_texts)} different names, one a class text")
     if len(labels) != len(audio):
@@ -103,7 +93,7 @@ def classify_languages(
 def classification_metrics(
     classifications: Mapping[str, Classification], trained: Collection[str] | None = None
 ) -> dict[Metric, float]:
-    """`zero_shot_metrics` by each language's class texts, and their means: `classification/fra/accuracy`, `.../mean/...`.
+    """`Classification.metrics` by each language's class texts, and their means: `classification/fra/accuracy`, `.../mean/...`.
 
     It is zero-shot if the model was trained on none of the classes; the numbers cannot tell.
     """

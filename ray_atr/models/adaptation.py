@@ -109,22 +109,18 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks|convolutions|norms)\.?(\d+)\.")
 
 def parameter_levels(tower: nn.Module) -> list[list[nn.Parameter]]:
     """The tower's parameters by depth, input first: what precedes the numbered layers, each layer, what follows them."""
-    return [[parameter for _, parameter in level] for level in _named_levels(tower)]
-
-
-def _named_levels(tower: nn.Module) -> list[list[tuple[str, nn.Parameter]]]:
     named = list(tower.named_parameters())
     numbers = [int(match.group(1)) if (match := _LAYER.search(name)) else None for name, _ in named]
     found = [number for number in numbers if number is not None]
     if not found:
-        return [named]
+        return [[parameter for _, parameter in named]]
     lowest, highest = min(found), max(found)
-    levels: list[list[tuple[str, nn.Parameter]]] = [[] for _ in range(highest - lowest + 3)]
+    levels: list[list[nn.Parameter]] = [[] for _ in range(highest - lowest + 3)]
     has_begun = False
-    for entry, number in zip(named, numbers, strict=True):
+    for (_, parameter), number in zip(named, numbers, strict=True):
         has_begun = has_begun or number is not None
         position = (len(levels) - 1 if has_begun else 0) if number is None else number - lowest + 1
-        levels[position].append(entry)
+        levels[position].append(parameter)
     return [level for level in levels if level]
 
 

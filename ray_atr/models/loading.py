@@ -27,7 +27,8 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 
 FILE_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 
-WHERE = "model.audio.checkpoint"
+AUDIO_CHECKPOINT = "model.audio.checkpoint"
+TEXT_CHECKPOINT = "model.text.checkpoint"
 
 SHIPPED = Path(__file__).parent / "shipped"
 """Towers that come with the package, trained by benchmarks/soundscape_towers.py; a folder each, by the tower's name."""
@@ -67,7 +68,7 @@ class LoadReport:
         )
 
 
-def require_match(report: LoadReport, allowed: Iterable[str] = (), path: str = WHERE) -> None:
+def require_match(report: LoadReport, allowed: Iterable[str] = (), path: str = AUDIO_CHECKPOINT) -> None:
     """Raises ValueError naming the mismatches that no pattern allows; logs the report, and those that one does."""
     lines = report.mismatches(allowed)
     if lines:
@@ -90,7 +91,7 @@ def local_of(checkpoint: str) -> Path:
     return SHIPPED / name if kind == "shipped" else Path(checkpoint).expanduser()
 
 
-def find_weights(checkpoint: str, path: str = WHERE) -> Path:
+def find_weights(checkpoint: str, path: str = AUDIO_CHECKPOINT) -> Path:
     """The weight file of a shipped tower, a path, a folder, or a hub id `owner/name` (downloaded once into the hub's cache).
 
     Raises ValueError if there is none. `HF_HUB_OFFLINE=1` looks into the cache only.
@@ -143,7 +144,7 @@ def identity_of_checkpoint(checkpoint: str) -> list[tuple[str, int, int]] | None
     return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in contents] or None
 
 
-def read_checkpoint(file: Path, path: str = WHERE) -> dict[str, Tensor]:
+def read_checkpoint(file: Path, path: str = AUDIO_CHECKPOINT) -> dict[str, Tensor]:
     """The tensors of a safetensors file or a PyTorch checkpoint, by name, on the CPU. Never runs code from the file.
 
     Unwraps `{"model": ...}` and `{"state_dict": ...}` and the prefix `module.`. Raises ValueError for a file that is cut off, is
@@ -169,7 +170,7 @@ def load_weights(
     rename: Callable[[str], str] = str,
     skip: tuple[str, ...] = (),
     allowed: Iterable[str] = (),
-    path: str = WHERE,
+    path: str = AUDIO_CHECKPOINT,
 ) -> LoadReport:
     """Copies the tensors into the module by name, after `rename`; names that start with one of `skip` are left out.
 

@@ -168,23 +168,12 @@ class Retriever(nn.Module):
         """Width of `encode_*`'s vectors."""
         return int(self.vectors(torch.zeros(0, self.settings.embedding_width)).shape[1])
 
-    @property
-    def is_audio_frozen(self) -> bool:
-        """Whether nothing of the audio tower is trained, so that its pooled vectors can be computed once."""
-        return not any(parameter.requires_grad for parameter in self.audio_tower.parameters())
-
-    @property
-    def is_text_frozen(self) -> bool:
-        """Whether nothing of the text tower is trained."""
-        return not any(parameter.requires_grad for parameter in self.text_tower.parameters())
-
     def train(self, mode: bool = True) -> Self:
         """Training mode; a frozen tower stays in evaluation mode (no dropout): its embeddings do not change."""
         super().train(mode)
-        if self.is_audio_frozen:
-            self.audio_tower.eval()
-        if self.is_text_frozen:
-            self.text_tower.eval()
+        for tower in (self.audio_tower, self.text_tower):
+            if not any(parameter.requires_grad for parameter in tower.parameters()):
+                tower.eval()
         return self
 
     def parameter_groups(

@@ -8,13 +8,14 @@ import torch
 
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
+from ray_atr.knowledge.drift import out_of_batch_influence
 from ray_atr.knowledge.memory import SnapshotMemory
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.distance import metric_state, scheme_errors, temperature_of
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.knowledge import SourceEncoder
-from ray_atr.training.probe import BaseProbe, influence
+from ray_atr.training.probe import BaseProbe
 from ray_atr.training.state import TrainState
 from ray_atr.training.step import StepResult
 from ray_atr.training.trajectory import OtherRun, keep_weights
@@ -83,8 +84,11 @@ class EpochEnd:
         state, objective = self.state, self.experiment.objective
         if not objective.knowledge.needs_retrieval:
             return {}
-        draw, retrieved = last.everyone.draw, state.memory.latest
-        found = {"out_of_batch_influence": influence(objective, state.retriever, result.embeddings, draw, retrieved)}
+        learned, draw = state.retriever.learned.values(), last.everyone.draw
+        influence = out_of_batch_influence(
+            objective, result.embeddings, state.memory.latest, learned=learned, draw=draw
+        )
+        found = {"out_of_batch_influence": influence}
         if self.probe is not None and isinstance(state.memory, SnapshotMemory):
             labels = [self.data.features.labels[row] for row in last.everyone.rows.tolist()]
             found |= self.probe.measure(state.memory, state.retriever, labels, self.group)

@@ -83,8 +83,9 @@ def train(
                 with clock.step():
                     result = step(state, data, texts, batch, clock)
                 progress.add(result.scalars, clock.spent())
-                due = is_due(progress, experiment.train.checkpoint_every_steps, data.steps_per_epoch)
-                if (is_noticed is not None and is_noticed(group)) or due:
+                is_asked = is_noticed is not None and is_noticed(group)
+                # At the end of an epoch the validation belongs to it: what is resumed there has begun the next.
+                if (is_asked or is_due(progress, experiment)) and progress.step_in_epoch < data.steps_per_epoch:
                     with clock("checkpoint"):
                         save(state, experiment, folder, group, mirror)
             means = progress.end_epoch(data.steps_per_epoch)
@@ -151,10 +152,10 @@ def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch
     return result._replace(scalars={**result.scalars, "gradient_norm": float(norm)})
 
 
-def is_due(progress: Progress, every: int, steps_per_epoch: int) -> bool:
-    """Whether a checkpoint within the epoch is due; that at its end is made anyway."""
-    done = progress.step_in_epoch
-    return every > 0 and done % every == 0 and done < steps_per_epoch
+def is_due(progress: Progress, experiment: Experiment) -> bool:
+    """Whether a checkpoint is due after this step, as `train.checkpoint_every_steps` says."""
+    every = experiment.train.checkpoint_every_steps
+    return every > 0 and progress.step_in_epoch % every == 0
 
 
 def validate(

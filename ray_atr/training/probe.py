@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +14,6 @@ from torch import Tensor
 from ray_atr.data.sampling import permutation
 from ray_atr.knowledge.drift import (
     neighbour_label_share,
-    out_of_batch_influence,
     prototype_collapse,
     representation_drift_mismatch,
 )
@@ -23,18 +21,8 @@ from ray_atr.knowledge.memory import SnapshotMemory
 from ray_atr.knowledge.searcher import as_tensor
 from ray_atr.knowledge.snapshot import Snapshot
 from ray_atr.models.retriever import Retriever
-from ray_atr.objectives import Embeddings, Objective
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge import BLOCK, BaseSource
-
-
-def influence(
-    objective: Objective, retriever: Retriever, embeddings: Embeddings, draw: Tensor | None, retrieved: Any
-) -> float:
-    """Out-of-batch influence of what a global batch retrieved."""
-    if embeddings.similarity is not None:
-        embeddings = dataclasses.replace(embeddings, similarity=embeddings.similarity.detach())
-    return out_of_batch_influence(objective, embeddings, retrieved, learned=retriever.learned.values(), draw=draw)
 
 
 class BaseProbe:

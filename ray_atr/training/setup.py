@@ -9,8 +9,8 @@ import torch
 
 from ray_atr.data.noise_index import write_index
 from ray_atr.experiment import Experiment
-from ray_atr.knowledge.memory import Memory, SnapshotMemory, in_process_refresher, make_memory
-from ray_atr.knowledge.refresher import Refresher
+from ray_atr.knowledge.memory import Memory, SnapshotMemory, make_memory
+from ray_atr.knowledge.refresher import InProcessRefresher, Refresher
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.training.batch import TrainingData
@@ -74,7 +74,7 @@ def _memory(
         elif group.size == 1:
             # Built now: in the base's thread it would move the generator that training draws from at the same time.
             _ = encode.retriever
-            host = in_process_refresher(knowledge, encode, own, experiment.seed)
+            host = InProcessRefresher(encode, knowledge.snapshot_settings(experiment.seed), own)
         else:
             raise ValueError("objective.knowledge: a base for several workers needs a host that all of them reach")
     return make_memory(

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from one_window import clip_features
 from tiny import make_data, tone
 
 from ray_atr.data import feature_cache
-from ray_atr.data.audio import FrontEnd, clip_features
+from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import Work, ensure_features, find_features
 from ray_atr.data.feature_store import rows_file
 from ray_atr.data.features import MANIFEST_FILE, open_features
@@ -32,7 +33,7 @@ def test_rows_of_any_order_are_the_files_own_features(data: Path, tmp_path: Path
     array, frames = features.features(rows)
     assert array.dtype == np.float16
     for row, found, length in zip(rows, array, frames, strict=True):
-        expected = clip_features(tone(row % 4, row), FRONT_END, "").astype(np.float16)
+        expected = clip_features(tone(row % 4, row), FRONT_END).astype(np.float16)
         np.testing.assert_array_equal(found[:length], expected)
         assert features.clip_ids[row] == f"train-{row:03d}"
     assert features.captions_in("fra", np.array([1])) == [["un son moyen, numéro 1"]]

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from one_window import clip_features
 from tiny import prepared_for, tiny
 
-from ray_atr.data.audio import FrontEnd, clip_features, clip_windows, fit, log_mel, window_starts, windows
+from ray_atr.data.audio import SLACK, FrontEnd, clip_windows, fit, log_mel, windows
 from ray_atr.data.bounds import AudioBounds
 from ray_atr.data.decoding import decode, open_sound, resample, resampled_blocks
 from ray_atr.data.epoch_order import training_plan
@@ -45,6 +46,16 @@ def wav(samples: np.ndarray, rate: int = RATE, kind: str = "WAV", subtype: str |
 
 def noise(seconds: float, seed: int = 0, rate: int = RATE) -> np.ndarray:
     return (np.random.default_rng(seed).standard_normal(round(seconds * rate)) * 0.1).astype(np.float32)
+
+
+def window_starts(num_samples: int, front_end: FrontEnd) -> list[int]:
+    """The sample, at the front end's rate, that each window of a clip begins with."""
+    length = front_end.clip_samples
+    if num_samples <= length * (1 + SLACK):
+        return [0]
+    starts = list(range(0, num_samples - length + 1, length))
+    rest = num_samples - length - starts[-1]
+    return [*starts, num_samples - length] if rest > SLACK * length else starts
 
 
 @pytest.mark.parametrize("seconds", [0.3, 1.0, 1.005, 1.02, 2.0, 2.5, 3.004, 7.9])

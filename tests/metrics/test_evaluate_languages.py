@@ -5,15 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from consistency import language_distance, language_gap, mean_rank_variance, modality_gap
 
-from ray_atr.metrics import (
-    evaluate_languages,
-    language_distance,
-    language_gap,
-    mean_rank_variance,
-    modality_gap,
-    retrieval_metrics,
-)
+from ray_atr.metrics import evaluate_languages, retrieval_metrics
 
 LANGUAGES = ("eng", "fra", "jpn")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, label_ranking_average_precision_score
 
-from ray_atr.metrics import classification_metrics, classify_languages, zero_shot_metrics
+from ray_atr.metrics import classification_metrics, classify, classify_languages
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
@@ -21,7 +21,7 @@ def test_equals_scikit_learn() -> None:
     audio = texts[label] + rng.normal(size=(60, 9))
     scores = unit(audio) @ unit(texts).T
     truth = label[:, None] == np.arange(7)
-    got = zero_shot_metrics(audio, texts, classes, [classes[i] for i in label])
+    got = classify(audio, texts, classes, [classes[i] for i in label]).metrics()
     assert got["accuracy"] == pytest.approx((scores.argmax(1) == label).mean())
     assert got["map"] == pytest.approx(label_ranking_average_precision_score(truth, scores))
     expected = average_precision_score(truth, scores, average="macro")
@@ -30,13 +30,13 @@ def test_equals_scikit_learn() -> None:
 
 def test_clips_with_several_classes() -> None:
     audio = np.array([[1.0, 0.5, 0.0], [0.0, 0.1, 1.0]])
-    got = zero_shot_metrics(audio, np.eye(3), ["rain", "wind", "dog"], [["rain", "dog"], ["dog"]])
+    got = classify(audio, np.eye(3), ["rain", "wind", "dog"], [["rain", "dog"], ["dog"]]).metrics()
     assert got["accuracy"] == 1
     assert got["map"] == pytest.approx(((1 + 2 / 3) / 2 + 1) / 2)
 
 
 def test_a_collapsed_model_is_right_by_chance() -> None:
-    got = zero_shot_metrics(np.ones((10, 4)), np.ones((5, 4)), list("abcde"), list("abcde") * 2)
+    got = classify(np.ones((10, 4)), np.ones((5, 4)), list("abcde"), list("abcde") * 2).metrics()
     assert got["accuracy"] == pytest.approx(1 / 5)
 
 
@@ -45,11 +45,11 @@ def test_languages_and_their_mean() -> None:
     audio, labels = rng.normal(size=(30, 6)), [["x", "y", "z"][i % 3] for i in range(30)]
     texts = {"eng": rng.normal(size=(3, 6)), "fra": rng.normal(size=(3, 6))}
     got = classification_metrics(classify_languages(audio, texts, ["x", "y", "z"], labels))
-    each = [zero_shot_metrics(audio, t, ["x", "y", "z"], labels)["accuracy"] for t in texts.values()]
+    each = [classify(audio, t, ["x", "y", "z"], labels).metrics()["accuracy"] for t in texts.values()]
     assert [got["classification/eng/accuracy"], got["classification/fra/accuracy"]] == each
     assert got["classification/mean/accuracy"] == pytest.approx(np.mean(each))
 
 
 def test_an_unknown_label_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"labels\[1\]: got 'rian'; .*did you mean rain\?"):
-        zero_shot_metrics(np.eye(2), np.eye(2), ["rain", "wind"], ["rain", "rian"])
+        classify(np.eye(2), np.eye(2), ["rain", "wind"], ["rain", "rian"])

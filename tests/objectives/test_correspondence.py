@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from ray_atr.objectives import KNOWLEDGE, PAIRS, SCHEMES, Embeddings, LearnedParameters, Objective
 from ray_atr.objectives.correspondence import CORRESPONDENCES, Correspondence, Estimator, Teaching, TrainingPairs
-from ray_atr.objectives.correspondence.detection import clean_pairs_lost, detection, places
+from ray_atr.objectives.correspondence.detection import belief_ranks, clean_pairs_lost, detection
 from ray_atr.objectives.correspondence.estimator import Places
 from ray_atr.objectives.correspondence.mixture import low_component
 from ray_atr.objectives.pairs import Comparison
@@ -481,7 +481,12 @@ def test_pairs_that_are_believed_alike_stand_in_the_order_of_their_score() -> No
     assert by_both["clean_pairs_lost"] < 0.3
     assert by_both["detector_auc"] == pytest.approx(roc_auc_score(is_true, score), abs=1e-12)
     # Belief comes first, and a pair without a score is last among its equals.
-    assert places(torch.tensor([0.2, 0.9, 0.9, 0.9]), torch.tensor([9.0, 1.0, torch.nan, 1.0])).tolist() == [0, 2, 1, 2]
+    assert belief_ranks(torch.tensor([0.2, 0.9, 0.9, 0.9]), torch.tensor([9.0, 1.0, torch.nan, 1.0])).tolist() == [
+        0,
+        2,
+        1,
+        2,
+    ]
 
 
 def test_small_losses_of_real_heads_leave_clean_pairs(world: World) -> None:

@@ -278,17 +278,6 @@ def test_the_gradient_is_that_of_finite_differences(detach):
     assert torch.autograd.gradcheck(loss, inputs, fast_mode=True)
 
 
-def test_language_by_language_it_is_the_loss_of_all_languages():
-    found, batch = retrieved(), embeddings()
-    objective = Objective(scheme=Kcl(), knowledge=Ask())
-    whole = float(objective(batch, retrieved=found).loss)
-    parts = 0.0
-    for languages, share in objective.scheme.language_shares(batch.available(), None, 2):
-        part = Embeddings(audio=batch.audio, text=batch.text[:, languages])
-        parts += share * float(objective(part, retrieved=found.of_languages(languages)).loss)
-    assert parts == pytest.approx(whole, rel=1e-12)
-
-
 def test_a_similarity_equal_to_the_inner_products_changes_nothing():
     found, batch = retrieved(), embeddings()
     objective = Objective(scheme=English(), knowledge=Ask())

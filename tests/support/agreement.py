@@ -11,7 +11,6 @@ import torch
 from processes import run_processes
 from tiny import make_data, prepared_for, tiny
 
-from ray_atr.knowledge.memory import in_process_refresher
 from ray_atr.knowledge.refresher import InProcessRefresher
 from ray_atr.models import retriever
 from ray_atr.models.retriever import build_retriever
@@ -96,7 +95,7 @@ def trained(home: Path, folder: Path, part: Part, epochs: int, group: WorkerGrou
 
 def host(knowledge: KnowledgeBaseObjective, encode: Any, folder: Path, group: WorkerGroup) -> InProcessRefresher:
     """The first worker builds the versions of a base; the others find them in the same folder."""
-    return in_process_refresher(knowledge, encode, folder)
+    return InProcessRefresher(encode, knowledge.snapshot_settings(0), folder)
 
 
 def compute_in_float64() -> None:

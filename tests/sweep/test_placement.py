@@ -6,10 +6,13 @@ import contextlib
 
 import pytest
 
+from ray_atr.data.stream import READER_CPUS
 from ray_atr.experiment import Experiment
 from ray_atr.override import override
+from ray_atr.runtime import WORKER_CPU_SHARE
 from ray_atr.sweep import placement
 from ray_atr.sweep.placement import Placed, concurrent_trials, num_trials_that_fit, processes_of
+from ray_atr.sweep.tune_bridge import TRIAL_PROCESS_CPUS
 
 LAPTOP = [Placed({"CPU": 2.0})]
 FOUR_GPU_NODES = [Placed({"CPU": 16.0}), *(Placed({"CPU": 32.0, "GPU": 8.0}) for _ in range(4))]
@@ -50,6 +53,11 @@ def fitting(nodes: list[Placed], **scaling: float | str) -> int:
 )
 def test_as_many_trials_as_fit(nodes: list[Placed], scaling: dict[str, float], expected: int) -> None:
     assert fitting(nodes, **scaling) == expected
+
+
+def test_one_cpu_holds_a_trial_its_worker_and_its_reader() -> None:
+    # A trainer would wait a minute for room for its reader.
+    assert TRIAL_PROCESS_CPUS + WORKER_CPU_SHARE + READER_CPUS <= 1
 
 
 def test_a_knowledge_base_has_an_encoder_of_its_own() -> None:

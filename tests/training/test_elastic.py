@@ -24,9 +24,10 @@ from ray_atr.sweep.placement import Placed, concurrent_trials
 from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train, validate
 from ray_atr.training.preemption import PreemptionNotices
 from ray_atr.training.ray_train import num_workers
+from ray_atr.training.state import TrainState
 
 PHASES = ((4, 4), (2, 3), (3, 1000))
 """Workers, and steps after which the notice comes; 3 workers share a batch of 8 unevenly."""
@@ -140,6 +141,32 @@ def test_a_notice_makes_a_checkpoint_within_an_epoch(home: Path, tmp_path: Path)
     with pytest.raises(LostError):
         train(experiment, prepared, tmp_path / "none", lambda _: None, use_ray_data=False, is_noticed=until_lost(0))
     assert not (tmp_path / "none" / LAST / STATE_FILE).exists()
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_a_notice_at_the_last_step_of_an_epoch_loses_nothing_of_it(home: Path, tmp_path: Path, epoch: int) -> None:
+    experiment = tiny(home / "tones", train__epochs=2)
+    prepared = prepared_for(experiment, home)
+    alone: list[dict[str, Any]] = []
+    train(experiment, prepared, tmp_path / "alone", alone.append, use_ray_data=False)
+    reports: list[dict[str, Any]] = []
+    notices = iter([number == epoch * alone[0]["step"] for number in range(1, 1000)])
+
+    def lost(state: TrainState, *others: Any) -> Any:
+        # The node goes before the epoch is validated.
+        if state.progress.epoch == epoch:
+            raise LostError
+        return validate(state, *others)
+
+    options = {"use_ray_data": False, "is_noticed": lambda group: next(notices)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ray_atr.training.loop.validate", lost)
+        with pytest.raises(LostError):
+            train(experiment, prepared, tmp_path / "run", lambda _: None, **options)
+    train(experiment, prepared, tmp_path / "run", reports.append, use_ray_data=False)
+    assert losses(reports) == losses(alone)
+    for found, whole in zip(reports, alone, strict=True):
+        assert {key for key in whole if key.startswith("text_to_audio")} <= found.keys()
 
 
 def test_each_node_that_goes_is_told_of_once_and_asked_for_now_and_then() -> None:

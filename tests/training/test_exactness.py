@@ -19,8 +19,9 @@ from ray_atr.data.features import open_features
 from ray_atr.data.stream import stream
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
-from ray_atr.knowledge.memory import Memory, MomentumMemory, SupportMemory, in_process_refresher, make_memory
+from ray_atr.knowledge.memory import Memory, MomentumMemory, SupportMemory, make_memory
 from ray_atr.knowledge.queue import Identity
+from ray_atr.knowledge.refresher import InProcessRefresher
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives import PRESETS
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
@@ -61,7 +62,7 @@ def recall_of(experiment: Experiment, prepared: Prepared, retriever: Retriever, 
     """A memory of the worker's own, made from the first weights as every other worker's is."""
     knowledge = experiment.objective.knowledge
     host = (
-        in_process_refresher(knowledge, SourceEncoder(experiment, prepared), folder)
+        InProcessRefresher(SourceEncoder(experiment, prepared), knowledge.snapshot_settings(0), folder)
         if isinstance(knowledge, KnowledgeBaseObjective)
         else None
     )

@@ -163,9 +163,9 @@ def _check_batch(
         order.add(clip.clip_id, clip.labels, clip.captions)
         if not vector_clip.is_vector(clip.audio):
             report.seconds += clip.seconds
-        if clip.seconds > options.clip_seconds:
-            report.long_clips += 1
-            report.seconds_cut += clip.seconds - options.clip_seconds
+            if clip.seconds > options.clip_seconds:
+                report.long_clips += 1
+                report.seconds_cut += clip.seconds - options.clip_seconds
         if options.audio_share >= 1 or uniform([clip.clip_id], 0, "check")[0] < options.audio_share:
             _check_audio(clip.audio, name, clip.seconds, options, report)
 

@@ -42,6 +42,7 @@ from ray_atr.data.shards import (
 )
 from ray_atr.data.vector_clip import to_bytes
 from ray_atr.settings import refuse
+from ray_atr.storage import is_local, locate
 from ray_atr.storage.digests import seal_folder
 
 
@@ -56,6 +57,8 @@ class _ClipOfRow:
 
 def import_vectors(settings: VectorImport, out: str | Path) -> Manifest:
     """Write the data set to a new folder. ValueError names the file and the row of what is wrong, and leaves nothing behind."""
+    if not is_local(locate(out)):
+        raise refuse("out", str(out), "a folder on this machine; copy the finished data set to a store")
     audio, text = read_vectors(settings.audio, "audio"), read_vectors(settings.text, "text")
     clips, captions = _read_pairs(settings, audio, text)
     with new_data_set(out) as aside:
@@ -83,7 +86,7 @@ def read_vectors(place: str, path: str) -> NDArray[np.float32]:
         raise refuse(path, file, "a file of vectors; this one is not there")
     try:
         array = np.asarray(_load(file, part, path))
-    except (ValueError, OSError, SafetensorError) as error:
+    except (ValueError, TypeError, OSError, SafetensorError) as error:
         if str(error).startswith(f"{path}: got"):
             raise
         raise refuse(path, place, f"a file of vectors ({str(error)[:200]})") from None

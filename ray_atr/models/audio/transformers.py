@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.data.audio import FrontEnd
-from ray_atr.models.loading import WHERE
+from ray_atr.models.loading import AUDIO_CHECKPOINT
 from ray_atr.models.pretrained import load_model, read_feature_extractor, read_model_config
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded
 from ray_atr.settings import inherited, refuse, setting
@@ -43,22 +43,32 @@ class TransformersAudio(AudioSettings):
     @property
     def front_end(self) -> FrontEnd:
         """The front end that the checkpoint's own feature extractor computes."""
-        return front_end_of(read_feature_extractor(self.checkpoint, WHERE), self.clip_seconds)
+        return front_end_of(read_feature_extractor(self.checkpoint, AUDIO_CHECKPOINT), self.clip_seconds)
 
     def build(self) -> TransformersAudioTower:
-        config = read_model_config(self.checkpoint, WHERE, self.dropout)
+        config = read_model_config(self.checkpoint, AUDIO_CHECKPOINT, self.dropout)
         if config.model_type == "clap":
             from transformers import ClapModel
 
             whole, _ = load_model(
-                ClapModel, self.checkpoint, config, path=WHERE, skip=("text_model.",), allowed=self.allow_mismatch
+                ClapModel,
+                self.checkpoint,
+                config,
+                path=AUDIO_CHECKPOINT,
+                skip=("text_model.",),
+                allowed=self.allow_mismatch,
             )
             model: Any = whole.audio_model
         else:
             model, _ = load_model(
-                encoder_class(config), self.checkpoint, config, path=WHERE, skip=HEADS, allowed=self.allow_mismatch
+                encoder_class(config),
+                self.checkpoint,
+                config,
+                path=AUDIO_CHECKPOINT,
+                skip=HEADS,
+                allowed=self.allow_mismatch,
             )
-        return TransformersAudioTower(self, model, read_feature_extractor(self.checkpoint, WHERE))
+        return TransformersAudioTower(self, model, read_feature_extractor(self.checkpoint, AUDIO_CHECKPOINT))
 
     def rebuild(self, folder: Path) -> TransformersAudioTower:
         config = read_model_config(folder, "model folder", self.dropout)
@@ -155,7 +165,9 @@ def encoder_class(config: PreTrainedConfig) -> Any:
     if type(config) in MODEL_MAPPING and not getattr(config, "is_encoder_decoder", False):
         return MODEL_MAPPING[type(config)]
     raise refuse(
-        WHERE, config.model_type, "an audio encoder, like clap, audio-spectrogram-transformer, wav2vec2 or hubert"
+        AUDIO_CHECKPOINT,
+        config.model_type,
+        "an audio encoder, like clap, audio-spectrogram-transformer, wav2vec2 or hubert",
     )
 
 
@@ -204,4 +216,6 @@ def front_end_of(extractor: Any, clip_seconds: float | None) -> FrontEnd:
             # What the convolutions of wav2vec 2.0 need for one output.
             minimum_samples=400,
         )
-    raise refuse(WHERE, kind, "a feature extractor of CLAP, AST or wav2vec 2.0 (HuBERT, WavLM, data2vec) kind")
+    raise refuse(
+        AUDIO_CHECKPOINT, kind, "a feature extractor of CLAP, AST or wav2vec 2.0 (HuBERT, WavLM, data2vec) kind"
+    )

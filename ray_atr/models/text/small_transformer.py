@@ -12,12 +12,10 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from ray_atr.models.loading import find_weights, load_weights, read_checkpoint
+from ray_atr.models.loading import TEXT_CHECKPOINT, find_weights, load_weights, read_checkpoint
 from ray_atr.models.text.tokenizer import PAD_ID, START_ID, TOKENIZER_FILE, read_tokenizer
 from ray_atr.models.tower import Encoded, TextSettings, TextTower, masked_mean
 from ray_atr.settings import refuse, setting
-
-WHERE = "model.text.checkpoint"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +50,9 @@ class SmallTransformer(TextSettings):
 
     def build(self, tokenizer: object | None = None) -> SmallTransformerTower:
         if self.checkpoint is not None:
-            weights = find_weights(self.checkpoint, WHERE)
+            weights = find_weights(self.checkpoint, TEXT_CHECKPOINT)
             tower = SmallTransformerTower(self, read_tokenizer(weights.parent / TOKENIZER_FILE))
-            load_weights(tower, read_checkpoint(weights, WHERE), source=self.checkpoint, path=WHERE)
+            load_weights(tower, read_checkpoint(weights, TEXT_CHECKPOINT), source=self.checkpoint, path=TEXT_CHECKPOINT)
             return tower
         if not isinstance(tokenizer, Tokenizer):
             raise refuse(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ray_atr.languages.codes import tag_among
+from ray_atr.models.loading import TEXT_CHECKPOINT
 from ray_atr.models.pretrained import load_model, load_tokenizer, read_model_config
 from ray_atr.models.tower import Encoded, TextSettings, TextTower, masked_mean
 from ray_atr.settings import inherited, refuse, setting
@@ -19,7 +20,6 @@ from ray_atr.settings import inherited, refuse, setting
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-CHECKPOINT = "model.text.checkpoint"
 POOLINGS = ("mean", "cls", "pooler")
 HEADS = ("cls.", "lm_head.", "pooler.", "decoder.", "model.decoder.", "shared.", "embeddings.position_ids")
 """Beginnings of names that an encoder has no use for."""
@@ -51,18 +51,18 @@ class TransformersText(TextSettings):
 
     def build(self, tokenizer: object | None = None) -> TransformersTextTower:
         """The tower with the checkpoint's weights; its tokeniser is the checkpoint's, `tokenizer` is ignored."""
-        config = read_model_config(self.checkpoint, CHECKPOINT, self.dropout)
+        config = read_model_config(self.checkpoint, TEXT_CHECKPOINT, self.dropout)
         model_class, arguments = encoder_class(config, self.pooling)
         model, _ = load_model(
             model_class,
             self.checkpoint,
             config,
-            path=CHECKPOINT,
+            path=TEXT_CHECKPOINT,
             skip=HEADS,
             allowed=self.allow_mismatch,
             **arguments,
         )
-        return TransformersTextTower(self, model, load_tokenizer(self.checkpoint, config, CHECKPOINT))
+        return TransformersTextTower(self, model, load_tokenizer(self.checkpoint, config, TEXT_CHECKPOINT))
 
     def rebuild(self, folder: Path) -> TransformersTextTower:
         config = read_model_config(folder, "model folder", self.dropout)
@@ -195,7 +195,7 @@ def encoder_class(config: PreTrainedConfig, pooling: str) -> tuple[Any, dict[str
     elif type(config) in MODEL_MAPPING and not config.is_encoder_decoder:
         model_class = MODEL_MAPPING[type(config)]
     else:
-        raise refuse(CHECKPOINT, config.model_type, "an encoder, like bert, xlm-roberta or m2m_100")
+        raise refuse(TEXT_CHECKPOINT, config.model_type, "an encoder, like bert, xlm-roberta or m2m_100")
     takes_pooler = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
     if pooling == "pooler" and not takes_pooler:
         raise refuse("model.text.pooling", pooling, f"mean or cls; {config.model_type} has no pooler")

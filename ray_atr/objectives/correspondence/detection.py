@@ -24,13 +24,13 @@ def detection(belief: Tensor, is_true: Tensor, score: Tensor | None = None) -> d
     belief, is_true = belief.double().flatten().cpu(), is_true.flatten().cpu()
     found = {"detector_calibration_error": calibration_error(belief, is_true)}
     if 0 < int(is_true.sum()) < len(is_true):
-        place = places(belief, score)
-        found["detector_auc"] = area_under_curve(place, is_true)
-        found["clean_pairs_lost"] = clean_pairs_lost(place, is_true)
+        ranks = belief_ranks(belief, score)
+        found["detector_auc"] = area_under_curve(ranks, is_true)
+        found["clean_pairs_lost"] = clean_pairs_lost(ranks, is_true)
     return found
 
 
-def places(belief: Tensor, score: Tensor | None) -> Tensor:
+def belief_ranks(belief: Tensor, score: Tensor | None) -> Tensor:
     """The rank [n] of each pair by belief, then by score, float64; equals share a rank, a missing score (NaN) is the lowest."""
     if score is None:
         return belief

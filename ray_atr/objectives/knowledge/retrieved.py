@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -39,15 +38,6 @@ class Neighbours:
             like=None if self.like is None else self.like[rows, _axis(self.like, rows, language)],
         )
 
-    def of_languages(self, languages: Sequence[int], *, is_text: bool) -> Neighbours:
-        """What the text queries in some languages found; or audio queries' neighbours with only those languages' texts."""
-        picked = list(languages)
-        text = self.text if self.text.shape[1] == 1 else self.text[:, picked]
-        if not is_text:
-            return replace(self, text=text)
-        like = None if self.like is None else self.like[:, picked]
-        return Neighbours(self.audio[:, picked], self.text[:, picked], self.valid[:, picked], like)
-
 
 @dataclass(frozen=True, eq=False)
 class Found:
@@ -77,12 +67,6 @@ class Granularity:
     by_audio: Neighbours
     by_text: Neighbours
 
-    def of_languages(self, languages: Sequence[int]) -> Granularity:
-        """The part that concerns some of the batch's languages."""
-        return Granularity(
-            self.by_audio.of_languages(languages, is_text=False), self.by_text.of_languages(languages, is_text=True)
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class Retrieved:
@@ -90,13 +74,6 @@ class Retrieved:
 
     fine: Granularity | None = None
     coarse: Granularity | None = None
-
-    def of_languages(self, languages: Sequence[int]) -> Retrieved:
-        """What goes with `Embeddings(text=text[:, languages], ...)`."""
-        return Retrieved(
-            fine=None if self.fine is None else self.fine.of_languages(languages),
-            coarse=None if self.coarse is None else self.coarse.of_languages(languages),
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,16 +92,6 @@ class Queued:
     queue_text: Tensor
     queue_mask: Tensor
     negative: Tensor
-
-    def of_languages(self, languages: Sequence[int]) -> Queued:
-        """What goes with `Embeddings(text=text[:, languages], ...)`."""
-        picked = list(languages)
-        return replace(
-            self,
-            text=self.text[:, picked],
-            queue_text=self.queue_text[:, picked],
-            queue_mask=self.queue_mask[:, picked],
-        )
 
 
 def _axis(tensor: Tensor, rows: Tensor, language: Tensor | None) -> Tensor:

@@ -289,6 +289,18 @@ def test_tars_give_clips_from_their_spans(tmp_path: Path) -> None:
     assert [row["audio"] for row in iterate_rows(manifest, "train")][1] == tone(pitch=300)
 
 
+def test_a_tar_is_of_the_split_that_its_name_or_folder_tells(tmp_path: Path) -> None:
+    told = {"evaluation-000": "test", "testing-1": "test", "validation": "val", "dev/000": "val", "other": "train"}
+    for name in told:
+        (tmp_path / f"{name}.tar").parent.mkdir(exist_ok=True)
+        write_tar(
+            tmp_path / f"{name}.tar",
+            [(f"{name}.txt".replace("/", "-"), b"rain"), (f"{name}.wav".replace("/", "-"), tone())],
+        )
+    found = {entry.clip_id: entry.split for entry in entries_of(WebDataset(source=str(tmp_path)))}
+    assert found == {name.replace("/", "-"): split for name, split in told.items()}
+
+
 @pytest.mark.parametrize("name", ["../a.wav", "/tmp/a.wav", "x/../../a.wav"])
 def test_a_member_that_leaves_the_tar_is_refused(tmp_path: Path, name: str) -> None:
     write_tar(tmp_path / "train.tar", [(name, tone())])

@@ -17,7 +17,7 @@ from ray_atr.cli.prepare import summary
 from ray_atr.data.caption_vectors import GIVEN, open_caption_vectors
 from ray_atr.data.features import MANIFEST_FILE
 from ray_atr.data.importing.check import check_data_set, page
-from ray_atr.data.importing.import_options import VectorImport
+from ray_atr.data.importing.import_options import Check, VectorImport
 from ray_atr.data.importing.vector_import import import_vectors
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import evaluate
@@ -88,6 +88,18 @@ def test_a_vector_lasts_no_time(files: dict[str, str], tmp_path: Path) -> None:
     report = check_data_set(manifest.folder)
     assert report.seconds == 0
     assert not any("hours" in line for line in (*page(report), *summary(manifest)))
+    # Its rows say one second, which is no length to compare with a window's.
+    short = check_data_set(manifest.folder, Check(clip_seconds=0.5))
+    assert short.long_clips == 0
+    assert page(short)[-1] == "fit for use"
+
+
+def test_a_column_of_numbers_and_a_store_to_write_to_are_refused(files: dict[str, str], tmp_path: Path) -> None:
+    pq.write_table(pa.table({"clip": list(range(CLIPS))}), tmp_path / "clips.parquet")
+    with pytest.raises(ValueError, match=r"audio: got .*clips.parquet::clip'; allowed a file of vectors"):
+        import_vectors(VectorImport(**{**files, "audio": f"{tmp_path}/clips.parquet::clip"}), tmp_path / "data")
+    with pytest.raises(ValueError, match=r"out: got 's3://bucket/set'; allowed a folder on this machine"):
+        import_vectors(VectorImport(**files), "s3://bucket/set")
 
 
 def test_the_data_set_says_where_its_vectors_are_and_how_wide(files: dict[str, str], tmp_path: Path) -> None:

@@ -15,13 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ray_atr.data.importing.sources.places import Place, list_files, place_in, stem
-from ray_atr.data.importing.sources.source import Absent, Entry, Source, captions_of, labels_of, texts_of
+from ray_atr.data.importing.sources.source import SPLIT_OF, Absent, Entry, Source, captions_of, labels_of, texts_of
 from ray_atr.data.schema import check_language
 from ray_atr.data.shards import open_arrow
 from ray_atr.settings import nearest, refuse, setting, shortened
 from ray_atr.storage import Folder, open_folder
 
-SPLIT_OF = {"validation": "val", "valid": "val", "dev": "val", "eval": "test", "evaluation": "test"}
 IN_NAME = re.compile(r"(?P<split>[a-z0-9_]+?)(-\d+(-of-\d+)?)?(-[0-9a-f]{8,})?\.parquet")
 ROW_NUMBER = "row"
 ID_COLUMNS = ("clip_id", "id", "youtube_id", "file_name", "filename")

@@ -35,6 +35,12 @@ class Absent:
     is_normal: bool = False
 
 
+SPLIT_OF = {
+    **{split: split for split in ("train", "val", "test")},
+    **dict.fromkeys(("validation", "valid", "dev"), "val"),
+    **dict.fromkeys(("evaluation", "eval", "testing"), "test"),
+}
+"""The split that a word in the name of a file or folder stands for."""
 ID_COLUMNS = ("file_name", "filename", "path", "youtube_id", "id")
 
 

@@ -13,13 +13,12 @@ from typing import IO, ClassVar
 
 from ray_atr.data.importing.sources.places import Place, is_audio, list_files
 from ray_atr.data.importing.sources.read_table import parse_json
-from ray_atr.data.importing.sources.source import Absent, Entry, Source, captions_of, labels_of, texts_of
+from ray_atr.data.importing.sources.source import SPLIT_OF, Absent, Entry, Source, captions_of, labels_of, texts_of
 from ray_atr.data.schema import check_captions, check_language, check_split
 from ray_atr.settings import refuse, setting
 from ray_atr.storage import open_folder
 
-SPLIT_OF = {"validation": "val", "valid": "val", "dev": "val", "eval": "test"}
-IN_NAME = re.compile(r"(train|val|validation|valid|dev|test|eval)(?![a-z])")
+IN_NAME = re.compile(rf"({'|'.join(SPLIT_OF)})(?![a-z])")
 LARGEST_TEXT = 2**20
 
 
@@ -55,7 +54,7 @@ class WebDataset(Source):
 
     def _split_of(self, path: str) -> str:
         found = next((IN_NAME.match(part) for part in reversed(path.lower().split("/")) if IN_NAME.match(part)), None)
-        return SPLIT_OF.get(found[1], found[1]) if found else self.split
+        return SPLIT_OF[found[1]] if found else self.split
 
     def _clips(self, file: IO[bytes], tar: str, split: str) -> Iterator[Entry | Absent]:
         try:
