@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 import traceback
 from collections.abc import Callable
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,12 @@ def run_processes(work: Callable[..., Any], size: int, folder: Path, *arguments:
     for process in processes:
         process.start()
     try:
-        for process in processes:
-            process.join(SECONDS)
+        ended = time.monotonic() + SECONDS
+        # The others wait for ever for one that has died.
+        while time.monotonic() < ended and not any(process.exitcode for process in processes):
+            if not (running := [process.sentinel for process in processes if process.exitcode is None]):
+                break
+            wait(running, timeout=max(0.0, ended - time.monotonic()))
         errors = "\n".join(path.read_text() for path in sorted(folder.glob("*.error")))
         assert [process.exitcode for process in processes] == [0] * size, errors
     finally:

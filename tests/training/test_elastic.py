@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,11 +82,16 @@ def until_lost(after: int) -> Any:
     return is_noticed
 
 
+def leave_group() -> None:
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def worker(
     rank: int, most: int, folder: Path, flats: list[dict[str, Any]], prepared: list[Prepared]
 ) -> dict[int, list[dict[str, Any]]]:
-    # Each phase has a group of its own.
-    dist.destroy_process_group()
+    # Each phase has a group of its own. Nobody leaves one while another worker still connects to it.
+    leave_group()
     ended: dict[int, list[dict[str, Any]]] = {}
     for case, (flat, ready) in enumerate(zip(flats, prepared, strict=True)):
         for phase, (size, steps) in enumerate(PHASES):
@@ -97,12 +102,9 @@ def worker(
             ended[case] = []
             arguments = override(Experiment(), flat), ready, folder / f"case-{case}", ended[case].append
             options = {"use_ray_data": False, "make_host": base_of, "is_noticed": until_lost(steps)}
-            try:
-                with distances_in_loops():
-                    train(*arguments, WorkerGroup(rank, size), **options)
-            except LostError:
-                dist.barrier()
-            dist.destroy_process_group()
+            with suppress(LostError), distances_in_loops():
+                train(*arguments, WorkerGroup(rank, size), **options)
+            leave_group()
     return {case: [dict(report) for report in reports] for case, reports in ended.items()}
 
 
