@@ -20,6 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ray_atr.settings import shortened
+
 NAMESPACE = "ray_atr"
 # A worker asks for less than the CPUs it computes on: the rest is what Ray Data's readers and the actors of a small
 # machine run on, which would starve if the workers held every logical CPU.
@@ -104,7 +106,7 @@ def _start_local(**options: Any) -> None:
                 ray.init(**options)
         except Exception as error:  # noqa: BLE001 Ray raises a plain Exception when its node does not appear
             ray.shutdown()
-            reason = " ".join(str(error).split())[:120]
+            reason = shortened(str(error), 120)
         else:
             return
     load, cpus = os.getloadavg()[0], os.cpu_count() or 1

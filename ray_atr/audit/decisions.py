@@ -13,7 +13,7 @@ from ray_atr.data.caption_vectors import GIVEN, open_caption_vectors
 from ray_atr.data.given_vectors import has_vectors
 from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import Manifest, read_manifest, read_shard, write_clips
-from ray_atr.settings import refuse
+from ray_atr.settings import refuse, shortened
 from ray_atr.storage import read_json
 
 DECISIONS = ("keep", "drop", "fix")
@@ -61,17 +61,17 @@ def read_decisions(path: Path, data_hash: str) -> dict[Key, Decision]:
 def _key(path: Path, name: str) -> Key:
     parts = name.split("\t")
     if len(parts) != 3 or not parts[2].isascii() or not parts[2].isdigit() or len(parts[2]) > 6:
-        raise refuse(f"{path}: decisions", name[:80], "clip id, language and caption number with tabs between")
+        raise refuse(f"{path}: decisions", name, "clip id, language and caption number with tabs between")
     return parts[0], parts[1], int(parts[2])
 
 
 def _decision(path: Path, name: str, entry: Any) -> Decision:
-    at = f"{path}: {name[:80]!r}"
+    at = f"{path}: {shortened(name, 80)!r}"
     if not isinstance(entry, Mapping) or entry.get("decision") not in DECISIONS:
-        raise refuse(at, str(entry)[:80], "decision " + ", ".join(DECISIONS))
+        raise refuse(at, entry, "decision " + ", ".join(DECISIONS))
     text = entry.get("text", "")
     if not isinstance(text, str) or (entry["decision"] == "fix" and not text.strip()):
-        raise refuse(f"{at}, text", str(text)[:80], "the new caption of a fix")
+        raise refuse(f"{at}, text", text, "the new caption of a fix")
     return Decision(entry["decision"], text)
 
 
@@ -121,7 +121,7 @@ def _require_known(path: Path, wanted: Mapping[Key, Decision], vectors: Path) ->
     rows = open_caption_vectors(vectors, is_cache=False).rows(list(fixed.values()))
     for (key, (text, _)), row in zip(fixed.items(), rows.tolist(), strict=True):
         if row < 0:
-            raise refuse(f"{path}: {key}, text", text[:80], "a caption of the data set, since others have no vector")
+            raise refuse(f"{path}: {key}, text", text, "a caption of the data set, since others have no vector")
 
 
 def _cleaned(clip: Clip, wanted: Mapping[Key, Decision], unused: set[Key], counts: dict[str, int]) -> Clip | None:

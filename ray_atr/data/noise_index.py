@@ -10,14 +10,13 @@ Clips are counted in the data set's order.
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.data.noise import Worn
-from ray_atr.data.numpy_file import read_array
+from ray_atr.data.numpy_file import array_bytes, read_array
 from ray_atr.settings import refuse
 from ray_atr.storage import write_bytes
 
@@ -28,10 +27,9 @@ def write_index(folder: Path, worn: Worn) -> None:
     """Write a run's noise to `folder`; one table for all languages if they agree."""
     J = worn.owner.shape[1]
     numbers = worn.owner * J + worn.slot
-    buffer = io.BytesIO()
-    np.save(buffer, numbers[:, :, 0] if (numbers == numbers[:, :, :1]).all() else numbers)
     folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(folder / INDEX_FILE, buffer.getvalue())
+    is_shared = (numbers == numbers[:, :, :1]).all()
+    write_bytes(folder / INDEX_FILE, array_bytes(numbers[:, :, 0] if is_shared else numbers))
 
 
 def read_index(path: str, num_captions: NDArray[np.int64], J: int) -> Worn:

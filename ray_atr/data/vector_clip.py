@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.data.numpy_file import read_array
+from ray_atr.data.numpy_file import array_bytes, read_array
 from ray_atr.settings import refuse
 
 Buffer = bytes | bytearray | memoryview
@@ -24,9 +24,7 @@ def is_vector(data: Buffer) -> bool:
 
 def to_bytes(vector: NDArray[Any]) -> bytes:
     """A vector [W] as a clip's bytes, float32."""
-    buffer = io.BytesIO()
-    np.save(buffer, np.ascontiguousarray(vector, np.float32))
-    return buffer.getvalue()
+    return array_bytes(np.ascontiguousarray(vector, np.float32))
 
 
 def from_bytes(data: Buffer, width: int, name: str) -> NDArray[np.float32]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ from ray_atr.data.caption_vectors import KEYS_FILE, PART, Caption, in_key_order,
 from ray_atr.data.feature_cache import ensure_features, has_long_clips, is_whole, write_rows
 from ray_atr.data.feature_store import fetch_folder, finish_folder, folder_in
 from ray_atr.data.features import MANIFEST_FILE, open_features
+from ray_atr.data.numpy_file import array_bytes
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.encoding.encode import clip_batches, encode_clips, rows_in_parts
 from ray_atr.experiment import Experiment
@@ -209,7 +209,7 @@ def ensure_text_vectors(tower: FrozenTower, data: str) -> Path:
             for number, start in enumerate(range(0, len(captions), PART))
         ]
         _encode_parts(tower, built, jobs, folder, "captions")
-        write_bytes(folder / KEYS_FILE, _as_npy(keys))
+        write_bytes(folder / KEYS_FILE, array_bytes(keys))
         return {"width": built.width, "num_captions": len(captions)}
 
     return _ensure(tower, manifest, {"languages": list(languages)}, fingerprint, encode)
@@ -257,7 +257,7 @@ class CaptionJob:
 
     def write(self, tower: Any, file: Path) -> None:
         """Writes the captions' vectors."""
-        write_bytes(file, _as_npy(encode_captions(tower, self.captions).numpy()))
+        write_bytes(file, array_bytes(encode_captions(tower, self.captions).numpy()))
 
 
 def _ensure(
@@ -332,12 +332,6 @@ def _captions(manifest: Manifest, languages: Sequence[str]) -> Iterator[Caption]
             for language in languages:
                 for text in clip.captions.get(language) or ():
                     yield text, language
-
-
-def _as_npy(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
 
 
 def _digest(content: Any) -> str:

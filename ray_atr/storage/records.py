@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ray_atr.settings import shortened
 from ray_atr.storage.digests import check_seal, seal, unsealed
 from ray_atr.storage.places import Location, is_there, persistently, reaching
 from ray_atr.storage.whole import whole_file
@@ -90,4 +91,4 @@ def _parsed(text: bytes, where: object) -> Any:
     try:
         return json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: not JSON ({str(error)[:100]})") from None
+        raise ValueError(f"{where}: not JSON ({shortened(str(error), 100)})") from None

@@ -19,6 +19,7 @@ import torch
 
 from ray_atr.migrate import migrated_checkpoint
 from ray_atr.models.loading import require_plain_archive
+from ray_atr.settings import shortened
 from ray_atr.storage import DamagedFileError, whole_file
 from ray_atr.storage.digests import digest_of, digest_of_file, mapped
 
@@ -47,7 +48,7 @@ def load_checkpoint(folder: Path, device: torch.device | str = "cpu") -> dict[st
         # The digest has read every byte: mapped, they are not read a second time. A file here is replaced, never changed.
         state = torch.load(path, map_location=device, weights_only=True, mmap=is_sealed)
     except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: not a whole checkpoint ({' '.join(str(error).split())[:200]})") from None
+        raise ValueError(f"{path}: not a whole checkpoint ({shortened(str(error))})") from None
     if not isinstance(state, dict):
         raise ValueError(f"{path}: not a checkpoint of ray_atr")
     return migrated_checkpoint(state)

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from ray_atr.data.features import MANIFEST_FILE
 from ray_atr.data.importing.import_options import VectorImport
 from ray_atr.data.importing.sources.read_table import read_table
 from ray_atr.data.importing.sources.source import captions_of
-from ray_atr.data.numpy_file import read_array
+from ray_atr.data.numpy_file import array_bytes, read_array
 from ray_atr.data.schema import Clip, check_language, check_split
 from ray_atr.data.shards import (
     CLIPS_PER_SHARD,
@@ -41,7 +40,7 @@ from ray_atr.data.shards import (
     write_shard,
 )
 from ray_atr.data.vector_clip import to_bytes
-from ray_atr.settings import refuse
+from ray_atr.settings import refuse, shortened
 from ray_atr.storage import is_local, locate
 from ray_atr.storage.digests import seal_folder
 
@@ -89,7 +88,7 @@ def read_vectors(place: str, path: str) -> NDArray[np.float32]:
     except (ValueError, TypeError, OSError, SafetensorError) as error:
         if str(error).startswith(f"{path}: got"):
             raise
-        raise refuse(path, place, f"a file of vectors ({str(error)[:200]})") from None
+        raise refuse(path, place, f"a file of vectors ({shortened(str(error))})") from None
     if array.ndim != 2 or 0 in array.shape or not np.issubdtype(array.dtype, np.floating):
         raise refuse(
             path, f"{place}: {array.dtype} of shape {list(array.shape)}", "floating-point vectors [rows, width]"
@@ -198,10 +197,9 @@ def _write_captions(folder: Any, captions: dict[Caption, int], text: NDArray[np.
     for number, start in enumerate(range(0, len(ordered), PART)):
         arrays[part_file(number)] = text[[captions[caption] for caption in ordered[start : start + PART]]]
     for name, array in arrays.items():
-        buffer = io.BytesIO()
-        np.save(buffer, array)
-        digest.update(buffer.getvalue())
-        (place / name).write_bytes(buffer.getvalue())
+        content = array_bytes(array)
+        digest.update(content)
+        (place / name).write_bytes(content)
     (place / MANIFEST_FILE).write_text(json.dumps({"width": int(text.shape[1]), "num_captions": len(ordered)}))
     seal_folder(place)
     return digest.hexdigest()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from ray_atr.settings import refuse
+from ray_atr.settings import refuse, shortened
 from ray_atr.storage import read_json, write_json
 
 PAD, START = "<pad>", "<s>"
@@ -48,4 +48,4 @@ def read_tokenizer(path: Path) -> Tokenizer:
     try:
         return Tokenizer.from_str(json.dumps(content.get("tokenizer", content)))
     except Exception as error:  # noqa: BLE001 (the Rust binding raises bare Exception)
-        raise refuse("tokenizer", str(path), f"a whole tokenizer.json ({str(error)[:200]})") from None
+        raise refuse("tokenizer", str(path), f"a whole tokenizer.json ({shortened(str(error))})") from None

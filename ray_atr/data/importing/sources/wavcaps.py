@@ -19,7 +19,7 @@ from ray_atr.data.importing.sources.read_table import numbered_lines, parse_json
 from ray_atr.data.importing.sources.source import Absent, Entry, Source
 from ray_atr.data.sampling import uniform
 from ray_atr.data.schema import check_split
-from ray_atr.settings import setting
+from ray_atr.settings import setting, shortened
 from ray_atr.storage import Folder, open_folder
 
 SUBSETS = {
@@ -109,7 +109,7 @@ def read_data(folder: Folder, path: str, chunk: int = 2**16) -> Iterator[tuple[s
                     raise ValueError(f"{at}, clip {number}: a JSON object is expected")
                 yield f"{at}, clip {number}", item
         except (ijson.JSONError, UnicodeDecodeError, _NoListError, RecursionError) as error:
-            reason = " ".join(str(error).split())[:120]
+            reason = shortened(str(error), 120)
             raise ValueError(f"{at}, clip {number + 1}: not JSON of WavCaps in UTF-8, or cut off ({reason})") from None
 
 
