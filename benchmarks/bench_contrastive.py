@@ -4,7 +4,8 @@
     python benchmarks/bench_contrastive.py                  # B = 4,096, D = 1,024, two processes of one thread
 
 Forward and backward of the loss with respect to the process's own float32 embeddings, interleaved, median of 9, on the
-first process. Both gradients are compared with those of one float64 process that holds the whole batch.
+first process. Ours is what a training step does: gather, then the pair loss, whose similarities the workers share; `whole` is
+the same with all similarities on each worker. Gradients are compared with those of one float64 process that holds the batch.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from side_by_side import compared, peak_bytes, relative_error
 from torch import Tensor, distributed, multiprocessing
 from torch.nn import functional
 
-from ray_atr.objectives import contrastive_across_ranks
+from ray_atr.objectives import Comparison
+from ray_atr.objectives.pairs import Contrastive
+from ray_atr.training.group import WorkerGroup
 
 WORKERS = 2
 TEMPERATURE = 0.07
@@ -56,8 +59,16 @@ def work(rank: int, folder: str, B: int, D: int) -> None:
         return u.grad, v.grad
 
     peer = ClipLoss(local_loss=True, gather_with_grad=True, cache_labels=True, rank=rank, world_size=WORKERS)
+    group = WorkerGroup(rank, WORKERS)
+
+    def of_settings(u: Tensor, v: Tensor, shared_from: int) -> Tensor:
+        pair = Contrastive(temperature=TEMPERATURE, shared_from=shared_from)
+        with group.ranks.share():
+            return pair(Comparison(group.gather(u), group.gather(v))).loss
+
     contenders: dict[str, Step] = {
-        "ours": lambda: step(lambda u, v: contrastive_across_ranks(u, v, TEMPERATURE)),
+        "ours": lambda: step(lambda u, v: of_settings(u, v, shared_from=1)),
+        "whole": lambda: step(lambda u, v: of_settings(u, v, shared_from=0)),
         "open_clip": lambda: step(lambda u, v: peer(u, v, 1 / TEMPERATURE)),
     }
     found = {name: run() for name, run in contenders.items()}

@@ -41,7 +41,8 @@ def embeddings(B: int, D: int) -> tuple[Tensor, Tensor]:
 
 def loss_and_gradients(B: int, D: int, epsilon: float) -> dict[str, Tensor]:
     u, v = (side.requires_grad_() for side in embeddings(B, D))
-    terms = LearningToMatch(epsilon=epsilon, shared_from=1, metric="euclidean")(Comparison(u, v))
+    with Ranks.here().share():
+        terms = LearningToMatch(epsilon=epsilon, shared_from=1, metric="euclidean")(Comparison(u, v))
     terms.loss.backward()
     assert u.grad is not None
     assert v.grad is not None

@@ -6,7 +6,6 @@ terms.loss.backward()
 """
 
 from ray_atr.data.positives import caption_groups, same_group
-from ray_atr.objectives.contrastive_across_ranks import contrastive_across_ranks
 from ray_atr.objectives.embeddings import Embeddings
 from ray_atr.objectives.knowledge import KNOWLEDGE
 from ray_atr.objectives.learned import Learned, LearnedParameters, LearnedSettings
@@ -32,7 +31,6 @@ __all__ = [
     "Scheme",
     "Terms",
     "caption_groups",
-    "contrastive_across_ranks",
     "metric_scalars",
     "preset",
     "project_metric",

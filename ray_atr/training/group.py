@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ray_atr.transport import Ranks
+
 
 @dataclass(frozen=True)
 class WorkerGroup:
@@ -30,6 +32,11 @@ class WorkerGroup:
     @property
     def is_first(self) -> bool:
         return self.rank == 0
+
+    @property
+    def ranks(self) -> Ranks:
+        """The workers as those that share a loss."""
+        return Ranks(self.rank, self.size)
 
     def gather(self, tensor: Tensor) -> Tensor:
         """The workers' `[b, ...]` tensors of their shares, stacked in rank order to `[B, ...]`, with gradient."""

@@ -80,7 +80,7 @@ def training_step(
     anchor = audio if len(parts) == 1 else audio.detach().requires_grad_()
     found: list[tuple[Terms, Embeddings]] = []
     positives = everyone.positives
-    with GradientMean(in_forward_order(retriever), group.size) as mean:
+    with GradientMean(in_forward_order(retriever) if group.size > 1 else (), group.size) as mean:
         for number, (languages, weight) in enumerate(parts, start=1):
             columns = torch.isin(torch.arange(needed.shape[1]), torch.tensor(languages))
             with clock("forward"):
@@ -94,7 +94,10 @@ def training_step(
                 mask = needed & columns.to(needed.device)
                 embeddings = Embeddings(anchor, text, mask, positives, similarity)
                 learned = retriever.learned.values()
-                terms = objective(embeddings, learned=learned, draw=everyone.draw, retrieved=retrieved, believe=believe)
+                with group.ranks.share():
+                    terms = objective(
+                        embeddings, learned=learned, draw=everyone.draw, retrieved=retrieved, believe=believe
+                    )
                 check_finite("loss", terms.loss, batch.clip_ids, group, terms.scalars)
             if number == len(parts):
                 mean.begin_last()

@@ -6,6 +6,9 @@ part of leaves through `total`, whose gradient is that of the whole. Between the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +30,20 @@ class Ranks:
         if not distributed.is_available() or not distributed.is_initialized():
             return cls()
         return cls(distributed.get_rank(group), distributed.get_world_size(group), group)
+
+    @contextmanager
+    def share(self) -> Iterator[None]:
+        """Within, a loss of many pairs is computed by these processes together: each must compute it, of the same pairs."""
+        token = _SHARING.set(self)
+        try:
+            yield
+        finally:
+            _SHARING.reset(token)
+
+    @classmethod
+    def sharing(cls) -> Ranks:
+        """The processes that share a loss here: this one alone outside of `share`, so that a loss is a function of its pairs."""
+        return _SHARING.get()
 
     def own(self, N: int) -> slice:
         """This process's rows of N: they differ by at most one between processes."""
@@ -71,6 +88,9 @@ class Ranks:
         reduced = part.detach().clone()
         distributed.all_reduce(reduced, operation, group=self.group)
         return reduced
+
+
+_SHARING: ContextVar[Ranks] = ContextVar("sharing", default=Ranks())  # noqa: B039 Ranks is frozen
 
 
 class _Replicated(torch.autograd.Function):

@@ -11,13 +11,13 @@ from processes import run_processes
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
-from ray_atr.objectives import KNOWLEDGE, PAIRS, PRESETS, Embeddings, Learned, Objective, contrastive_across_ranks
+from ray_atr.objectives import KNOWLEDGE, PAIRS, PRESETS, Embeddings, Learned, Objective
 from ray_atr.objectives.correspondence import CORRESPONDENCES, SelfRefining, Teaching, TrainingPairs, Transport
 from ray_atr.objectives.knowledge.retrieved import Granularity, Neighbours, Queued, Retrieved
-from ray_atr.objectives.pairs import Comparison, Contrastive
+from ray_atr.objectives.pairs import Contrastive, ContrastiveEntropic
+from ray_atr.transport import Ranks
 
 B, K, D = 8, 3, 6
-ACROSS = "contrastive_across_ranks"
 # Every preset, and kcl with every knowledge, also those that no preset has.
 OBJECTIVES: dict[str, Objective] = {
     **PRESETS,
@@ -37,7 +37,15 @@ OBJECTIVES |= {
 }
 # By itself it finds that this batch is all clean.
 OBJECTIVES["kcl x transport"] = Objective(scheme=PRESETS["kcl"].scheme, correspondence=Transport(transport_mass=0.6))
-NAMES = [*OBJECTIVES, ACROSS]
+# Similarities of which each worker has some rows.
+OBJECTIVES |= {
+    f"{scheme} x {pair.name} shared": Objective(
+        scheme=PRESETS[scheme].scheme, pair=pair, correspondence=SelfRefining(warmup_epochs=0)
+    )
+    for scheme in ("cacl", "kcl")
+    for pair in (Contrastive(shared_from=2), ContrastiveEntropic(shared_from=2))
+}
+NAMES = list(OBJECTIVES)
 
 
 def parameters() -> dict[str, nn.Parameter]:
@@ -89,11 +97,6 @@ def retrieved_for(objective: Objective) -> Retrieved | Queued | None:
 def objective_loss(name: str, owned: dict[str, nn.Parameter], data: dict[str, Tensor], gather: object) -> Tensor:
     """The loss on the global batch of embeddings that `gather` puts together."""
     audio, text = data["audio"] @ owned["audio"], data["text"] @ owned["text"]
-    if name == ACROSS:
-        u, v = functional.normalize(audio, dim=1), functional.normalize(text[:, 0], dim=1)
-        if gather is identity:
-            return Contrastive()(Comparison(u, v), Learned(temperature=owned["temperature"])).loss
-        return contrastive_across_ranks(u, v, owned["temperature"], tile=3)
     objective = OBJECTIVES[name]
     whole = batch()
     draw = objective.scheme.draw(0, 0, [str(i) for i in range(B)], whole["mask"])
@@ -116,7 +119,8 @@ def objective_loss(name: str, owned: dict[str, nn.Parameter], data: dict[str, Te
     for epoch in range(4):
         # Each step judges by what the ones before recorded.
         estimator.begin_epoch(epoch)
-        loss = objective(embeddings, believe=estimator.of(rows, 0 * rows), **options).loss
+        with Ranks.here().share():
+            loss = objective(embeddings, believe=estimator.of(rows, 0 * rows), **options).loss
     return loss
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ from ray_atr.training.inputs import Prepared
 from ray_atr.training.knowledge import SourceEncoder
 from ray_atr.training.loop import train
 from ray_atr.training.step import StepResult, training_step
+from ray_atr.transport import Ranks
 
 ASK = {"objective__knowledge__prototypes": 4, "objective__knowledge__neighbours": 2}
 WRITE_THROUGH = {**ASK, "objective__knowledge__refresh": "write_through", "objective__knowledge__refresh_lag": 1}
@@ -50,6 +52,7 @@ CASES: dict[str, dict[str, Any]] = {
         "train__embedding_chunk": 3,
     },
     "plans that workers share": {"objective": "m_ltm_pot", "objective__pair__shared_from": 2},
+    "similarities that workers share": {"objective": "kcl", "objective__pair__shared_from": 2},
     "ask, in chunks": {"objective": "ask", "objective__scheme": "cacl", "train__embedding_chunk": 3},
     # Beliefs of a first step: by the row of each clip of the global batch, by that batch's plan, by its probabilities.
     "oracle": {"objective__correspondence": "oracle"},
@@ -125,10 +128,13 @@ def worker(
     # The tiny model's gradients travel in many buckets, as a large one's do.
     reduction.BUCKET_BYTES = 4096
     group = WorkerGroup(rank=rank, size=size)
-    return [
-        one_step(override(Experiment(), flat), ready, group, folder / f"{rank}-{case}")
-        for case, (flat, ready) in enumerate(zip(flats, prepared, strict=True))
-    ]
+    found = []
+    for case, (flat, ready) in enumerate(zip(flats, prepared, strict=True)):
+        with patch.object(Ranks, "total", autospec=True, side_effect=Ranks.total) as total:
+            found.append(one_step(override(Experiment(), flat), ready, group, folder / f"{rank}-{case}"))
+        shared = {call.args[0].size for call in total.call_args_list}
+        assert shared == ({size} if flat.get("objective.pair.shared_from") == 2 else set()), (case, shared)
+    return found
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ from torch import Tensor, distributed
 from torch.nn import functional
 
 from ray_atr.objectives.learned import Learned
-from ray_atr.objectives.pairs import Comparison, LearningToMatch, PartialLearningToMatch
+from ray_atr.objectives.pairs import (
+    Comparison,
+    Contrastive,
+    ContrastiveEntropic,
+    LearningToMatch,
+    PartialLearningToMatch,
+)
 from ray_atr.transport import Ranks, log_plan, log_plan_across_ranks
 from ray_atr.transport.row_blocks import KernelRows, LogRows, TiledRows
 
@@ -34,11 +41,12 @@ LOSSES = {
     "factored": LearningToMatch(metric="factored"),
     "partial": PartialLearningToMatch(transport_mass=0.7, metric="euclidean"),
     "followed": PartialLearningToMatch(transport_mass=0.7, target="followed", metric="euclidean"),
+    "contrastive": Contrastive(),
+    "contrastive_entropic": ContrastiveEntropic(epsilon=0.3),
 }
+WITH_EVERY_CHANGE = ("balanced", "partial", "contrastive", "contrastive_entropic")
 CHANGES = ("plain", "positives", "belief", "weights", "targets")
-CASES = [
-    (name, change) for name in LOSSES for change in CHANGES if change == "plain" or name in ("balanced", "partial")
-]
+CASES = [(name, change) for name in LOSSES for change in CHANGES if change == "plain" or name in WITH_EVERY_CHANGE]
 
 
 def numbers(seed: int, *shape: int) -> Tensor:
@@ -99,15 +107,26 @@ def comparison_of(change: str, u: Tensor, v: Tensor) -> Comparison:
     return Comparison(u, v, **more)
 
 
+def unit_pairs() -> tuple[Tensor, Tensor]:
+    return functional.normalize(numbers(6, N, D), dim=1), functional.normalize(numbers(7, N, D), dim=1)
+
+
 def loss_of(name: str, change: str, shared_from: int) -> dict[str, Tensor]:
-    owned = {"u": numbers(6, N, D), "v": numbers(7, N, D), "metric": numbers(8, D, D)}
+    owned = {
+        "u": numbers(6, N, D),
+        "v": numbers(7, N, D),
+        "metric": numbers(8, D, D),
+        "temperature": numbers(9, 1).abs()[0],
+    }
     owned = {key: value.requires_grad_() for key, value in owned.items()}
     loss = LOSSES[name].__class__(**{**vars(LOSSES[name]), "shared_from": shared_from})
     u, v = (functional.normalize(owned[side], dim=1) for side in ("u", "v"))
-    terms = loss(comparison_of(change, u, v), Learned(metric=owned["metric"]))
+    with Ranks.here().share():
+        terms = loss(comparison_of(change, u, v), Learned(metric=owned["metric"], temperature=owned["temperature"]))
     (3 * terms.loss).backward()
     gradients = {key: torch.zeros_like(value) if value.grad is None else value.grad for key, value in owned.items()}
-    return {"loss": terms.loss.detach(), "mass": terms.scalars["mass_on_true_pairs"], **gradients}
+    logged = {key: value for key, value in terms.scalars.items() if not key.startswith("transport_")}
+    return {"loss": terms.loss.detach(), **logged, **gradients}
 
 
 def work(rank: int, size: int, folder: Path) -> dict[Any, Any]:
@@ -120,6 +139,9 @@ def work(rank: int, size: int, folder: Path) -> dict[Any, Any]:
         for name, outer in SHARED:
             found[4, name, outer] = plan_of(name, outer, Ranks.here())
             found[2, name, outer] = plan_of(name, outer, Ranks.here(pairs[rank // 2]))
+    if rank == 0:
+        # By itself, without `share`: a loss is a function of its pairs, whatever processes there are.
+        found["alone"] = Contrastive(shared_from=2)(Comparison(*unit_pairs())).loss
     found["tiled"] = tiled_sums(Ranks.here())
     cost = some_cost()[Ranks.here().own(N)]
     try:
@@ -175,6 +197,10 @@ def test_every_worker_has_the_loss_and_gradients_of_one_that_holds_the_plan(
         torch.testing.assert_close(worker[name, change], whole, rtol=1e-6, atol=1e-8)
 
 
+def test_a_loss_asks_no_other_process_unless_it_is_told_to(by_two: Any) -> None:
+    torch.testing.assert_close(by_two[0]["alone"], Contrastive(shared_from=0)(Comparison(*unit_pairs())).loss)
+
+
 def test_rows_held_as_a_kernel_as_they_are_or_not_at_all_have_the_same_sums(by_four: Any) -> None:
     alone = tiled_sums(Ranks())
     for sums in (*alone.values(), *(found for worker in by_four for found in worker["tiled"].values())):
@@ -188,14 +214,17 @@ def test_a_cost_that_is_not_finite_on_one_process_is_refused_on_all(by_four: Any
     assert all("cost: got" in worker["error"] and "finite" in worker["error"] for worker in by_four)
 
 
-def test_a_plan_is_shared_from_a_size_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_is_shared_from_a_size_on() -> None:
     pairs = Comparison(numbers(6, N, D), numbers(7, N, D))
     # Alone too: the result must not depend on the number of workers.
     assert LearningToMatch(shared_from=2).is_shared(pairs)
-    monkeypatch.setattr(Ranks, "here", lambda: Ranks(0, N + 1))
-    assert not LearningToMatch(shared_from=2).is_shared(pairs), "a worker would have no row"
-    monkeypatch.setattr(Ranks, "here", lambda: Ranks(0, 2))
-    assert LearningToMatch(shared_from=N).is_shared(pairs)
+    with Ranks(0, N + 1).share():
+        assert not LearningToMatch(shared_from=2).is_shared(pairs), "a worker would have no row"
+    with Ranks(0, 2).share():
+        assert LearningToMatch(shared_from=N).is_shared(pairs)
     assert not LearningToMatch(shared_from=N + 1).is_shared(pairs)
     assert not LearningToMatch(shared_from=0).is_shared(pairs)
     assert not PartialLearningToMatch(shared_from=2, transport_mass="auto").is_shared(pairs)
+    assert Contrastive(shared_from=2).is_shared(pairs)
+    for more in ({"gain": pairs.u @ pairs.v.T}, {"targets": torch.eye(N)}, {"extra_v": pairs.v}):
+        assert not Contrastive(shared_from=2).is_shared(dataclasses.replace(pairs, **more))

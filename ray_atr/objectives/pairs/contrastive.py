@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from ray_atr.objectives.learned import Learned, LearnedSettings
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
+from ray_atr.objectives.pairs.row_logits import SHARED_FROM, RowLogits, is_shared
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import setting
 
@@ -29,6 +30,12 @@ class Contrastive(PairLoss):
     takes_extra_negatives: ClassVar[bool] = True
 
     temperature: float = setting(0.07, "divides the similarities (tau); a learned one takes its place", above=0)
+    shared_from: int = setting(
+        SHARED_FROM,
+        "pairs in a comparison from which a trial's workers share its similarities, each with its own rows of them: the same "
+        "loss in the time and memory of one share; 0: never",
+        at_least=0,
+    )
 
     def learns(self) -> LearnedSettings:
         """Nothing by itself; a temperature that the model is told to learn starts from this one."""
@@ -36,20 +43,48 @@ class Contrastive(PairLoss):
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
         """Half of each direction, mean over samples."""
-        tau = self.temperature if learned.temperature is None else learned.temperature
-        logits = comparison.cross_similarity() / tau
-        positives = comparison.positives
+        row_losses, column_losses = self.both_losses(comparison, self.tau(learned))
+        loss = comparison.both_directions(row_losses, column_losses)
+        return Terms(
+            loss,
+            {"loss_rows": row_losses.detach().mean(), "loss_columns": column_losses.detach().mean()},
+        )
+
+    def tau(self, learned: Learned) -> float | Tensor:
+        """The temperature that counts."""
+        return self.temperature if learned.temperature is None else learned.temperature
+
+    def is_shared(self, comparison: Comparison) -> bool:
+        """Whether the workers share the similarities."""
+        needs_all = comparison.targets is not None or comparison.has_extra_negatives
+        return is_shared(comparison, self.shared_from) and not needs_all
+
+    def both_losses(self, comparison: Comparison, tau: float | Tensor) -> tuple[Tensor, Tensor]:
+        """The losses [N] of every u_i and of every v_j."""
+        if self.is_shared(comparison):
+            return shared_losses(RowLogits.of(comparison, tau))
+        logits, positives = comparison.cross_similarity() / tau, comparison.positives
         for_rows = extra_logits(comparison.u, comparison.extra_v, tau)
         for_columns = extra_logits(comparison.v, comparison.extra_u, tau)
         row_losses = sample_losses(logits, positives, for_rows, comparison.targets)
         column_losses = sample_losses(
             logits.T, None if positives is None else positives.T, for_columns, comparison.column_targets()
         )
-        loss = comparison.both_directions(row_losses, column_losses)
-        return Terms(
-            loss,
-            {"loss_rows": row_losses.detach().mean(), "loss_columns": column_losses.detach().mean()},
-        )
+        return row_losses, column_losses
+
+
+def shared_losses(logits: RowLogits) -> tuple[Tensor, Tensor]:
+    """The losses [N] of every u_i and of every v_j, from one worker's rows of the logits; the same on every worker."""
+    values, positives = logits.values, logits.positives
+    if positives is None:
+        rows, columns = logits.log_sum_exps(values)
+        return logits.whole(rows - logits.of_pairs), logits.whole(columns[logits.own] - logits.of_pairs)
+    rows, columns = logits.log_sum_exps(without(values, positives))
+    of_rows = functional.softplus(rows[:, None] - values) * positives
+    of_columns = functional.softplus(columns - values) * positives
+    total = logits.ranks.total
+    counts = total(positives.sum(dim=0))
+    return logits.whole(of_rows.sum(dim=1) / positives.sum(dim=1)), total(of_columns.sum(dim=0)) / counts
 
 
 def extra_logits(anchors: Tensor, extra: Tensor | None, tau: float | Tensor) -> Tensor | None:
@@ -77,11 +112,15 @@ def sample_losses(
 
 def against_negatives(logits: Tensor, positives: Tensor, extra: Tensor | None = None, dim: int = 1) -> Tensor:
     """-log-probability [N, N] of each entry among itself and the negatives of its row (dim 1) or column (dim 0)."""
-    # A finite "minus infinity": a row without negatives has loss 0 and gradient 0, not NaN.
-    negatives = logits.masked_fill(positives, torch.finfo(logits.dtype).min / 4)
+    negatives = without(logits, positives)
     if extra is not None:
         negatives = torch.cat([negatives, extra], dim=dim)
     return functional.softplus(negatives.logsumexp(dim, keepdim=True) - logits)
+
+
+def without(logits: Tensor, positives: Tensor) -> Tensor:
+    """The logits of the negatives; positives are a finite "minus infinity", so that a row without negatives has no NaN."""
+    return logits.masked_fill(positives, torch.finfo(logits.dtype).min / 4)
 
 
 def soft_losses(logits: Tensor, positives: Tensor | None, extra: Tensor | None, targets: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor
 from ray_atr.objectives.learned import Learned
 from ray_atr.objectives.pairs.contrastive import Contrastive
 from ray_atr.objectives.pairs.pair_loss import Comparison
+from ray_atr.objectives.pairs.row_logits import RowLogits
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import setting
 
@@ -38,13 +39,22 @@ class ContrastiveEntropic(Contrastive):
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
         """The contrastive loss and the entropic term, on the batch's own similarities."""
         contrastive = super().score(comparison, learned)
-        tau = self.temperature if learned.temperature is None else learned.temperature
-        logits = comparison.cross_similarity() / tau
-        term = comparison.both_directions(negative_entropy(logits), negative_entropy(logits.T))
+        term = comparison.both_directions(*self.negative_entropies(comparison, self.tau(learned)))
         sign = 1.0 if self.entropy == "encourage" else -1.0
         return Terms(
             contrastive.loss + sign * self.epsilon * term, {**contrastive.scalars, "ranking_entropy": -term.detach()}
         )
+
+    def negative_entropies(self, comparison: Comparison, tau: float | Tensor) -> tuple[Tensor, Tensor]:
+        """sum_j R_ij log R_ij of the ranking matrix over rows and of that over columns, [N] and [N]."""
+        if not self.is_shared(comparison):
+            logits = comparison.cross_similarity() / tau
+            return negative_entropy(logits), negative_entropy(logits.T)
+        shared = RowLogits.of(comparison, tau)
+        rows, columns = shared.log_sum_exps(shared.values)
+        by_row, by_column = shared.values - rows[:, None], shared.values - columns
+        of_columns = (by_column.exp() * by_column).sum(dim=0)
+        return shared.whole((by_row.exp() * by_row).sum(dim=1)), shared.ranks.total(of_columns)
 
 
 def negative_entropy(logits: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from ray_atr.objectives.metric import METRICS
 from ray_atr.objectives.pairs.cost import normalised_cost
 from ray_atr.objectives.pairs.matching_across_ranks import match_across_ranks, own_rows
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
+from ray_atr.objectives.pairs.row_logits import is_shared
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import setting
 from ray_atr.transport import Ranks, TransportPlan, log_plan, matching_loss
@@ -67,17 +68,12 @@ class LearningToMatch(PairLoss):
         return Terms(loss, {**plan_scalars(plan, own_mass(plan.log_matrix), mass), **about_mass})
 
     def is_shared(self, comparison: Comparison) -> bool:
-        """Whether the workers share the plan; not if the comparison holds a matrix [N, N] of its own anyway.
-
-        One worker alone takes the same way: the result does not depend on how many there are.
-        """
-        has_matrix = comparison.similarity is not None or comparison.gain is not None
-        is_large = 0 < self.shared_from <= comparison.size
-        return is_large and Ranks.here().size <= comparison.size and not has_matrix
+        """Whether the workers share the plan."""
+        return is_shared(comparison, self.shared_from)
 
     def _shared(self, whole: Comparison, comparison: Comparison, learned: Learned) -> Terms:
         """`score` by this worker's rows of the comparison: the same loss and gradients on every worker."""
-        ranks = Ranks.here()
+        ranks = Ranks.sharing()
         own = own_rows(comparison, ranks)
         metric = None if learned.metric is None else ranks.replicated(learned.metric)
         cost = normalised_cost(own, self.metric, metric, detach_maximum=self.detach_maximum, ranks=ranks)
