@@ -159,17 +159,17 @@ def shares(home: Path, steps: int, batch: int) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", default="loop", choices=("loop", "shares"))
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, help="of an epoch (default: 4 of `loop`, 24 of `shares`)")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         if options.what == "shares":
-            shares(Path(folder), options.steps, options.batch)
+            shares(Path(folder), options.steps or 24, options.batch)
             return
         for name in TOWERS:
-            compare(name, Path(folder), options.steps, options.batch, options.rounds)
+            compare(name, Path(folder), options.steps or 4, options.batch, options.rounds)
 
 
 if __name__ == "__main__":
