@@ -31,7 +31,9 @@ class EvaluationOptions(Settings):
         path="always",
         words=("soundscapes",),
     )
-    split: str = setting("test", "split to evaluate on")
+    split: Annotated[str, SAID] = setting(
+        "", "split to evaluate on; unset: the test split, or the validation split of a data set without one"
+    )
     languages: Annotated[tuple[str, ...], SAID] = setting(
         (), "ISO 639-3 codes of the captions; unset: all that the split has"
     )

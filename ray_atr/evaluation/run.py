@@ -20,6 +20,7 @@ from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import Questions, pose_questions
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.track import track_evaluation
+from ray_atr.experiment import Experiment
 from ray_atr.metrics.arrays_file import from_arrays, to_arrays
 from ray_atr.metrics.samples import Samples
 from ray_atr.models.retriever import Retriever
@@ -74,6 +75,7 @@ def evaluate(
     check_seeds(others, "baseline")
     folder = _new_folder(out)
     manifest = read_manifest(_data_folder(options.data, found[0], say))
+    options = dataclasses.replace(options, split=options.split or _own_split(manifest, found[0]))
     questions = pose_questions(
         manifest, options.split, options.languages, relevance=options.relevance, max_captions=options.max_captions
     )
@@ -117,6 +119,13 @@ def evaluate(
             np.savez(aside / SCORES_FILE.format(number), **to_arrays(run.samples))  # type: ignore[arg-type]
     run_id = track_evaluation(folder, page, found[0].experiment, say) if options.mlflow else None
     return Evaluated(folder, page, run_id)
+
+
+def _own_split(manifest: Manifest, checkpoint: Checkpoint) -> str:
+    """The test split, by the checkpoint's name for it; the validation split if the data set has that alone."""
+    data = (checkpoint.experiment or Experiment()).data
+    has_validation_alone = data.test_split not in manifest.splits and data.validation_split in manifest.splits
+    return data.validation_split if has_validation_alone else data.test_split
 
 
 def _data_folder(data: str, checkpoint: Checkpoint, say: Say) -> str:

@@ -87,12 +87,12 @@ MEASURES: dict[str, Measure] = {
     # 1-based: 1 is perfect.
     "median_rank": Measure("median rank", decimals=1, is_higher_better=False,
                            values=lambda scores: scores.first_rank + 1, average="median"),
-    "tied_queries": Measure("tied queries", decimals=0, is_higher_better=False,
+    "tied_queries": Measure("ties", decimals=0, is_higher_better=False,
                             values=lambda scores: scores.is_tied.astype(np.float64), average="count"),
     "queries": Measure("queries", decimals=0, is_higher_better=None,
                        values=lambda scores: np.ones(len(scores.query)), average="count"),
     # What R@1 is expected to be of a random order: a model that is not told apart from it learnt nothing.
-    "chance_at_1": Measure("chance of R@1 %", is_share=True, decimals=2, is_higher_better=None,
+    "chance_at_1": Measure("chance R@1 %", is_share=True, decimals=2, is_higher_better=None,
                            values=lambda scores: scores.chance, average="constant"),
     "mean_rank_variance": Measure("MRV", decimals=1, is_higher_better=False),
     "modality_gap": Measure("modality gap", decimals=3, is_higher_better=None),

@@ -249,7 +249,9 @@ def title_of(kind: str, ratio: float) -> str:
 
 def page_table(found: pd.DataFrame, measured: str) -> Table:
     """The table as the page shows it, a block a noise; `measured`: what the scores are, in words."""
-    columns = [name for name in found.columns if name not in INTERVAL]
+    # As in the pictures' titles, wrong pairs are what is meant where nothing else is said.
+    unsaid = {*INTERVAL, *(["kind"] if set(found["kind"]) == {"pair"} else [])}
+    columns = [name for name in found.columns if name not in unsaid]
     blocks = []
     for _, rows in found.groupby(["kind", "noise"], sort=False):
         best = rows.loc[~rows["method"].isin([CEILING]), "test"].max()
@@ -266,12 +268,17 @@ def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[Ce
     cells = []
     for name in columns:
         value = row[name]
-        text = "" if pd.isna(value) else f"{value:.3f}" if isinstance(value, float) else str(value)
+        text = "" if pd.isna(value) else _number(name, value) if isinstance(value, float) else str(value)
         is_best = name == "test" and value == best and row["method"] != CEILING
         interval = [row[end] for end in INTERVAL] if name == FROM_FLOOR and text else []
         detail = f"({', '.join(f'{end:+.3f}' for end in interval)})" if interval else ""
         cells.append(Cell(text, is_best=is_best, is_number=name not in NAMES, detail=detail))
     return cells
+
+
+def _number(name: str, value: float) -> str:
+    """As the settings write it, in tenths of seconds, or to three digits."""
+    return f"{value:g}" if name == "noise" else f"{value:.1f}" if name == "seconds" else f"{value:.3f}"
 
 
 @dataclass(frozen=True)

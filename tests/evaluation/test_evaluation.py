@@ -327,6 +327,18 @@ def _interrupt(*arguments: object) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.usefixtures("no_pictures")
+def test_a_data_set_without_a_test_split_is_evaluated_on_its_validation_split(
+    world: dict[str, Path], tmp_path: Path
+) -> None:
+    clips = [Clip(**row) for row in _clips(world["data"]) if row["split"] != "test"]
+    data = str(write_clips(tmp_path / "tones", clips, name="tones", licence="none").folder)
+    page = evaluate([world["loose"]], options(data=data), out=tmp_path / "out", **quiet).page
+    assert page.facts["split"] == "val"
+    with pytest.raises(ValueError, match="split: got 'test'; allowed splits of tones: train, val"):
+        evaluate([world["loose"]], options(data=data, split="test"), out=tmp_path / "asked", **quiet)
+
+
 def test_only_seeds_are_averaged(world: dict[str, Path]) -> None:
     runs = world["runs"]
     with pytest.raises(ValueError, match=r"checkpoint: got 'checkpoints that differ in train\.learning_rate'"):
