@@ -81,12 +81,11 @@ def start_ray(num_cpus: int | None = None) -> None:
     if ray.is_initialized():
         return
     options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
-    if is_inside_a_cluster():
-        require_answer(os.environ.get("RAY_ADDRESS", ""))
-        with own_handlers():
+    with own_handlers():
+        if is_inside_a_cluster():
+            require_answer(os.environ.get("RAY_ADDRESS", ""))
             ray.init(**options)
-    else:
-        with own_handlers():
+        else:
             _start_local(address="local", num_cpus=num_cpus, include_dashboard=False, **options)
     quiet_ray_data()
 
@@ -227,6 +226,18 @@ def this_node() -> str:
     """Ray's name of the node that this process runs on; empty without Ray, which is not imported for it."""
     ray = sys.modules.get("ray")
     return ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
+
+
+def here_if_there_is_room() -> Any:
+    """The scheduling strategy of an actor that runs on this node, or on another if the workers leave no room on this one.
+
+    Without one, Ray would place the actor in the group of the worker that starts it, where there is no room, and wait for ever.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = ray.get_runtime_context().get_node_id()
+    return NodeAffinitySchedulingStrategy(here, soft=True, _spill_on_unavailable=True)
 
 
 def labels_of_this_node() -> dict[str, str]:

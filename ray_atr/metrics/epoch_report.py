@@ -25,20 +25,21 @@ class EpochReport(dict[str, Any]):
     """One epoch: `epoch`, `step`, `best_epoch`, `time`, numbers by group (`train/loss`), and the validation's metrics."""
 
     @classmethod
-    def of(
-        cls,
-        *,
-        epoch: int,
-        step: int,
-        best_epoch: int,
-        validation: Mapping[Metric, float],
-        **groups: Mapping[str, float],
-    ) -> EpochReport:
+    def of(cls, *, epoch: int, step: int, **groups: Mapping[str, float]) -> EpochReport:
         """The report of these numbers; `groups` are of `GROUPS`, their names without the group."""
-        numbers = {f"{group}/{name}": value for group, values in groups.items() for name, value in values.items()}
-        assert set(groups) <= set(GROUPS), f"a group besides {GROUPS}"
-        measured = {str(name): value for name, value in validation.items()}
-        return cls(epoch=epoch, step=step, best_epoch=best_epoch, **{**numbers, **measured})
+        report = cls(epoch=epoch, step=step)
+        for group, values in groups.items():
+            report = report.with_group(group, values)
+        return report
+
+    def with_group(self, group: str, values: Mapping[str, float]) -> EpochReport:
+        """The report with the numbers of one of `GROUPS`, given by their names without it."""
+        assert group in GROUPS, f"a group besides {GROUPS}"
+        return EpochReport(self, **{f"{group}/{name}": value for name, value in values.items()})
+
+    def validated(self, metrics: Mapping[Metric, float], best_epoch: int) -> EpochReport:
+        """The report with what the epoch's validation measured, and the best epoch up to this one."""
+        return EpochReport(self, best_epoch=best_epoch, **{str(name): value for name, value in metrics.items()})
 
     @property
     def epoch(self) -> int:

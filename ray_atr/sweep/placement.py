@@ -1,6 +1,7 @@
 """How many trials of a size a cluster holds at once, and the refusal of one that it never can.
 
-A trial's processes are its workers and the encoders of its knowledge base. A process runs on one node, a trial on one or several:
+A trial's processes are its workers, the one that validates beside them, and the encoders of its knowledge base. A process runs
+on one node, a trial on one or several:
 `--scaling.workers 1 --scaling.gpus_per_worker 1` runs as many one-GPU trials as there are GPUs, `--scaling.workers 16
 --scaling.gpus_per_worker 1` one trial on sixteen of them.
 """
@@ -45,6 +46,8 @@ def processes_of(experiment: Experiment, *, fewest: bool = False) -> list[Placed
         parse_labels("scaling.worker_labels", scaling.worker_labels) if scaling.workers else {},
     )
     processes = [worker] * max(scaling.fewest_workers if fewest else scaling.most_workers, 1)
+    if scaling.validate_beside:
+        processes.append(Placed({"CPU": scaling.cpus_per_validation, "GPU": scaling.gpus_per_validation}))
     if isinstance(experiment.objective.knowledge, KnowledgeBaseObjective):
         encoder = Placed(
             {"CPU": scaling.cpus_per_encoder, "GPU": scaling.gpus_per_encoder},
@@ -71,13 +74,9 @@ def concurrent_trials(experiments: Sequence[Experiment], limit: int | None = Non
     """
     nodes = cluster_nodes()
     slots = MOST
-    checked = set()
-    for experiment in experiments:
+    # As many processes at most do not make an elastic trial of one that is not.
+    for experiment in {repr((one.scaling, processes_of(one))): one for one in experiments}.values():
         processes = processes_of(experiment)
-        key = repr(processes)
-        if key in checked:
-            continue
-        checked.add(key)
         if experiment.scaling.is_elastic:
             _refuse_other_room(experiment, processes[0], nodes)
         least = processes_of(experiment, fewest=True)
@@ -148,7 +147,8 @@ def _impossible(experiment: Experiment, processes: Sequence[Placed], nodes: Sequ
         asked = sum(process.resources[name] for process in processes)
         if asked > has[name] + TOLERANCE:
             got = getattr(scaling, path.split(".")[1])
-            others = f" and {len(processes) - workers} encoders" if len(processes) > workers else ""
+            beside = len(processes) - workers
+            others = f" and {beside} processes that encode or validate" if beside else ""
             return refuse(path, got, f"{workers} x that{others} within the {has[name]:g} {name}s of this cluster")
     each = "; ".join(f"{node.resources.get('CPU', 0):g} CPUs, {node.resources.get('GPU', 0):g} GPUs" for node in nodes)
     return refuse("scaling.workers", scaling.workers, f"workers that each fit on one node (there are: {each})")

@@ -54,6 +54,8 @@ def check_experiment(experiment: Experiment) -> None:
     check_interaction(experiment)
     check_correspondence(experiment)
     scaling, batch_size = experiment.scaling, experiment.train.batch_size
+    if scaling.validate_beside and not scaling.workers:
+        raise refuse("scaling.validate_beside", "true", "false with scaling.workers=0, which uses one process only")
     check_batch_size(splits[data.train_split], batch_size, scaling.most_workers, evenly=not scaling.is_elastic)
     for kind, tower in (("audio", experiment.model.audio), ("text", experiment.model.text)):
         checkpoint = checkpoint_of(tower)

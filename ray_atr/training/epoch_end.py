@@ -65,7 +65,6 @@ class EpochEnd:
         other = self.other.weights_after(step) if self.other is not None else None
         if other is None:
             return {}
-        history = self.state.progress.history
         return weight_errors(
             retriever,
             other,
@@ -75,7 +74,7 @@ class EpochEnd:
             temperature=temperature_of(retriever, objective),
             learning_rate=max(float(group["initial_lr"]) for group in self.state.optimizer.param_groups),
             steps=self.data.steps_per_epoch,
-            earlier=history[-1].get("train/weight_distance", 0.0) if history else 0.0,
+            earlier=self.state.progress.last_row.get("train/weight_distance", 0.0),
             distribution_error=distribution_error,
         )
 

@@ -24,9 +24,10 @@ from ray_atr.encoding.frozen import (
     why_encoded_anew,
 )
 from ray_atr.experiment import Experiment, automatic_rate
-from ray_atr.models.encoded import EncodedAudio, EncodedText
+from ray_atr.models.audio.vectors import AudioVectorsTower
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text.tokenizer import read_tokenizer, save_tokenizer, train_tokenizer
+from ray_atr.models.text.vectors import EncodedText
 from ray_atr.override import flatten
 from ray_atr.soundscapes import ensure_soundscapes
 from ray_atr.storage import open_folder
@@ -95,7 +96,7 @@ class Prepared:
         """The retriever as it takes these inputs: frozen towers whose vectors are here are stood in for, all else is shared."""
         audio, text = retriever.audio_tower, retriever.text_tower
         return retriever.with_towers(
-            EncodedAudio(audio) if self.is_audio_encoded else audio,
+            AudioVectorsTower(audio.front_end, audio.width) if self.is_audio_encoded else audio,
             text if self.captions is None else EncodedText(text, open_caption_vectors(self.captions)),
         )
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ray_atr.metrics.arrays_file import to_arrays
 from ray_atr.metrics.retrieval import Retrieval
-from ray_atr.metrics.samples import Sample, retrieval_samples
+from ray_atr.metrics.samples import Sample, retrieval_samples, to_arrays
 from ray_atr.run_folder import TEST_SCORES
 from ray_atr.storage import write_bytes
 

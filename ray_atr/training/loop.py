@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,15 +15,15 @@ from ray_atr.data.features import open_features
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
-from ray_atr.metrics.metric import MEANS, Metric
+from ray_atr.metrics.metric import Metric
 from ray_atr.models.retriever import Retriever
 from ray_atr.run_folder import BEST, LAST, TEST_SCORES
-from ray_atr.settings import refuse
 from ray_atr.storage.checkpoint_sync import Mirror
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint, save_checkpoint
 from ray_atr.training.clock import Clock
 from ray_atr.training.epoch_end import EpochEnd
+from ray_atr.training.epoch_validation import EpochValidation, MakeValidator
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.kept_scores import keep_scores
@@ -50,6 +50,7 @@ def train(
     *,
     use_ray_data: bool = True,
     make_host: MakeRefresher | None = None,
+    make_validator: MakeValidator | None = None,
     mirror: Mirror | None = None,
     is_noticed: Noticed | None = None,
 ) -> None:
@@ -57,7 +58,8 @@ def train(
 
     Leaves `folder/last` (everything needed to resume) and `folder/best` (the retriever of the best validation epoch).
     Every epoch's metrics are reported, those of a resumed run's earlier epochs again. Raises NonFiniteError before
-    a step that would spoil the weights. A checkpoint is made whenever `is_noticed`, which is asked after each step, says that a
+    a step that would spoil the weights. With `make_validator`, epochs are validated beside training, and reported one epoch
+    later. A checkpoint is made whenever `is_noticed`, which is asked after each step, says that a
     worker is about to be lost. With a `mirror`, `folder` is this node's copy of what a store holds.
     """
     group, experiment, clock = group or WorkerGroup(), with_languages(experiment), Clock()
@@ -68,8 +70,21 @@ def train(
     data = TrainingData(experiment, prepared, group)
     state = first_state(experiment, prepared, data, folder, group, make_host)
     texts, epoch_end = TextBatcher(state.retriever), EpochEnd(experiment, prepared, data, state, folder, group)
+    validation = EpochValidation(experiment, prepared, state, texts, folder, group, clock, make_validator)
+
+    def end_epochs(rows: Sequence[EpochReport]) -> None:
+        """Complete rows go into a checkpoint, then out."""
+        # A checkpoint is read without classes of ours.
+        progress.history.extend(map(dict, rows))
+        # Counted with the next epoch, since this one's row is in it.
+        with clock("checkpoint"):
+            save(state, experiment, folder, group, mirror)
+        for row in rows:
+            report(row)
+
     try:
         resume(state, experiment, folder, group)
+        validation.resume()
         progress = state.progress
         for row in progress.history:
             report(EpochReport(row))
@@ -90,21 +105,16 @@ def train(
                         save(state, experiment, folder, group, mirror)
             means = progress.end_epoch(data.steps_per_epoch)
             row = EpochReport.of(
+                epoch=progress.epoch,
+                step=batch.step + 1,
                 train=means | epoch_end.of_training(texts, batch),
                 knowledge=epoch_end.of_knowledge(batch, result),
                 memory=epoch_end.of_device(),
-                validation=validate(state, texts, experiment, prepared, folder, group, clock),
-                seconds=clock.taken() | {"train": progress.seconds},
-                epoch=progress.epoch,
-                step=batch.step + 1,
-                best_epoch=progress.best_epoch,
             )
-            # A checkpoint is read without classes of ours.
-            progress.history.append(dict(row))
-            # Counted with the next epoch, since this one's row is in it.
-            with clock("checkpoint"):
-                save(state, experiment, folder, group, mirror)
-            report(row)
+            end_epochs(validation.after_epoch(row))
+        # An epoch that began while the one before it used up the patience would not have begun without a validator.
+        if not progress.is_stuck(experiment.train.patience) and (rows := validation.remaining()):
+            end_epochs(rows)
         if mirror is not None:
             mirror.share(BEST, is_first=group.is_first)
         final = final_report(progress, data, experiment, prepared, folder, group)
@@ -112,6 +122,7 @@ def train(
             mirror.share(TEST_SCORES.split("/")[0], is_first=group.is_first)
         report(final)
     finally:
+        validation.close()
         state.memory.close()
 
 
@@ -158,34 +169,6 @@ def is_due(progress: Progress, experiment: Experiment) -> bool:
     return every > 0 and progress.step_in_epoch % every == 0
 
 
-def validate(
-    state: TrainState,
-    texts: TextBatcher,
-    experiment: Experiment,
-    prepared: Prepared,
-    folder: Path,
-    group: WorkerGroup,
-    clock: Clock,
-) -> dict[Metric, float]:
-    """The validation's metrics after an epoch, if one is due; the retriever is saved if they are the best so far."""
-    settings, progress = experiment.evaluation, state.progress
-    if progress.epoch % settings.every_epochs and progress.epoch != experiment.train.epochs:
-        return {}
-    with clock("validation"):
-        features = open_features(prepared.features, experiment.data.validation_split)
-        limit = settings.validation_captions
-        metrics = evaluate_split(state.retriever, texts, features, experiment, group, max_captions=limit)
-    chosen = next((metric for metric in metrics if metric == settings.select_by), None)
-    if chosen is None:
-        has = ", ".join(sorted(metric for metric in metrics if metric.language in MEANS))
-        raise refuse("evaluation.select_by", settings.select_by, f"what the validation measures: {has}")
-    # Every worker has the same metrics; the first one writes.
-    if progress.is_best(metrics[chosen]) and group.is_first:
-        with clock("checkpoint"):
-            state.whole.save_pretrained(folder / BEST, frozen=prepared.frozen_weights)
-    return metrics
-
-
 def resume(state: TrainState, experiment: Experiment, folder: Path, group: WorkerGroup) -> None:
     """Continue from the last checkpoint, if there is one. ValueError if it is of another experiment."""
     if not (folder / LAST / STATE_FILE).is_file():
@@ -224,9 +207,9 @@ def final_report(
         texts = TextBatcher(best)
         measured = evaluate_split(best, texts, features, experiment, group, has_other_rankings=True, keep=keep)
     return FinalReport.of(
-        epoch=progress.epoch,
+        epoch=progress.reported,
         best_epoch=progress.best_epoch,
         clean_share=data.captions.clean_share,
         test=measured,
-        out_of_patience=progress.epoch < experiment.train.epochs and progress.is_stuck(experiment.train.patience),
+        out_of_patience=progress.reported < experiment.train.epochs and progress.is_stuck(experiment.train.patience),
     )

@@ -105,7 +105,7 @@ def train(
             found = {f"train/{name}": value for name, value in progress.end_epoch(steps).items()}
             if validation is not None:
                 found |= model.evaluate(validation, batch_size)
-            if progress.is_best(found.get(select_by, float(progress.epoch))) and validation is not None:
+            if progress.is_best(found.get(select_by, float(progress.epoch)), progress.epoch) and validation is not None:
                 best = copy.deepcopy(model.state_dict())
             progress.history.append(found)
             if report is not None:

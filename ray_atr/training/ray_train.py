@@ -129,6 +129,8 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
     import ray
     import ray.train
 
+    from ray_atr.training.validation_actor import start_validator
+
     experiment, folder = override(Experiment(), config["experiment"]), locate(config["folder"])
     torch.set_num_threads(max(1, int(experiment.scaling.cpus_per_worker)))
     try:
@@ -143,6 +145,7 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
                 group,
                 use_ray_data=experiment.scaling.ray_data,
                 make_host=make_host,
+                make_validator=start_validator if experiment.scaling.validate_beside else None,
                 mirror=mirror,
                 is_noticed=PreemptionNotices(ray.train.get_preemption_info) if experiment.scaling.workers else None,
             )

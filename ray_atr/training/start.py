@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ray_atr.models.retriever import WINDOW_QUERY, Retriever
+from ray_atr.models.retriever import Retriever
 from ray_atr.settings import refuse
 from ray_atr.storage import fetched, locate
 from ray_atr.training.checks import check_start
@@ -24,7 +24,7 @@ def start_from(folder: str, retriever: Retriever, encoded: tuple[str, ...] = ())
     mine, theirs = retriever.state_dict(), Retriever.from_pretrained(folder).state_dict()
     both = {name for name in mine.keys() & theirs.keys() if mine[name].shape == theirs[name].shape}
     different = sorted(name for name in mine.keys() ^ theirs.keys() | (mine.keys() - both) if name not in both)
-    different = [name for name in different if not name.startswith(("learned.", WINDOW_QUERY))]
+    different = [name for name in different if not name.startswith(("learned.", "window_query"))]
     if different:
         raise refuse(PATH, folder, f"a retriever with the same towers; it differs in {', '.join(different[:3])}")
     for kind in encoded:

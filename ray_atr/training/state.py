@@ -38,6 +38,8 @@ class Progress:
     """of the scalars of this epoch's steps"""
     seconds: float = 0.0
     """of training, validation and checkpoints left out"""
+    unvalidated: dict[str, Any] | None = None
+    """the row of the last epoch while it is validated beside training"""
 
     def add(self, scalars: dict[str, float], seconds: float) -> None:
         """A step is done."""
@@ -52,15 +54,25 @@ class Progress:
         self.epoch, self.step_in_epoch, self.sums = self.epoch + 1, 0, {}
         return means
 
-    def is_best(self, value: float) -> bool:
-        """Whether the last epoch's validation is the best so far, which it then is."""
+    def is_best(self, value: float, epoch: int) -> bool:
+        """Whether an epoch's validation is the best so far, which it then is."""
         if value > self.best_value:
-            self.best_value, self.best_epoch = value, self.epoch
-        return self.best_epoch == self.epoch
+            self.best_value, self.best_epoch = value, epoch
+        return self.best_epoch == epoch
+
+    @property
+    def last_row(self) -> dict[str, Any]:
+        """What is known of the last epoch that is whole; empty before the first."""
+        return self.unvalidated or (self.history[-1] if self.history else {})
+
+    @property
+    def reported(self) -> int:
+        """Epochs whose rows are complete."""
+        return len(self.history)
 
     def is_stuck(self, patience: int) -> bool:
-        """Whether the last `patience` epochs brought no better validation; never with 0."""
-        return patience > 0 and self.epoch - self.best_epoch >= patience
+        """Whether the last `patience` epochs that were reported brought no better validation; never with 0."""
+        return patience > 0 and self.reported - self.best_epoch >= patience
 
 
 @dataclass
@@ -78,12 +90,14 @@ class TrainState:
     estimator: Estimator
     """who is believed to be a true pair"""
     progress: Progress = field(default_factory=Progress)
+    unvalidated_weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    """those of the epoch `progress.unvalidated`, on the first worker, which saves them if they are the best"""
     _copy: Future[dict[str, torch.Tensor]] | None = None
     _copier: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1, "weights-copy"))
 
     def published_weights(self) -> Future[dict[str, torch.Tensor]]:
         """A copy of what is trained, for a knowledge base. It is made beside the step; `before_update` waits for it."""
-        self._copy = self._copier.submit(_copied, self.retriever.trained_state())
+        self._copy = self._copier.submit(copied, self.retriever.trained_state())
         return self._copy
 
     def before_update(self) -> None:
@@ -102,6 +116,7 @@ class TrainState:
             "random": group.gather_objects(random_state()),
             "memory": self.memory.state_dict(),
             "correspondence": self.estimator.state_dict(),
+            "unvalidated_weights": self.unvalidated_weights,
         }
 
     def load_state_dict(self, state: dict[str, Any], group: WorkerGroup) -> None:
@@ -115,9 +130,11 @@ class TrainState:
         self.memory.load_state_dict(state["memory"])
         if "correspondence" in state:
             self.estimator.load_state_dict(state["correspondence"])
+        self.unvalidated_weights = state.get("unvalidated_weights", {})
 
 
-def _copied(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def copied(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors as they are now, on the CPU."""
     return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
 
 

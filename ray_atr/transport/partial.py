@@ -20,7 +20,7 @@ from ray_atr.transport.plan import TransportPlan
 from ray_atr.transport.problem import KERNEL_RANGE, Problem
 from ray_atr.transport.ranks import Ranks
 from ray_atr.transport.row_blocks import LogRows, RowBlock
-from ray_atr.transport.small import is_small
+from ray_atr.transport.small import has_view, is_small, times
 
 CHECK_EVERY = 5
 NEWTON_AFTER_LEAST = 30
@@ -85,16 +85,17 @@ def kernel_blocks(
 ) -> tuple[Tensor, Tensor, Tensor, float, int]:
     """(u, v, l, violation, sweeps) of block sweeps on exp(-c/epsilon), shifted so that its largest entry is 1."""
     shift = scores.max()
-    arrays: list[Any] = [(scores - shift).exp_(), v.exp(), rows, columns]
-    if is_small(scores):
-        arrays = [tensor.numpy() for tensor in arrays]
-    kernel, beta, rows, columns = arrays
-    transposed = kernel.T
-    inflow = kernel @ beta
+    kernel: Any = (scores - shift).exp_()
+    vectors: list[Any] = [v.exp(), rows, columns]
+    if has_view(kernel):
+        vectors = [tensor.numpy() for tensor in vectors]
+        kernel = kernel.numpy() if is_small(kernel) else kernel
+    beta, rows, columns = vectors
+    inflow = times(kernel, beta)
     for sweep in range(1, most + 1):
         alpha, _ = level_and_scaling(inflow, mass, rows)
-        beta, level = level_and_scaling(transposed @ alpha, mass, columns)
-        inflow = kernel @ beta
+        beta, level = level_and_scaling(times(kernel.T, alpha), mass, columns)
+        inflow = times(kernel, beta)
         if sweep % CHECK_EVERY == 0 or sweep == most or sweep == 1:
             # The columns and the mass are exact after their block: the rows are judged.
             residual = violation(level * alpha * inflow, alpha < 1, rows)

@@ -111,3 +111,12 @@ def test_room_that_labels_forbid_is_refused_where_ray_would_count_it(
     experiment = override(Experiment(), {"scaling.workers": workers, "scaling.worker_labels": "market=spot"})
     with pytest.raises(ValueError, match="1 with room lack them") if is_refused else contextlib.nullcontext():
         concurrent_trials([experiment])
+
+
+def test_a_trial_of_a_fixed_number_of_workers_hides_no_elastic_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "cluster_nodes", lambda: [Placed({"CPU": 1.0}), SPOT, SPOT])
+    labels = {"scaling.worker_labels": "market=spot"}
+    elastic, fixed = (override(Experiment(), {"scaling.workers": workers, **labels}) for workers in ("2:2", 2))
+    for trials in ([elastic, fixed], [fixed, elastic]):
+        with pytest.raises(ValueError, match="1 with room lack them"):
+            concurrent_trials(trials)

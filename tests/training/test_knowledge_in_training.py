@@ -95,8 +95,8 @@ def test_the_same_seeds_give_the_same_run_twice_however_long_a_refresh_takes(
         time.sleep(0.1)
         return copied(weights)
 
-    copied = state._copied
-    monkeypatch.setattr(state, "_copied", copied_late)
+    copied = state.copied
+    monkeypatch.setattr(state, "copied", copied_late)
     monkeypatch.setattr(SourceEncoder, "__call__", slowly)
     _, slow = run(home, tmp_path / "slow", **late)
     assert equal(quick, slow)
@@ -227,7 +227,7 @@ def test_a_caption_file_and_another_data_set_may_be_the_source(home: Path, tmp_p
 
 def test_duplicates_in_the_base_and_one_smaller_than_the_neighbours_train(home: Path, tmp_path: Path) -> None:
     rows = np.ones((3, 4), np.float32)
-    snapshot = build(rows, rows, ["a", "a", "b"], base_of(tiny(home / "tones", **ASK)).snapshot_settings(0))
+    snapshot = build(Entries(rows, rows, ["a", "a", "b"]), base_of(tiny(home / "tones", **ASK)).snapshot_settings(0))
     assert len(snapshot) == 3
     make_data(tmp_path / "few", num_train=3, num_val=2, num_test=2)
     few = {**ASK, f"{KNOWLEDGE}.source": str(tmp_path / "few"), f"{KNOWLEDGE}.neighbours": 10}

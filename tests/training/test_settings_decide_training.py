@@ -20,6 +20,7 @@ from tiny import make_data, prepared_for, tiny
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+import ray_atr.training.epoch_validation as epoch_validation
 import ray_atr.training.loop as loop
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.epoch_order import training_plan
@@ -212,7 +213,8 @@ def test_the_epoch_that_is_reported_is_the_one_that_is_kept(
         seen.append({name: value.clone() for name, value in retriever.state_dict().items()})
         return {experiment.evaluation.select_by: values[min(len(seen), 3) - 1]}
 
-    monkeypatch.setattr(loop, "evaluate_split", validate)
+    for module in (loop, epoch_validation):
+        monkeypatch.setattr(module, "evaluate_split", validate)
     reports = run(experiment, home, tmp_path)
     # After the three validations the kept one is tested.
     assert len(seen) == 4

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from tiny import make_data, prepared_for, tiny
 from tokenizers import Tokenizer
 
+import ray_atr.training.epoch_validation as epoch_validation
 import ray_atr.training.loop as loop
 from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import Retriever
@@ -105,7 +106,8 @@ def test_a_run_ends_when_nothing_gets_better(
         calls.append("")
         return {experiment.evaluation.select_by: values[min(len(calls), 6) - 1]}
 
-    monkeypatch.setattr(loop, "evaluate_split", validate)
+    for module in (loop, epoch_validation):
+        monkeypatch.setattr(module, "evaluate_split", validate)
     reports = run(experiment, home, tmp_path)
     assert [report["epoch"] for report in reports] == [*range(1, epochs + 1), epochs]
     assert reports[-1]["best_epoch"] == 1 + values.index(max(values[:epochs]))

@@ -14,8 +14,8 @@ from ray_atr.data.shards import write_clips
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
 from ray_atr.metrics import classify, evaluate_languages, retrieval_metrics
-from ray_atr.metrics.arrays_file import from_arrays
 from ray_atr.metrics.metric import Metric
+from ray_atr.metrics.samples import from_arrays
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.override import override
 from ray_atr.run_folder import TEST_SCORES

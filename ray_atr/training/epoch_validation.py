@@ -1,0 +1,170 @@
+"""The validation that follows an epoch: by all workers before the next one, or by another process while the next one trains.
+
+Beside training, the metrics of an epoch are taken at the end of the next one, however early they were ready. So a run gives the
+same rows, the same best epoch and the same last epoch either way; they are only reported later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from ray_atr.data.features import open_features
+from ray_atr.encoding.texts import TextBatcher
+from ray_atr.experiment import Experiment
+from ray_atr.metrics.epoch_report import EpochReport
+from ray_atr.metrics.metric import MEANS, Metric
+from ray_atr.models.retriever import Retriever
+from ray_atr.override import flatten, override
+from ray_atr.run_folder import BEST
+from ray_atr.settings import refuse
+from ray_atr.training.clock import Clock
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.inputs import Prepared
+from ray_atr.training.state import TrainState, copied
+from ray_atr.training.validation import evaluate_split
+
+
+class Validator(Protocol):
+    """Measures weights on the validation split while training continues."""
+
+    def begin(self, weights: Mapping[str, Tensor]) -> None:
+        """Start to measure; returns at once."""
+
+    def metrics(self) -> dict[Metric, float]:
+        """What was measured last, once it is known."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+MakeValidator = Callable[[Experiment, Prepared], Validator]
+
+
+class EpochValidation:
+    """Validates the epochs of a run, and saves the retriever of the best one."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        prepared: Prepared,
+        state: TrainState,
+        texts: TextBatcher,
+        folder: Path,
+        group: WorkerGroup,
+        clock: Clock,
+        make_validator: MakeValidator | None = None,
+    ) -> None:
+        self.experiment, self.prepared, self.state, self.texts = experiment, prepared, state, texts
+        self.folder, self.group, self.clock, self.is_beside = folder, group, clock, make_validator is not None
+        self.validator = make_validator(experiment, prepared) if make_validator is not None and group.is_first else None
+
+    def resume(self) -> None:
+        """Start again the validation that was under way when the checkpoint was written."""
+        if self.validator is not None and self.state.progress.unvalidated is not None:
+            self.validator.begin(self.state.unvalidated_weights)
+
+    def after_epoch(self, row: EpochReport) -> list[EpochReport]:
+        """The rows that are complete now: this epoch's, or, beside training, those up to the epoch before it."""
+        rows, progress, settings = self.remaining(), self.state.progress, self.experiment.evaluation
+        is_due = progress.epoch % settings.every_epochs == 0 or progress.epoch == self.experiment.train.epochs
+        if is_due and self.is_beside:
+            progress.unvalidated = dict(self._timed(row))
+            if self.validator is not None:
+                self.state.unvalidated_weights = copied(self.state.retriever.trained_state())
+                self.validator.begin(self.state.unvalidated_weights)
+            return rows
+        return [*rows, self._timed(self._completed(row, self._measure() if is_due else {}))]
+
+    def remaining(self) -> list[EpochReport]:
+        """The row of the epoch that is being validated beside training, once its metrics are known; none if there is none."""
+        state, row = self.state, self.state.progress.unvalidated
+        if row is None:
+            return []
+        weights = state.unvalidated_weights
+        completed = self._completed(EpochReport(row), self._taken(weights), weights)
+        state.progress.unvalidated, state.unvalidated_weights = None, {}
+        return [completed]
+
+    def close(self) -> None:
+        """End the process that validates."""
+        if self.validator is not None:
+            self.validator.close()
+
+    def _taken(self, weights: Mapping[str, Tensor]) -> dict[Metric, float]:
+        """What the validator measured, on every worker; measured now if the run was resumed without one."""
+        if not self.is_beside:
+            with self._holding(weights):
+                return self._measure()
+        with self.clock("validation"):
+            return self.group.gather_objects({} if self.validator is None else self.validator.metrics())[0]
+
+    def _measure(self) -> dict[Metric, float]:
+        with self.clock("validation"):
+            return measure(self.state.retriever, self.texts, self.experiment, self.prepared, self.group)
+
+    def _completed(
+        self, row: EpochReport, metrics: Mapping[Metric, float], weights: Mapping[str, Tensor] | None = None
+    ) -> EpochReport:
+        """The row with the validation's metrics; the retriever, or these weights of it, is saved if they are the best so far."""
+        progress, select_by = self.state.progress, self.experiment.evaluation.select_by
+        if metrics:
+            chosen = next((metric for metric in metrics if metric == select_by), None)
+            if chosen is None:
+                has = ", ".join(sorted(metric for metric in metrics if metric.language in MEANS))
+                raise refuse("evaluation.select_by", select_by, f"what the validation measures: {has}")
+            # Every worker has the same metrics; the first one writes.
+            if progress.is_best(metrics[chosen], row.epoch) and self.group.is_first:
+                with self.clock("checkpoint"), self._holding(weights or {}):
+                    self.state.whole.save_pretrained(self.folder / BEST, frozen=self.prepared.frozen_weights)
+        return row.validated(metrics, progress.best_epoch)
+
+    def _timed(self, row: EpochReport) -> EpochReport:
+        return row.with_group("seconds", self.clock.taken() | {"train": self.state.progress.seconds})
+
+    @contextmanager
+    def _holding(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
+        """The retriever with these weights for as long as the block takes; without any, as it is."""
+        if not weights:
+            yield
+            return
+        self.state.before_update()
+        own = copied(self.state.retriever.trained_state())
+        self.state.retriever.load_trained_state(weights)
+        try:
+            yield
+        finally:
+            self.state.retriever.load_trained_state(own)
+
+
+def measure(
+    retriever: Retriever, texts: TextBatcher, experiment: Experiment, prepared: Prepared, group: WorkerGroup
+) -> dict[Metric, float]:
+    """The metrics of the validation split; every worker of the group takes part."""
+    features = open_features(prepared.features, experiment.data.validation_split)
+    limit = experiment.evaluation.validation_captions
+    return evaluate_split(retriever, texts, features, experiment, group, max_captions=limit)
+
+
+class SplitValidator:
+    """Measures what a run has trained, in a process and on a device of its own. Picklable; opens its data at the first call."""
+
+    def __init__(self, experiment: Experiment, prepared: Prepared) -> None:
+        self.flat, self.prepared = flatten(experiment), prepared
+        self._retriever: Retriever | None = None
+
+    def measure(self, weights: Mapping[str, Tensor]) -> dict[Metric, float]:
+        """The metrics of the validation split with these weights."""
+        experiment = override(Experiment(), self.flat)
+        if self._retriever is None:
+            self.prepared = self.prepared.on_this_node(experiment)
+            device = "cuda" if experiment.scaling.gpus_per_validation else "cpu"
+            self._retriever = self.prepared.reading(self.prepared.first_retriever(experiment)).to(device)
+        retriever = self._retriever
+        retriever.load_trained_state(weights)
+        group = WorkerGroup(device=retriever.device)
+        return measure(retriever, TextBatcher(retriever), experiment, self.prepared, group)

@@ -1,0 +1,168 @@
+"""Epochs validated by a process of their own while the next one trains: the same run, reported one epoch later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_elastic import LostError, until_lost
+from tiny import prepared_for, tiny
+from torch import Tensor
+
+from ray_atr.experiment import Experiment
+from ray_atr.metrics.metric import Metric
+from ray_atr.models.retriever import Retriever
+from ray_atr.run_folder import BEST, LAST
+from ray_atr.sweep.placement import Placed, concurrent_trials, num_trials_that_fit, processes_of
+from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.checks import check_experiment
+from ray_atr.training.epoch_validation import SplitValidator
+from ray_atr.training.inputs import Prepared
+from ray_atr.training.loop import train
+from ray_atr.training.ray_train import run_trial
+
+Rows = list[dict[str, Any]]
+
+
+class LateValidator:
+    """Measures when it is asked for the result: by then the weights that are trained have moved on."""
+
+    def __init__(self, experiment: Experiment, prepared: Prepared) -> None:
+        self.validator = SplitValidator(experiment, prepared)
+        self.weights: Mapping[str, Tensor] = {}
+        self.is_closed = False
+
+    def begin(self, weights: Mapping[str, Tensor]) -> None:
+        self.weights = weights
+
+    def metrics(self) -> dict[Metric, float]:
+        # A process of its own would not move the generator of the training.
+        with torch.random.fork_rng():
+            return self.validator.measure(self.weights)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def run(experiment: Experiment, home: Path, folder: Path, **options: Any) -> Rows:
+    reports: Rows = []
+    train(experiment, prepared_for(experiment, home), folder, reports.append, use_ray_data=False, **options)
+    return reports
+
+
+def without_times(rows: Rows) -> Rows:
+    return [{name: value for name, value in row.items() if not name.startswith("seconds/")} for row in rows]
+
+
+def same_weights(folder: Path, other: Path) -> bool:
+    first, second = (Retriever.from_pretrained(one / BEST).state_dict() for one in (folder, other))
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"evaluation__every_epochs": 2},
+        {"objective": "m_ltm", "model__text__dropout": 0.1},
+        {"train__patience": 1, "train__learning_rate": 0.3},
+    ],
+)
+def test_a_run_is_the_same_as_with_validation_between_epochs(
+    home: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    experiment = tiny(home / "tones", train__epochs=5, **changes)
+    between = run(experiment, home, tmp_path / "between")
+    beside = run(experiment, home, tmp_path / "beside", make_validator=LateValidator)
+    assert without_times(beside) == without_times(between)
+    assert same_weights(tmp_path / "beside", tmp_path / "between")
+
+
+def test_an_epoch_is_reported_when_the_next_one_has_trained(home: Path, tmp_path: Path) -> None:
+    experiment = tiny(home / "tones")
+    seen: list[tuple[str, int]] = []
+
+    class Watched(LateValidator):
+        def begin(self, weights: Mapping[str, Tensor]) -> None:
+            seen.append(("begins", len([what for what, _ in seen if what == "begins"]) + 1))
+            super().begin(weights)
+
+    def report(row: dict[str, Any]) -> None:
+        seen.append(("final" if row.get("is_final") else "reported", row["epoch"]))
+
+    options = {"use_ray_data": False, "make_validator": Watched}
+    train(experiment, prepared_for(experiment, home), tmp_path, report, **options)
+    # The end of epoch 2: what was measured of epoch 1 is taken, epoch 2 is handed over, epoch 1 is reported.
+    expected = [
+        ("begins", 1),
+        ("begins", 2),
+        ("reported", 1),
+        ("begins", 3),
+        ("reported", 2),
+        ("reported", 3),
+        ("final", 3),
+    ]
+    assert seen == expected
+
+
+@pytest.mark.parametrize(("steps", "goes_on"), [(2, LateValidator), (4, LateValidator), (5, LateValidator), (5, None)])
+def test_a_stopped_run_validates_what_it_had_begun_to(
+    home: Path, tmp_path: Path, steps: int, goes_on: Callable[..., Any] | None
+) -> None:
+    """Also where it goes on without a validator."""
+    experiment = tiny(home / "tones", train__checkpoint_every_steps=2)
+    whole = run(experiment, home, tmp_path / "whole")
+    with pytest.raises(LostError):
+        run(experiment, home, tmp_path / "run", make_validator=LateValidator, is_noticed=until_lost(steps))
+    again = run(experiment, home, tmp_path / "run", make_validator=goes_on)
+    assert without_times(again) == without_times(whole)
+    assert same_weights(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_run_ends_its_validator_when_it_fails(home: Path, tmp_path: Path) -> None:
+    experiment = tiny(home / "tones")
+    started: list[LateValidator] = []
+
+    def start(*arguments: Any) -> LateValidator:
+        started.append(LateValidator(*arguments))
+        return started[0]
+
+    with pytest.raises(LostError):
+        run(experiment, home, tmp_path, make_validator=start, is_noticed=until_lost(1))
+    assert [validator.is_closed for validator in started] == [True]
+
+
+def test_it_needs_a_worker_and_counts_as_a_process(home: Path) -> None:
+    changes = {"scaling__validate_beside": True, "scaling__cpus_per_validation": 2.0}
+    with pytest.raises(ValueError, match=r"scaling\.validate_beside: got .*scaling\.workers=0"):
+        check_experiment(tiny(home / "tones", scaling__workers=0, **changes))
+    experiment = tiny(home / "tones", **changes)
+    check_experiment(experiment)
+    assert num_trials_that_fit(processes_of(experiment), [Placed({"CPU": 6.0})]) == 2
+    assert num_trials_that_fit(processes_of(tiny(home / "tones")), [Placed({"CPU": 6.0})]) == 6
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_on_ray_a_process_of_its_own_validates(home: Path, tmp_path: Path) -> None:
+    from ray._private import state
+
+    experiment = tiny(home / "tones")
+    with pytest.raises(ValueError, match=r"allowed 1 x that and 1 processes that encode or validate within the 2 CPUs"):
+        concurrent_trials([tiny(home / "tones", scaling__validate_beside=True, scaling__cpus_per_validation=2.0)])
+    whole = run(experiment, home, tmp_path / "whole")
+    beside = tiny(home / "tones", scaling__validate_beside=True, scaling__max_failures=0)
+    run_trial(beside, tmp_path / "run", home, [], print)
+    history = load_checkpoint(tmp_path / "run" / LAST)["progress"]["history"]
+    for row, expected in zip(history, without_times(whole), strict=False):
+        assert row["best_epoch"] == expected["best_epoch"]
+        assert row["text_to_audio/eng/recall_at_1"] == pytest.approx(
+            expected["text_to_audio/eng/recall_at_1"], abs=1e-6
+        )
+    assert len(history) == 3
+    assert (tmp_path / "run" / BEST / "retriever.json").is_file()
+    # It ended with its run.
+    validators = [actor for actor in state.actors().values() if actor["ActorClassName"] == "ValidatorActor"]
+    assert [actor["State"] for actor in validators] == ["DEAD"]
