@@ -5,7 +5,7 @@
 Small towers from scratch on soundscapes; training in this process on one thread, the base as an actor of its own on another
 core. Wall seconds, since who waits for whom is the question: measure on a machine that does nothing else; and CPU seconds of
 the training process, which other load disturbs less. The runs take turns; the first epoch of each is left out, in which the
-actor starts, and the last, which is validated. Then what a refresh costs besides the encoding in it, in CPU seconds.
+actor starts, and the last, which is validated. What a refresh costs besides its encoding is `bench_refresh.py`'s.
 """
 
 from __future__ import annotations
@@ -24,19 +24,14 @@ import torch
 from side_by_side import compared
 
 from ray_atr.experiment import Experiment
-from ray_atr.knowledge.refresher import InProcessRefresher
-from ray_atr.knowledge.snapshot import Entries
-from ray_atr.models.retriever import build_retriever
-from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.override import override
 from ray_atr.recipes import RECIPES
 from ray_atr.runtime import home, start_ray
 from ray_atr.training.inputs import Prepared, prepare
-from ray_atr.training.knowledge import SourceEncoder
 from ray_atr.training.loop import train
 from ray_atr.training.ray_train import actor_refresher
 
-GOAL_STEP, GOAL_REFRESH = 1.10, 1.15
+GOAL_STEP = 1.10
 
 
 def epochs_of(experiment: Experiment, prepared: Prepared) -> list[dict[str, Any]]:
@@ -53,13 +48,6 @@ def epochs_of(experiment: Experiment, prepared: Prepared) -> list[dict[str, Any]
         {**epoch, "wall": epoch["seconds/train"] - before["seconds/train"], "cpu": epoch["cpu"] - before["cpu"]}
         for before, epoch in itertools.pairwise(reports[:-2])
     ]
-
-
-def cpu_seconds(run: Callable[[], object]) -> float:
-    """CPU seconds of this process, all threads."""
-    started = time.process_time()
-    run()
-    return time.process_time() - started
 
 
 def compare_steps(base: Experiment, prepared: Prepared, steps: int, rounds: int, lag: int) -> None:
@@ -98,45 +86,6 @@ def compare_steps(base: Experiment, prepared: Prepared, steps: int, rounds: int,
     print(f"goal: {GOAL_STEP:.2f} x with refreshes in the background, and no stall")
 
 
-def compare_refresh(base: Experiment, prepared: Prepared, rounds: int) -> None:
-    """CPU seconds of a whole refresh (encoding, prototypes, checks, writing) and of the encoding in it.
-
-    Not against an encoding of its own: two encodings, timed one after the other, differ by up to 30% with what the allocator
-    gives back and fetches again.
-    """
-    experiment = override(base, {"objective.knowledge": "ask"})
-    encode = SourceEncoder(experiment, prepared)
-    encoding: list[float] = []
-
-    def timed(weights: Any) -> Entries:
-        started = time.process_time()
-        entries = encode(weights)
-        encoding.append(time.process_time() - started)
-        return entries
-
-    weights = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=0).state_dict()
-    encode(weights)
-    ratios = []
-    with tempfile.TemporaryDirectory() as folder:
-        chosen = experiment.objective.knowledge
-        assert isinstance(chosen, KnowledgeBaseObjective)
-        knowledge = InProcessRefresher(timed, chosen.snapshot_settings(0), Path(folder))
-        for version in range(1, rounds + 1):
-
-            def refresh(version: int = version) -> None:
-                knowledge.publish(weights, version, 0)
-                assert knowledge.wait(version, 3600.0).state == "ready"
-
-            ratios.append(cpu_seconds(refresh) / encoding[-1])
-    compared(
-        "a refresh in this process", statistics.median(ratios), 1.0, "its encoding", unit="x", at_most=GOAL_REFRESH
-    )
-    print(
-        f"a refresh of {len(encode.source):,} clips costs {statistics.median(ratios):.3f} x its encoding of "
-        f"{statistics.median(encoding):.2f} CPU s ({min(ratios):.3f} to {max(ratios):.3f}; goal {GOAL_REFRESH:.2f})"
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=5)
@@ -158,7 +107,6 @@ def main() -> None:
     prepared = prepare(base, home())
     steps = base.data.soundscapes.num_clips("train") // base.train.batch_size
     compare_steps(base, prepared, steps, options.rounds, options.lag)
-    compare_refresh(base, prepared, 2 * options.rounds + 1)
 
 
 if __name__ == "__main__":

@@ -11,15 +11,15 @@ the same with all similarities on each worker. Gradients are compared with those
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from open_clip.loss import ClipLoss
-from side_by_side import compared, peak_bytes, relative_error
+from side_by_side import compared, one_of_a_group, peak_bytes, relative_error
 from torch import Tensor, distributed, multiprocessing
 from torch.nn import functional
 
@@ -43,9 +43,12 @@ def exact_gradient(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def work(rank: int, folder: str, B: int, D: int) -> None:
-    torch.set_num_threads(1)
-    store = distributed.FileStore(os.path.join(folder, "store"), WORKERS)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=WORKERS)
+    with one_of_a_group(rank, WORKERS, Path(folder)):
+        compare(rank, B, D)
+
+
+def compare(rank: int, B: int, D: int) -> None:
+    """The costs of every contender and its errors, printed by the first process."""
     generator = torch.Generator().manual_seed(0)
     whole_u = functional.normalize(torch.randn(B, D, generator=generator), dim=1)
     whole_v = functional.normalize(whole_u + functional.normalize(torch.randn(B, D, generator=generator), dim=1), dim=1)
@@ -111,8 +114,6 @@ def work(rank: int, folder: str, B: int, D: int) -> None:
         print(
             f"ours over open_clip: cpu {ratios[0]:.2f}, wall {ratios[1]:.2f}, memory {peaks['ours'] / peaks['open_clip']:.2f}"
         )
-    distributed.barrier()
-    distributed.destroy_process_group()
 
 
 def main() -> None:

@@ -15,7 +15,6 @@ Audio-to-text mAP (several relevant captions) is compared with ranx, recall and 
 from __future__ import annotations
 
 import argparse
-import resource
 import signal
 import statistics
 import time
@@ -24,7 +23,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from side_by_side import compared
+from side_by_side import compared, peak_resident_bytes
 
 from ray_atr.metrics import retrieval_metrics
 
@@ -151,9 +150,9 @@ def memory(options: argparse.Namespace) -> None:
         audio = torch.randn(clips, options.width, generator=generator)
         text = torch.randn(captions, options.width, generator=generator)
         clip = torch.randint(0, clips, (captions,), generator=generator)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        before = peak_resident_bytes()
         seconds, _ = timed(ours, (audio, text, clip))
-        beyond = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+        beyond = peak_resident_bytes() - before
         whole = captions * clips * 4 / gibibyte
         held = (audio.nbytes + text.nbytes) / gibibyte
         print(f"{captions:8} x {clips:7}: embeddings {held:6.3f} GiB, whole matrix {whole:7.3f} GiB, ", end="")
@@ -173,7 +172,7 @@ def full_size(options: argparse.Namespace) -> None:
     text.normal_(generator=generator)
     clip = torch.arange(captions) % clips
     retrieval_metrics(torch.eye(2), torch.eye(2), [0, 1])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    before = peak_resident_bytes()
 
     def stop(signum: int, frame: object) -> None:
         raise TimeoutError
@@ -189,7 +188,7 @@ def full_size(options: argparse.Namespace) -> None:
         reached = at.get("first_text", 0) * clips + 1024 * at.get("first_clip", 0)
     signal.setitimer(signal.ITIMER_PROF, 0)
     assert reached > 10_000_000, "stopped before the first blocks of scores: give it more --seconds"
-    beyond = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    beyond = peak_resident_bytes() - before
     held = (audio.nbytes + text.nbytes) / 2**30
     print(f"{captions} x {clips}, width {width}, first {options.seconds} CPU s: embeddings {held:.2f} GiB, ", end="")
     print(f"{reached / 1e6:.0f} million scores, peak beyond them {beyond / 2**30:.2f} GiB (must stay below 4)")

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 from bench_step_memory import MadeStep
-from side_by_side import compared, cpu_milliseconds
-from torch import distributed, multiprocessing
+from side_by_side import compared, cpu_milliseconds, cpu_seconds, one_of_a_group
+from torch import multiprocessing
 
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.epoch_order import training_plan
@@ -42,11 +42,17 @@ Costs = dict[str, dict[int, float]]
 """What is measured -> size -> CPU milliseconds."""
 
 
-def of_sizes(sizes: Sequence[int], make: Callable[[int], Mapping[str, Callable[[], object]]], rounds: int) -> Costs:
+def of_sizes(
+    sizes: Sequence[int],
+    make: Callable[[int], Mapping[str, Callable[[], object]]],
+    rounds: int,
+    *,
+    is_cold: bool = False,
+) -> Costs:
     """The cost of what `make` returns for each size, by name."""
     costs: Costs = {}
     for size in sizes:
-        for name, milliseconds in cpu_milliseconds(make(size), rounds).items():
+        for name, milliseconds in cpu_milliseconds(make(size), rounds, is_cold=is_cold).items():
             costs.setdefault(name, {})[size] = milliseconds
     return costs
 
@@ -97,14 +103,12 @@ def made_features(N: int) -> FeatureSet:
 
 def languages(small: bool) -> Costs:
     """A training step of kcl, quickstart's towers, batch 16."""
-    sizes = (1, 2) if small else (1, 2, 4, 8)
-    costs: Costs = {}
-    for K in sizes:
+
+    def make(K: int) -> dict[str, Callable[[], object]]:
         step = MadeStep(batch=4 if small else 16, frames=100, num_languages=K)
-        ways = {"all at once": lambda step=step: step("kcl", 0, 0), "by language": lambda step=step: step("kcl", 1, 0)}
-        for name, milliseconds in cpu_milliseconds(ways, 1 if small else 3, is_cold=True).items():
-            costs.setdefault(name, {})[K] = milliseconds
-    return costs
+        return {"all at once": partial(step, "kcl", 0, 0), "by language": partial(step, "kcl", 1, 0)}
+
+    return of_sizes((1, 2) if small else (1, 2, 4, 8), make, 1 if small else 3, is_cold=True)
 
 
 def workers(small: bool) -> Costs:
@@ -120,18 +124,10 @@ def workers(small: bool) -> Costs:
 
 def one_worker(rank: int, size: int, folder: str, global_batch: int) -> None:
     """Leaves the median CPU milliseconds of this worker's share of a contrastive step."""
-    torch.set_num_threads(1)
-    store = distributed.FileStore(f"{folder}/store", size)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    step = MadeStep(batch=global_batch // size, frames=100, num_languages=1, group=WorkerGroup(rank, size))
-    took = []
-    for _ in range(4):
-        began = time.process_time()
-        step("contrastive", 0, 0)
-        took.append(1e3 * (time.process_time() - began))
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(sorted(took[1:])[1]))
-    distributed.barrier()
-    distributed.destroy_process_group()
+    with one_of_a_group(rank, size, Path(folder)):
+        step = MadeStep(batch=global_batch // size, frames=100, num_languages=1, group=WorkerGroup(rank, size))
+        took = [1e3 * cpu_seconds(partial(step, "contrastive", 0, 0)) for _ in range(4)]
+        (Path(folder) / f"{rank}.json").write_text(json.dumps(sorted(took[1:])[1]))
 
 
 def trials(small: bool) -> Costs:
@@ -147,9 +143,7 @@ def trials(small: bool) -> Costs:
                     trial.add_epoch({"epoch": epoch, "step": epoch, **made_metrics(seed, epoch)})
                 trial.finish({**made_metrics(seed, 3), "best_epoch": 3, "epoch": 3, "is_final": True})
             costs["making the trials"][number] = 1e3 * (time.process_time() - began)
-            began = time.process_time()
-            summary_table(run.path)
-            costs["summary of the run"][number] = 1e3 * (time.process_time() - began)
+            costs["summary of the run"][number] = 1e3 * cpu_seconds(partial(summary_table, run.path))
     return costs
 
 

@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import argparse
 import io
-import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
-from side_by_side import compared
+from side_by_side import compared, cpu_seconds, made_sounds, peak_resident_bytes
 
 from ray_atr.data.importing.plan import Import, import_data_set
 from ray_atr.data.importing.sources.table import TableSource
@@ -36,21 +34,14 @@ SECONDS, SAMPLE_RATE = 10.0, 32_000
 
 
 def make_clips(folder: Path, number: int, suffix: str, source: Path | None = None) -> TableSource:
-    """A folder of clips of noise that swells and fades, which compresses about as real audio does, and their table."""
+    """A folder of clips, those of the source or made ones, and their table."""
     folder.mkdir(parents=True)
-    generator = np.random.default_rng(0)
-    swell = np.sin(np.linspace(0, np.pi, round(SECONDS * SAMPLE_RATE)))
     found = sorted(source.rglob(f"*.{suffix}"))[:number] if source else []
+    sounds = [file.read_bytes() for file in found] or made_sounds(20, SECONDS, SAMPLE_RATE, FORMATS[suffix])
     rows = ["path,caption"]
     for index in range(len(found) or number):
         name = f"{index:06d}.{suffix}"
-        if found:
-            shutil.copy(found[index], folder / name)
-        elif index < 20:
-            noise = generator.standard_normal(len(swell)) * swell * 0.1
-            soundfile.write(folder / name, noise.astype(np.float32), SAMPLE_RATE, format=FORMATS[suffix])
-        else:
-            shutil.copy(folder / f"{index % 20:06d}.{suffix}", folder / name)
+        (folder / name).write_bytes(sounds[index % len(sounds)])
         rows.append(f"{name},caption number {index}")
     (folder / "captions.csv").write_text("\n".join(rows))
     return TableSource(source=str(folder))
@@ -88,10 +79,8 @@ def compare(number: int, rounds: int, source: Path | None, suffixes: list[str]) 
                     out = Path(temporary) / name
                     shutil.rmtree(out, ignore_errors=True)
                     # CPU time: the machine may be shared, and both read and write the same bytes.
-                    start = time.process_time()
-                    run(folder, out)
-                    if turn:  # the first round warms caches
-                        times[name].append(time.process_time() - start)
+                    seconds = cpu_seconds(partial(run, folder, out))
+                    times[name] += [seconds] if turn else []  # the first round warms caches
                 assert_same(Path(temporary))
             ratios = sorted(a / b for a, b in zip(times["plain"], times["ours"], strict=True))
             clips = len(list(folder.iterdir())) - 1
@@ -130,9 +119,9 @@ def memory(number: int, suffix: str) -> None:
             command = [sys.executable, __file__, "--import-only", f"{temporary}/in", f"{temporary}/out"]
             peaks[clips] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
             size = sum(path.stat().st_size for path in (Path(temporary) / "in").iterdir())
-        beyond = (peaks[clips] - peaks[20]) / 1024
+        beyond = (peaks[clips] - peaks[20]) / 2**20
         print(
-            f"{clips:>8,} clips, {size / 2**20:>9,.1f} MiB of {suffix}: peak {peaks[clips] / 1024:,.0f} MiB,"
+            f"{clips:>8,} clips, {size / 2**20:>9,.1f} MiB of {suffix}: peak {peaks[clips] / 2**20:,.0f} MiB,"
             f" {beyond:+,.0f} MiB against 20 clips",
             flush=True,
         )
@@ -149,7 +138,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.import_only:
         ours(*map(Path, options.import_only))
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        print(peak_resident_bytes())
     elif options.memory:
         memory(options.clips, options.formats[0])
     else:

@@ -30,7 +30,7 @@ import numpy as np
 import soundfile
 import torch
 import torchaudio
-from side_by_side import compared, cpu_milliseconds
+from side_by_side import compared, cpu_milliseconds, made_sounds
 from torch import Tensor
 
 from ray_atr.data.epoch_order import training_plan
@@ -44,26 +44,11 @@ from ray_atr.models.audio import SmallCnn
 SECONDS, BATCH = 10.0, 32
 FRONT_END = SmallCnn().front_end
 SHARD_CLIPS = 128
-MADE = 20
-"""Distinct sounds; the clips of a set repeat them."""
 LIMIT_MB, TIMES = 64, 50
 
 
-def made_sounds(number: int = MADE) -> list[bytes]:
-    """FLAC files of noise that swells and fades, which compresses about as recordings do."""
-    rng = np.random.default_rng(0)
-    swell = np.sin(np.linspace(0, np.pi, round(SECONDS * FRONT_END.sample_rate)))
-    sounds = []
-    for _ in range(number):
-        file = io.BytesIO()
-        samples = (0.1 * rng.standard_normal(len(swell)) * swell).astype(np.float32)
-        soundfile.write(file, samples, FRONT_END.sample_rate, format="FLAC")
-        sounds.append(file.getvalue())
-    return sounds
-
-
 def clips(number: int, sounds: list[bytes]) -> Iterator[Clip]:
-    """The clips of a set, one after the other."""
+    """The clips of a set, one after the other; they repeat the sounds."""
     for index in range(number):
         yield Clip(
             clip_id=f"{index:06d}",
@@ -241,7 +226,7 @@ def drain(batches: Callable[[], Iterable[Tensor]]) -> Callable[[], None]:
 def compare(number: int, rounds: int) -> None:
     """Both tables, one process, CPU time of it with all its threads."""
     torch.set_num_threads(1)
-    sounds = made_sounds()
+    sounds = made_sounds(20, SECONDS, FRONT_END.sample_rate, "FLAC")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         ours = Ours(folder / "ours", number, sounds)
@@ -294,7 +279,7 @@ def with_processes(number: int, processes: int, rounds: int) -> None:
 
     from ray_atr.runtime import start_ray
 
-    sounds = made_sounds()
+    sounds = made_sounds(20, SECONDS, FRONT_END.sample_rate, "FLAC")
     start_ray(num_cpus=processes)
     took: dict[str, list[float]] = {"ours": [], "plain loop": [], "torch DataLoader": []}
     with tempfile.TemporaryDirectory() as temporary, Pool(processes, _one_thread) as pool:
@@ -338,7 +323,7 @@ def _log_mel_of(file: Path) -> int:
 
 def memory() -> None:
     """Private memory, beyond its start, of a process that makes and reads the features of 1 x and of 50 x the limit."""
-    sounds = made_sounds(4)
+    sounds = made_sounds(4, SECONDS, FRONT_END.sample_rate, "FLAC")
     at_limit = LIMIT_MB * 2**20 // len(sounds[0])
     peaks: dict[int, float] = {}
     for times in (1, TIMES):

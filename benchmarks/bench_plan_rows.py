@@ -12,16 +12,16 @@ each process's memory from embeddings to gradients, in B^2/W floats, and the dif
 from __future__ import annotations
 
 import argparse
-import resource
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from side_by_side import compared, relative_error
-from torch import Tensor, distributed, multiprocessing
+from side_by_side import compared, one_of_a_group, peak_resident_bytes, relative_error
+from torch import Tensor, multiprocessing
 from torch.nn import functional
 
 from ray_atr.objectives.pairs import Comparison, LearningToMatch
@@ -71,22 +71,22 @@ def potentials(B: int, D: int, epsilon: float, tile: int, sweeps: int) -> dict[s
 
 def work(rank: int, size: int, folder: Path, options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
-    if size > 1:
-        store = distributed.FileStore(str(folder / f"store{size}"), size)
-        distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with one_of_a_group(rank, size, folder) if size > 1 else nullcontext():
+        found = measure(options)
+    if rank == 0:
+        torch.save(found, folder / f"{size}.pt")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """What this process finds and what that took."""
+    before = peak_resident_bytes()
     began, cpu = time.perf_counter(), time.process_time()
     if options.tile:
         found = potentials(options.size, options.width, options.epsilon, options.tile, options.sweeps)
     else:
         found = loss_and_gradients(options.size, options.width, options.epsilon)
     took = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - cpu}
-    grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    if rank == 0:
-        torch.save({**found, **took, "bytes": grown}, folder / f"{size}.pt")
-    if size > 1:
-        distributed.barrier()
-        distributed.destroy_process_group()
+    return {**found, **took, "bytes": peak_resident_bytes() - before}
 
 
 def by_processes(size: int, options: argparse.Namespace, folder: Path) -> dict[str, Any]:

@@ -11,26 +11,17 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import faiss
 import numpy as np
 import torch
-from side_by_side import compared
+from side_by_side import compared, cpu_seconds
 
 from ray_atr.knowledge.refresher import InProcessRefresher
 from ray_atr.knowledge.snapshot import Entries, SnapshotSettings
 from ray_atr.models.retriever import ModelSettings, build_retriever
 from ray_atr.models.text.tokenizer import train_tokenizer
-
-
-def cpu_seconds(run: Callable[[], object]) -> float:
-    """CPU seconds of this process, all threads."""
-    started = time.process_time()
-    run()
-    return time.process_time() - started
 
 
 def main() -> None:
@@ -79,7 +70,7 @@ def main() -> None:
                 base.wait(version, 3600.0)
 
             building.append(cpu_seconds(build))
-            assert base.outcome(version).state == "ready"
+            assert base.wait(version, 0.0).state == "ready"
     alone, first, later = statistics.median(encoding), building[0], statistics.median(building[1:])
     print(f"{options.clips} clips of {options.seconds:g} s, width {options.width}, {options.prototypes} prototypes")
     print(f"encoding once               {alone:8.2f} CPU s")

@@ -16,7 +16,7 @@ import torch
 from side_by_side import compared, cpu_milliseconds
 
 from ray_atr.knowledge.searcher import SearchableRows, Searcher
-from ray_atr.knowledge.snapshot import SnapshotSettings, build
+from ray_atr.knowledge.snapshot import Entries, SnapshotSettings, build
 from ray_atr.objectives.knowledge import Ask
 
 NEIGHBOURS = 5
@@ -38,14 +38,15 @@ def main() -> None:
     rows += random.normal(size=rows.shape).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     ids = [f"clip{i}" for i in range(options.entries)]
-    snapshot = build(rows, rows, ids, SnapshotSettings(prototypes=0))
+    snapshot = build(Entries(rows, rows, ids), SnapshotSettings(prototypes=0))
     ask = Ask(coarse=False, neighbours=NEIGHBOURS)
     searcher = Searcher(snapshot, ask.search_spec)
     entries = torch.from_numpy(rows)
     flat = faiss.IndexFlatIP(options.width)
     flat.add(rows)
     small = SnapshotSettings(prototypes=0, index="ivf")
-    ivf = SearchableRows(rows, None, torch.device("cpu"), build(rows, rows, ids, small).audio_index, probes=16)
+    index = build(Entries(rows, rows, ids), small).audio_index
+    ivf = SearchableRows(rows, None, torch.device("cpu"), ask.search_spec, index)
     print(
         f"{options.entries} x {options.width}, K = {NEIGHBOURS}, {options.threads} thread(s), median of {options.rounds}"
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from side_by_side import compared, cpu_milliseconds, relative_error
+from side_by_side import compared, cpu_milliseconds, gradient_of, relative_error
 from torch import Tensor
 
 from ray_atr.encoding.texts import TextBatcher
@@ -103,7 +103,7 @@ def compare(name: str, home: Path, steps: int, batch: int, rounds: int) -> None:
         state.retriever.train()
     step(ours, data, texts, batches[0], clock)
     plain.step(*inputs[0])
-    error = relative_error(gradient(ours.retriever), gradient(theirs.retriever))
+    error = relative_error(gradient_of(ours.retriever), gradient_of(theirs.retriever))
     assert error < 1e-4, f"the gradients differ by {error:.1e}"
 
     def run_ours() -> None:
@@ -129,11 +129,6 @@ def plain_inputs(batch: Batch, retriever: Any) -> tuple[Tensor, Tensor, Tensor, 
     captions = [row[0] for row in batch.captions.texts]
     tokens = retriever.text_tower.tokenise(captions, ["eng"] * len(captions))
     return batch.features, batch.frames, *pad_tokens(tokens, retriever.text_tower.pad_token_id)
-
-
-def gradient(model: torch.nn.Module) -> Tensor:
-    """All gradients of a model, flat."""
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
 
 
 def shares(home: Path, steps: int, batch: int) -> None:

@@ -19,7 +19,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from side_by_side import compared, cpu_milliseconds, peak_bytes, relative_error
+from side_by_side import compared, cpu_milliseconds, gradient_of, peak_bytes, relative_error
 from torch import Tensor, nn
 
 from ray_atr.data.captions import CaptionBatch
@@ -112,7 +112,7 @@ class MadeStep:
     def gradient(self, way: Callable[[], None]) -> Tensor:
         """All gradients that a step leaves, flat."""
         way()
-        return torch.cat([p.grad.flatten() for p in self.retriever.parameters() if p.grad is not None])
+        return gradient_of(self.retriever)
 
 
 @contextmanager

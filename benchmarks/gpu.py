@@ -36,6 +36,7 @@ from ray_atr.encoding.texts import TextBatcher
 from ray_atr.knowledge.searcher import SearchableRows
 from ray_atr.models.audio import SmallCnn
 from ray_atr.objectives import Embeddings, preset
+from ray_atr.objectives.knowledge import Ask
 from ray_atr.objectives.learned import LearnedParameters
 
 PEAK_TFLOPS = {"H100 PCIe": 756.0, "H100": 989.0, "H200": 989.0, "A100": 312.0}
@@ -244,11 +245,11 @@ def by_matrix(queries: Tensor, entries: Tensor) -> Any:
 def search(machine: Machine, size: Size, report: Report) -> None:
     """The exact five nearest of a batch in a base on the device, against one product of everything and its top five."""
     entries = unit(size.entries, size.width, 0, machine)
-    table = SearchableRows(entries.cpu().numpy(), None, machine.device)
+    table = SearchableRows(entries.cpu().numpy(), None, machine.device, Ask().search_spec)
     rows = []
     for B in (32, 256):
         queries = torch.nn.functional.normalize(entries[: len(entries) // 2][:B] + 0.02, dim=1)
-        found, whole = table.top_k(queries, 5)[0], (queries @ entries.T).topk(5, dim=1).values
+        found, whole = table.top_k(queries, 5)[0], by_matrix(queries, entries).values
         assert torch.allclose(found, whole, atol=1e-4), "the search is not exact"
         ours = machine.milliseconds(partial(table.top_k, queries, 5), size.repeats)
         peer = machine.milliseconds(partial(by_matrix, queries, entries), size.repeats)

@@ -24,66 +24,39 @@ from typing import Any
 from side_by_side import ROWS
 
 HERE = Path(__file__).parent
-ARGUMENTS: dict[str, list[list[str]]] = {
-    "input": [[], ["--memory"]],
-    "step": [["loop"], ["shares"]],
-    "start": [["help"], ["first"]],
-    "contrastive": [[]],
-    "transport": [[]],
-    "plan_rows": [[]],
-    "metric_cost": [[]],
-    "kcl": [[]],
-    "step_memory": [[]],
-    "search": [[]],
-    "refresh": [[]],
-    "snapshot": [[]],
-    "ask_step": [[]],
-    "correspondence": [[]],
-    "frozen": [[]],
-    "evaluation": [[]],
-    "validation": [[]],
-    "import": [[]],
-    "sweep": [["loop"], ["efficiency"]],
-    "growth": [[]],
-    "controller": [["--trials", "200"]],
-    "cluster": [["--nodes", "16", "--trials", "200", "--at-once", "8"]],
-    "towers_gpu": [["--size", "tiny"]],
+COMMANDS: dict[str, tuple[list[str], list[str]]] = {
+    "input": (["", "--memory"], ["--clips 32 --rounds 1"]),
+    "step": (["loop", "shares"], ["loop --steps 1 --batch 8 --rounds 1", "shares --steps 1 --batch 8"]),
+    "start": (["help", "first"], ["help --rounds 1"]),
+    "contrastive": ([""], ["--batch 64 --width 32"]),
+    "transport": ([""], ["--part memory"]),
+    "plan_rows": ([""], ["--size 64"]),
+    "metric_cost": ([""], ["--batch 32 --width 64"]),
+    "step_memory": ([""], ["--batch 4 --frames 50 --layers 1"]),
+    "search": ([""], ["--entries 1000 --width 32 --rounds 1"]),
+    "refresh": ([""], ["--clips 128 --width 32 --seconds 1 --prototypes 4 --rounds 1"]),
+    "snapshot": ([""], ["--entries 1000 --width 32 --workers 2"]),
+    "ask_step": ([""], ["--epochs 3 --rounds 1 --clips 64"]),
+    "correspondence": ([""], ["--clips 64 --batch 16 --rounds 1"]),
+    "frozen": ([""], ["--clips 24 --epochs 1 --rounds 1"]),
+    "evaluation": ([""], ["--captions 200 --clips 40 --width 16 --rounds 1 --peer-captions 200"]),
+    "validation": (["ranking", "beside"], ["ranking --rounds 1", "beside --epochs 2 --clips 32"]),
+    "import": ([""], ["--clips 8 --rounds 1"]),
+    "sweep": (["loop", "efficiency"], ["loop --epochs 2 --rounds 1", "efficiency --epochs 2 --trials 2"]),
+    "growth": ([""], ["--small"]),
+    "controller": (["--trials 200"], ["--trials 20"]),
+    "cluster": (["--nodes 16 --trials 200 --at-once 8"], ["--nodes 2 --trials 5 --at-once 2 --epochs 2"]),
+    "towers_gpu": (["--size tiny"], ["--size tiny"]),
 }
-"""The command lines of each benchmark, in the order in which they run."""
-QUICK: dict[str, list[list[str]]] = {
-    "input": [["--clips", "32", "--rounds", "1"]],
-    "step": [["loop", "--steps", "1", "--batch", "8", "--rounds", "1"], ["shares", "--steps", "1", "--batch", "8"]],
-    "start": [["help", "--rounds", "1"]],
-    "contrastive": [["--batch", "64", "--width", "32"]],
-    "transport": [["--part", "memory"]],
-    "plan_rows": [["--size", "64"]],
-    "metric_cost": [["--batch", "32", "--width", "64"]],
-    "kcl": [["--batch", "8", "--width", "32", "--layers", "1"]],
-    "step_memory": [["--batch", "4", "--frames", "50", "--layers", "1"]],
-    "search": [["--entries", "1000", "--width", "32", "--rounds", "1"]],
-    "refresh": [["--clips", "128", "--width", "32", "--seconds", "1", "--prototypes", "4", "--rounds", "1"]],
-    "snapshot": [["--entries", "1000", "--width", "32", "--workers", "2"]],
-    "ask_step": [["--epochs", "3", "--rounds", "1", "--clips", "64"]],
-    "correspondence": [["--clips", "64", "--batch", "16", "--rounds", "1"]],
-    "frozen": [["--clips", "24", "--epochs", "1", "--rounds", "1"]],
-    "evaluation": [["--captions", "200", "--clips", "40", "--width", "16", "--rounds", "1", "--peer-captions", "200"]],
-    "validation": [["--rounds", "1"]],
-    "import": [["--clips", "8", "--rounds", "1"]],
-    "sweep": [["loop", "--epochs", "2", "--rounds", "1"], ["efficiency", "--epochs", "2", "--trials", "2"]],
-    "growth": [["--small"]],
-    "controller": [["--trials", "20"]],
-    "cluster": [["--nodes", "2", "--trials", "5", "--at-once", "2", "--epochs", "2"]],
-    "towers_gpu": [["--size", "tiny"]],
-}
-"""The same at a size of seconds."""
+"""The command lines of each benchmark, in the order in which they run; then those at a size of seconds."""
 GPU = {"towers_gpu": "without a GPU: --size tiny checks the gradients alone"}
 
 
-def rows_of(name: str, arguments: list[str]) -> tuple[list[dict[str, Any]], int]:
+def rows_of(name: str, arguments: str) -> tuple[list[dict[str, Any]], int]:
     """What one benchmark recorded, and its exit code; its own output goes to the terminal."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.jsonl"
-        command = [sys.executable, str(HERE / f"bench_{name}.py"), *arguments]
+        command = [sys.executable, str(HERE / f"bench_{name}.py"), *arguments.split()]
         code = subprocess.run(command, env={**os.environ, ROWS: str(file)}, check=False).returncode
         rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     return [{"benchmark": name, **row} for row in rows], code
@@ -138,19 +111,19 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("benchmark_results"), help="folder of the table and the JSON")
     options = parser.parse_args()
     if options.list:
-        print("\n".join(ARGUMENTS))
+        print("\n".join(COMMANDS))
         return 0
-    unknown = [name for name in options.names if name not in ARGUMENTS]
+    unknown = [name for name in options.names if name not in COMMANDS]
     if unknown:
-        parser.error(f"got {unknown[0]!r}; allowed {', '.join(ARGUMENTS)}")
+        parser.error(f"got {unknown[0]!r}; allowed {', '.join(COMMANDS)}")
     facts, rows, failed = machine(), [], []
     if facts["load"] and facts["load"] > 0.5:
         print(f"warning: the machine's load is {facts['load']:.1f}; times will be noisy", file=sys.stderr)
-    for name in options.names or ARGUMENTS:
+    for name in options.names or COMMANDS:
         if name in GPU and facts["gpu"] is None:
             print(f"{name}: {GPU[name]}", flush=True)
-        for arguments in (QUICK if options.quick else ARGUMENTS)[name]:
-            print(f"\n== {' '.join([name, *arguments])}", flush=True)
+        for arguments in COMMANDS[name][options.quick]:
+            print(f"\n== {name} {arguments}", flush=True)
             recorded, code = rows_of(name, arguments)
             rows += [{**row, "goal": None} for row in recorded] if options.quick else recorded
             failed += [name] if code else []

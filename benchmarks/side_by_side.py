@@ -1,4 +1,4 @@
-"""What the benchmarks share: contenders measured in turn in one process, the peak of live tensor memory, and recorded rows.
+"""What the benchmarks share: contenders measured in turn in one process, peaks of memory, recorded rows, and what is compared.
 
 Times are CPU time of the process (all its threads), which other load on the machine disturbs less than wall time; a
 round measures every contender once, so that what disturbs one disturbs all, and the median of the rounds is reported.
@@ -8,14 +8,20 @@ the next one's to pay for. `is_cold` leaves that out, as a step does that runs i
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
+import resource
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
+import soundfile
 import torch
+from torch import distributed
 from torch.profiler import ProfilerActivity, profile
 
 SLOW_SECONDS = 2.0
@@ -30,49 +36,36 @@ def compared(
     """The ratio ours / peer, recorded as a row if `benchmarks/run.py` asked for rows. `at_most` is its goal; None: no goal."""
     ratio = ours / peer
     if ROWS in os.environ:
-        row = {
-            "what": what,
-            "ours": ours,
-            "peer": peer,
-            "peer_name": peer_name,
-            "unit": unit,
-            "ratio": ratio,
-            "goal": at_most,
-        }
+        row = {"what": what, "ours": ours, "peer": peer, "peer_name": peer_name, "unit": unit, "ratio": ratio}
         with Path(os.environ[ROWS]).open("a") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps({**row, "goal": at_most}) + "\n")
     return ratio
+
+
+def cpu_seconds(run: Callable[[], object]) -> float:
+    """CPU seconds of this process, all its threads."""
+    began = time.process_time()
+    run()
+    return time.process_time() - began
 
 
 def cpu_milliseconds(
     contenders: Mapping[str, Callable[[], object]], rounds: int = 9, *, is_cold: bool = False
 ) -> dict[str, float]:
     """Median CPU milliseconds of each contender over interleaved rounds; those of over two seconds make three rounds."""
-    took = cpu_rounds(contenders, rounds, is_cold=is_cold)
-    return {name: statistics.median(times) for name, times in took.items()}
-
-
-def cpu_rounds(
-    contenders: Mapping[str, Callable[[], object]], rounds: int = 9, *, is_cold: bool = False
-) -> dict[str, list[float]]:
-    """CPU milliseconds of each contender in each of the rounds."""
     took: dict[str, list[float]] = {name: [] for name in contenders}
     warm = {}
     for name, run in contenders.items():
         run()
-        began = time.process_time()
-        run()
-        warm[name] = time.process_time() - began
+        warm[name] = cpu_seconds(run)
     for number in range(rounds):
         for name, run in contenders.items():
             if warm[name] > SLOW_SECONDS and number >= SLOW_ROUNDS:
                 continue
             if not is_cold and warm[name] <= SLOW_SECONDS:
                 run()
-            began = time.process_time()
-            run()
-            took[name].append(1e3 * (time.process_time() - began))
-    return took
+            took[name].append(1e3 * cpu_seconds(run))
+    return {name: statistics.median(times) for name, times in took.items()}
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
@@ -87,6 +80,41 @@ def peak_bytes(run: Callable[[], object]) -> int:
         alive += change
         peak = max(peak, alive)
     return peak
+
+
+def peak_resident_bytes() -> int:
+    """The most memory that this process has held so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@contextlib.contextmanager
+def one_of_a_group(rank: int, size: int, folder: Path) -> Iterator[None]:
+    """This process, on one thread, as one of the `size` of a group, which all of them leave together."""
+    torch.set_num_threads(1)
+    store = distributed.FileStore(str(folder / f"store{size}"), size)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    yield
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def made_sounds(number: int, seconds: float, sample_rate: int, form: str) -> list[bytes]:
+    """Files of noise that swells and fades, which compresses about as recordings do; `form` is soundfile's."""
+    rng = np.random.default_rng(0)
+    swell = np.sin(np.linspace(0, np.pi, round(seconds * sample_rate)))
+    sounds = []
+    for _ in range(number):
+        file = io.BytesIO()
+        soundfile.write(
+            file, (0.1 * rng.standard_normal(len(swell)) * swell).astype(np.float32), sample_rate, format=form
+        )
+        sounds.append(file.getvalue())
+    return sounds
+
+
+def gradient_of(model: torch.nn.Module) -> torch.Tensor:
+    """All gradients of a model, flat."""
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
 
 
 def relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:

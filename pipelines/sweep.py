@@ -3,8 +3,6 @@
     uv run python pipelines/sweep.py --objective m_ltm_pot --search optuna --trials 20 --scheduler asha \\
         --space 'objective.pair.transport_mass=uniform(0.3,1)' 'data.noise.ratio=grid(0.2,0.4)'
     uv run python pipelines/sweep.py --resume runs/sweep-... --trials 40 --seeds 0 1
-
-Settings of the experiment are given as --dotted.path VALUE; --help-settings lists them.
 """
 
 from ray_atr.cli import main

@@ -3,8 +3,7 @@
     uv run python pipelines/sweep_correspondence.py --tune 8 --seeds 0 1 2 --out runs/correspondence
     uv run python pipelines/sweep_correspondence.py --resume runs/correspondence
 
-Settings of the experiment are given as --dotted.path VALUE; --help-settings lists them. Ends with the reality check's table
-and picture in the run folder's report.
+Ends with the reality check's table and picture in the run folder's report.
 """
 
 from ray_atr.cli import main

@@ -6,9 +6,8 @@
     uv run python pipelines/sweep_knowledge.py --figure refresh --objective kcl
     uv run python pipelines/sweep_knowledge.py --objective.knowledge ask --objective.knowledge.refresh write_through
 
-Scheme and pair loss are those of the experiment; --objective NAME or --objective.scheme NAME change them. Settings are given
-as --dotted.path VALUE; --help-settings lists them. The paper's own points of the table and figures could not be read: those
-here are each part off once, and each setting around its default.
+Scheme and pair loss are those of the experiment; --objective NAME or --objective.scheme NAME change them. The paper's own
+points of the table and figures could not be read: those here are each part off once, and each setting around its default.
 """
 
 from ray_atr.cli import main

@@ -5,8 +5,6 @@
     uv run python pipelines/sweep_transport.py --masses 1.0 --epsilons 0.01 0.03 0.05 0.1 0.5 --noise 0.0
 
 The first is the table of masses under noise, `auto` among them; the last the curve over epsilon alone.
-
-Settings of the experiment are given as --dotted.path VALUE; --help-settings lists them.
 """
 
 from ray_atr.cli import main

@@ -119,7 +119,7 @@ def _hints(cls: type) -> dict[str, Any]:
 def _replace(tree: Any, parts: list[str], value: Any, path: str) -> Any:
     name, rest = parts[0], parts[1:]
     fields = {field.name: field for field in dataclasses.fields(tree)}
-    done = path.split(".")[: len(path.split(".")) - len(parts)]
+    done = path.split(".")[: -len(parts)]
     if name not in fields:
         where = ".".join(done) or "the experiment"
         suggestion = nearest(name, fields) or _elsewhere(tree, name, done)
@@ -155,17 +155,15 @@ def _variant(field: dataclasses.Field[Any], current: Any, value: Any, path: str)
     if isinstance(value, type(current)) or (variants and dataclasses.is_dataclass(value)):
         return value
     if not variants:
-        raise refuse(path, value, f"several settings: set one of them, e.g. {path}.{_first(current)}")
+        raise refuse(
+            path, value, f"several settings: set one of them, e.g. {path}.{dataclasses.fields(current)[0].name}"
+        )
     if not isinstance(value, str) or value not in variants:
         raise refuse(path, value, "one of " + ", ".join(variants), nearest(str(value), variants))
     if variant_name(field, current) == value:
         return current
     variant = variants[value]
     return variant() if callable(variant) and not dataclasses.is_dataclass(type(variant)) else variant
-
-
-def _first(tree: Any) -> str:
-    return dataclasses.fields(tree)[0].name
 
 
 @cache

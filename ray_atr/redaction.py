@@ -22,7 +22,7 @@ _OPTION = re.compile(rf"(?i)(--[\w.-]*{_SECRET_WORD}[\w.-]*(?:=|\s+))(?!--)('[^'
 
 def redact(text: str) -> str:
     """The text with `***` for every URL's user and secret query values, and for the values of `--*token*` and the like."""
-    return _OPTION.sub(_hide_value, _QUERY.sub(rf"\1{HIDDEN}", _USER.sub(f"{HIDDEN}@", text)))
+    return _OPTION.sub(rf"\1{HIDDEN}", _QUERY.sub(rf"\1{HIDDEN}", _USER.sub(f"{HIDDEN}@", text)))
 
 
 def redact_command(words: Iterable[str]) -> str:
@@ -63,7 +63,3 @@ def _redacted(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_redacted(one) for one in value)
     return value
-
-
-def _hide_value(match: re.Match[str]) -> str:
-    return f"{match[1]}{HIDDEN}"

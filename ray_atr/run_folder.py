@@ -69,8 +69,6 @@ def make_trial_id(overrides: Mapping[str, Any]) -> str:
 
 
 SHORT_NAMES = {"data.noise.ratio": "noise", "objective.pair.transport_mass": "mass", "train.learning_rate": "lr"}
-
-
 CHOICES = ("objective", "objective.scheme", "objective.pair", "objective.knowledge")
 SHORT_CHOICES = {"learning_to_match": "ltm", "partial_learning_to_match": "pot"}
 """What a pair loss with a long name is called in a trial's name."""

@@ -12,7 +12,7 @@ import difflib
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +29,12 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 def refuse(path: str, got: object, allowed: str, hint: str = "") -> ValueError:
     """The one form of a user's mistake: *path: got X; allowed Y (did you mean Z?)*; a long X is cut."""
     return ValueError(f"{path}: got {_shortened(got)}; allowed {allowed}{hint}")
+
+
+def require_known(path: str, name: str, allowed: Collection[str]) -> None:
+    """ValueError unless the name is one of those allowed."""
+    if name not in allowed:
+        raise refuse(path, name, "one of " + ", ".join(allowed), nearest(name, allowed))
 
 
 def _shortened(got: object) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -18,6 +20,8 @@ from ray_atr.cli.experiment_options import ExperimentOptions
 from ray_atr.cli.main import COMMANDS
 from ray_atr.cli.parse import read_config
 from ray_atr.cli.running import start_of
+from ray_atr.cli.sweep import COMPARISONS
+from ray_atr.data.importing.sources import SOURCES
 from ray_atr.override import flatten, override
 from ray_atr.recipes import RECIPES
 
@@ -44,8 +48,25 @@ finally:
     # Seconds of computing, which is what a quiet machine waits.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
     assert "usage: ray-atr" in done.stdout
-    assert "(default: None)" not in done.stdout
-    assert "{None}" not in done.stdout
+
+
+SUBCOMMANDS = [
+    [],
+    *([name] for name in COMMANDS),
+    *(["prepare", name] for name in (*SOURCES, "vectors", "check")),
+    *(["sweep", name] for name in COMPARISONS),
+    *(["translate", name] for name in ("fill", "check")),
+]
+
+
+@pytest.mark.parametrize("words", SUBCOMMANDS, ids=" ".join)
+def test_help_shows_no_empty_default(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):
+        main(*words, arguments=["--help"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "usage: ray-atr" in shown
+    assert not re.search(r"\(default: ?(None|''|\(\))? ?\)", shown)
+    assert "{None}" not in shown
 
 
 @pytest.mark.parametrize("command", ["train", "sweep"])
@@ -63,6 +84,7 @@ def test_help_settings_lists_settings_and_recipes(capsys: pytest.CaptureFixture[
     assert exit_.value.code == 0
     shown = capsys.readouterr().out
     assert "--train.epochs" in shown
+    assert "()" not in shown, "an empty default is shown as nothing, a list as it is typed"
     assert all(name in shown for name in RECIPES)
 
 

@@ -85,13 +85,13 @@ def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
         "ray_atr.sweep.describe.check_experiment": same,
         "ray_atr.evaluation.run.evaluate": understood,
         "ray_atr.cli.report.report_script": understood,
-        "ray_atr.cli.prepare.run_check": understood,
-        "ray_atr.cli.prepare.run_import": understood,
-        "ray_atr.cli.prepare.run_vectors": understood,
+        "ray_atr.cli.prepare.CheckCommand.run": understood,
+        "ray_atr.cli.prepare.ImportCommand.run": understood,
+        "ray_atr.cli.prepare.VectorsCommand.run": understood,
         "ray_atr.audit.run.audit_data_set": understood,
         "ray_atr.cli.audit.run_apply": understood,
-        "ray_atr.cli.translate.run_fill": understood,
-        "ray_atr.cli.translate.run_back_translation": understood,
+        "ray_atr.cli.translate.Fill.run": understood,
+        "ray_atr.cli.translate.BackTranslate.run": understood,
     }
     for place, instead in work.items():
         monkeypatch.setattr(place, instead)

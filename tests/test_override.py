@@ -91,8 +91,6 @@ def test_a_mistake_names_path_value_and_remedy(path: str, value: object, words: 
 
 
 def test_every_setting_of_the_experiment_has_help() -> None:
-    from ray_atr.experiment import Experiment
-
     without = [entry.path for entry in describe(Experiment()) if not entry.help]
     assert not without
 

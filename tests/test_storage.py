@@ -22,14 +22,14 @@ from ray_atr.storage import (
     is_there,
     locate,
     places,
-    put_folder,
-    reaching,
     read_json,
     sent,
     whole_file,
     whole_folder,
     write_json,
 )
+from ray_atr.storage.places import reaching
+from ray_atr.storage.transfer import put_folder
 
 
 @pytest.fixture(params=["local", "file", "memory"])

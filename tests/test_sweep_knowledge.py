@@ -1,18 +1,14 @@
-"""The points of a sweep over a knowledge base's settings, and the mistakes it refuses before anything is written."""
+"""The points of a sweep over a knowledge base's settings."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from ray_atr.cli import comparisons, main
+from ray_atr.cli import comparisons
 from ray_atr.override import override
 from ray_atr.recipes import RECIPES
 
 BASE = RECIPES["quickstart"]()
-ASK = ("--objective.knowledge", "ask")
 
 
 def test_every_point_of_every_table_and_figure_is_a_valid_experiment() -> None:
@@ -52,33 +48,3 @@ def test_the_grid_is_every_combination_over_any_scheme_and_pair_loss() -> None:
     assert (objective.scheme.name, objective.pair.name) == ("kcl", "partial_learning_to_match")
     knowledge: Any = objective.knowledge
     assert (knowledge.neighbours, knowledge.injection_ratio, knowledge.refresh_lag) == (5, 0.1, 8)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--table", "ablaton"], "--table: got 'ablaton'; allowed one of ablation, baselines (did you mean ablation?)"),
-        (["--figure", "neighbors"], "did you mean neighbours?"),
-        (["--table", "ablation", "--figure", "lag"], "--figure: got 'lag'; allowed only without --table"),
-        (["--neighbours", "0"], "objective.knowledge.neighbours: got 0; allowed [1, inf)"),
-        (["--injection_ratio", "1.5"], "objective.knowledge.injection_ratio: got 1.5; allowed [0, 1]"),
-        (["--lambda_fine", "0.9"], "lambda_fine + lambda_coarse: got 1.1; allowed below 1"),
-        ([*ASK, "--objective.knowledge.source", "nowhere", "--table", "ablation"], "nowhere: no data set"),
-        ([*ASK, "--objective.knowledge.captions", "nowhere"], "nowhere: no such file"),
-    ],
-)
-def test_a_mistake_gets_one_line_and_writes_nothing(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    words: str,
-) -> None:
-    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path))
-    with pytest.raises(SystemExit) as exit_:
-        main("sweep", "knowledge", arguments=arguments)
-    assert exit_.value.code == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []

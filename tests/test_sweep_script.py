@@ -23,18 +23,7 @@ from ray_atr.runtime import code_version
 from ray_atr.storage import write_json
 from ray_atr.sweep.describe import check_plan, describe_plan
 
-PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
-
-
-COMMANDS = {
-    "sweep": ("sweep",),
-    "sweep_noise": ("sweep", "noise"),
-    "sweep_transport": ("sweep", "transport"),
-    "sweep_objectives": ("sweep", "objectives"),
-    "sweep_knowledge": ("sweep", "knowledge"),
-    "train": ("train",),
-}
-"""Script in pipelines/ -> what it stands for."""
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 @pytest.fixture
@@ -43,20 +32,20 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def error_of(
-    name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> str:
+def error_of(command: str, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line with which a command ends."""
     with pytest.raises(SystemExit) as exit_:
-        main(*COMMANDS[name], arguments=arguments)
+        main(*command.split(), arguments=arguments)
     assert exit_.value.code == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1, error
     return error
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+MASS = "objective.pair.transport_mass=uniform(0.3,1)"
+ASK = ("--objective.knowledge", "ask")
+MISTAKES: dict[str, list[tuple[list[str], str]]] = {
+    "sweep noise": [
         (["--noise", "1.2"], "data.noise.ratio: got 1.2; allowed [0, 1)"),
         (["--objectives", "contrastiv"], "did you mean contrastive?"),
         (["--objectives", "--seeds", "0"], "--objectives: got 'nothing'; allowed one value or more"),
@@ -83,24 +72,7 @@ def error_of(
         (["--objective.pair.epsilon", "-1"], "objective.pair.epsilon: got -1.0; allowed (0, inf)"),
         (["--objective.pair", "triplet"], "the same experiment with objective.pair=triplet"),
     ],
-)
-def test_a_mistake_gets_one_line_and_writes_nothing(
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    words: str,
-) -> None:
-    assert words in error_of("sweep_noise", arguments, monkeypatch, capsys)
-    assert list(home.iterdir()) == []
-
-
-MASS = "objective.pair.transport_mass=uniform(0.3,1)"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+    "sweep": [
         ([], "--space: got None; allowed PATH=DIMENSION"),
         (["--space", "data.noise.ratoi=grid(0,0.2)"], "did you mean ratio?"),
         (["--space", "data.noise.ratio=grid()"], "at least one value"),
@@ -131,15 +103,26 @@ MASS = "objective.pair.transport_mass=uniform(0.3,1)"
             "nowhere: not a run folder",
         ),
     ],
+    "sweep knowledge": [
+        (["--table", "ablaton"], "--table: got 'ablaton'; allowed one of ablation, baselines (did you mean ablation?)"),
+        (["--figure", "neighbors"], "did you mean neighbours?"),
+        (["--table", "ablation", "--figure", "lag"], "--figure: got 'lag'; allowed only without --table"),
+        (["--neighbours", "0"], "objective.knowledge.neighbours: got 0; allowed [1, inf)"),
+        (["--injection_ratio", "1.5"], "objective.knowledge.injection_ratio: got 1.5; allowed [0, 1]"),
+        (["--lambda_fine", "0.9"], "lambda_fine + lambda_coarse: got 1.1; allowed below 1"),
+        ([*ASK, "--objective.knowledge.source", "nowhere", "--table", "ablation"], "nowhere: no data set"),
+        ([*ASK, "--objective.knowledge.captions", "nowhere"], "nowhere: no such file"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "words"), [(command, *case) for command, cases in MISTAKES.items() for case in cases]
 )
-def test_a_mistake_in_a_search_gets_one_line_and_writes_nothing(
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    words: str,
+def test_a_mistake_gets_one_line_and_writes_nothing(
+    home: Path, capsys: pytest.CaptureFixture[str], command: str, arguments: list[str], words: str
 ) -> None:
-    assert words in error_of("sweep", arguments, monkeypatch, capsys)
+    assert words in error_of(command, arguments, capsys)
     assert list(home.iterdir()) == []
 
 
@@ -147,7 +130,7 @@ README_SEARCHES = [
     shlex.split(command.replace("\\\n", " "))[4:]
     for command in re.findall(
         r"^    (uv run python pipelines/sweep\.py (?:.*\\\n)*.*)$",
-        (PIPELINES.parent / "docs" / "sweeps.md").read_text(),
+        (DOCS / "sweeps.md").read_text(),
         re.MULTILINE,
     )
     if "--resume" not in command
@@ -196,14 +179,10 @@ def test_a_search_goes_on_as_it_began_and_takes_more_trials_and_seeds(home: Path
     ],
 )
 def test_another_search_is_refused_on_resume(
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    words: str,
+    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     run = searched(home)
-    assert words in error_of("sweep", ["--resume", str(run.path), *arguments], monkeypatch, capsys)
+    assert words in error_of("sweep", ["--resume", str(run.path), *arguments], capsys)
 
 
 def test_other_code_is_said_and_can_be_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,49 +215,41 @@ def test_resume_alone_goes_on_with_the_points_of_the_folder(
     assert plans[0](run.experiment, run).search.points == expected
 
 
-def test_an_empty_data_folder_is_named(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_empty_data_folder_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "empty").mkdir()
-    assert "no data set" in error_of("sweep_noise", ["--data.source", str(home / "empty")], monkeypatch, capsys)
+    assert "no data set" in error_of("sweep noise", ["--data.source", str(home / "empty")], capsys)
 
 
 def test_a_language_that_the_data_lacks_is_named_with_the_remedy(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_data(home / "tones")
     wanted = ["--data.source", str(home / "tones"), "--data.languages", "en,fr,deu,kor"]
-    error = error_of("sweep_noise", wanted, monkeypatch, capsys)
+    error = error_of("sweep noise", wanted, capsys)
     assert "deu, kor not in" in error
     assert "--data.languages eng,fra" in error
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_an_unwritable_run_folder_is_named(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unwritable_run_folder_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home.chmod(0o500)
-    assert "cannot be written" in error_of("sweep_noise", ["--out", str(home / "run")], monkeypatch, capsys)
+    assert "cannot be written" in error_of("sweep noise", ["--out", str(home / "run")], capsys)
 
 
-def test_a_run_folder_below_a_file_is_named(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_folder_below_a_file_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "file").write_text("")
-    error = error_of("sweep_noise", ["--out", str(home / "file" / "run")], monkeypatch, capsys)
+    error = error_of("sweep noise", ["--out", str(home / "file" / "run")], capsys)
     assert "the run folder cannot be written" in error
 
 
-def test_the_run_folder_of_another_experiment_is_refused(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_run_folder_of_another_experiment_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     info = {"name": "sweep_noise", "varied": [], "seeds": [0]}
     run = RunFolder.create(home / "run", RECIPES["quickstart"](), info)
     before = sorted(path.name for path in run.path.rglob("*"))
-    error = error_of("sweep_noise", ["--resume", str(run.path), "--train.epochs", "3"], monkeypatch, capsys)
+    error = error_of("sweep noise", ["--resume", str(run.path), "--train.epochs", "3"], capsys)
     assert "the run of another experiment; train.epochs is 10 there and 3 here" in error
-    error = error_of("train", ["--resume", str(run.path)], monkeypatch, capsys)
+    error = error_of("train", ["--resume", str(run.path)], capsys)
     assert "a run of sweep_noise, not of train" in error
-    error = error_of("sweep_noise", ["--out", str(run.path)], monkeypatch, capsys)
+    error = error_of("sweep noise", ["--out", str(run.path)], capsys)
     assert f"a run folder already; continue it with --resume {run.path}" in error
     assert sorted(path.name for path in run.path.rglob("*")) == before

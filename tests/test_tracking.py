@@ -18,8 +18,9 @@ from fake_runs import LANGUAGES, metrics, write_run, write_trial
 
 from ray_atr.cli.running import end_tracking
 from ray_atr.run_folder import RunFolder
-from ray_atr.storage import locate, put_folder, read_json, read_lines, write_json
+from ray_atr.storage import locate, read_json, read_lines, write_json
 from ray_atr.storage.lock import user_name
+from ray_atr.storage.transfer import put_folder
 from ray_atr.tracking import Store, Tracker, fetch_experiment, mlflow_command, store_of, upload
 
 SPACE: dict[str, list[Any]] = {"objective": ["contrastive", "m_ltm"], "data.noise.ratio": [0.0, 0.4]}
@@ -48,6 +49,12 @@ def track(tracker: Tracker) -> None:
     tracker.start_sweep()
     for folder in sorted((tracker.run_folder / "trials").iterdir()):
         assert tracker.update_trial(folder.name)
+
+
+def called(run: Path, experiment: str) -> None:
+    """Give the run another experiment of MLflow than the other tests' runs."""
+    file = run / "experiment.json"
+    write_json(file, {**read_json(file), "tracking.experiment_name": experiment})
 
 
 def test_a_sweep_is_a_parent_and_its_trials_are_children(tmp_path, store):
@@ -123,9 +130,10 @@ def test_stopped_sweeps_are_marked_killed(tmp_path, store):
     assert sorted(child.info.status for child in children.values()) == ["FINISHED"] * 3 + ["KILLED"]
 
 
-def test_without_a_server_training_goes_on_and_the_results_are_sent_later(tmp_path, store, caplog, capsys):
+def test_without_a_server_training_goes_on_and_the_results_are_sent_later(tmp_path, store, monkeypatch, caplog, capsys):
+    monkeypatch.setattr("ray_atr.tracking.tracker.RETRY_SECONDS", 0)
     folder = write_run(tmp_path / "a run", SPACE)
-    tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), retry_seconds=0, sample_seconds=None)
+    tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), sample_seconds=None)
     assert tracker.start_sweep() is None
     assert not any(tracker.update_trial(trial.name) for trial in (folder / "trials").iterdir())
     assert not end_tracking(tracker, is_complete=True)
@@ -162,9 +170,10 @@ def test_a_database_that_cannot_be_opened_stops_no_training(tmp_path, caplog):
     assert "move it away" in tracker.problem
 
 
-def test_a_server_that_comes_back_gets_what_it_missed(tmp_path, store):
+def test_a_server_that_comes_back_gets_what_it_missed(tmp_path, store, monkeypatch):
+    monkeypatch.setattr("ray_atr.tracking.tracker.RETRY_SECONDS", 0)
     folder = write_run(tmp_path / "run", {"objective": ["m_ltm"]})
-    tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), retry_seconds=0, sample_seconds=None)
+    tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), sample_seconds=None)
     trial = next((folder / "trials").iterdir()).name
     assert not tracker.update_trial(trial)
     tracker.store = store
@@ -215,11 +224,11 @@ def test_what_was_tracked_comes_back_as_a_run_folder(tmp_path, store):
     folder = write_run(tmp_path / "run", {**SPACE, "seed": [0, 1]}, failed=[3], running=[0])
     data = {"name": "clips", "hash": "123", "set": "audiocaps"}
     write_json(folder / "sweep.json", {**read_json(folder / "sweep.json"), "data": data})
-    upload(folder, experiment_name="to fetch", store=store)
+    called(folder, "to fetch")
+    upload(folder, store=store)
     (fetched,) = fetch_experiment("to fetch", store, tmp_path / "fetched")
     assert read_json(fetched / "sweep.json")["data"] == data
-    settings = json.loads((fetched / "experiment.json").read_text())
-    assert settings.items() >= json.loads((folder / "experiment.json").read_text()).items()
+    assert read_json(fetched / "experiment.json").items() >= read_json(folder / "experiment.json").items()
     for trial in (folder / "trials").iterdir():
         other = fetched / "trials" / trial.name
         before, after = (read_trial(path) for path in (trial, other))
@@ -302,7 +311,8 @@ def test_a_trial_that_was_stopped_early_comes_back_as_stopped(tmp_path, store):
     run = write_run(tmp_path / "run", {"objective": ["kcl", "m_ltm"]}, running=[0])
     (described,) = (run / "trials").glob("kcl-*/trial.json")
     described.write_text(described.read_text().replace('"running"', '"stopped"'))
-    tracker = Tracker(run, experiment_name="stopped", store=store, sample_seconds=None)
+    called(run, "stopped")
+    tracker = Tracker(run, store=store, sample_seconds=None)
     track(tracker)
     assert tracker.finish_sweep()
     _, parent, children = runs(store, tracker)

@@ -60,16 +60,21 @@ def judge(scores: Floats, mispairs: Floats, clip: NDArray[np.int64] | None = Non
     for name, values in (("scores", scores), ("mispairs", mispairs)):
         if not len(values) or not np.isfinite(values).all():
             raise refuse(name, f"{len(values)} values", "finite numbers, at least one")
-    null = np.sort(mispairs)
-    at_least = len(null) - np.searchsorted(null, scores, side="left")
-    p_value = (at_least + 1) / (len(null) + 1)
+    p_value = p_values(scores, mispairs)
     by_clip = np.bincount(np.arange(len(p_value)) if clip is None else clip, p_value > LAMBDA)
     large, error = by_clip.sum(), np.sqrt((by_clip**2).sum())
     share, surely = (min(1.0, max(0.0, n) / (1 - LAMBDA) / len(p_value)) for n in (large, large - QUANTILE * error))
     return Verdicts(p_value, np.minimum(1.0, surely / decreasing_density(p_value)), float(share))
 
 
-def decreasing_density(p_value: Floats, bins: int = BINS) -> Floats:
+def p_values(scores: Floats, mispairs: Floats) -> Floats:
+    """Of scores [M] the share of random mispairs [R] that score at least as high, never 0."""
+    null = np.sort(mispairs)
+    at_least = len(null) - np.searchsorted(null, scores, side="left")
+    return np.asarray((at_least + 1) / (len(null) + 1))
+
+
+def decreasing_density(p_value: Floats) -> Floats:
     """The maximum-likelihood decreasing density on [0, 1] of p-values [M], at each of them, [M].
 
     Isotonic regression of a histogram whose bins are fine near 0, where the density is steep. At least that of one pair a bin.
@@ -77,9 +82,9 @@ def decreasing_density(p_value: Floats, bins: int = BINS) -> Floats:
     # Takes two seconds to import, and only an audit needs it.
     from sklearn.isotonic import IsotonicRegression
 
-    edges = np.concatenate([[0.0], np.geomspace(1e-4, 1.0, bins)])
+    edges = np.concatenate([[0.0], np.geomspace(1e-4, 1.0, BINS)])
     counts, _ = np.histogram(p_value, edges)
     width = np.diff(edges)
-    fitted = IsotonicRegression(increasing=False).fit_transform(np.arange(bins), counts / width, sample_weight=width)
+    fitted = IsotonicRegression(increasing=False).fit_transform(np.arange(BINS), counts / width, sample_weight=width)
     density = np.maximum(fitted, 1.0 / width.max() / max(len(p_value), 1)) / len(p_value)
-    return np.asarray(density[np.clip(np.searchsorted(edges, p_value, side="left") - 1, 0, bins - 1)])
+    return np.asarray(density[np.clip(np.searchsorted(edges, p_value, side="left") - 1, 0, BINS - 1)])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from ray_atr.evaluation.options import SAID
 from ray_atr.settings import Settings, setting
 
 
@@ -27,9 +25,7 @@ class AuditOptions(Settings):
     """What is audited and how much is shown."""
 
     split: str = setting("train", "split whose pairs are judged")
-    languages: Annotated[tuple[str, ...], SAID] = setting(
-        (), "languages of the captions; unset: all that the split has"
-    )
+    languages: tuple[str, ...] = setting((), "languages of the captions; unset: all that the split has")
     rate: float = setting(
         0.1, "share of right pairs among those called wrong that is accepted (false discovery rate)", above=0, below=1
     )

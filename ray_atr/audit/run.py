@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,15 @@ from numpy.typing import NDArray
 
 from ray_atr.audit.folds import Pairs
 from ray_atr.audit.options import AuditOptions, CrossFit
-from ray_atr.audit.page import Suspect, write_audit_page
 from ray_atr.audit.score import Audit, audit_pairs
 from ray_atr.data.given_vectors import has_vectors, read_given
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
-from ray_atr.evaluation.eval_split import check_split, languages_among, pose_questions
+from ray_atr.evaluation.eval_split import languages_among, pose_questions, require_split
 from ray_atr.evaluation.options import Encoding
 from ray_atr.languages.codes import normalise
+from ray_atr.report.html import data_url, render_template
 from ray_atr.settings import refuse
 from ray_atr.storage import entries_in, is_local, locate, whole_folder
 
@@ -43,6 +45,26 @@ class Captions:
     language: list[str]
     slot: list[int]
     text: list[str]
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """One pair to decide on. `wrong` is the posterior that it is wrong, `repeats` how many captions have this very text."""
+
+    row: int
+    clip_id: str
+    language: str
+    slot: int
+    caption: str
+    preferred: str
+    wrong: float
+    is_flagged: bool
+    repeats: int
+
+    @property
+    def key(self) -> str:
+        """What the decisions' file calls the pair."""
+        return f"{self.clip_id}\t{self.language}\t{self.slot}"
 
 
 def audit_data_set(
@@ -84,14 +106,15 @@ def audit_data_set(
         key=np.array([normalise(text).casefold() for text in captions.text]),
     )
     result = audit_pairs(pairs, cross_fit, _told(progress, "training the judges"))
+    flagged = result.judged.flagged(options.rate)
     encoder = "the vectors of the data set" if found is None else str(found.folder)
-    facts = _facts(manifest, encoder, options, cross_fit, captions, result)
+    facts = _facts(manifest, encoder, options, cross_fit, captions, result, flagged)
     listen = None if are_vectors else pose_questions(manifest, options.split).listen
     with whole_folder(folder, last=FACTS_FILE) as aside:
         place = Path(str(aside))
-        _write_table(place / TABLE_FILE, captions, result, options.rate)
-        np.save(place / INDEX_FILE, noise_index(captions, result, options.rate))
-        write_audit_page(place / "audit.html", facts, _suspects(captions, result, options), listen)
+        _write_table(place / TABLE_FILE, captions, result, flagged)
+        np.save(place / INDEX_FILE, noise_index(captions, result, flagged))
+        _write_page(place / "audit.html", facts, _suspects(captions, result, flagged, options.worst), listen)
         (place / FACTS_FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return folder
 
@@ -119,7 +142,7 @@ def _encoded(
 
 def captions_of_split(manifest: Manifest, split: str, languages: tuple[str, ...]) -> Captions:
     """The captions of a split. ValueError if the split or a language is not there."""
-    check_split(manifest, split)
+    require_split(manifest, split)
     wanted = languages_among(manifest.languages, languages, manifest.name)
     result = Captions([], [], [], [], [])
     for row, clip in enumerate(read_captions(manifest, split)):
@@ -136,12 +159,11 @@ def captions_of_split(manifest: Manifest, split: str, languages: tuple[str, ...]
     return result
 
 
-def noise_index(captions: Captions, result: Audit, rate: float) -> np.ndarray:
-    """int64 [N]: for each clip the row of the clip whose captions fit it; its own unless most of its captions are called wrong.
+def noise_index(captions: Captions, result: Audit, flagged: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """int64 [N]: for each clip the row of the clip whose captions fit it; its own unless most of its captions are flagged.
 
     For a clip called wrong it is the owner of the caption that is preferred most.
     """
-    flagged = result.judged.flagged(rate)
     clip = np.array(captions.clip)
     index = np.arange(len(captions.clip_ids))
     for row in np.unique(clip[flagged]):
@@ -152,16 +174,11 @@ def noise_index(captions: Captions, result: Audit, rate: float) -> np.ndarray:
     return index
 
 
-def _told(progress: Progress | None, what: str) -> Callable[[int, int], None]:
-    def told(done: int, total: int) -> None:
-        if progress is not None:
-            progress(what, done, total)
-
-    return told
+def _told(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
+    return None if progress is None else partial(progress, what)
 
 
-def _write_table(path: Path, captions: Captions, result: Audit, rate: float) -> None:
-    flagged = result.judged.flagged(rate)
+def _write_table(path: Path, captions: Captions, result: Audit, flagged: NDArray[np.bool_]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(
@@ -183,9 +200,15 @@ def _write_table(path: Path, captions: Captions, result: Audit, rate: float) -> 
 
 
 def _facts(
-    manifest: Manifest, checkpoint: str, options: AuditOptions, cross_fit: CrossFit, captions: Captions, result: Audit
+    manifest: Manifest,
+    checkpoint: str,
+    options: AuditOptions,
+    cross_fit: CrossFit,
+    captions: Captions,
+    result: Audit,
+    flagged: NDArray[np.bool_],
 ) -> dict[str, Any]:
-    flagged = result.judged.flagged(options.rate)
+    languages = sorted(set(captions.language))
     return {
         "data": manifest.folder,
         "data_hash": manifest.hash,
@@ -194,14 +217,13 @@ def _facts(
         "checkpoint": checkpoint,
         "clips": len(captions.clip_ids),
         "captions": len(captions.text),
-        "languages": sorted(set(captions.language)),
+        "languages": languages,
         "wrong_share": round(result.judged.wrong_share, 4),
         "found_share": round(result.found_share, 4),
         "rate": options.rate,
         "called_wrong": int(flagged.sum()),
         "called_wrong_by_language": {
-            language: int(flagged[np.array(captions.language) == language].sum())
-            for language in sorted(set(captions.language))
+            language: int(flagged[np.array(captions.language) == language].sum()) for language in languages
         },
         "shifted_blocks": [
             {
@@ -217,12 +239,9 @@ def _facts(
     }
 
 
-def _suspects(captions: Captions, result: Audit, options: AuditOptions) -> list[Suspect]:
-    counts: dict[str, int] = {}
-    for text in captions.text:
-        counts[text] = counts.get(text, 0) + 1
-    flagged = result.judged.flagged(options.rate)
-    worst = np.lexsort((result.score, -result.judged.wrong))[: options.worst]
+def _suspects(captions: Captions, result: Audit, flagged: NDArray[np.bool_], count: int) -> list[Suspect]:
+    counts = Counter(captions.text)
+    worst = np.lexsort((result.score, -result.judged.wrong))[:count]
     return [
         Suspect(
             row=captions.clip[m],
@@ -237,3 +256,18 @@ def _suspects(captions: Captions, result: Audit, options: AuditOptions) -> list[
         )
         for m in worst
     ]
+
+
+def _write_page(
+    path: Path, facts: Mapping[str, Any], suspects: Sequence[Suspect], listen: Callable[[int], bytes | None] | None
+) -> None:
+    """Write the page to listen, read and decide by keyboard; decisions are kept in the browser and saved as a file.
+
+    It is self-contained, works from a file and makes no request. Audio of a clip is embedded once. `listen` None: the clips are
+    vectors, of which there is nothing to hear.
+    """
+    rows = sorted({suspect.row for suspect in suspects})
+    heard = {} if listen is None else {row: listen(row) for row in rows}
+    audio = {row: data_url(sound) for row, sound in heard.items() if sound is not None}
+    page = render_template("audit.html.j2", package="ray_atr.audit", facts=facts, suspects=suspects, audio=audio)
+    path.write_text(page, encoding="utf-8")

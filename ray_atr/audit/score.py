@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.audit.beliefs import Verdicts, judge
+from ray_atr.audit.beliefs import Verdicts, judge, p_values
 from ray_atr.audit.folds import Fold, Pairs, cross_fit
 from ray_atr.audit.options import CrossFit
 from ray_atr.audit.shifts import OFFSETS, Shift, find_shifts
@@ -74,10 +74,8 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: Callable[[int, int],
 
 def _wrong(scores: NDArray[np.float64], judged: Verdicts, null: NDArray[np.float64]) -> NDArray[np.float64]:
     """The posterior of being wrong at other scores [N], read off the judged pairs' by p-value; NaN stays NaN."""
-    null = np.sort(null)
-    p_value = (len(null) - np.searchsorted(null, scores, side="left") + 1) / (len(null) + 1)
     order = np.argsort(judged.p_value)
-    wrong = np.interp(p_value, judged.p_value[order], judged.wrong[order])
+    wrong = np.interp(p_values(scores, null), judged.p_value[order], judged.wrong[order])
     return np.where(np.isnan(scores), np.nan, wrong)
 
 

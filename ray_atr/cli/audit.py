@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -13,7 +12,7 @@ from rich.console import Console
 from ray_atr.audit.options import AuditOptions, CrossFit
 from ray_atr.cli.parse import count_on, option, parse, print_plain, progress_bar
 from ray_atr.evaluation.options import Encoding
-from ray_atr.storage import locate, read_json
+from ray_atr.storage import read_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,21 +25,17 @@ class AuditCommand:
     folder of an audit and --out the data set to write without the dropped captions and with the fixed ones.
     """
 
-    data: Annotated[
-        tyro.conf.Positional[str], option("folder or URL of a data set; with --apply of an audit", metavar="DATA")
-    ]
-    out: Annotated[str, option("new folder to write", metavar="FOLDER")]
-    checkpoint: Annotated[
-        str | None,
-        option(
-            "saved retriever whose vectors the judges are trained on",
-            metavar="FOLDER",
-            unset="the data set's own vectors",
-        ),
-    ] = None
-    apply: Annotated[
-        str | None, option("decisions that the page saved", metavar="FILE", unset="audit, apply nothing")
-    ] = None
+    data: tyro.conf.Positional[str] = option(
+        help="folder or URL of a data set; with --apply of an audit", metavar="DATA"
+    )
+    out: str = option(help="new folder to write", metavar="FOLDER")
+    checkpoint: str | None = option(
+        None,
+        "saved retriever whose vectors the judges are trained on",
+        metavar="FOLDER",
+        unset="the data set's own vectors",
+    )
+    apply: str | None = option(None, "decisions that the page saved", metavar="FILE", unset="audit, apply nothing")
     audit: tyro.conf.OmitArgPrefixes[AuditOptions] = field(default_factory=AuditOptions)
     judges: CrossFit = field(default_factory=CrossFit)
     encoding: tyro.conf.OmitArgPrefixes[Encoding] = field(default_factory=Encoding)
@@ -79,19 +74,16 @@ def run_apply(given: AuditCommand, console: Console) -> None:
 
     assert given.apply is not None
     applied = apply_decisions(Path(given.data), Path(given.apply), given.out)
-    print_plain(
-        console,
-        [
-            f"{applied.dropped:,} captions dropped, {applied.fixed:,} fixed; "
-            f"{applied.clips_without_captions:,} clips had none left and were left out",
-            f"written to {applied.manifest.folder}",
-        ],
+    found = (
+        f"{applied.dropped:,} captions dropped, {applied.fixed:,} fixed; "
+        f"{applied.clips_without_captions:,} clips had none left and were left out"
     )
+    print_plain(console, [found, f"written to {applied.manifest.folder}"])
 
 
-def audit_lines(folder: object) -> list[str]:
+def audit_lines(folder: Path) -> list[str]:
     """What an audit found, in a few lines."""
-    facts = read_json(locate(str(folder)) / "audit.json")
+    facts = read_json(folder / "audit.json")
     lines = [
         f"{facts['captions']:,} captions of {facts['clips']:,} clips: an estimated {facts['wrong_share']:.0%} wrong, "
         f"{facts['called_wrong']:,} called wrong (at most {facts['rate']:.0%} of these are right)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 from rich.console import Console
 from rich.table import Table
@@ -19,12 +18,8 @@ from ray_atr.storage.caches import list_caches, prune
 class CacheCommand:
     """List what is cached under data/ (features, vectors, tokenisers): all of it can be made again."""
 
-    prune: Annotated[bool, option("remove caches that were not used for --unused-days, and what killed runs left")] = (
-        False
-    )
-    unused_days: Annotated[
-        float, option("with --prune: days without use after which a cache is removed", metavar="DAYS")
-    ] = 30.0
+    prune: bool = option(False, "remove caches that were not used for --unused-days, and what killed runs left")
+    unused_days: float = option(30.0, "with --prune: days without use after which a cache is removed", metavar="DAYS")
 
 
 OPTIONS = CacheCommand

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 from ray_atr.cli.experiment_options import SweepOptions
 from ray_atr.cli.parse import option
-from ray_atr.settings import nearest, refuse
+from ray_atr.settings import refuse, require_known
+from ray_atr.space import Point, combinations
 
-Point = dict[str, Any]
 NOISE_HELP = "noise ratios, each in [0, 1)"
 
 
@@ -37,15 +36,16 @@ class ComparisonSweep(SweepOptions, ABC):
                 raise refuse(f"--{one.name.replace('_', '-')}", "nothing", "one value or more")
 
     @property
+    def own(self) -> dict[str, Any]:
+        """The options that other sweeps do not have."""
+        shared = {one.name for one in fields(SweepOptions)}
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in shared}
+
+    @property
     def varies_anything(self) -> bool:
         """Whether an option of the comparison's own, or the seeds, is another than its default."""
-        shared = {one.name for one in fields(SweepOptions)} - {"seeds"}
-        return any(getattr(self, one.name) != one.default for one in fields(self) if one.name not in shared)
-
-
-def grid(values: Mapping[str, Sequence[Any]]) -> list[Point]:
-    """Every combination of the values of the paths, the last changing fastest."""
-    return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+        deciding = {**self.own, "seeds": self.seeds}
+        return any(deciding[one.name] != one.default for one in fields(self) if one.name in deciding)
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,15 @@ class NoiseSweep(ComparisonSweep):
 
     name: ClassVar[str] = "noise"
 
-    objectives: Annotated[tuple[str, ...], option("objectives to compare, by preset name", metavar="NAME ...")] = (
-        "triplet",
-        "contrastive",
-        "m_ltm",
-        "m_ltm_pot",
+    objectives: tuple[str, ...] = option(
+        ("triplet", "contrastive", "m_ltm", "m_ltm_pot"), "objectives to compare, by preset name", metavar="NAME ..."
     )
-    noise: Annotated[tuple[float, ...], option(NOISE_HELP, metavar="RATIO ...")] = (0.0, 0.2, 0.4, 0.6)
-    seeds: Annotated[tuple[int, ...], option("seeds, averaged in the report", metavar="INT ...")] = (0, 1, 2)
+    noise: tuple[float, ...] = option((0.0, 0.2, 0.4, 0.6), NOISE_HELP, metavar="RATIO ...")
+    seeds: tuple[int, ...] = option((0, 1, 2), "seeds, averaged in the report", metavar="INT ...")
 
     def points(self) -> list[Point]:
-        return grid({"objective": self.objectives, "data.noise.ratio": [float(ratio) for ratio in self.noise]})
+        ratios = [float(ratio) for ratio in self.noise]
+        return list(combinations({"objective": self.objectives, "data.noise.ratio": ratios}))
 
 
 @dataclass(frozen=True)
@@ -73,25 +71,19 @@ class ObjectivesSweep(ComparisonSweep):
 
     name: ClassVar[str] = "objectives"
 
-    schemes: Annotated[tuple[str, ...], option("language schemes", metavar="NAME ...")] = (
-        "english",
-        "ml_clap",
-        "cacl",
-        "kcl",
+    schemes: tuple[str, ...] = option(("english", "ml_clap", "cacl", "kcl"), "language schemes", metavar="NAME ...")
+    pairs: tuple[str, ...] = option(
+        ("contrastive", "m_ltm", "m_ltm_pot"),
+        "pair losses: those of a preset (m_ltm), or by their own names with their defaults",
+        metavar="NAME ...",
     )
-    pairs: Annotated[
-        tuple[str, ...],
-        option("pair losses: those of a preset (m_ltm), or by their own names with their defaults", metavar="NAME ..."),
-    ] = ("contrastive", "m_ltm", "m_ltm_pot")
-    noise: Annotated[tuple[float, ...], option(NOISE_HELP, metavar="RATIO ...")] = (0.0,)
+    noise: tuple[float, ...] = option((0.0,), NOISE_HELP, metavar="RATIO ...")
 
     def points(self) -> list[Point]:
         from ray_atr.objectives import PAIRS, PRESETS
 
-        unknown = next((name for name in self.pairs if name not in {*PAIRS, *PRESETS}), None)
-        if unknown is not None:
-            known = list(dict.fromkeys((*PAIRS, *PRESETS)))
-            raise refuse("--pairs", unknown, "one of " + ", ".join(known), nearest(unknown, known))
+        for name in self.pairs:
+            require_known("--pairs", name, list(dict.fromkeys((*PAIRS, *PRESETS))))
         choice = {name: "objective.pair" if name in PAIRS else "objective" for name in self.pairs}
         return [
             {"objective.scheme": scheme, choice[pair]: pair, "data.noise.ratio": float(ratio)}
@@ -107,27 +99,20 @@ class TransportSweep(ComparisonSweep):
 
     name: ClassVar[str] = "transport"
 
-    masses: Annotated[tuple[str, ...], option("transport masses, each in (0, 1], or auto", metavar="MASS ...")] = (
-        "0.6",
-        "0.8",
-        "0.95",
-        "1.0",
-        "auto",
+    masses: tuple[str, ...] = option(
+        ("0.6", "0.8", "0.95", "1.0", "auto"), "transport masses, each in (0, 1], or auto", metavar="MASS ..."
     )
-    epsilons: Annotated[tuple[float, ...], option("entropic regularisations, each > 0", metavar="EPSILON ...")] = (
-        0.05,
-    )
-    noise: Annotated[tuple[float, ...], option(NOISE_HELP, metavar="RATIO ...")] = (0.2, 0.4, 0.6)
+    epsilons: tuple[float, ...] = option((0.05,), "entropic regularisations, each > 0", metavar="EPSILON ...")
+    noise: tuple[float, ...] = option((0.2, 0.4, 0.6), NOISE_HELP, metavar="RATIO ...")
 
     def points(self) -> list[Point]:
-        return grid(
-            {
-                "objective": ["m_ltm_pot"],
-                "objective.pair.transport_mass": [float(mass) if mass != "auto" else mass for mass in self.masses],
-                "objective.pair.epsilon": self.epsilons,
-                "data.noise.ratio": [float(ratio) for ratio in self.noise],
-            }
-        )
+        values: dict[str, Sequence[Any]] = {
+            "objective": ["m_ltm_pot"],
+            "objective.pair.transport_mass": [float(mass) if mass != "auto" else mass for mass in self.masses],
+            "objective.pair.epsilon": self.epsilons,
+            "data.noise.ratio": [float(ratio) for ratio in self.noise],
+        }
+        return list(combinations(values))
 
 
 KNOWLEDGE = "objective.knowledge"
@@ -165,16 +150,6 @@ FIGURES: dict[str, list[Point]] = {
     "lag": [ask(refresh_lag=steps) for steps in (0, 4, 8, 16)],
 }
 
-SWITCHED = (
-    "neighbours",
-    "injection_ratio",
-    "prototypes",
-    "refresh_every_epochs",
-    "refresh_lag",
-    "lambda_fine",
-    "lambda_coarse",
-)
-
 
 @dataclass(frozen=True)
 class KnowledgeSweep(ComparisonSweep):
@@ -182,34 +157,29 @@ class KnowledgeSweep(ComparisonSweep):
 
     name: ClassVar[str] = "knowledge"
 
-    table: Annotated[
-        str | None, option("a table of ASK's paper: " + ", ".join(TABLES), metavar="NAME", unset="none")
-    ] = None
-    figure: Annotated[
-        str | None, option("one setting over its range: " + ", ".join(FIGURES), metavar="NAME", unset="none")
-    ] = None
-    neighbours: Annotated[tuple[int, ...], option("entries that a query retrieves (K)", metavar="INT ...")] = (1, 5, 20)
-    injection_ratio: Annotated[tuple[float, ...], option("lambda, each in [0, 1]", metavar="RATIO ...")] = (0.2, 0.5)
-    prototypes: Annotated[tuple[int, ...], option("clusters of the coarse base", metavar="INT ...")] = ()
-    refresh_every_epochs: Annotated[tuple[int, ...], option("refresh periods; 0: never", metavar="INT ...")] = ()
-    refresh_lag: Annotated[
-        tuple[int, ...], option("steps from publishing to searching; 0: wait", metavar="INT ...")
-    ] = ()
-    lambda_fine: Annotated[tuple[float, ...], option("modulation by single clips", metavar="WEIGHT ...")] = ()
-    lambda_coarse: Annotated[tuple[float, ...], option("modulation by prototypes", metavar="WEIGHT ...")] = ()
+    table: str | None = option(None, "a table of ASK's paper: " + ", ".join(TABLES), metavar="NAME", unset="none")
+    figure: str | None = option(None, "one setting over its range: " + ", ".join(FIGURES), metavar="NAME", unset="none")
+    neighbours: tuple[int, ...] = option((1, 5, 20), "entries that a query retrieves (K)", metavar="INT ...")
+    injection_ratio: tuple[float, ...] = option((0.2, 0.5), "lambda, each in [0, 1]", metavar="RATIO ...")
+    prototypes: tuple[int, ...] = option((), "clusters of the coarse base", metavar="INT ...", unset="not varied")
+    refresh_every_epochs: tuple[int, ...] = option(
+        (), "refresh periods; 0: never", metavar="INT ...", unset="not varied"
+    )
+    refresh_lag: tuple[int, ...] = option(
+        (), "steps from publishing to searching; 0: wait", metavar="INT ...", unset="not varied"
+    )
+    lambda_fine: tuple[float, ...] = option((), "modulation by single clips", metavar="WEIGHT ...", unset="not varied")
+    lambda_coarse: tuple[float, ...] = option((), "modulation by prototypes", metavar="WEIGHT ...", unset="not varied")
 
     def points(self) -> list[Point]:
         if self.table is not None and self.figure is not None:
             raise refuse("--figure", self.figure, "only without --table")
         if self.table is not None:
-            return _chosen("--table", self.table, TABLES)
+            require_known("--table", self.table, TABLES)
+            return TABLES[self.table]
         if self.figure is not None:
-            return _chosen("--figure", self.figure, FIGURES)
-        given = {name: getattr(self, name) for name in SWITCHED if getattr(self, name)}
-        return [NOTHING, *(ask(**point) for point in grid(given))]
-
-
-def _chosen(name: str, choice: str, known: Mapping[str, list[Point]]) -> list[Point]:
-    if choice not in known:
-        raise refuse(name, choice, "one of " + ", ".join(known), nearest(choice, known))
-    return known[choice]
+            require_known("--figure", self.figure, FIGURES)
+            return FIGURES[self.figure]
+        # All but the table and the figure are settings of ASK.
+        given = {name: values for name, values in self.own.items() if values}
+        return [NOTHING, *(ask(**point) for point in combinations(given))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import tyro
 from rich.console import Console
@@ -26,20 +26,18 @@ class EvaluateCommand:
     query's scores, in one new folder.
     """
 
-    checkpoint: Annotated[
-        tuple[str, ...], option("what to evaluate; several: seeds of one experiment", metavar="FOLDER ...")
-    ]
+    checkpoint: tuple[str, ...] = option(
+        help="what to evaluate; several: seeds of one experiment", metavar="FOLDER ..."
+    )
     evaluation: tyro.conf.OmitArgPrefixes[EvaluationOptions] = field(default_factory=EvaluationOptions)
     encoding: tyro.conf.OmitArgPrefixes[Encoding] = field(default_factory=Encoding)
-    baseline: Annotated[
-        tuple[str, ...],
-        option(
-            "what to compare it with: checkpoints, or the folder of an earlier evaluation",
-            metavar="FOLDER ...",
-            unset="nothing",
-        ),
-    ] = ()
-    out: Annotated[str | None, option("folder or URL to make", metavar="FOLDER", unset="runs/evaluate-<time>")] = None
+    baseline: tuple[str, ...] = option(
+        (),
+        "what to compare it with: checkpoints, or the folder of an earlier evaluation",
+        metavar="FOLDER ...",
+        unset="nothing",
+    )
+    out: str | None = option(None, "folder or URL to make", metavar="FOLDER", unset="runs/evaluate-<time>")
 
 
 OPTIONS = EvaluateCommand

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 import ray_atr
-from ray_atr.cli.parse import run_script
-from ray_atr.settings import nearest, refuse
+from ray_atr.cli.parse import OPTIONS_AND_SETTINGS, run_script
+from ray_atr.settings import refuse, require_known
 
 PROGRAM = "ray-atr"
 COMMANDS = {
@@ -42,9 +42,8 @@ def _run(words: list[str]) -> None:
         print(f"{PROGRAM} {ray_atr.__version__}")
     elif name == "--tyro-print-completion":
         _print_completion(words)
-    elif name not in COMMANDS:
-        raise refuse("command", name, "one of " + ", ".join(COMMANDS), nearest(name, COMMANDS))
     else:
+        require_known("command", name, COMMANDS)
         importlib.import_module(f"ray_atr.cli.{name}").run(words[1:], f"{PROGRAM} {name}")
 
 
@@ -71,4 +70,5 @@ def _print_completion(words: list[str]) -> None:
         raise refuse("--tyro-print-completion", " ".join(words[1:]), "one of " + ", ".join(shells))
     modules = {name: importlib.import_module(f"ray_atr.cli.{name}") for name in COMMANDS}
     commands = {name: module.OPTIONS for name, module in modules.items()}
-    tyro.extras.subcommand_cli_from_dict(commands, prog=PROGRAM, args=words)
+    with OPTIONS_AND_SETTINGS:
+        tyro.extras.subcommand_cli_from_dict(commands, prog=PROGRAM, args=words)

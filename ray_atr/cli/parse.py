@@ -1,16 +1,18 @@
 """What every command shares: parse, run, and end with one clear line when the user made a mistake.
 
-A command's own options are a small dataclass that tyro parses; everything it does not know is taken as
+A command's own options are a small dataclass of `option`s that tyro parses; everything it does not know is taken as
 `--dotted.path value` (or `--dotted.path=value`) and goes through `override`, like a sweep's or a test's settings.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
 import yaml
@@ -25,8 +27,15 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from tyro.constructors import (
+    MISSING_NONPROP,
+    ConstructorRegistry,
+    StructConstructorSpec,
+    StructFieldSpec,
+    StructTypeInfo,
+)
 
-from ray_atr.override import describe
+from ray_atr.override import as_typed, describe
 from ray_atr.recipes import RECIPES
 from ray_atr.redaction import redact
 from ray_atr.runtime import advice_of, terminate_like_interrupt, was_terminated
@@ -49,16 +58,45 @@ ABOUT_SETTINGS = (
 )
 
 
-def option(help: str, *, metavar: str = "", unset: str = "") -> Any:
-    """An option's help, what stands for its value, and what happens if it is not given."""
-    return tyro.conf.arg(
-        help=help, metavar=metavar or None, help_behavior_hint=f"(default: {unset})" if unset else None
-    )
+def option(default: Any = dataclasses.MISSING, help: str = "", *, metavar: str = "", unset: str = "") -> Any:
+    """A field of a command's options: its default, its help, what stands for its value, and what happens without it."""
+    return dataclasses.field(default=default, metadata={"help": help, "metavar": metavar, "unset": unset})
+
+
+OPTIONS_AND_SETTINGS = ConstructorRegistry()
+"""How tyro reads the fields that `option` and `setting` declare."""
+
+
+@OPTIONS_AND_SETTINGS.struct_rule
+def _read_fields(info: StructTypeInfo) -> StructConstructorSpec | None:
+    fields = dataclasses.fields(info.type) if dataclasses.is_dataclass(info.type) else ()
+    if not any("help" in field.metadata for field in fields):
+        return None
+    hints = get_type_hints(info.type, include_extras=True)
+    given = vars(info.default) if isinstance(info.default, info.type) else {}
+    return StructConstructorSpec(info.type, tuple(_read_field(one, hints[one.name], given) for one in fields))
+
+
+def _read_field(field: dataclasses.Field[Any], hint: Any, given: Mapping[str, Any]) -> StructFieldSpec:
+    """A field as tyro shows it. No empty default is shown: the help says what happens without a value."""
+    default = MISSING_NONPROP if field.default is dataclasses.MISSING else field.default
+    if field.default_factory is not dataclasses.MISSING:
+        default = field.default_factory()
+    metavar, unset = field.metadata.get("metavar"), field.metadata.get("unset")
+    hint = Annotated[hint, tyro.conf.arg(metavar=metavar or None, help_behavior_hint=_shown(unset))]
+    return StructFieldSpec(field.name, hint, given.get(field.name, default), field.metadata.get("help"))
+
+
+def _shown(unset: str | None) -> str | Callable[[str], str]:
+    if unset:
+        return f"(default: {unset})"
+    return lambda default: "" if default in ("", "''", "None") else f"(default: {default})"
 
 
 def parse(options: Any, arguments: Sequence[str], program: str) -> Any:
     """A command's options from the command line; unknown ones are refused."""
-    return tyro.cli(options, args=list(arguments), prog=program, config=(tyro.conf.OmitSubcommandPrefixes,))
+    with OPTIONS_AND_SETTINGS:
+        return tyro.cli(options, args=list(arguments), prog=program, config=(tyro.conf.OmitSubcommandPrefixes,))
 
 
 def parse_with_settings(
@@ -69,7 +107,10 @@ def parse_with_settings(
         print_settings()
         raise SystemExit(0)
     about = f"{(options.__doc__ or '').strip()}\n\n{ABOUT_SETTINGS}"
-    parsed, rest = tyro.cli(options, args=list(arguments), prog=program, description=about, return_unknown_args=True)
+    with OPTIONS_AND_SETTINGS:
+        parsed, rest = tyro.cli(
+            options, args=list(arguments), prog=program, description=about, return_unknown_args=True
+        )
     return parsed, settings_from(rest)
 
 
@@ -134,7 +175,7 @@ def print_settings() -> None:
     tree = RECIPES["quickstart"]()
     table = Table("setting", "default", "allowed", "meaning", box=None, pad_edge=False)
     for entry in describe(tree):
-        table.add_row("--" + entry.path, str(entry.default), entry.allowed or entry.type, entry.help)
+        table.add_row("--" + entry.path, str(as_typed(entry.default)), entry.allowed or entry.type, entry.help)
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(table)
     recipes = Table("recipe", "what it is", box=None, pad_edge=False)
@@ -144,10 +185,18 @@ def print_settings() -> None:
     console.print(recipes)
 
 
-def progress_bar(doing: str, unit: str, console: Console | None = None) -> Progress:
+def progress_bar(doing: str, unit: str, console: Console) -> Progress:
     """A bar with what is done, of how many, the time gone and left."""
     columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
-    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console or Console())
+    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
+
+
+@contextlib.contextmanager
+def counting(doing: str, unit: str, console: Console) -> Iterator[Callable[[int, int], None]]:
+    """A callback (done, total) that keeps the one row of a bar."""
+    with progress_bar(doing, unit, console) as bar:
+        task = bar.add_task(doing, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def count_on(bar: Progress, description: str = "{}") -> Callable[[str, int, int], None]:

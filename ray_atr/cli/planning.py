@@ -11,11 +11,12 @@ from ray_atr.experiment import Experiment
 from ray_atr.metrics.epoch_report import GROUPS
 from ray_atr.run_folder import FINISHED, RunFolder
 from ray_atr.runtime import home
-from ray_atr.settings import nearest, refuse
+from ray_atr.settings import refuse, require_known
 from ray_atr.space import Space
 from ray_atr.space.space import path_of
 from ray_atr.storage import locate
 from ray_atr.sweep import SCHEDULERS, SEARCHES, FixedPoints, Goal, SweepPlan
+from ray_atr.sweep.describe import values_by_path
 from ray_atr.sweep.schedulers import check_perturbed, check_scheduler
 from ray_atr.sweep.search import Known
 from ray_atr.sweep.trial_queue import recorded_points
@@ -39,11 +40,7 @@ def plan_points(options: ComparisonSweep, kept: RunFolder | None) -> SweepPlan:
 
 def values_of(options: ComparisonSweep) -> dict[str, list[Any]]:
     """What a comparison varies: path -> values."""
-    points = [*options.points(), *({"seed": seed} for seed in options.seeds)]
-    return {
-        path: [point[path] for point in points if path in point]
-        for path in dict.fromkeys(p for one in points for p in one)
-    }
+    return values_by_path([*options.points(), *({"seed": seed} for seed in options.seeds)])
 
 
 def varied_by(options: SpaceOptions) -> dict[str, tuple[Any, ...]]:
@@ -141,8 +138,8 @@ def _earlier(
 def _kept_or_given(info: Mapping[str, Any], name: str, given: Any, default: Any, allowed: Collection[str] = ()) -> Any:
     """An option as it is given, else as the run folder has it. ValueError if they differ, or it is not allowed."""
     option = "--" + name.replace("_", "-")
-    if allowed and given is not None and given not in allowed:
-        raise refuse(option, given, "one of " + ", ".join(allowed), nearest(given, allowed))
+    if allowed and given is not None:
+        require_known(option, given, allowed)
     kept = info.get(name, default)
     if info and given is not None and given != kept:
         raise refuse(option, given, f"{kept} with --resume, as in the run folder")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from ray_atr.cli.comparisons import NOISE_HELP, ComparisonSweep, Point, grid
+from ray_atr.cli.comparisons import NOISE_HELP, ComparisonSweep
 from ray_atr.cli.parse import option
 from ray_atr.recipes.methods import CORRESPONDENCE, METHODS, ON_ANY_DATA, PAIR
-from ray_atr.settings import nearest, refuse
+from ray_atr.settings import refuse, require_known
+from ray_atr.space import Point, combinations
 from ray_atr.storage import is_there, locate, read_json
 
-RATE = "train.learning_rate"
-RATES = "loguniform(0.0002,0.005)"
 TEMPERATURE = "objective.pair.temperature"
 OWN: dict[str, dict[str, str]] = {
     "contrastive": {TEMPERATURE: "loguniform(0.03,0.2)"},
@@ -23,10 +22,6 @@ OWN: dict[str, dict[str, str]] = {
     "partial_learning_to_match": {"objective.pair.epsilon": "loguniform(0.02,0.3)"},
 }
 """What is tuned of a pair loss, besides the rate."""
-WARMUP = "warmup_epochs"
-"""The setting of a correspondence that believes every pair at first."""
-TUNING_SEED = 1_000_003
-"""No seed that is reported."""
 
 
 @dataclass(frozen=True)
@@ -35,22 +30,17 @@ class CorrespondenceSweep(ComparisonSweep):
 
     name: ClassVar[str] = "correspondence"
 
-    methods: Annotated[tuple[str, ...], option("methods: " + ", ".join(METHODS), metavar="NAME ...")] = ON_ANY_DATA
-    noise: Annotated[tuple[float, ...], option(NOISE_HELP, metavar="RATIO ...")] = (0.0, 0.4, 0.6)
-    kinds: Annotated[tuple[str, ...], option("kinds of noise", metavar="NAME ...")] = ("pair",)
-    tune: Annotated[
-        int, option("trials by which each method is tuned first, on validation, at a ratio that is not reported")
-    ] = 0
-    tune_noise: Annotated[float, option("the noise ratio at which methods are tuned", metavar="RATIO")] = 0.5
-    tuned: Annotated[
-        str | None, option("settings by method, as an earlier --tune left them", metavar="FILE", unset="none")
-    ] = None
+    methods: tuple[str, ...] = option(ON_ANY_DATA, "methods: " + ", ".join(METHODS), metavar="NAME ...")
+    noise: tuple[float, ...] = option((0.0, 0.4, 0.6), NOISE_HELP, metavar="RATIO ...")
+    kinds: tuple[str, ...] = option(("pair",), "kinds of noise", metavar="NAME ...")
+    tune: int = option(0, "trials by which each method is tuned first, on validation, at a ratio that is not reported")
+    tune_noise: float = option(0.5, "the noise ratio at which methods are tuned", metavar="RATIO")
+    tuned: str | None = option(None, "settings by method, as an earlier --tune left them", metavar="FILE", unset="none")
 
     def known_methods(self) -> dict[str, Point]:
         """What is compared, by name. ValueError for an unknown one."""
-        unknown = next((method for method in self.methods if method not in METHODS), None)
-        if unknown is not None:
-            raise refuse("--methods", unknown, "one of " + ", ".join(METHODS), nearest(unknown, METHODS))
+        for method in self.methods:
+            require_known("--methods", method, METHODS)
         return {method: METHODS[method] for method in self.methods}
 
     def points(self) -> list[Point]:
@@ -58,8 +48,8 @@ class CorrespondenceSweep(ComparisonSweep):
         points = []
         for method, settings in self.known_methods().items():
             # No kind differs without noise, and without noise there is no truth to know.
-            ratios = [ratio for ratio in self.noise if ratio > 0 or method != "oracle"]
-            for point in grid({"data.noise.kind": self.kinds, "data.noise.ratio": [float(ratio) for ratio in ratios]}):
+            ratios = [float(ratio) for ratio in self.noise if ratio > 0 or method != "oracle"]
+            for point in combinations({"data.noise.kind": self.kinds, "data.noise.ratio": ratios}):
                 if point["data.noise.ratio"] > 0 or point["data.noise.kind"] == self.kinds[0]:
                     points.append({**settings, **chosen.get(method, {}), **point})
         return points
@@ -79,9 +69,7 @@ class CorrespondenceSweep(ComparisonSweep):
             return replace(self, tuned=str(kept))
         methods = self.known_methods()
         spaces = {method: space_of(method) for method in methods}
-        file = tune_methods(
-            self, settings, methods, spaces, num_trials=self.tune, noise=self.tune_noise, seed=TUNING_SEED
-        )
+        file = tune_methods(self, settings, methods, spaces, num_trials=self.tune, noise=self.tune_noise)
         return replace(self, tuned=str(file))
 
 
@@ -92,7 +80,7 @@ def space_of(method: str) -> dict[str, str]:
     fixed: Mapping[str, Any] = METHODS[method]
     settings = {field.name for field in fields(CORRESPONDENCES[fixed[CORRESPONDENCE]])}
     return {
-        RATE: RATES,
+        "train.learning_rate": "loguniform(0.0002,0.005)",
         **OWN[fixed[PAIR]],
-        **({f"{CORRESPONDENCE}.{WARMUP}": "randint(1,4)"} if WARMUP in settings else {}),
+        **({f"{CORRESPONDENCE}.warmup_epochs": "randint(1,4)"} if "warmup_epochs" in settings else {}),
     }

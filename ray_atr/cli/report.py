@@ -1,13 +1,9 @@
-"""`ray-atr report`: tables, figures and one HTML page of one or several run folders.
-
-What reads and draws is imported by the functions that use it: help reads this file.
-"""
+"""`ray-atr report`: tables, figures and one HTML page of one or several run folders."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import tyro
 
@@ -20,29 +16,17 @@ from ray_atr.storage import Location, locate
 class ReportCommand:
     """Write the report of run folders."""
 
-    runs: Annotated[
-        tuple[str, ...],
-        tyro.conf.Positional,
-        option("run folders or URLs (s3://...); read together", metavar="FOLDER ...", unset="what --experiment names"),
-    ] = ()
-    out: Annotated[str | None, option("folder to write", metavar="FOLDER", unset="report/ in the first run folder")] = (
-        None
+    runs: tyro.conf.Positional[tuple[str, ...]] = option(
+        (), "run folders or URLs (s3://...); read together", metavar="FOLDER ...", unset="what --experiment names"
     )
-    upload: Annotated[bool, option("also send the results of these runs that MLflow lacks")] = False
-    experiment: Annotated[
-        str | None,
-        option(
-            "read this MLflow experiment instead of run folders (MLFLOW_TRACKING_URI)", metavar="NAME", unset="none"
-        ),
-    ] = None
-    register: Annotated[
-        str | None,
-        option(
-            "also log the best trial's model to MLflow and register it under this name",
-            metavar="NAME",
-            unset="none",
-        ),
-    ] = None
+    out: str | None = option(None, "folder to write", metavar="FOLDER", unset="report/ in the first run folder")
+    upload: bool = option(False, "also send the results of these runs that MLflow lacks")
+    experiment: str | None = option(
+        None, "read this MLflow experiment instead of run folders (MLFLOW_TRACKING_URI)", metavar="NAME", unset="none"
+    )
+    register: str | None = option(
+        None, "also log the best trial's model to MLflow and register it under this name", metavar="NAME", unset="none"
+    )
 
 
 OPTIONS = ReportCommand
@@ -53,12 +37,7 @@ def run(arguments: Sequence[str], program: str) -> None:
 
 
 def report_script(options: ReportCommand) -> None:
-    """Write a report, print its tables and where it is.
-
-    `register` names the entry of MLflow's registry that each folder's best model becomes a version of. `experiment` names an
-    MLflow experiment (of MLFLOW_TRACKING_URI, else of the runs folder) to read instead of `runs`. Raises ValueError if
-    there is nothing to read, or where MLflow is asked for and away.
-    """
+    """Write a report, print its tables and where it is. ValueError without anything to read, or where MLflow is away."""
     try:
         folders = _folders(options)
         _write(folders, options.out)

@@ -45,16 +45,16 @@ def run_plan(
     make_plan: MakePlan,
     varied: Varied,
     *,
-    retry_failed: bool = False,
     use_ray: bool = True,
-    say: Say = print,
+    say: Say,
 ) -> None:
     """Run a plan from the command line and end with its tables and the commands that continue it.
 
     Raises ValueError for a mistake in the settings or points, before anything is written; KeyboardInterrupt, carrying the
     command that resumes, when it was interrupted. Exits with 1 if a trial failed.
     """
-    how = options if isinstance(options, SweepOptions) else SweepOptions(retry_failed=retry_failed)
+    # A single trial that has failed is what there is to run again.
+    how = options if isinstance(options, SweepOptions) else SweepOptions(retry_failed=True)
     kept = None if options.resume is None else open_run(options.resume, name, same_code=how.same_code)
     if kept is None:
         start = start_of(options, settings)
@@ -120,9 +120,11 @@ def start_of(options: ExperimentOptions, settings: Mapping[str, str] | None = No
     """
     values = {} if options.config is None else migrated(read_config(options.config))
     is_synthetic = {**values, **(settings or {})}.get(SOURCE, "soundscapes") == "soundscapes"
-    recipe = choose_recipe(options.recipe or ("quickstart" if is_synthetic else "from_scratch"))
+    recipe = options.recipe or ("quickstart" if is_synthetic else "from_scratch")
+    if recipe not in RECIPES:
+        raise refuse("recipe", recipe, "a recipe that --help lists", nearest(recipe, RECIPES))
     try:
-        return override(recipe, values)
+        return override(RECIPES[recipe](), values)
     except ValueError as error:
         raise ValueError(f"--config: {options.config}: {error}") from None
 
@@ -208,12 +210,7 @@ def resumed_settings(run: RunFolder, settings: Mapping[str, str]) -> dict[str, A
 
 def _create(name: str, experiment: Experiment, plan: SweepPlan, out: str | None) -> RunFolder:
     folder = out or home() / "runs" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    info = {
-        "name": name,
-        **describe_plan(plan),
-        "code": code_version(),
-        "command": typed_command(),
-    }
+    info = {"name": name, **describe_plan(plan), "code": code_version(), "command": typed_command()}
     return RunFolder.create(folder, experiment, info)
 
 
@@ -270,10 +267,3 @@ def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float
     if result.failed:
         print(f"run the failed ones again with --resume {run.path} --retry-failed", file=sys.stderr)
         raise SystemExit(EXIT_FAILED_TRIALS)
-
-
-def choose_recipe(name: str) -> Experiment:
-    """The experiment of a recipe's name. ValueError names the nearest one."""
-    if name not in RECIPES:
-        raise refuse("recipe", name, "a recipe that --help lists", nearest(name, RECIPES))
-    return RECIPES[name]()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 from ray_atr.cli.experiment_options import ExperimentOptions
 from ray_atr.cli.heartbeat import heartbeat
@@ -15,9 +15,7 @@ from ray_atr.cli.parse import option, parse_with_settings
 class TrainOptions(ExperimentOptions):
     """Train one experiment."""
 
-    ray: Annotated[
-        Literal["always", "never"], option("never: train in this process, without Ray; it takes no workers")
-    ] = "always"
+    ray: Literal["always", "never"] = option("always", "never: train in this process, without Ray; it takes no workers")
 
 
 OPTIONS = TrainOptions
@@ -30,6 +28,4 @@ def run(arguments: Sequence[str], program: str) -> None:
         from ray_atr.sweep import FixedPoints, SweepPlan
 
         plan = SweepPlan(FixedPoints([{}]))
-        run_plan(
-            "train", options, settings, lambda *_: plan, {}, retry_failed=True, use_ray=options.ray != "never", say=say
-        )
+        run_plan("train", options, settings, lambda *_: plan, {}, use_ray=options.ray != "never", say=say)

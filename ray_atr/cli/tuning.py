@@ -18,6 +18,8 @@ from ray_atr.sweep.describe import describe_plan
 from ray_atr.training.languages import with_languages
 
 TUNED_FILE = "tuned.json"
+TUNING_SEED = 1_000_003
+"""No seed that is reported."""
 
 
 def tune_methods(
@@ -28,7 +30,6 @@ def tune_methods(
     *,
     num_trials: int,
     noise: float,
-    seed: int,
 ) -> Location:
     """Tune each method by `num_trials` trials at one noise ratio, and return the file of what was best, by method.
 
@@ -43,7 +44,9 @@ def tune_methods(
         experiment = with_languages(override(base, {**fixed, "data.noise.ratio": noise}))
         goals = (Goal(experiment.evaluation.select_by),)
         space = Space.parse([f"{path}={text}" for path, text in spaces[method].items()], experiment)
-        plan = SweepPlan(SEARCHES["optuna"](space, goals, 0, ()), seeds=(seed,), num_points=num_trials, goals=goals)
+        plan = SweepPlan(
+            SEARCHES["optuna"](space, goals, 0, ()), seeds=(TUNING_SEED,), num_points=num_trials, goals=goals
+        )
         place = folder / method
         info = {"name": "tuning", **describe_plan(plan), "code": code_version(), "command": ""}
         is_begun = is_there(place / "sweep.json")

@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from ray_atr.data import vector_clip
-from ray_atr.data.bounds import AudioBounds
-from ray_atr.data.decoding import Buffer, Waveform, open_sound, resampled_blocks
+from ray_atr.data.decoding import AudioBounds, Buffer, Waveform, open_sound, resampled_blocks
 from ray_atr.settings import Settings, refuse, setting
 
 SLACK = 0.01
@@ -121,22 +120,23 @@ def clip_windows(
         yield vector_clip.from_bytes(data, front_end.num_mels, name)[None]
         return
     sound = open_sound(data, name, bounds)
-
-    def samples() -> Iterator[Waveform]:
-        return resampled_blocks(sound.blocks(), sound.sample_rate, front_end.sample_rate)
-
-    found = windows(samples(), front_end) if is_whole else [_cut(samples, front_end)]
-    for window in found:
-        yield log_mel(fit(window, front_end), front_end)
+    yield from _frames(sound.blocks, sound.sample_rate, front_end, is_whole)
 
 
 def waveform_windows(
     waveform: Waveform, sample_rate: int, front_end: FrontEnd, *, is_whole: bool = True
 ) -> Iterator[NDArray[np.float32]]:
     """Log-mel frames [T, F] of each window of a waveform [S], or of the one window that it is cut to."""
+    return _frames(lambda: [waveform], sample_rate, front_end, is_whole)
+
+
+def _frames(
+    blocks: Callable[[], Iterable[Waveform]], sample_rate: int, front_end: FrontEnd, is_whole: bool
+) -> Iterator[NDArray[np.float32]]:
+    """The frames of samples that come in blocks, from their start each time that `blocks` is called."""
 
     def samples() -> Iterator[Waveform]:
-        return resampled_blocks([waveform], sample_rate, front_end.sample_rate)
+        return resampled_blocks(blocks(), sample_rate, front_end.sample_rate)
 
     found = windows(samples(), front_end) if is_whole else [_cut(samples, front_end)]
     for window in found:

@@ -82,8 +82,8 @@ class TrainingCaptions:
         The slot is the same in every language, since caption j is the same sentence in every language that has it; a
         language without a caption j is masked.
         """
+        ids = [self.features.clip_ids[row] for row in rows]
         if slots is None:
-            ids = [self.features.clip_ids[row] for row in rows]
             most = np.maximum(self.is_there[rows].any(axis=2).sum(axis=1), 1)
             slots = sampling.integers(ids, 0, most, self.seed, "caption", epoch)
         owners, theirs = (part[rows, slots] for part in self.worn)
@@ -94,19 +94,10 @@ class TrainingCaptions:
                 if mask[index, column]:
                     texts[index][column] = captions[theirs[index, column]]
         mask &= np.array([[bool(text) for text in row] for row in texts], bool).reshape(mask.shape)
-        groups = self._groups(rows, owners, texts, mask)
+        first = [row[0] if known[0] else "" for row, known in zip(texts, mask, strict=True)]
+        labels = [self.features.labels[owner] for owner in owners[:, 0]]
+        groups = positive_groups(self.positives, ids, first, labels)
         return CaptionBatch(texts=texts, mask=mask, groups=groups, slots=slots)
-
-    def _groups(
-        self,
-        rows: NDArray[np.int64],
-        owners: NDArray[np.int64],
-        texts: list[list[str]],
-        mask: NDArray[np.bool_],
-    ) -> NDArray[np.int64]:
-        ids = [self.features.clip_ids[row] for row in rows]
-        captions = [row[0] if known[0] else "" for row, known in zip(texts, mask, strict=True)]
-        return positive_groups(self.positives, ids, captions, [self.features.labels[owner] for owner in owners[:, 0]])
 
 
 def read_caption_file(path: Path) -> dict[str, str]:

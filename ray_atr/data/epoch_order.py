@@ -23,10 +23,6 @@ class EpochOrder:
     epoch: int
     rows: list[np.ndarray]
 
-    @property
-    def num_steps(self) -> int:
-        return len(self.rows)
-
 
 def steps_per_epoch(num_clips: int, batch_size: int) -> int:
     """Whole global batches in an epoch; the clips left over take their turn in another epoch's order."""

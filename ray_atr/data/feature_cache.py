@@ -30,10 +30,10 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from ray_atr.data.audio import SLACK, FrontEnd, clip_windows
-from ray_atr.data.bounds import IMPORTED
+from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.feature_store import STORE, fetch_folder, finish_folder, folder_in, write_stored_rows
 from ray_atr.data.features import MANIFEST_FILE, WINDOWS_COLUMN, discard
-from ray_atr.data.shards import Manifest, Shard, read_manifest, read_shard, require_whole
+from ray_atr.data.shards import Manifest, Shard, read_captions, read_manifest, read_shard, require_whole
 from ray_atr.jobs import FolderHere, Resources, run_jobs
 from ray_atr.override import flatten
 from ray_atr.storage import Folder, read_json, whole_file, write_bytes
@@ -264,23 +264,19 @@ def write_rows(path: Path, batches: Iterable[tuple[list[str], list[np.ndarray]]]
 def _write_captions(manifest: Manifest, split: str, folder: Path, num_windows: np.ndarray | None) -> None:
     languages = list(manifest.languages)
     columns: dict[str, list[Any]] = {"clip_id": [], "labels": [], **{code: [] for code in languages}}
-    for shard in manifest.shards:
-        if shard.split != split:
-            continue
-        for batch in read_shard(manifest, shard, columns=["clip_id", "labels", "captions"]):
-            for row in batch.to_pylist():
-                captions = dict(row["captions"])
-                columns["clip_id"].append(row["clip_id"])
-                columns["labels"].append(row["labels"] or [])
-                for code in languages:
-                    columns[code].append(captions.get(code) or [])
+    for clip in read_captions(manifest, split):
+        columns["clip_id"].append(clip.clip_id)
+        columns["labels"].append(clip.labels or [])
+        for code in languages:
+            columns[code].append(clip.captions.get(code) or [])
     types = {"clip_id": pa.string()}
     table = pa.table(
         {name: pa.array(values, types.get(name, pa.list_(pa.string()))) for name, values in columns.items()}
     )
     if num_windows is not None:
         table = table.append_column(WINDOWS_COLUMN, pa.array(num_windows))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
+    with (
+        whole_file(folder / f"{split}.captions.arrow") as output,
+        pa.ipc.new_file(output, table.schema) as writer,
+    ):
         writer.write_table(table)
-    write_bytes(folder / f"{split}.captions.arrow", sink.getvalue().to_pybytes())

@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.data import sampling
-from ray_atr.data.similar_texts import nearest_texts
+from ray_atr.data.positives import folded
 from ray_atr.settings import Settings, refuse, setting
 
 NOISE_KINDS = ("pair", "language", "prefix_shuffle", "shift", "near")
 NEAREST = 5
 """Clips among which `near` draws the wrong caption's owner."""
+ROWS_AT_A_TIME = 1024
 
 Integers = NDArray[np.int64]
 
@@ -82,16 +83,10 @@ def caption_owners(
 
     `has` [N, K] says which clip has which language (default: all). With `kind="language"` one language of those the
     clip has is drawn, and its new owner among the other clips that have it; the columns' order does not matter. A
-    clip is never its own replacement. Raises `ValueError` for repeated ids and if there is nobody to swap with.
+    clip is never its own replacement. Raises `ValueError` if there is nobody to swap with.
     """
     count = len(clip_ids)
-    if len(set(clip_ids)) != count:
-        raise refuse("clip_ids", f"{count - len(set(clip_ids))} repeated", "each clip once")
     owners = np.repeat(np.arange(count, dtype=np.int64)[:, None], len(languages), axis=1)
-    if noise.ratio == 0.0 or count == 0:
-        return owners
-    if count < 2:
-        raise refuse("noise.ratio", noise.ratio, "0 for a training split of one clip")
     by_id = np.argsort(np.asarray(clip_ids, dtype=np.str_), kind="stable")
     if noise.kind == "prefix_shuffle":
         prefix = by_id[: round(noise.ratio * count)]
@@ -144,6 +139,27 @@ def _similar(
     owners = np.empty(len(by_id), np.int64)
     owners[by_id] = by_id[nearest[np.arange(len(nearest)), (drawn * known).astype(np.int64)]]
     return owners
+
+
+def nearest_texts(texts: Sequence[str], count: int) -> Integers:
+    """For each text the `count` most similar ones that are not equal to it, best first, [N, count]; -1 if there are fewer.
+
+    Cosine of TF-IDF vectors over words and pairs of words (scikit-learn); of equally similar ones the earlier comes first.
+    """
+    # A second of import that only this kind of noise needs.
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectors = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b|[^\x00-\x7f]", ngram_range=(1, 2)).fit_transform(texts)
+    _, group = np.unique([folded(text) for text in texts], return_inverse=True)
+    nearest = np.full((len(texts), count), -1, np.int64)
+    for start in range(0, len(texts), ROWS_AT_A_TIME):
+        rows = slice(start, start + ROWS_AT_A_TIME)
+        scores = (vectors[rows] @ vectors.T).toarray()
+        scores[group[rows][:, None] == group] = -1.0
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+        found = np.take_along_axis(scores, order, axis=1) >= 0
+        nearest[rows, : order.shape[1]] = np.where(found, order, -1)
+    return nearest
 
 
 def _another(clip_ids: Sequence[str], candidates: Integers, seed: int, rows: Integers | None = None) -> Integers:

@@ -10,11 +10,12 @@ from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.experiment import NOT_DECIDING, Experiment
 from ray_atr.languages.codes import normalise
 from ray_atr.models.saved import SETTINGS_FILE
-from ray_atr.override import flatten, override
+from ray_atr.override import flatten
 from ray_atr.run_folder import BEST, RunFolder, TrialFolder, trial_place
 from ray_atr.settings import refuse
 from ray_atr.storage import Location, is_local, is_there, locate
 from ray_atr.sweep.inputs import sets_of
+from ray_atr.sweep.trial import experiment_of
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Checkpoint:
         """The settings it was trained with; None for a folder that is in no run."""
         if self.trial is None:
             return None
-        return override(RunFolder.open(self.run_folder).experiment, self.trial.describe()["overrides"])
+        return experiment_of(RunFolder.open(self.run_folder), self.trial)
 
     def trained_on(self, manifest: Manifest) -> str:
         """The data set it was trained on, in words."""

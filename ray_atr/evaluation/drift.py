@@ -36,7 +36,7 @@ def drift_pictures(checkpoint: Checkpoint, source: EncodingSource) -> dict[str, 
 def embedded_along(trial: Path, steps: list[int], retriever_folder: str, source: EncodingSource) -> NDArray[np.float32]:
     """The split's first clips by the weights after each of the steps, unit norm [steps, n, D]."""
     retriever = Retriever.from_pretrained(retriever_folder).to(source.device)
-    features = ClipFeatures(source, retriever.audio_tower.front_end, is_whole=retriever.settings.hears_windows)
+    features = ClipFeatures(source, retriever)
     found = []
     for step in steps:
         # A frozen tower whose vectors were read is in no trajectory: it is the retriever's own all along.

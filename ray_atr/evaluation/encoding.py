@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ray_atr.data.audio import FrontEnd, clip_windows
-from ray_atr.data.bounds import IMPORTED
+from ray_atr.data.audio import clip_windows
+from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.feature_cache import find_features
 from ray_atr.data.features import open_features
 from ray_atr.data.shards import Manifest, Shard, read_manifest, read_shard
@@ -120,9 +120,7 @@ class Encoder:
     def __init__(self, source: EncodingSource) -> None:
         self.source = source
         self.retriever = Retriever.from_pretrained(source.retriever).to(source.device)
-        self.clips = ClipFeatures(
-            source, self.retriever.audio_tower.front_end, is_whole=self.retriever.settings.hears_windows
-        )
+        self.clips = ClipFeatures(source, self.retriever)
 
     def __call__(self, job: Job) -> NDArray[np.float32]:
         """The job's embeddings [n, D]."""
@@ -139,14 +137,15 @@ class Encoder:
 
 
 class ClipFeatures:
-    """Batches of a shard's log-mel features: `[b, T, F]` float32 and their frames `[b]`, one batch in memory."""
+    """Batches of a shard's log-mel features as the retriever hears them: `[b, T, F]` float32 and their frames `[b]`."""
 
-    def __init__(self, source: EncodingSource, front_end: FrontEnd, *, is_whole: bool) -> None:
+    def __init__(self, source: EncodingSource, retriever: Retriever) -> None:
         self.manifest = read_manifest(source.data)
         self.shards = self.manifest.shards_of(source.split)
         self.starts = np.cumsum([0, *(shard.num_rows for shard in self.shards)])
-        self.front_end, self.batch_size, self.is_whole = front_end, source.batch_size, is_whole
-        cache = find_features(self.manifest, front_end, Path(source.features), in_windows=is_whole)
+        self.front_end, self.is_whole = retriever.audio_tower.front_end, retriever.settings.hears_windows
+        self.batch_size = source.batch_size
+        cache = find_features(self.manifest, self.front_end, Path(source.features), in_windows=self.is_whole)
         self.cached = None if cache is None else open_features(cache, source.split)
 
     def batches(self, shard: int) -> Iterator[ClipBatch]:

@@ -81,7 +81,7 @@ def pose_questions(
 
     `languages` empty: all that the split has. Clips without captions are candidates only.
     """
-    check_split(manifest, split)
+    require_split(manifest, split)
     rows = list(read_captions(manifest, split))
     if not rows:
         raise refuse("split", split, f"a split with clips; {manifest.folder} has none in it")
@@ -104,7 +104,7 @@ def pose_questions(
     return Questions(manifest, split, ids, labels, captions, classes if sentences else [], sentences, notes)
 
 
-def check_split(manifest: Manifest, split: str) -> None:
+def require_split(manifest: Manifest, split: str) -> None:
     """ValueError for a split that the data set does not have."""
     if split not in manifest.splits:
         raise refuse(

@@ -15,34 +15,30 @@ if TYPE_CHECKING:
     from ray_atr.models.retriever import Retriever
 
 
-SAID = tyro.conf.arg(help_behavior_hint="")
-"""Help shows no default: the text of the setting says what happens without a value."""
-NUMBER = tyro.conf.arg(metavar="NUMBER", help_behavior_hint="")
-"""The same for a number."""
+NUMBER = tyro.conf.arg(metavar="NUMBER")
+"""Stands for the value in help, where no number is given by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions(Settings):
     """What is evaluated, on what, and how."""
 
-    data: Annotated[str, SAID] = setting(
+    data: str = setting(
         "",
         "folder or URL of a prepared data set, or `soundscapes`; unset: what the checkpoint was trained on",
         path="always",
         words=("soundscapes",),
     )
-    split: Annotated[str, SAID] = setting(
+    split: str = setting(
         "", "split to evaluate on; unset: the test split, or the validation split of a data set without one"
     )
-    languages: Annotated[tuple[str, ...], SAID] = setting(
-        (), "ISO 639-3 codes of the captions; unset: all that the split has"
-    )
+    languages: tuple[str, ...] = setting((), "ISO 639-3 codes of the captions; unset: all that the split has")
     relevance: str = setting("auto", RELEVANCE_HELP, choices=RELEVANCE)
     max_captions: int = setting(0, "captions per clip and language that are queries; 0: all of them", at_least=0)
     draws: int = setting(1000, "bootstrap draws of the clips", at_least=1)
     level: float = setting(0.95, "share of draws that an interval holds", above=0, below=1)
     seed: int = setting(0, "seed of the draws, and of the clips that pictures show", at_least=0)
-    clips: Annotated[tuple[str, ...], SAID] = setting(
+    clips: tuple[str, ...] = setting(
         (), "ids of clips that pictures, players and cases show before those that the seed draws"
     )
     ranking: str = setting("own", f"own: as the checkpoint ranks; {RANKING_HELP}", choices=("own", *RANKINGS))

@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,8 @@ from ray_atr.evaluation.drift import drift_pictures
 from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import Questions, pose_questions
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
-from ray_atr.evaluation.track import track_evaluation
-from ray_atr.experiment import Experiment
-from ray_atr.metrics.arrays_file import from_arrays, to_arrays
-from ray_atr.metrics.samples import Samples
+from ray_atr.experiment import Experiment, TrackingSettings
+from ray_atr.metrics.samples import Samples, from_arrays, to_arrays
 from ray_atr.models.retriever import Retriever
 from ray_atr.report.evaluation_content import Embedded, ScoredModel, ZeroShot, compose_page, score_model
 from ray_atr.report.evaluation_page import Page, write_page
@@ -30,11 +29,16 @@ from ray_atr.report.printed_beside import printed_beside
 from ray_atr.runtime import code_version, home
 from ray_atr.settings import refuse
 from ray_atr.soundscapes import SoundscapesSettings, ensure_soundscapes
-from ray_atr.storage import Location, entries_in, is_local, is_there, locate, read_json, whole_folder
+from ray_atr.storage import Location, entries_in, fetched, is_local, is_there, locate, read_json, whole_folder
+from ray_atr.tracking import store_of
+from ray_atr.tracking.store import brief
+from ray_atr.tracking.tracker import log_batches
 
 SCORES_FILE = "scores-{}.npz"
 FACTS_FILE = "evaluation.json"
 HASH_FACT, HASH_DIGITS = "data hash", 16
+EVALUATION_TAG = "ray_atr.metrics"
+"""Names the folder of an evaluation on its run of MLflow."""
 Say = Callable[[str], None]
 Progress = Callable[[str, int, int], None]
 """what is encoded, done, in all."""
@@ -84,20 +88,21 @@ def evaluate(
 
     def model(checkpoint: Checkpoint) -> tuple[Embedded, ScoredModel]:
         embedded = _embed(checkpoint, questions, options, encoding, progress)
-        return embedded, score_model(embedded, questions.captions, device=_device())
+        return embedded, score_model(embedded, questions.captions, device="cuda" if torch.cuda.is_available() else None)
 
     embedded, first = model(found[0])
     runs = [first, *(model(checkpoint)[1] for checkpoint in found[1:])]
     compared_with: list[Samples] = stored or [model(checkpoint)[1].samples for checkpoint in others]
     say("intervals and pictures")
+    names = _joint([one.name for one in found])
     page = compose_page(
-        _title(found, questions),
+        _title(names, found[0], questions),
         _facts(found, [str(path) for path in baseline], questions, options),
         embedded,
         questions.captions,
         runs,
         baseline=compared_with,
-        compared=(_names([locate(path).name for path in baseline], others), _names([], found)),
+        compared=(_joint([one.name for one in others] or [locate(path).name for path in baseline]), names),
         clip_ids=questions.clip_ids,
         listen=questions.listen,
         draws=options.draws,
@@ -165,11 +170,7 @@ def _embed(
     ]
     asked += [(language, text) for language, texts in questions.class_sentences.items() for text in texts]
     source = EncodingSource.of(checkpoint.folder, questions.manifest, questions.split, encoding)
-
-    def told(done: int, total: int) -> None:
-        if progress is not None:
-            progress(checkpoint.name, done, total)
-
+    told = None if progress is None else partial(progress, checkpoint.name)
     audio, texts = encode(source, asked, encoding, told)
     text: dict[str, np.ndarray] = {}
     start = 0
@@ -177,7 +178,10 @@ def _embed(
         rows = np.flatnonzero(captions.present[language])
         own = texts[start : start + len(rows)]
         # No copy where the language has every caption: these are the largest arrays there are.
-        text[language] = own if len(rows) == len(captions) else _scattered(own, rows, len(captions))
+        if len(rows) < len(captions):
+            own = np.zeros((len(captions), texts.shape[1]), texts.dtype)
+            own[rows] = texts[start : start + len(rows)]
+        text[language] = own
         start += len(rows)
     classes = {
         language: texts[start + len(questions.classes) * place :][: len(questions.classes)]
@@ -192,18 +196,6 @@ def _embed(
     return Embedded(audio, text, retriever.learned_metric, options.ranking_of(retriever), trained, zero_shot)
 
 
-def _scattered(values: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
-    """`values` [R, D] at the rows [R] of a matrix of zeros [size, D]."""
-    matrix = np.zeros((size, values.shape[1]), values.dtype)
-    matrix[rows] = values
-    return matrix
-
-
-def _device() -> str | None:
-    """Where ranks are counted."""
-    return "cuda" if torch.cuda.is_available() else None
-
-
 def _is_evaluation(paths: Sequence[str | Location]) -> bool:
     return len(paths) == 1 and all(is_there(locate(paths[0]) / name) for name in (FACTS_FILE, SCORES_FILE.format(0)))
 
@@ -211,7 +203,7 @@ def _is_evaluation(paths: Sequence[str | Location]) -> bool:
 def _stored_scores(folder: Location, manifest: Manifest, options: EvaluationOptions) -> list[Samples]:
     """The scores of an earlier evaluation. ValueError if it was of other data; other captions are found out later."""
     facts = read_json(folder / FACTS_FILE)["facts"]
-    if (facts[HASH_FACT], facts["split"]) != (manifest.hash[:HASH_DIGITS], options.split):
+    if (facts.get(HASH_FACT), facts.get("split")) != (manifest.hash[:HASH_DIGITS], options.split):
         raise refuse(
             "baseline", str(folder), f"an evaluation of split {options.split} of {manifest.name}, as it is now"
         )
@@ -223,16 +215,15 @@ def _stored_scores(folder: Location, manifest: Manifest, options: EvaluationOpti
     return scores
 
 
-def _title(checkpoints: Sequence[Checkpoint], questions: Questions) -> str:
-    trained = checkpoints[0].experiment
+def _title(names: str, checkpoint: Checkpoint, questions: Questions) -> str:
+    trained = checkpoint.experiment
     where = f"{questions.manifest.name}, {questions.split}"
-    if trained is None or checkpoints[0].is_trained_on(questions.manifest):
-        return f"{_names([], checkpoints)} on {where}"
-    return f"{_names([], checkpoints)}, trained on {Path(trained.data.source).name}, evaluated on {where}"
+    if trained is None or checkpoint.is_trained_on(questions.manifest):
+        return f"{names} on {where}"
+    return f"{names}, trained on {Path(trained.data.source).name}, evaluated on {where}"
 
 
-def _names(folders: Sequence[str], checkpoints: Sequence[Checkpoint]) -> str:
-    names = [checkpoint.name for checkpoint in checkpoints] or list(folders)
+def _joint(names: Sequence[str]) -> str:
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "") if names else ""
 
 
@@ -277,3 +268,33 @@ def _warnings(checkpoint: Checkpoint, questions: Questions) -> list[str]:
     if unheard:
         notes.append(f"No captions in training: {', '.join(unheard)}.")
     return notes
+
+
+def track_evaluation(folder: Location, page: Page, experiment: Experiment | None, say: Say) -> str | None:
+    """Log facts, metrics, differences to the baseline and the folder's files; the run id, or None if MLflow is away.
+
+    The store is that of the run folder, as for a sweep. Results stay in the folder whatever happens here.
+    """
+    from mlflow.exceptions import MlflowException
+
+    store = store_of(folder)
+    tracking = experiment.tracking if experiment is not None else TrackingSettings()
+    try:
+        client = store.connect()
+        run = client.create_run(
+            store.experiment_id(client, tracking.experiment_name),
+            run_name=folder.name,
+            tags={EVALUATION_TAG: folder.name},
+        )
+        run_id = str(run.info.run_id)
+        params = {name.replace(" ", "_"): str(value) for name, value in page.facts.items()}
+        differences = {f"difference/{name}": difference.value for name, difference in page.comparison.items()}
+        tags = {"mlflow.note.content": page.title}
+        log_batches(client, run_id, {**page.metrics, **differences}, params=params, tags=tags)
+        with fetched(folder) as files:
+            client.log_artifacts(run_id, str(files), "evaluation")
+        client.set_terminated(run_id)
+    except (MlflowException, OSError) as error:
+        say(f"MLflow at {store}: {brief(error)}; results are in {folder}")
+        return None
+    return run_id

@@ -14,82 +14,62 @@ from typing import Any
 
 import ray
 from ray.exceptions import ObjectLostError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ray_atr.knowledge.refresher import READY, Encode, InProcessRefresher, Outcome, version_folder, versions_in
-from ray_atr.knowledge.snapshot import Entries, Snapshot, SnapshotSettings, files_of, write_files
-from ray_atr.runtime import NAMESPACE, this_node
+from ray_atr.knowledge.refresher import KEEP, READY, Encode, InProcessRefresher, Outcome, version_folder, versions_in
+from ray_atr.knowledge.snapshot import Snapshot, SnapshotSettings, files_of, write_files
+from ray_atr.runtime import NAMESPACE, here_if_there_is_room, this_node
 from ray_atr.storage import remove_folder
 
 
-class RefresherActor:
-    """`InProcessRefresher` behind references: payloads come and snapshots go through the object store."""
+class RefresherActor(InProcessRefresher):
+    """A base behind references, each in a list, or Ray would fetch what it refers to: payloads come and snapshots go in them."""
 
-    def __init__(self, encode: Encode, settings: SnapshotSettings, folder: str, keep: int) -> None:
-        self.base = InProcessRefresher(_Fetched(encode), settings, Path(folder), keep=keep)
+    def __init__(self, encode: Encode, settings: SnapshotSettings, folder: Path) -> None:
+        super().__init__(encode, settings, folder)
         self.references: dict[int, Any] = {}
         self.lock = threading.Lock()
 
-    def publish(self, boxed: list[Any], version: int, step: int) -> None:
-        """Start building a version from the payload whose reference is in the box; returns at once."""
-        self.base.publish(boxed[0], version, step)
+    def _build(self, payload: list[Any], version: int, step: int) -> float:
+        # Fetched in the building thread, not while publishing.
+        return super()._build(ray.get(payload[0]), version, step)
 
-    def wait(self, version: int, timeout: float) -> Outcome:
-        """The outcome of a version once it is known, or after `timeout` seconds."""
-        return self.base.wait(version, timeout)
-
-    def get(self, version: int) -> list[Any]:
-        """A box with the reference of a snapshot that is ready; every caller gets the same one."""
+    def reference(self, version: int) -> list[Any]:
+        """That of a snapshot that is ready; every caller gets the same one."""
         with self.lock:
             if version not in self.references:
-                self.references[version] = ray.put(self.base.get(version))
-                kept = self.base.versions()
+                self.references[version] = ray.put(self.get(version))
+                kept = self.versions()
                 self.references = {known: ref for known, ref in self.references.items() if known in kept}
             return [self.references[version]]
 
     def rewind(self, version: int) -> None:
-        """Forget what is later than a version."""
         with self.lock:
-            self.base.rewind(version)
+            super().rewind(version)
             self.references = {known: ref for known, ref in self.references.items() if known <= version}
 
-    def versions(self) -> list[int]:
-        """The versions that are ready."""
-        return self.base.versions()
+    def files(self, version: int) -> dict[str, bytes]:
+        return files_of(self._path(version))
+
+    def receive(self, version: int, files: Mapping[str, bytes]) -> None:
+        """Take a version that an earlier base of the run built, on a node whose disk is not this one's."""
+        with self._lock:
+            if version not in self.versions():
+                write_files(files, self._path(version))
 
     def node(self) -> str:
         """The node that this runs on."""
         return this_node()
 
-    def files(self, version: int) -> dict[str, bytes]:
-        """The files of a version that is ready."""
-        return self.base.files(version)
-
-    def receive(self, version: int, files: dict[str, bytes]) -> None:
-        """Take a version that an earlier base of the run built elsewhere."""
-        self.base.receive(version, files)
-
-
-class _Fetched:
-    """Encodes the payload behind a reference: it is fetched in the building thread, not while publishing."""
-
-    def __init__(self, encode: Encode) -> None:
-        self.encode = encode
-
-    def __call__(self, reference: Any) -> Any:
-        payload = ray.get(reference)
-        return payload if isinstance(payload, Entries) else self.encode(payload)
-
 
 class ActorRefresher:
     """An actor as a `SnapshotClient`'s host. Picklable: a worker that gets one talks to the same actor.
 
-    `copies` is the folder from which checkpoints are made, if the actor's own is on another node: the last `keep` versions are
+    `copies` is the folder from which checkpoints are made, if the actor's own is on another node: the last versions are
     copied there.
     """
 
-    def __init__(self, actor: Any, keep: int = 3) -> None:
-        self.actor, self.keep = actor, keep
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
         self.copies: Path | None = None
 
     def publish(self, payload: Any, version: int, step: int) -> None:
@@ -97,7 +77,6 @@ class ActorRefresher:
         self.actor.publish.remote([ray.put(payload)], version, step)
 
     def wait(self, version: int, timeout: float) -> Outcome:
-        """The outcome of a version once it is known, or after `timeout` seconds."""
         outcome: Outcome = ray.get(self.actor.wait.remote(version, timeout))
         if self.copies is not None and outcome.state == READY:
             self._copy(version, self.copies)
@@ -106,7 +85,7 @@ class ActorRefresher:
     def _copy(self, version: int, folder: Path) -> None:
         if version not in versions_in(folder):
             write_files(ray.get(self.actor.files.remote(version)), version_folder(folder, version))
-        for old in versions_in(folder)[: -self.keep]:
+        for old in versions_in(folder)[:-KEEP]:
             remove_folder(version_folder(folder, old))
 
     def give_back(self, folder: Path) -> None:
@@ -122,7 +101,7 @@ class ActorRefresher:
     def get(self, version: int) -> Snapshot:
         """A snapshot whose arrays are mapped from this node's object store, read-only."""
         while True:
-            (reference,) = ray.get(self.actor.get.remote(version))
+            (reference,) = ray.get(self.actor.reference.remote(version))
             try:
                 return ray.get(reference)  # type: ignore[no-any-return]
             except ObjectLostError:
@@ -130,7 +109,6 @@ class ActorRefresher:
                 continue
 
     def rewind(self, version: int) -> None:
-        """Forget what is later than a version."""
         ray.get(self.actor.rewind.remote(version))
         if (folder := self.copies) is not None:
             for later in versions_in(folder):
@@ -155,7 +133,6 @@ def start_knowledge_base(
     *,
     num_cpus: float = 0.0,
     num_gpus: float = 0.0,
-    keep: int = 3,
     clients: int = 1,
     labels: Mapping[str, str] | None = None,
 ) -> ActorRefresher:
@@ -178,9 +155,9 @@ def start_knowledge_base(
             max_concurrency=clients + 4,
             **_placed(labels),
         )
-        .remote(encode, settings, str(folder), keep)
+        .remote(encode, settings, folder)
     )
-    host = ActorRefresher(actor, keep)
+    host = ActorRefresher(actor)
     host.give_back(folder)
     return host
 
@@ -190,10 +167,8 @@ def _placed(labels: Mapping[str, str] | None) -> dict[str, Any]:
     if labels:
         # Named, or Ray would place it in the group of the worker that starts it, and never find a node with its labels there.
         return {"label_selector": dict(labels), "scheduling_strategy": "DEFAULT"}
-    # Beside the worker that starts it, which copies the versions to the run's storage with each checkpoint; where the workers
-    # leave no room there, on another node: it would wait for that room for ever.
-    here = ray.get_runtime_context().get_node_id()
-    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True, _spill_on_unavailable=True)}
+    # Beside the worker that starts it, which copies the versions to the run's storage with each checkpoint.
+    return {"scheduling_strategy": here_if_there_is_room()}
 
 
 def _end_earlier(name: str) -> None:

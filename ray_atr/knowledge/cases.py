@@ -12,8 +12,7 @@ from ray_atr.knowledge.searcher import Searcher
 from ray_atr.knowledge.snapshot import Snapshot
 from ray_atr.objectives.knowledge.ask import Ask
 from ray_atr.objectives.knowledge.reliability import multiplier, reliability
-from ray_atr.objectives.knowledge.retrieved import Granularity
-from ray_atr.objectives.knowledge.sides import Sides
+from ray_atr.objectives.knowledge.retrieved import Granularity, Sides
 from ray_atr.objectives.pairs.pair_loss import Comparison
 
 

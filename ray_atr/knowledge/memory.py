@@ -122,17 +122,18 @@ class SnapshotMemory(Memory):
             self.client.refresh(step, payload)
 
     def before_step(self, step: int) -> None:
-        """Switch to what is due."""
         self.client.before_step(step)
 
     def retrieve(self, batch: WorkerBatch, gather: Gather) -> Any:
         """Each worker searches for its share; the positions are gathered and looked up by all."""
         self.groups = gather(batch.groups)
-        found = self.client.search(batch.audio, batch.text, batch.mask, batch.clip_ids, batch.groups)
+        with self.client.searching() as searcher:
+            found = searcher.search(batch.audio, batch.text, batch.mask, batch.clip_ids, batch.groups)
         if isinstance(self.knowledge, Ance):
             found = draw_from_pool(found, batch.clip_ids, self.knowledge.negatives, self.seed, batch.step)
         self.found = Positions(*(gather(part) for part in found))
-        self.latest = self.client.look_up(self.found)
+        with self.client.searching() as searcher:
+            self.latest = searcher.look_up(self.found)
         return self.latest
 
     def after_step(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
@@ -141,7 +142,6 @@ class SnapshotMemory(Memory):
             self.written.write(embeddings, clip_ids, self.groups)
 
     def stats(self, step: int) -> dict[str, float]:
-        """The client's."""
         return self.client.stats(step)
 
     def state_dict(self) -> dict[str, Any]:
@@ -170,23 +170,19 @@ class SupportMemory(Memory):
         self._whose: Identity | None = None
 
     def retrieve(self, batch: WorkerBatch, gather: Gather) -> Any:
-        """The nearest earlier embeddings."""
         self._whose = batch.identity(gather)
         self.latest = self.queue.nearest(self._whose, gather(batch.audio.detach()), gather(batch.text.detach()))
         return self.latest
 
     def after_step(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
-        """The batch joins the support set."""
         if self._whose is not None:
             self.queue.push(self._whose, embeddings.audio, embeddings.text, embeddings.mask)
             self._whose = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The queue."""
         return self.queue.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The queue."""
         self.queue.load_state_dict(state)
 
 
@@ -216,11 +212,9 @@ class MomentumMemory(Memory):
         self.follower.update_parameters(self.retriever)
 
     def state_dict(self) -> dict[str, Any]:
-        """The queue and the momentum weights."""
         return {"queue": self.queue.state_dict(), "momentum": self.follower.module.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The queue and the momentum weights."""
         self.queue.load_state_dict(state["queue"])
         self.follower.module.load_state_dict(state["momentum"])
 
@@ -268,7 +262,6 @@ class WriteThrough:
         return {"audio": self.audio, "text": self.text, "there": self.there, "groups": self.groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint."""
         if state:
             self.audio, self.text, self.there = state["audio"].cpu(), state["text"].cpu(), state["there"].cpu()
             # Absent in checkpoints of version 0.1.

@@ -35,9 +35,6 @@ class Queue:
         self.mask = torch.zeros(size, languages, dtype=torch.bool, device=device)
         self.next, self.filled = 0, 0
 
-    def __len__(self) -> int:
-        return self.filled
-
     @torch.no_grad()
     def push(self, whose: Identity, audio: Tensor, text: Tensor, mask: Tensor | None = None) -> None:
         """Add a batch, the oldest leaving. A batch that crosses the buffer's end continues at its start."""

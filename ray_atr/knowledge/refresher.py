@@ -7,11 +7,12 @@ weights were published, waiting where it must: so a run is reproducible, however
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,29 +21,20 @@ from typing import Any, NamedTuple, Protocol
 
 import faiss
 import torch
-from torch import Tensor
 
-from ray_atr.knowledge.searcher import Positions, Searcher
-from ray_atr.knowledge.snapshot import (
-    MANIFEST_FILE,
-    Entries,
-    Snapshot,
-    SnapshotSettings,
-    build,
-    files_of,
-    load,
-    save,
-    write_files,
-)
+from ray_atr.knowledge.searcher import Searcher
+from ray_atr.knowledge.snapshot import MANIFEST_FILE, Entries, Snapshot, SnapshotSettings, build, load, save
 from ray_atr.objectives.knowledge.knowledge import SearchSpec
-from ray_atr.objectives.knowledge.retrieved import Retrieved
 from ray_atr.storage import remove_folder
-from ray_atr.storage.whole import remove_leftovers
+from ray_atr.storage.whole import remove_leftovers_below
 
 logger = logging.getLogger(__name__)
 
 Encode = Callable[[Any], Entries]
 """What a base calls to encode its source with published weights. Picklable; it may open its data at the first call."""
+
+KEEP = 3
+"""How many of the last versions stay."""
 
 UNKNOWN, BUILDING, READY, BROKEN = "unknown", "building", "ready", "failed"
 
@@ -56,16 +48,15 @@ class Outcome(NamedTuple):
 
 
 class InProcessRefresher:
-    """Builds snapshots one after the other in a thread and keeps the last `keep` of them in `folder`.
+    """Builds snapshots one after the other in a thread and keeps the last of them in `folder`.
 
     A snapshot is written before it is `ready`, so a base made again over the same folder has every version that was.
     """
 
-    def __init__(self, encode: Encode, settings: SnapshotSettings, folder: Path, *, keep: int = 3) -> None:
-        self.encode, self.settings, self.folder, self.keep = encode, settings, Path(folder), max(1, keep)
+    def __init__(self, encode: Encode, settings: SnapshotSettings, folder: Path) -> None:
+        self.encode, self.settings, self.folder = encode, settings, folder
         self.folder.mkdir(parents=True, exist_ok=True)
-        for leftover in self.folder.glob(".v*"):
-            remove_leftovers(leftover.with_name(leftover.name[1:].partition(".")[0]))
+        remove_leftovers_below(self.folder)
         # OpenMP's limits are a thread's own: a new one would compute on every core, which the training needs.
         self._executor = ThreadPoolExecutor(
             1, "knowledge-refresh", initializer=_limit_threads, initargs=(torch.get_num_threads(),)
@@ -80,7 +71,7 @@ class InProcessRefresher:
         A version is built once: published again, one that is there, being built or failed stays what it is.
         """
         with self._lock:
-            if version in self._futures or self._is_ready(version):
+            if version in self._futures or version in self.versions():
                 return
             self._futures[version] = self._executor.submit(self._build, payload, version, step)
 
@@ -88,34 +79,15 @@ class InProcessRefresher:
         started = time.perf_counter()
         entries = payload if isinstance(payload, Entries) else self.encode(payload)
         earlier = [known for known in self.versions() if known < version]
-        snapshot = build(
-            entries.audio,
-            entries.text,
-            entries.ids,
-            self.settings,
-            text_mask=entries.text_mask,
-            groups=entries.groups,
-            version=version,
-            step=step,
-            previous=self.get(earlier[-1]) if earlier else None,
-        )
+        previous = self.get(earlier[-1]) if earlier else None
+        snapshot = build(entries, self.settings, version=version, step=step, previous=previous)
         save(snapshot, self._path(version))
         with self._lock:
             self._open[version] = snapshot
-            for old in self.versions()[: -self.keep]:
+            for old in self.versions()[:-KEEP]:
                 remove_folder(self._path(old))
                 self._open.pop(old, None)
         return time.perf_counter() - started
-
-    def outcome(self, version: int) -> Outcome:
-        """How far a version is."""
-        with self._lock:
-            future, is_there = self._futures.get(version), self._is_ready(version)
-        if future is not None and not future.done():
-            return Outcome(BUILDING)
-        if future is not None and (error := future.exception()) is not None:
-            return Outcome(BROKEN, f"{type(error).__name__}: {error}")
-        return Outcome(READY, seconds=future.result() if future is not None else 0.0) if is_there else Outcome(UNKNOWN)
 
     def wait(self, version: int, timeout: float) -> Outcome:
         """The outcome once it is known, or after `timeout` seconds."""
@@ -123,7 +95,13 @@ class InProcessRefresher:
             future = self._futures.get(version)
         if future is not None:
             wait([future], timeout)
-        return self.outcome(version)
+        with self._lock:
+            future, is_there = self._futures.get(version), version in self.versions()
+        if future is not None and not future.done():
+            return Outcome(BUILDING)
+        if future is not None and (error := future.exception()) is not None:
+            return Outcome(BROKEN, f"{type(error).__name__}: {error}")
+        return Outcome(READY, seconds=future.result() if future is not None else 0.0) if is_there else Outcome(UNKNOWN)
 
     def get(self, version: int) -> Snapshot:
         """A version that is ready. ValueError if it is not here."""
@@ -135,16 +113,6 @@ class InProcessRefresher:
     def versions(self) -> list[int]:
         """The versions that are ready, oldest first."""
         return versions_in(self.folder)
-
-    def files(self, version: int) -> dict[str, bytes]:
-        """The files of a version that is ready."""
-        return files_of(self._path(version))
-
-    def receive(self, version: int, files: Mapping[str, bytes]) -> None:
-        """Take a version that an earlier base of the run built, on a node whose disk is not this one's."""
-        with self._lock:
-            if not self._is_ready(version):
-                write_files(files, self._path(version))
 
     def rewind(self, version: int) -> None:
         """Forget what is later than a version: a resumed run publishes it again. Waits for what is being built."""
@@ -159,21 +127,16 @@ class InProcessRefresher:
         """Build nothing more that has not been started."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _is_ready(self, version: int) -> bool:
-        """Whether a version is whole: its folder alone may be what a kill left of a removal."""
-        return (self._path(version) / MANIFEST_FILE).is_file()
-
     def _path(self, version: int) -> Path:
         return version_folder(self.folder, version)
 
 
 def version_folder(folder: Path, version: int) -> Path:
-    """The folder of a version in a base's folder."""
     return folder / f"v{version:06d}"
 
 
 def versions_in(folder: Path) -> list[int]:
-    """The versions that are whole in a base's folder, oldest first."""
+    """The versions that are whole in a base's folder, oldest first: a folder alone may be what a kill left of a removal."""
     found = [re.fullmatch(r"v(\d+)", path.parent.name) for path in folder.glob(f"v*/{MANIFEST_FILE}")]
     return sorted(int(match[1]) for match in found if match)
 
@@ -222,8 +185,8 @@ class SnapshotClient:
 
         client.refresh(step, payload)       # at a refresh point; only the publisher's payload is sent
         client.before_step(step)            # switches to what is due
-        positions = client.search(...)      # of this worker's share, to be gathered
-        retrieved = client.look_up(positions)
+        with client.searching() as searcher:
+            positions = searcher.search(...)
 
     A version that failed is reported and the old one kept, by all workers alike; the first one must not fail.
     """
@@ -314,36 +277,20 @@ class SnapshotClient:
         self.searcher = Searcher(self.host.get(version), self.spec, self.device)
         self._sent.pop(version, None)
 
-    def search(
-        self,
-        audio: Tensor,
-        text: Tensor,
-        mask: Tensor | None = None,
-        own_ids: Sequence[str] | None = None,
-        groups: Tensor | None = None,
-    ) -> Positions:
-        """`Searcher.search` in the version in use, timed."""
-        started = time.perf_counter()
-        positions = self._opened().search(audio, text, mask, own_ids, groups)
-        self.timing.search += time.perf_counter() - started
-        return positions
-
-    def look_up(self, positions: Positions) -> Retrieved:
-        """`Searcher.look_up` in the version in use, timed."""
-        started = time.perf_counter()
-        retrieved = self._opened().look_up(positions)
-        self.timing.search += time.perf_counter() - started
-        return retrieved
-
-    def _opened(self) -> Searcher:
+    @contextlib.contextmanager
+    def searching(self) -> Iterator[Searcher]:
+        """The version in use; what is done with it is timed."""
         if self.searcher is None:
             raise RuntimeError("knowledge base: searched before its first version; call refresh and before_step first")
-        return self.searcher
+        started = time.perf_counter()
+        yield self.searcher
+        self.timing.search += time.perf_counter() - started
 
     def stats(self, step: int) -> dict[str, float]:
         """Version, staleness and what was spent since the last call."""
         timing, self.timing = self.timing, Timing(refresh=self.timing.refresh)
-        snapshot = self._opened().snapshot
+        assert self.searcher is not None, "asked for after a step"
+        snapshot = self.searcher.snapshot
         return {
             "version": float(snapshot.version),
             "staleness_steps": float(step - snapshot.step),

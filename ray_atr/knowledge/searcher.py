@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import faiss
@@ -76,28 +77,28 @@ def fused_top_k(queries: Tensor, entries: Tensor, k: int) -> tuple[Tensor, Tenso
 
 
 class SearchableRows:
-    """One searchable matrix [N, D]: on the device for exact search, behind a FAISS index otherwise."""
+    """One searchable matrix [N, D]: on the device for exact search (and if `index` is None), behind a FAISS index otherwise."""
 
     def __init__(
         self,
         rows: NDArray[Any],
         present: NDArray[np.bool_] | None,
         device: torch.device,
+        spec: SearchSpec,
         index: NDArray[np.uint8] | None = None,
-        *,
-        kind: str = "exact",
-        probes: int = 16,
     ) -> None:
         self.rows = as_tensor(rows).to(device)
         self.present = None if present is None or present.all() else torch.from_numpy(present.copy()).to(device)
         self.index: Any = None
-        if index is not None and len(index):
+        if index is None:
+            return
+        if len(index):
             self.index = faiss.deserialize_index(np.array(index))
             if hasattr(self.index, "nprobe"):
-                self.index.nprobe = probes
+                self.index.nprobe = spec.probes
             else:
-                self.index.hnsw.efSearch = 4 * probes
-        elif kind == "flat" and len(rows):
+                self.index.hnsw.efSearch = 4 * spec.probes
+        elif spec.index == "flat" and len(rows):
             self.index = faiss.IndexFlatIP(rows.shape[1])
             self.index.add(np.ascontiguousarray(rows, dtype=np.float32))
 
@@ -146,21 +147,14 @@ class Searcher:
 
     def __init__(self, snapshot: Snapshot, spec: SearchSpec, device: torch.device | str = "cpu") -> None:
         self.snapshot, self.spec, self.device = snapshot, spec, torch.device(device)
-        kind, probes = spec.index, spec.probes
-        L = len(snapshot.text)
-        self.fine_audio = SearchableRows(
-            snapshot.audio, None, self.device, snapshot.audio_index, kind=kind, probes=probes
-        )
+        table = partial(SearchableRows, device=self.device, spec=spec)
+        languages = range(len(snapshot.text))
+        self.fine_audio = table(snapshot.audio, None, index=snapshot.audio_index)
         self.fine_text = [
-            SearchableRows(
-                snapshot.text[k], snapshot.text_mask[k], self.device, snapshot.text_index[k], kind=kind, probes=probes
-            )
-            for k in range(L)
+            table(snapshot.text[k], snapshot.text_mask[k], index=snapshot.text_index[k]) for k in languages
         ]
-        self.coarse_audio = SearchableRows(snapshot.coarse_audio, snapshot.coarse_audio_mask, self.device)
-        self.coarse_text = [
-            SearchableRows(snapshot.coarse_text[k], snapshot.coarse_mask[k], self.device) for k in range(L)
-        ]
+        self.coarse_audio = table(snapshot.coarse_audio, snapshot.coarse_audio_mask)
+        self.coarse_text = [table(snapshot.coarse_text[k], snapshot.coarse_mask[k]) for k in languages]
         self._by_id, self._by_group = _Places(snapshot.ids), _Places(snapshot.groups)
 
     @torch.no_grad()

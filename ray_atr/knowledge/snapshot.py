@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,18 +80,9 @@ class Snapshot:
 
 
 def build(
-    audio: NDArray[Any],
-    text: NDArray[Any],
-    ids: Sequence[str] | NDArray[np.str_],
-    settings: SnapshotSettings,
-    *,
-    text_mask: NDArray[np.bool_] | None = None,
-    groups: NDArray[np.int64] | None = None,
-    version: int = 1,
-    step: int = 0,
-    previous: Snapshot | None = None,
+    entries: Entries, settings: SnapshotSettings, *, version: int = 1, step: int = 0, previous: Snapshot | None = None
 ) -> Snapshot:
-    """The snapshot of audio [N, D] and text [N, D] or [L, N, D], rows brought to unit norm (Fu et al. 2025, section 4.1).
+    """The snapshot of entries, rows brought to unit norm (Fu et al. 2025, section 4.1).
 
     Fine: the pairs themselves. Coarse: k-means on the audio embeddings, one prototype a cluster and modality, pooled over
     its members (Eq. 8). One assignment for both modalities, so that prototypes are pairs, and unit norms are ours; with
@@ -100,6 +91,7 @@ def build(
 
     Raises ValueError if shapes differ, a base is empty, or a value is not finite.
     """
+    audio, text, ids, text_mask, groups = entries
     text = text[None] if text.ndim == 2 else text
     L, N, D = text.shape
     names = np.asarray(ids, dtype=np.str_)
@@ -231,21 +223,7 @@ def _index(rows: NDArray[np.float32], kind: str, seed: int) -> NDArray[np.uint8]
     return faiss.serialize_index(index)
 
 
-_ARRAYS = (
-    "ids",
-    "groups",
-    "audio",
-    "text",
-    "text_mask",
-    "coarse_audio",
-    "coarse_audio_mask",
-    "coarse_text",
-    "coarse_mask",
-    "cluster",
-    "centroids",
-    "text_centroids",
-    "audio_index",
-)
+_ARRAYS = tuple(field.name for field in fields(Snapshot) if field.name not in ("version", "step", "text_index"))
 _NEW_IN_FORMAT_2 = ("groups", "coarse_audio_mask", "text_centroids")
 
 
@@ -261,14 +239,14 @@ def save(snapshot: Snapshot, folder: Path) -> Path:
         "width": snapshot.audio.shape[1],
         "storage": str(snapshot.audio.dtype),
     }
-    with whole_folder(Path(folder), is_synced=True) as aside:
+    with whole_folder(folder, is_synced=True) as aside:
         for name in _ARRAYS:
             np.save(aside / f"{name}.npy", getattr(snapshot, name))
         for position, index in enumerate(snapshot.text_index):
             np.save(aside / f"text_index-{position}.npy", index)
         (aside / MANIFEST_FILE).write_text(json.dumps(content, indent=1) + "\n")
         seal_folder(aside)
-    return Path(folder)
+    return folder
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -285,7 +263,6 @@ def write_files(files: Mapping[str, bytes], folder: Path) -> None:
 
 def load(folder: Path) -> Snapshot:
     """The snapshot in a folder, its arrays mapped from the files. ValueError if it is absent or of another format."""
-    folder = Path(folder)
     if not (folder / MANIFEST_FILE).is_file():
         raise ValueError(f"{folder}: no snapshot of a knowledge base here ({MANIFEST_FILE} is missing)")
     check_folder(folder)

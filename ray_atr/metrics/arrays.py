@@ -30,16 +30,3 @@ def as_floats(path: str, values: Array) -> torch.Tensor:
     if tensor.is_complex() or tensor.dtype == torch.bool:
         raise refuse(f"{path}.dtype", str(tensor.dtype), "real numbers")
     return tensor if tensor.is_floating_point() else tensor.double()
-
-
-def as_indices(path: str, values: IntegerArray, size: int, length: int | None = None) -> torch.Tensor:
-    """`values` as an int64 tensor [length] on the CPU, every entry in [0, size)."""
-    tensor = torch.as_tensor(values if isinstance(values, torch.Tensor) else np.asarray(values)).detach().cpu()
-    if tensor.ndim != 1 or (length is not None and len(tensor) != length):
-        raise refuse(f"{path}.shape", tuple(tensor.shape), f"[{length if length is not None else 'rows'}]")
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-        raise refuse(f"{path}.dtype", str(tensor.dtype), "integers")
-    tensor = tensor.long()
-    if len(tensor) and not 0 <= int(tensor.min()) <= int(tensor.max()) < size:
-        raise refuse(path, f"{int(tensor.min())}..{int(tensor.max())}", f"0..{size - 1}")
-    return tensor

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ray_atr.metrics.metric import Metric
-from ray_atr.metrics.retrieval import Retrieval
-from ray_atr.metrics.samples import Samples, check_same_queries, resampled, retrieval_samples
+from ray_atr.metrics.samples import Samples, check_same_queries, resampled
 from ray_atr.settings import refuse
 
 DRAWS = 1000
@@ -61,37 +60,6 @@ class Spread:
     runs: int
 
 
-def bootstrap_languages(
-    retrievals: Mapping[str, Retrieval],
-    *,
-    by: str = "",
-    trained: Collection[str] | None = None,
-    draws: int = DRAWS,
-    level: float = LEVEL,
-    seed: int = 0,
-) -> dict[Metric, Interval]:
-    """Intervals of every metric of `language_metrics(retrievals)`, under its keys (without tie counts)."""
-    return bootstrap_runs([retrieval_samples(retrievals, by)], trained=trained, draws=draws, level=level, seed=seed)
-
-
-def compare_languages(
-    first: Mapping[str, Retrieval],
-    second: Mapping[str, Retrieval],
-    *,
-    by: str = "",
-    trained: Collection[str] | None = None,
-    draws: int = DRAWS,
-    level: float = LEVEL,
-    seed: int = 0,
-) -> dict[Metric, Difference]:
-    """Second minus first in every metric, for two models on the same queries: each draw of clips serves both.
-
-    Raises ValueError if the two were not evaluated on the same languages and queries.
-    """
-    samples = (retrieval_samples(first, by), retrieval_samples(second, by))
-    return compare_runs([samples[0]], [samples[1]], trained=trained, draws=draws, level=level, seed=seed)
-
-
 def bootstrap_runs(
     runs: Sequence[Samples],
     *,
@@ -101,8 +69,7 @@ def bootstrap_runs(
     seed: int = 0,
 ) -> dict[Metric, Interval]:
     """Intervals over clips of every metric, of one model or of the mean over several that differ in their seed."""
-    _check(draws, level)
-    _check_runs(runs, "runs")
+    _check(runs, "runs", draws, level)
     value, drawn = _mean_over_runs(runs, trained, draws, seed)
     return {name: Interval(float(value[name][0]), *_ends(drawn[name], level), level) for name in value}
 
@@ -120,8 +87,7 @@ def compare_runs(
 
     Raises ValueError if they were not.
     """
-    _check(draws, level)
-    _check_runs([*first, *second], "second")
+    _check([*first, *second], "second", draws, level)
     a, drawn_a = _mean_over_runs(first, trained, draws, seed)
     b, drawn_b = _mean_over_runs(second, trained, draws, seed)
     result = {}
@@ -199,14 +165,11 @@ def _ends(drawn: np.ndarray, level: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _check(draws: int, level: float) -> None:
+def _check(runs: Sequence[Samples], path: str, draws: int, level: float) -> None:
     if draws < 1:
         raise refuse("draws", draws, "[1, inf)")
     if not 0 < level < 1:
         raise refuse("level", level, "(0, 1)")
-
-
-def _check_runs(runs: Sequence[Samples], path: str) -> None:
     if not runs:
         raise refuse(path, "none", "one or more runs' samples")
     for other in runs[1:]:

@@ -7,15 +7,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import torch
 
+from ray_atr.choices import RANKINGS
 from ray_atr.metrics.arrays import Array, IntegerArray, as_floats, as_matrix
 from ray_atr.metrics.measures import of_queries
 from ray_atr.metrics.metric import DIRECTIONS, MEAN, Metric, task_name, with_means
 from ray_atr.metrics.plan_ranking import retrieve_by_plan
-from ray_atr.metrics.ranking import DEFAULT_PLAN, LearnedMetric, PlanOptions, audio_rows, check_ranking, text_rows
+from ray_atr.metrics.ranking import DEFAULT_PLAN, LearnedMetric, PlanOptions, audio_rows, text_rows
 from ray_atr.metrics.ranks import count_ranks
 from ray_atr.metrics.relevance import Relevance, as_relevance
 from ray_atr.metrics.retrieval import Retrieval, retrieve, score
-from ray_atr.settings import refuse
+from ray_atr.settings import nearest, refuse
 
 ENGLISH = "eng"
 CHUNK = 8192
@@ -80,7 +81,8 @@ def retrieve_languages(
     device: torch.device | str | None = None,
 ) -> dict[str, Retrieval]:
     """The scores of every query in every language; text queries are numbered by caption m in all of them."""
-    check_ranking(ranking)
+    if ranking not in RANKINGS:
+        raise refuse("ranking", ranking, ", ".join(RANKINGS), nearest(ranking, RANKINGS))
     clips = as_matrix("audio", audio)
     if device is not None and ranking != "cosine":
         clips = clips.to(device)
@@ -95,8 +97,7 @@ def retrieve_languages(
                 clips, chosen, own, epsilon=plan.epsilon, sweeps=plan.sweeps, metric=metric, text_number=rows.numpy()
             )
         elif right is not None and metric is not None:
-            left = text_rows(chosen, metric)
-            ranks = count_ranks(left, right, own, is_cosine=False, device=device)
+            ranks = count_ranks(text_rows(chosen, metric), right, own, is_cosine=False, device=device)
             result[language] = score(ranks, own, rows.numpy())
         else:
             result[language] = retrieve(clips, chosen, own, device=device, text_number=rows.numpy())

@@ -34,7 +34,12 @@ def plan_scores(
     """
     clips = as_matrix("audio", audio)
     texts = as_matrix("text", text, clips.shape[1]).to(clips.device)
-    check_plan_ranking(len(texts), len(clips), epsilon, sweeps)
+    if len(clips) * len(texts) > MAX_ENTRIES:
+        raise refuse("ranking", f"plan of {len(texts)} texts x {len(clips)} clips", f"up to {MAX_ENTRIES} pairs")
+    if not epsilon > 0:
+        raise refuse("epsilon", epsilon, "(0, inf)")
+    if sweeps < 0:
+        raise refuse("sweeps", sweeps, "[0, inf)")
     u, v = (torch.nn.functional.normalize(rows.double(), dim=1) for rows in (texts, clips))
     cost = squared_distances(as_metric(metric, clips.shape[1]).to(u).weigh(u, v)).clamp_(min=0).sqrt_()
     largest = float(cost.max())
@@ -44,16 +49,6 @@ def plan_scores(
     scores = cost / -epsilon
     row, column = log_sweeps(scores, scores.new_zeros(len(clips)), sweeps)
     return scores + row[:, None] + column
-
-
-def check_plan_ranking(num_texts: int, num_clips: int, epsilon: float, sweeps: int) -> None:
-    """ValueError for a plan that cannot be computed."""
-    if num_clips * num_texts > MAX_ENTRIES:
-        raise refuse("ranking", f"plan of {num_texts} texts x {num_clips} clips", f"up to {MAX_ENTRIES} pairs")
-    if not epsilon > 0:
-        raise refuse("epsilon", epsilon, "(0, inf)")
-    if sweeps < 0:
-        raise refuse("sweeps", sweeps, "[0, inf)")
 
 
 def retrieve_by_plan(

@@ -8,8 +8,8 @@ from typing import TypeAlias
 import torch
 
 from ray_atr.choices import RANKING_HELP, RANKINGS, Ranking
-from ray_atr.metrics.arrays import Array, as_floats, as_matrix
-from ray_atr.settings import Settings, nearest, refuse, setting
+from ray_atr.metrics.arrays import Array, as_floats
+from ray_atr.settings import Settings, setting
 from ray_atr.transport.mahalanobis import Mahalanobis
 
 LearnedMetric: TypeAlias = Array | Mahalanobis
@@ -45,12 +45,6 @@ class RankingSettings(Settings):
         return PlanOptions(self.plan_epsilon, self.plan_sweeps)
 
 
-def check_ranking(ranking: str, path: str = "ranking") -> None:
-    """ValueError for a ranking that does not exist."""
-    if ranking not in RANKINGS:
-        raise refuse(path, ranking, ", ".join(RANKINGS), nearest(str(ranking), RANKINGS))
-
-
 def rankings_beside(ranking: str, *, has_metric: bool) -> list[Ranking]:
     """The other rankings worth reporting: `learned` without a learnt metric is `cosine` again."""
     if has_metric:
@@ -69,25 +63,19 @@ def as_metric(metric: LearnedMetric | None, D: int) -> Mahalanobis:
     return metric
 
 
-def distance_rows(text: Array, audio: Array, metric: LearnedMetric) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows [M, D + 2] and [N, D + 2], float64, whose inner product is minus half the squared distance of the unit rows.
+def text_rows(texts: torch.Tensor, metric: LearnedMetric) -> torch.Tensor:
+    """Rows [M, D + 2], float64, whose inner product with `audio_rows` is minus half the squared distance of the unit rows.
 
     So that whatever ranks by inner product ranks by distance, in both directions:
     -|t - a|^2 / 2 = <t M, a> - |t|^2 / 2 - |a|^2 / 2.
     """
-    clips = as_matrix("audio", audio)
-    return text_rows(as_matrix("text", text, clips.shape[1]), metric), audio_rows(clips, metric)
-
-
-def text_rows(texts: torch.Tensor, metric: LearnedMetric) -> torch.Tensor:
-    """The texts' side of `distance_rows`."""
     learnt = as_metric(metric, texts.shape[1])
     # Cut into chunks that need no copy of the whole in float64 besides the result.
     return torch.cat([_left(part, learnt) for part in texts.split(CHUNK)])
 
 
 def audio_rows(clips: torch.Tensor, metric: LearnedMetric) -> torch.Tensor:
-    """The clips' side of `distance_rows`, which is the same for every language."""
+    """The clips' side of `text_rows`, [N, D + 2], which is the same for every language."""
     learnt = as_metric(metric, clips.shape[1])
     return torch.cat([_right(part, learnt) for part in clips.split(CHUNK)])
 

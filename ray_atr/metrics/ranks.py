@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -53,10 +53,9 @@ def count_ranks(
     """Ranks of the relevant pairs among all candidates by cosine, in both directions from one pass over the scores.
 
     `text` [M, D] and `audio` [N, D] need not be unit rows; a zero row has cosine 0 with everything. With `is_cosine` False
-    the rows are taken as they are, and ranked by inner product. They may be
-    elsewhere than `device` (default: that of `audio`) and are brought over block by block. Beyond them the pass
-    needs a few blocks of `block_side`^2 scores and some hundred bytes a row or pair. Raises ValueError for a row that
-    is not finite.
+    the rows are taken as they are, and ranked by inner product. They may be elsewhere than `device` (default: that of `audio`)
+    and are brought over block by block. Beyond them the pass needs a few blocks of `block_side`^2 scores and some hundred
+    bytes a row or pair. Raises ValueError for a row that is not finite.
     """
     audio_matrix = as_matrix("audio", audio)
     text_matrix = as_matrix("text", text, audio_matrix.shape[1])
@@ -91,7 +90,7 @@ def count_ranks_of_matrix(scores: Array, relevance: Relevance, *, tie: float = 0
     relevance = as_relevance(relevance, *matrix.shape)
     if bool(matrix.isnan().any()):
         raise refuse("scores", "NaN", "numbers")
-    given = _GivenBlock(matrix)
+    given = _Block(matrix)
     score = matrix[relevance.text.to(matrix.device), relevance.clip.to(matrix.device)].double()
     by_text = _Counter(relevance.text, relevance.clip, score, tie, tie)
     by_clip = _Counter(relevance.clip, relevance.text, score, tie, tie)
@@ -100,25 +99,25 @@ def count_ranks_of_matrix(scores: Array, relevance: Relevance, *, tie: float = 0
     return BothRanks(by_text.ranks(), by_clip.ranks())
 
 
-class _Block(Protocol):
+class _Block:
     """Scores of some queries (rows) against some candidates (columns)."""
 
-    @property
-    def scores(self) -> torch.Tensor: ...
+    def __init__(self, scores: torch.Tensor) -> None:
+        self.scores = scores
 
-    def select(self, rows: torch.Tensor) -> torch.Tensor: ...
+    def select(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.scores.index_select(0, rows)
 
-    def exact(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor: ...
+    def exact(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        return self.scores[rows, columns].double()
 
 
 class _Rows:
     """Rows of a matrix, scaled to unit norm if asked, block by block, so that no scaled copy of the whole is held."""
 
-    def __init__(
-        self, path: str, matrix: torch.Tensor, device: torch.device, *, is_unit: bool = True, chunk: int = 8192
-    ) -> None:
+    def __init__(self, path: str, matrix: torch.Tensor, device: torch.device, *, is_unit: bool) -> None:
         self.matrix, self.device = matrix, device
-        norms = torch.cat([rows.to(device).double().norm(dim=1) for rows in matrix.split(chunk)])
+        norms = torch.cat([rows.to(device).double().norm(dim=1) for rows in matrix.split(8192)])
         if not bool(norms.isfinite().all()):
             bad = int((~norms.isfinite()).nonzero()[0])
             raise refuse(f"{path}[{bad}]", "a row with NaN or infinity", "finite embeddings")
@@ -134,13 +133,10 @@ class _Rows:
         return (rows * self.scale[index.to(self.device), None]).float()
 
 
-class _CosineBlock:
+class _CosineBlock(_Block):
     def __init__(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
+        super().__init__(rows @ columns.T)
         self.rows, self.columns = rows, columns
-        self.scores = rows @ columns.T
-
-    def select(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.scores.index_select(0, rows)
 
     def exact(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         # A collapsed model puts the whole block here: one product is then far cheaper than gathering each pair's rows.
@@ -159,24 +155,10 @@ class _CosineBlock:
         return self.rows.double() @ self.columns.double().T
 
 
-class _GivenBlock:
-    def __init__(self, scores: torch.Tensor) -> None:
-        self.scores = scores
-
-    def select(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.scores.index_select(0, rows)
-
-    def exact(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        return self.scores[rows, columns].double()
-
-
-class _Transposed:
+class _Transposed(_Block):
     def __init__(self, block: _Block) -> None:
+        super().__init__(block.scores.T)
         self.block = block
-
-    @property
-    def scores(self) -> torch.Tensor:
-        return self.block.scores.T
 
     def select(self, rows: torch.Tensor) -> torch.Tensor:
         # Columns taken from the block as it is in memory; indexing its transpose is thirty times slower.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ray_atr.metrics.arrays import IntegerArray, as_indices
+from ray_atr.metrics.arrays import IntegerArray
 from ray_atr.settings import refuse
 
 
@@ -46,7 +46,15 @@ def as_relevance(relevant: IntegerArray | Relevance, num_texts: int, num_clips: 
 
 def relevance_by_clip(clip_of_caption: IntegerArray, num_captions: int, num_clips: int) -> Relevance:
     """Caption m is relevant to clip `clip_of_caption[m]` alone. `clip_of_caption` is integers [M] in [0, N)."""
-    clip = as_indices("clip_of_caption", clip_of_caption, num_clips, num_captions)
+    is_tensor = isinstance(clip_of_caption, torch.Tensor)
+    clip = torch.as_tensor(clip_of_caption if is_tensor else np.asarray(clip_of_caption)).detach().cpu()
+    if clip.shape != (num_captions,):
+        raise refuse("clip_of_caption.shape", tuple(clip.shape), f"[{num_captions}]")
+    if clip.is_floating_point() or clip.is_complex() or clip.dtype == torch.bool:
+        raise refuse("clip_of_caption.dtype", str(clip.dtype), "integers")
+    clip = clip.long()
+    if len(clip) and not 0 <= int(clip.min()) <= int(clip.max()) < num_clips:
+        raise refuse("clip_of_caption", f"{int(clip.min())}..{int(clip.max())}", f"0..{num_clips - 1}")
     return Relevance(torch.arange(num_captions), clip, num_captions, num_clips)
 
 

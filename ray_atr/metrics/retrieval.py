@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from scipy.special import digamma
 
-from ray_atr.metrics.arrays import Array, IntegerArray
+from ray_atr.metrics.arrays import Array, IntegerArray, as_matrix
 from ray_atr.metrics.measures import MAP_AT, RECALL_AT, QueryScores, of_queries
 from ray_atr.metrics.metric import DIRECTIONS
-from ray_atr.metrics.ranking import LearnedMetric, distance_rows
+from ray_atr.metrics.ranking import LearnedMetric, audio_rows, text_rows
 from ray_atr.metrics.ranks import BothRanks, PairRanks, count_ranks
 from ray_atr.metrics.relevance import Relevance, as_relevance
 
@@ -46,9 +46,9 @@ def retrieval_metrics(
 
     Keys: `text_to_audio/` and `audio_to_text/` + `recall_at_1`, `recall_at_5`, `recall_at_10`, `map_at_10` (shares in
     [0, 1]), `median_rank` (of the first relevant candidate, 1 = first), `tied_queries` and `queries` (counts) and `chance_at_1`
-    (R@1 of a random order). A tie counts as its
-    expectation over the orders of the tied candidates, so that a model whose scores are all equal gets chance. Ranks
-    are exact, and the whole matrix of scores never exists; `device` defaults to that of `audio`.
+    (R@1 of a random order). A tie counts as its expectation over the orders of the tied candidates, so that a model whose
+    scores are all equal gets chance. Ranks are exact, and the whole matrix of scores never exists; `device` defaults to that
+    of `audio`.
     """
     return retrieve(audio, captions, clip_of_caption, device=device).metrics()
 
@@ -83,8 +83,9 @@ def ranked(
     """Ranks of the relevant pairs by cosine, or by the distance of unit rows under a learnt metric."""
     if metric is None:
         return count_ranks(captions, audio, relevance, device=device)
-    text, clips = distance_rows(captions, audio, metric)
-    return count_ranks(text, clips, relevance, is_cosine=False, device=device)
+    clips = as_matrix("audio", audio)
+    texts = as_matrix("text", captions, clips.shape[1])
+    return count_ranks(text_rows(texts, metric), audio_rows(clips, metric), relevance, is_cosine=False, device=device)
 
 
 def score(ranks: BothRanks, relevance: Relevance, text_number: np.ndarray | None = None) -> Retrieval:

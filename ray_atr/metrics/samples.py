@@ -28,6 +28,7 @@ class Sample(NamedTuple):
 
 Samples = Mapping[str, Sample]
 """`group/language` -> its queries: `text_to_audio/fra`, `classification/jpn`."""
+KINDS_OF_ARRAYS = ("query", "unit", "mean", "median")
 
 
 def retrieval_samples(retrievals: Mapping[str, Retrieval], by: str = "") -> dict[str, Sample]:
@@ -51,11 +52,8 @@ def zero_shot_samples(classifications: Mapping[str, Classification]) -> dict[str
     result = {}
     for language, found in classifications.items():
         clips, classes = found.retrieval.audio_to_text, found.retrieval.text_to_audio
-        result[f"classification/{language}"] = Sample(
-            clips.query, clips.clip, {"accuracy": clips.recall[1], "map": found.map}, {}
-        )
-        of_class = {"text_to_audio_map": found.class_map, "text_to_audio_map_at_10": classes.average_precision}
-        result[f"classification/{language}/classes"] = Sample(classes.query, classes.clip, of_class, {})
+        result[f"classification/{language}"] = Sample(clips.query, clips.clip, found.of_clips, {})
+        result[f"classification/{language}/classes"] = Sample(classes.query, classes.clip, found.of_classes, {})
     return result
 
 
@@ -88,6 +86,34 @@ def resampled(samples: Samples, weight: np.ndarray, trained: Collection[str] | N
         means = language_means(of_languages, trained)
         result |= {Metric(task, group, name): drawn for group, drawn in means.items()}
     return result
+
+
+def to_arrays(samples: Samples) -> dict[str, np.ndarray]:
+    """`{"text_to_audio/fra:mean:recall_at_1": [Q], ...}`, for `numpy.savez`; `from_arrays` is its inverse."""
+    result: dict[str, np.ndarray] = {}
+    for key, sample in samples.items():
+        result |= {f"{key}:query": sample.query, f"{key}:unit": sample.unit}
+        result |= {f"{key}:mean:{name}": values for name, values in sample.means.items()}
+        result |= {f"{key}:median:{name}": values for name, values in sample.medians.items()}
+    return result
+
+
+def from_arrays(arrays: Mapping[str, np.ndarray]) -> dict[str, Sample]:
+    """The samples of `to_arrays` (or of the file that `numpy.load` opens), in their order."""
+    found: dict[str, dict[str, dict[str, np.ndarray]]] = {}
+    for name in arrays:
+        key, _, rest = name.partition(":")
+        kind, _, metric = rest.partition(":")
+        if kind not in KINDS_OF_ARRAYS:
+            raise refuse("arrays", name, "the arrays that to_arrays makes")
+        found.setdefault(key, {kind: {} for kind in KINDS_OF_ARRAYS})[kind][metric] = arrays[name]
+    absent = [f"{key}:{kind}" for key, parts in found.items() for kind in ("query", "unit") if not parts[kind]]
+    if absent or not found:
+        raise refuse("arrays", f"no {', '.join(absent[:3]) or 'arrays'}", "the arrays that to_arrays makes")
+    return {
+        key: Sample(parts["query"][""], parts["unit"][""], parts["mean"], parts["median"])
+        for key, parts in found.items()
+    }
 
 
 def _of_queries(scores: QueryScores) -> Sample:

@@ -26,19 +26,20 @@ class Classification:
     map: np.ndarray
     class_map: np.ndarray
 
-    def metrics(self) -> dict[str, float]:
-        """The means, shares in [0, 1].
+    @property
+    def of_clips(self) -> dict[str, np.ndarray]:
+        """Of each clip `accuracy` (R@1 of audio to text; any of several classes counts) and `map` (the AP of its classes)."""
+        return {"accuracy": self.retrieval.audio_to_text.recall[1], "map": self.map}
 
-        Keys: `accuracy` (R@1 of audio to text; for a clip of several classes any of them counts), `map` (mean over clips of
-        the AP of its classes among all), `text_to_audio_map` (mean over classes of the AP of its clips among all clips),
-        `text_to_audio_map_at_10`.
-        """
-        return {
-            "accuracy": float(self.retrieval.audio_to_text.recall[1].mean()),
-            "map": float(self.map.mean()),
-            "text_to_audio_map": float(self.class_map.mean()),
-            "text_to_audio_map_at_10": float(self.retrieval.text_to_audio.average_precision.mean()),
-        }
+    @property
+    def of_classes(self) -> dict[str, np.ndarray]:
+        """Of each class `text_to_audio_map` (the AP of its clips among all clips) and `text_to_audio_map_at_10`."""
+        top = self.retrieval.text_to_audio.average_precision
+        return {"text_to_audio_map": self.class_map, "text_to_audio_map_at_10": top}
+
+    def metrics(self) -> dict[str, float]:
+        """The means over clips and over classes, shares in [0, 1]."""
+        return {name: float(values.mean()) for name, values in {**self.of_clips, **self.of_classes}.items()}
 
 
 def classify(

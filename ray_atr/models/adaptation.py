@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
@@ -122,36 +120,3 @@ def parameter_levels(tower: nn.Module) -> list[list[nn.Parameter]]:
         position = (len(levels) - 1 if has_begun else 0) if number is None else number - lowest + 1
         levels[position].append(parameter)
     return [level for level in levels if level]
-
-
-def parameter_groups(
-    towers: Iterable[tuple[nn.Module, Adaptation]],
-    projections: Iterable[nn.Parameter],
-    others: Iterable[tuple[nn.Parameter, float]],
-    learning_rate: float,
-    weight_decay: float = 0.0,
-) -> list[dict[str, Any]]:
-    """Optimiser groups of everything that is trained: `{"params", "lr", "weight_decay"}`, one a rate and decay.
-
-    Level l of a tower with n levels has `learning_rate * learning_rate_scale * layer_decay ** (n - 1 - l)`. Weight decay is
-    for weight matrices alone: vectors (biases, norms) have none, nor have `others` (temperature, metric, each with
-    a factor of its rate): decay would only shift the scale that they are there to learn.
-    """
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-
-    def add(parameter: nn.Parameter, rate: float) -> None:
-        if parameter.requires_grad:
-            groups.setdefault((rate, weight_decay if parameter.ndim > 1 else 0.0), []).append(parameter)
-
-    for tower, settings in towers:
-        levels = parameter_levels(tower)
-        for depth, level in enumerate(levels):
-            rate = learning_rate * settings.learning_rate_scale * settings.layer_decay ** (len(levels) - 1 - depth)
-            for parameter in level:
-                add(parameter, rate)
-    for parameter in projections:
-        add(parameter, learning_rate)
-    for parameter, scale in others:
-        if parameter.requires_grad:
-            groups.setdefault((learning_rate * scale, 0.0), []).append(parameter)
-    return [{"params": params, "lr": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]

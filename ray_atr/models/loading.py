@@ -6,7 +6,7 @@ import fnmatch
 import logging
 import pickle
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -167,19 +167,17 @@ def load_weights(
     tensors: Mapping[str, Tensor],
     *,
     source: str,
-    rename: Callable[[str], str] = str,
     skip: tuple[str, ...] = (),
     allowed: Iterable[str] = (),
     path: str = AUDIO_CHECKPOINT,
 ) -> LoadReport:
-    """Copies the tensors into the module by name, after `rename`; names that start with one of `skip` are left out.
+    """Copies the tensors into the module by name; names that start with one of `skip` are left out.
 
     Raises ValueError, before anything is copied, for mismatches that no pattern in `allowed` covers.
     """
     wanted = module.state_dict()
-    renamed = {rename(name): value for name, value in tensors.items()}
-    skipped = tuple(name for name in renamed if name.startswith(skip)) if skip else ()
-    offered = {name: value for name, value in renamed.items() if name not in set(skipped)}
+    skipped = tuple(name for name in tensors if name.startswith(skip))
+    offered = {name: value for name, value in tensors.items() if not name.startswith(skip)}
     mis_shaped = {
         name: (tuple(value.shape), tuple(wanted[name].shape))
         for name, value in offered.items()
@@ -241,12 +239,11 @@ def _numpy_globals() -> list[Any]:
     """What plain NumPy arrays are pickled with: PANNs checkpoints hold their sampler's index arrays besides the weights."""
     reconstruct, scalar = np._core.multiarray._reconstruct, np._core.multiarray.scalar  # type: ignore[attr-defined]
     names = [
-        (function, f"{module}.{function.__name__}") for function in (reconstruct, scalar) for module in _NUMPY_MODULES
+        (function, f"{module}.{function.__name__}")
+        for function in (reconstruct, scalar)
+        for module in ("numpy.core.multiarray", "numpy._core.multiarray")
     ]
     return [np.ndarray, np.dtype, *names, *{type(np.dtype(code)) for code in np.typecodes["AllInteger"] + "fd?"}]
-
-
-_NUMPY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
 
 
 def _first_line(error: BaseException) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import pickle
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,8 @@ from ray_atr.models.loading import LoadReport, require_match
 from ray_atr.settings import refuse
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-# The library is imported where it is used: towers that train from scratch do not wait for it.
 _UNREADABLE = (
     OSError,
     ValueError,
@@ -33,7 +33,6 @@ _UNREADABLE = (
     pickle.UnpicklingError,
     zipfile.BadZipFile,
 )
-"""What transformers raises for a missing, broken or unsafe file."""
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -54,14 +53,8 @@ def read_model_config(checkpoint: str | os.PathLike[str], path: str, dropout: fl
     from transformers import AutoConfig, PreTrainedConfig
 
     require_name(checkpoint, path)
-    try:
+    with _refusing(path, checkpoint, "a folder or hub id with the config.json of a model of transformers"):
         config = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False)
-    except _UNREADABLE as error:
-        raise refuse(
-            path,
-            str(checkpoint),
-            f"a folder or hub id with the config.json of a model of transformers ({_line(error)})",
-        ) from None
     for part in (config, *(value for value in vars(config).values() if isinstance(value, PreTrainedConfig))):
         for name, value in vars(part).items():
             if isinstance(value, int | float) and not isinstance(value, bool):
@@ -81,11 +74,11 @@ def load_model(
     config: PreTrainedConfig,
     *,
     path: str,
-    skip: tuple[str, ...] = (),
-    allowed: Iterable[str] = (),
+    skip: tuple[str, ...],
+    allowed: Iterable[str],
     **arguments: Any,
-) -> tuple[PreTrainedModel, LoadReport]:
-    """The model with the checkpoint's weights, float32 on the CPU, and what was loaded.
+) -> Any:
+    """The model with the checkpoint's weights, float32 on the CPU; what was loaded is logged.
 
     Names that start with one of `skip`, be it behind the library's own prefix, may be in the checkpoint or not (heads of the
     task it was trained on). Raises ValueError for other mismatches, and for a file that is cut off, missing or would run code.
@@ -97,18 +90,17 @@ def load_model(
     # Its warnings say again, in forty lines, what the report below says in one.
     transformers_logging.set_verbosity_error()
     try:
-        model, info = model_class.from_pretrained(
-            checkpoint,
-            config=config,
-            dtype=torch.float32,
-            trust_remote_code=False,
-            weights_only=True,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            **arguments,
-        )
-    except _UNREADABLE as error:
-        raise refuse(path, checkpoint, f"a whole checkpoint of tensors that runs no code ({_line(error)})") from None
+        with _refusing(path, checkpoint, "a whole checkpoint of tensors that runs no code"):
+            model, info = model_class.from_pretrained(
+                checkpoint,
+                config=config,
+                dtype=torch.float32,
+                trust_remote_code=False,
+                weights_only=True,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                **arguments,
+            )
     finally:
         transformers_logging.set_verbosity(level)
     mis_shaped = {name: (tuple(stored), tuple(wanted)) for name, stored, wanted in info["mismatched_keys"]}
@@ -125,7 +117,7 @@ def load_model(
         skipped=tuple(sorted(set(info["unexpected_keys"]) - set(unexpected))),
     )
     require_match(report, allowed, path)
-    return model, report
+    return model
 
 
 def load_tokenizer(checkpoint: str | os.PathLike[str], config: PreTrainedConfig, path: str) -> PreTrainedTokenizerBase:
@@ -136,10 +128,8 @@ def load_tokenizer(checkpoint: str | os.PathLike[str], config: PreTrainedConfig,
     if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         # Without this, transformers makes an empty vocabulary that turns every word into the unknown token.
         raise refuse(path, str(checkpoint), "a folder with its tokeniser (" + ", ".join(TOKENIZER_FILES[:4]) + ")")
-    try:
+    with _refusing(path, checkpoint, "a folder or hub id with a whole tokeniser", TypeError, ImportError):
         tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False)
-    except (*_UNREADABLE, TypeError, ImportError) as error:
-        raise refuse(path, str(checkpoint), f"a folder or hub id with a whole tokeniser ({_line(error)})") from None
     if len(tokenizer) > config.vocab_size:
         raise refuse(
             path,
@@ -156,12 +146,20 @@ def read_feature_extractor(checkpoint: str | os.PathLike[str], path: str) -> Any
     from transformers import AutoFeatureExtractor
 
     require_name(checkpoint, path)
-    try:
+    allowed = "a folder or hub id with a whole preprocessor_config.json"
+    with _refusing(path, checkpoint, allowed, TypeError, ImportError):
         return AutoFeatureExtractor.from_pretrained(checkpoint, trust_remote_code=False)
-    except (*_UNREADABLE, TypeError, ImportError) as error:
-        raise refuse(
-            path, str(checkpoint), f"a folder or hub id with a whole preprocessor_config.json ({_line(error)})"
-        ) from None
+
+
+def encoder_class(config: PreTrainedConfig, path: str, own: Mapping[str, Any], allowed: str) -> Any:
+    """The class of an encoder with this configuration: by its type one of `own`, or the one that the library names."""
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+    if config.model_type in own:
+        return own[config.model_type]
+    if type(config) in MODEL_MAPPING and not getattr(config, "is_encoder_decoder", False):
+        return MODEL_MAPPING[type(config)]
+    raise refuse(path, config.model_type, allowed)
 
 
 def require_name(checkpoint: str | os.PathLike[str], path: str) -> None:
@@ -172,5 +170,12 @@ def require_name(checkpoint: str | os.PathLike[str], path: str) -> None:
         raise refuse(path, text, "a folder that exists, or a hub id owner/name")
 
 
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:240] or type(error).__name__
+@contextmanager
+def _refusing(path: str, checkpoint: object, allowed: str, *others: type[Exception]) -> Iterator[None]:
+    """Turns what transformers raises for a missing, broken or unsafe file, and `others`, into a ValueError."""
+    unreadable: tuple[type[Exception], ...] = (*_UNREADABLE, *others)
+    try:
+        yield
+    except unreadable as error:
+        reason = " ".join(str(error).split())[:240] or type(error).__name__
+        raise refuse(path, str(checkpoint), f"{allowed} ({reason})") from None

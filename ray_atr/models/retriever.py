@@ -23,7 +23,7 @@ from ray_atr.data.audio import FrontEnd, clip_windows, waveform_windows
 from ray_atr.data.decoding import Waveform, open_sound
 from ray_atr.languages.codes import require_language
 from ray_atr.metrics.ranking import RankingSettings
-from ray_atr.models.adaptation import adapt, parameter_groups
+from ray_atr.models.adaptation import adapt, parameter_levels
 from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn
 from ray_atr.models.augment import SpecAugment
 from ray_atr.models.loading import load_weights
@@ -115,8 +115,6 @@ class ModelSettings(Settings):
 
 ATTENTION_TEMPERATURE = 0.1
 """Divides the mean of a clip's windows in the query of attention over them."""
-WINDOW_QUERY = "window_query"
-"""The weight that attention over windows learns."""
 
 
 class Retriever(nn.Module):
@@ -139,8 +137,8 @@ class Retriever(nn.Module):
         self.audio_projection = _projection(audio_tower.width, D, settings.projection)
         self.text_projection = _projection(text_tower.width, D, settings.projection)
         self.learned = LearnedParameters(_with_temperature(learned or LearnedSettings(), settings), D)
-        self.register_parameter(WINDOW_QUERY, nn.Parameter(torch.zeros(D)) if settings.learns_windows else None)
-        self.window_query: nn.Parameter | None
+        self.window_query = nn.Parameter(torch.zeros(D)) if settings.learns_windows else None
+        """What attention over windows learns."""
 
     @property
     def learned_metric(self) -> Mahalanobis | None:
@@ -179,20 +177,31 @@ class Retriever(nn.Module):
     def parameter_groups(
         self, learning_rate: float, weight_decay: float = 0.0, *, metric_scale: float = 1.0
     ) -> list[dict[str, Any]]:
-        """The optimiser's groups: each tower's own rates, and no weight decay on vectors and on what the objective learns."""
-        return parameter_groups(
-            [(self.audio_tower, self.settings.audio.adapt), (self.text_tower, self.settings.text.adapt)],
-            [*self.audio_projection.parameters(), *self.text_projection.parameters()],
-            [
-                *(
-                    (value, metric_scale if name == "metric" else 1.0)
-                    for name, value in self.learned.named_parameters()
-                ),
-                *([] if self.window_query is None else [(self.window_query, 1.0)]),
-            ],
-            learning_rate,
-            weight_decay,
-        )
+        """Optimiser groups of everything that is trained: `{"params", "lr", "weight_decay"}`, one a rate and decay.
+
+        Level l of a tower with n levels has `learning_rate * learning_rate_scale * layer_decay ** (n - 1 - l)`. Weight decay is
+        for weight matrices alone: vectors (biases, norms) have none, nor has what the objective learns (the metric at
+        `metric_scale` times the rate): decay would only shift the scale that it is there to learn.
+        """
+        groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+
+        def add(parameter: nn.Parameter, rate: float, decay: float = weight_decay) -> None:
+            if parameter.requires_grad:
+                groups.setdefault((rate, decay if parameter.ndim > 1 else 0.0), []).append(parameter)
+
+        for tower, settings in ((self.audio_tower, self.settings.audio), (self.text_tower, self.settings.text)):
+            levels = parameter_levels(tower)
+            for depth, level in enumerate(levels):
+                share = settings.adapt.layer_decay ** (len(levels) - 1 - depth)
+                for parameter in level:
+                    add(parameter, learning_rate * settings.adapt.learning_rate_scale * share)
+        for parameter in (*self.audio_projection.parameters(), *self.text_projection.parameters()):
+            add(parameter, learning_rate)
+        for name, parameter in self.learned.named_parameters():
+            add(parameter, learning_rate * (metric_scale if name == "metric" else 1.0), decay=0.0)
+        if self.window_query is not None:
+            add(self.window_query, learning_rate)
+        return [{"params": params, "lr": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]
 
     def adapt(self, *, compiles: bool = True) -> None:
         """Applies each tower's training options; to be called once, after the weights of checkpoints are loaded."""

@@ -10,11 +10,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
 
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.buckets import by_length
@@ -38,6 +39,8 @@ class AudioTower(nn.Module):
 
     front_end: FrontEnd
     width: int
+    is_checkpointing: bool
+    """Of towers that can: whether `run` keeps no activations."""
 
     @abstractmethod
     def forward(self, features: Tensor, frames: Tensor) -> Encoded:
@@ -45,6 +48,12 @@ class AudioTower(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Writes what `AudioSettings.rebuild` needs besides the settings and the weights: nothing for most towers."""
+
+    def run(self, block: nn.Module, *inputs: Any) -> Any:
+        """A block's output, computed again in the backward pass where activations are not kept."""
+        if self.is_checkpointing and torch.is_grad_enabled():
+            return checkpoint(block, *inputs, use_reentrant=False)
+        return block(*inputs)
 
     def train(self, mode: bool = True) -> Self:
         """Training mode, in which batch norms keep their statistics: else an embedding would depend on its batch."""
@@ -125,6 +134,14 @@ def length_mask(lengths: Tensor, size: int) -> Tensor:
     return torch.arange(size, device=lengths.device)[None, :] < lengths[:, None]
 
 
+def clear(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """`x` [N, C, T, F] with zeros beyond each clip's end: what a convolution's own padding is for the clip alone.
+
+    Where all clips fill the batch (None) there is nothing to clear, and nothing is spent on it.
+    """
+    return x if lengths is None else x * length_mask(lengths, x.shape[2])[:, None, :, None].to(x.dtype)
+
+
 def masked_mean(tokens: Tensor, mask: Tensor) -> Tensor:
     """Mean [N, W] over the tokens [N, L, W] where the mask [N, L] is True; zero where a row has none."""
     weights = mask.to(tokens.dtype)[..., None]
@@ -140,6 +157,24 @@ def pad_tokens(token_ids: Sequence[Sequence[int]], pad_token_id: int) -> tuple[T
     padded = torch.full(mask.shape, pad_token_id, dtype=torch.int64)
     padded[mask] = torch.tensor([token for ids in token_ids for token in ids], dtype=torch.int64)
     return padded, mask
+
+
+def encode_groups(
+    groups: Sequence[tuple[Tensor, int]], encode: Callable[[Tensor, int], Encoded], length: int = 0
+) -> Encoded:
+    """What `encode(rows, longest)` makes of each group of a batch's rows, joined in the rows' order.
+
+    Tokens and masks are filled up with zeros to the longest group's, or to `length` if that is more.
+    """
+    parts = [encode(rows, longest) for rows, longest in groups]
+    back = torch.argsort(torch.cat([rows for rows, _ in groups]))
+    L = max(length, *(part.tokens.shape[1] for part in parts))
+    pad = nn.functional.pad
+    return Encoded(
+        torch.cat([part.pooled for part in parts])[back],
+        torch.cat([pad(part.tokens, (0, 0, 0, L - part.tokens.shape[1])) for part in parts])[back],
+        torch.cat([pad(part.token_mask, (0, L - part.tokens.shape[1])) for part in parts])[back],
+    )
 
 
 def embed_by_length(
@@ -179,6 +214,5 @@ def tower_fingerprint(tower: nn.Module) -> str:
         value = tensor.detach().cpu().contiguous()
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
-    front_end = getattr(tower, "front_end", None)
-    digest.update(repr(front_end).encode())
+    digest.update(repr(getattr(tower, "front_end", None)).encode())
     return digest.hexdigest()

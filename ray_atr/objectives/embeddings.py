@@ -53,11 +53,6 @@ class Embeddings:
         object.__setattr__(self, "audio", functional.normalize(self.audio, dim=-1))
         object.__setattr__(self, "text", functional.normalize(text, dim=-1))
 
-    @property
-    def num_languages(self) -> int:
-        """K."""
-        return self.text.shape[1]
-
     def available(self) -> Tensor:
         """The mask, bool [B, K]; all True if none was given."""
         if self.mask is not None:

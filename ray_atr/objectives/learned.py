@@ -30,6 +30,10 @@ class Learned:
     metric: Tensor | None = None
     bias: Tensor | None = None
 
+    def tau(self, setting: float) -> float | Tensor:
+        """The temperature that counts: the learned one, or a pair loss's setting."""
+        return setting if self.temperature is None else self.temperature
+
 
 NOTHING_LEARNED = Learned()
 

@@ -35,28 +35,23 @@ def initial_metric(kind: str, D: int, rank: int | None = None) -> Tensor | None:
 
 
 @torch.no_grad()
-def project_metric(metric: Tensor, kind: str) -> bool:
-    """Bring the metric, in place, to the nearest positive semi-definite one; True where anything but rounding changed.
+def project_metric(metric: Tensor, kind: str) -> None:
+    """Bring the metric, in place, to the nearest positive semi-definite one.
 
     mahalanobis [D, D]: symmetrised, negative eigenvalues set to 0. A Cholesky factorisation that succeeds shows that there
     are none, at a quarter of the cost. diagonal [D]: clamped at 0. factored [D, rank]: nothing to do.
     Call it after initialisation and after every `project_every` optimiser steps.
     """
-    if kind == "factored":
-        return False
     if kind == "diagonal":
-        has_negative = bool((metric < 0).any())
         metric.clamp_(min=0)
-        return has_negative
-    if kind != "mahalanobis":
+    elif kind == "mahalanobis":
+        metric.copy_((metric + metric.T) / 2)
+        if int(torch.linalg.cholesky_ex(metric).info) != 0:
+            values, vectors = torch.linalg.eigh(metric)
+            metric.copy_((vectors * values.clamp(min=0)) @ vectors.T)
+            metric.copy_((metric + metric.T) / 2)
+    elif kind != "factored":
         raise refuse("metric", kind, "diagonal, mahalanobis or factored")
-    metric.copy_((metric + metric.T) / 2)
-    if int(torch.linalg.cholesky_ex(metric).info) == 0:
-        return False
-    values, vectors = torch.linalg.eigh(metric)
-    metric.copy_((vectors * values.clamp(min=0)) @ vectors.T)
-    metric.copy_((metric + metric.T) / 2)
-    return True
 
 
 @torch.no_grad()

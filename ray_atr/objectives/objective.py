@@ -66,18 +66,12 @@ class Objective(Settings):
 
     def with_settings(self, **settings: Any) -> Objective:
         """A copy with settings of its four parts changed, found by their bare names; the earlier part has a name they share."""
-        roles = ("scheme", "pair", "knowledge", "correspondence")
-        parts: dict[str, Any] = {role: getattr(self, role) for role in roles}
+        parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         owners = {field.name: role for role, part in reversed(parts.items()) for field in dataclasses.fields(part)}
         changes: dict[str, dict[str, Any]] = {}
         for name, value in settings.items():
             if name not in owners:
-                raise unknown_setting(name, owners)
+                raise refuse("setting", name, "one of " + ", ".join(sorted(owners)), nearest(name, owners))
             changes.setdefault(owners[name], {})[name] = value
         changed = {role: dataclasses.replace(parts[role], **values) for role, values in changes.items()}
         return dataclasses.replace(self, **changed)
-
-
-def unknown_setting(name: str, known: dict[str, str]) -> ValueError:
-    """The error that names an unknown setting, those that exist, and the nearest of them."""
-    return refuse("setting", name, "one of " + ", ".join(sorted(known)), nearest(name, known))

@@ -6,6 +6,7 @@ that lacks a language is left out of that language's pairs. The weights of a sch
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -30,7 +31,7 @@ class Weighted(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme(Settings):
-    """A subclass sets `name` (its key in SCHEMES) and implements `needed` and `pairs`; `draw` where it draws.
+    """A subclass sets `name` (its key in SCHEMES) and implements `needed`; `draw` where it draws, `pairs` where it differs.
 
     `splits_by_language`: each comparison holds the texts of one language and weighs its number of pairs. `has_anchor`: the
     first language, English, has a part of its own.
@@ -53,8 +54,16 @@ class Scheme(Settings):
         raise NotImplementedError
 
     def pairs(self, embeddings: Embeddings, draw: Tensor | None) -> list[Weighted]:
-        """The comparisons to score; weights sum to 1."""
-        raise NotImplementedError
+        """The comparisons to score: here (audio, t_k) for each language k, over the clips whose text in it is needed.
+
+        They weigh as many pairs as they hold; languages that no clip needs are left out.
+        """
+        needed = self.needed(embeddings.available(), draw)
+        comparisons = []
+        for k in needed.any(dim=0).nonzero().squeeze(1).tolist():
+            language = torch.full((len(needed),), k, device=embeddings.audio.device)
+            comparisons.append((audio_side(embeddings, valid_rows(needed[:, k]), language), f"audio_text{k}"))
+        return weigh(comparisons, by_size=True)
 
     def language_shares(self, mask: Tensor, draw: Tensor | None, chunk: int) -> list[tuple[list[int], float]]:
         """How the loss splits into parts that each need only some languages: [(language indices, share of the loss)].
@@ -90,18 +99,12 @@ class English(Scheme):
     has_anchor: ClassVar[bool] = True
 
     def trained_languages(self, languages: Sequence[str]) -> list[str]:
-        """The first alone."""
         return list(languages[:1])
 
     def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
-        """English alone."""
         needed = torch.zeros_like(mask)
         needed[:, 0] = mask[:, 0]
         return needed
-
-    def pairs(self, embeddings: Embeddings, draw: Tensor | None) -> list[Weighted]:
-        """One comparison."""
-        return audio_text(embeddings, [0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +118,6 @@ class MlClap(Scheme):
         return draw_language(seed, epoch, clip_ids, mask, "random")  # a key of the hash: changing it changes every run
 
     def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
-        """The drawn language alone."""
         return chosen(self.require_draw(draw, len(mask)), mask)
 
     def pairs(self, embeddings: Embeddings, draw: Tensor | None) -> list[Weighted]:
@@ -139,7 +141,6 @@ class Cacl(Scheme):
         return draw_language(seed, epoch, clip_ids, others, "co_anchor")  # a key of the hash, as above
 
     def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
-        """English and the drawn language."""
         needed = chosen(self.require_draw(draw, len(mask)), mask)
         needed[:, 0] |= mask[:, 0]
         return needed
@@ -167,12 +168,7 @@ class Kcl(Scheme):
     splits_by_language: ClassVar[bool] = True
 
     def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
-        """All that exist."""
         return mask.clone()
-
-    def pairs(self, embeddings: Embeddings, draw: Tensor | None) -> list[Weighted]:
-        """One comparison a language, weighted by its number of pairs."""
-        return audio_text(embeddings, range(embeddings.num_languages))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,13 +195,8 @@ class RandomMixture(Scheme):
         return torch.from_numpy(bits)
 
     def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
-        """English and the drawn ones, where they exist."""
         bits = self.require_draw(draw, len(mask)).to(mask.device)
         return mask & ((bits[:, None] >> torch.arange(mask.shape[1], device=mask.device)) & 1).bool()
-
-    def pairs(self, embeddings: Embeddings, draw: Tensor | None) -> list[Weighted]:
-        """One comparison a language, weighted by its number of pairs."""
-        return audio_text(embeddings, range(embeddings.num_languages), self.needed(embeddings.available(), draw))
 
 
 SCHEMES: dict[str, type[Scheme]] = {scheme.name: scheme for scheme in (English, MlClap, Cacl, Kcl, RandomMixture)}
@@ -231,19 +222,6 @@ def valid_rows(valid: Tensor) -> Tensor | None:
     return None if bool(valid.all()) else valid.nonzero().squeeze(1)
 
 
-def audio_text(embeddings: Embeddings, languages: Sequence[int], taking_part: Tensor | None = None) -> list[Weighted]:
-    """(audio, t_k) for each language k, over the clips that take part in it; languages without a clip are left out."""
-    B, device = len(embeddings.audio), embeddings.audio.device
-    if taking_part is None:
-        taking_part = embeddings.mask
-    comparisons = []
-    for k in languages:
-        rows = None if taking_part is None else valid_rows(taking_part[:, k])
-        language = torch.full((B,), k, device=device)
-        comparisons.append((audio_side(embeddings, rows, language), f"audio_text{k}"))
-    return weigh(comparisons, by_size=True)
-
-
 def audio_side(embeddings: Embeddings, rows: Tensor | None, language: Tensor) -> Comparison:
     """The comparison of audio i with text t_{i, language_i}, over the given rows of the batch."""
     similarity = None
@@ -262,14 +240,9 @@ def audio_side(embeddings: Embeddings, rows: Tensor | None, language: Tensor) ->
 
 def text_side(embeddings: Embeddings, rows: Tensor | None, first: Tensor, second: Tensor) -> Comparison:
     """The comparison of text t_{i, first_i} with text t_{i, second_i}."""
-    return Comparison(
-        u=_text(embeddings, rows, first),
-        v=_text(embeddings, rows, second),
-        positives=_square(embeddings.positives, rows),
-        rows=rows,
-        u_language=_take(first, rows),
-        v_language=_take(second, rows),
-    )
+    with_audio = audio_side(embeddings, rows, second)
+    u, u_language = _text(embeddings, rows, first), _take(first, rows)
+    return dataclasses.replace(with_audio, u=u, u_language=u_language, similarity=None)
 
 
 def weigh(comparisons: list[tuple[Comparison, str]], *, by_size: bool = False) -> list[Weighted]:

@@ -32,8 +32,7 @@ class Recipe:
 
 
 NAMES: dict[str, tuple[str, ...]] = {
-    "soundscapes": ("quickstart", "from_scratch"),
-    "given_vectors": ("vectors",),
+    "small": ("quickstart", "from_scratch", "vectors"),
     "atri": (
         "audiocaps_ced_sonar_ml_clap",
         "audiocaps_ced_sonar_cacl",

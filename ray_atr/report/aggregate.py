@@ -9,8 +9,7 @@ import pandas as pd
 
 from ray_atr.objectives import PRESETS
 from ray_atr.report import formatting
-from ray_atr.report.differences import SEED
-from ray_atr.report.read import NOISE, OBJECTIVE, TRAINED_LANGUAGES, Runs, short_name
+from ray_atr.report.read import NOISE, OBJECTIVE, SEED, TRAINED_LANGUAGES, Runs, short_name
 
 NUM_SEEDS = "num_seeds"
 

@@ -61,6 +61,5 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
             figure.text(
                 0.995, 0.015, f"{UNTRAINED} {trials} was trained on its captions", ha="right", fontsize=8, color=QUIET
             )
-        path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
     return path

@@ -12,8 +12,7 @@ import pandas as pd
 from ray_atr.override import as_typed, flatten
 from ray_atr.recipes import RECIPES
 from ray_atr.report.aggregate import NUM_SEEDS, aggregate
-from ray_atr.report.differences import SEED
-from ray_atr.report.read import NOISE, OBJECTIVE, Runs
+from ray_atr.report.read import NOISE, OBJECTIVE, SEED, Runs
 from ray_atr.run_folder import metric_chosen_by
 
 

@@ -116,7 +116,6 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
             figure.text(
                 0.995, 0.13 / figure.get_figheight(), "bands: ±1 sd over seeds", ha="right", fontsize=8, color=QUIET
             )
-        path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
     return path
 

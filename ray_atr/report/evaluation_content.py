@@ -152,10 +152,8 @@ def compose_page(
     named     captions that pictures and players show before those that the seed draws; every language has them.
     listen    gives clip i's encoded audio file, or None; with it the page shows what a few queries find, with players.
     """
-    first = runs[0]
-    intervals = bootstrap_runs(
-        [run.samples for run in runs], trained=embedded.trained, draws=draws, level=level, seed=seed
-    )
+    first, samples, trained = runs[0], [run.samples for run in runs], embedded.trained
+    intervals = bootstrap_runs(samples, trained=trained, draws=draws, level=level, seed=seed)
     chosen = _choose(first.retrievals, captions, seed, named)
     own_notes = [
         *notes,
@@ -170,7 +168,6 @@ def compose_page(
     ids = clip_ids if clip_ids is not None else [str(clip) for clip in range(len(embedded.audio))]
     if listen is not None:
         fragments["What queries find"] = _players(chosen, embedded, captions, first.retrievals, ids, listen, len(named))
-    samples, trained = [run.samples for run in runs], embedded.trained
     spreads = across_seeds([run.metrics for run in runs])
     return Page(
         title=title,

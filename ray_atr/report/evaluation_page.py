@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -18,7 +17,7 @@ from ray_atr.metrics.bootstrap import Difference, Interval, Spread
 from ray_atr.metrics.metric import Metric
 from ray_atr.report.evaluation_tables import comparison_tables, metric_tables
 from ray_atr.report.html import data_url, render_template
-from ray_atr.storage import write_text
+from ray_atr.storage import Location, write_text
 from ray_atr.table import Table, markdown_text
 
 
@@ -28,8 +27,8 @@ class Page:
 
     facts        what was evaluated on what: checkpoint, data set, split, clips, seed; shown on top.
     metrics      `evaluate_languages`, `classification_metrics`: keys `group/language/metric`.
-    intervals    `bootstrap_languages`; spreads: `across_seeds`, shown instead of the single value.
-    comparison   `compare_languages`, second minus first; `compared` names the two.
+    intervals    `bootstrap_runs`; spreads: `across_seeds`, shown instead of the single value.
+    comparison   `compare_runs`, second minus first; `compared` names the two.
     pictures     title -> Figure, HTML only. fragments: title -> trusted HTML (`players_html`), HTML only.
     printed      the papers' own numbers beside these (`printed_beside`).
     trained      the languages that the model was trained on; None: all, or not known.
@@ -82,15 +81,10 @@ class Page:
         return notes
 
 
-def write_page(page: Page, folder: str | Path) -> dict[str, Path]:
-    """Writes evaluation.json, .md and .html into the folder (made if absent); returns {"json": path, ...}."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    result = {}
+def write_page(page: Page, folder: Location) -> None:
+    """Write evaluation.json, .md and .html into a folder that exists."""
     for kind, text in (("json", as_json(page)), ("md", as_markdown(page)), ("html", as_html(page))):
-        result[kind] = folder / f"evaluation.{kind}"
-        write_text(result[kind], text)
-    return result
+        write_text(folder / f"evaluation.{kind}", text)
 
 
 def as_json(page: Page) -> str:

@@ -12,22 +12,22 @@ import pandas as pd
 
 from ray_atr.objectives import PRESETS
 from ray_atr.report import formatting as cells
-from ray_atr.report.ablation import SWITCHES, TICK, ablation_table, is_ablation
+from ray_atr.report.ablation import PERIOD, SWITCHES, TICK, ablation_table, is_ablation
 from ray_atr.report.aggregate import aggregate
-from ray_atr.report.papers import PaperTable, PrintedRow, ask_tables, atri_tables, m_ltm_tables
-from ray_atr.report.read import ESTIMATED_SHARE, NOISE, OBJECTIVE, TRUE_SHARE, Runs, short_name
+from ray_atr.report.paper_tables import PaperTable, PrintedRow, printed_in
+from ray_atr.report.read import ESTIMATED_SHARE, MEMORY, NOISE, OBJECTIVE, SECONDS, TRUE_SHARE, Runs, short_name
 from ray_atr.report.tables import ARROWS, Column, point_table, recall_columns
 from ray_atr.table import Cell, Table
 
 PAIR = "objective.pair"
 MASS, EPSILON, METRIC = f"{PAIR}.transport_mass", f"{PAIR}.epsilon", f"{PAIR}.metric"
 BASELINE = "ml_clap"
-MEMORY, SECONDS = atri_tables.MEMORY, atri_tables.SECONDS
 BOTH_DIRECTIONS = "both_directions/eng/recall_at_1"
 LANGUAGE = "language"
 LANGUAGE_OBJECTIVES = ("ml_clap", "cacl", "kcl")
 KNOWLEDGE_OBJECTIVES = ("moco", "nnclr", "ance", "ask")
 EUCLIDEAN = ("m_ltm_euclidean", "m_ltm_pot_euclidean")
+(ABLATION,) = printed_in("ask", "Table 2 (its text)")
 
 
 def _english_recalls(runs: Runs) -> list[Column]:
@@ -55,7 +55,7 @@ def paper_layouts(runs: Runs) -> list[Table]:
     if is_ablation(runs):
         title = "ASK without each of its parts, English (layout of Fu et al. 2025, Table 2)"
         table = ablation_table(runs, _english_recalls(runs), title)
-        tables.append(_with_references(table, runs, _english_recalls(runs), (ask_tables.ABLATION,)))
+        tables.append(_with_references(table, runs, _english_recalls(runs), (ABLATION,)))
     return [table for table in tables if any(block for block in table.blocks)]
 
 
@@ -63,32 +63,28 @@ def _precisions(runs: Runs) -> list[Column]:
     return recall_columns("{}", ("recall_at_1", "recall_at_5", "map_at_10"))
 
 
+def _less(metric: str, title: str, group: str) -> Column:
+    """A column of numbers of which less is better."""
+    return Column(metric, title, group, "number", is_higher_better=False)
+
+
 def _distances(runs: Runs) -> list[Column]:
-    return [
-        Column(
-            f"embedding/{{}}/language_{name}", title, "from English, less is better", "number", is_higher_better=False
-        )
-        for name, title in (("gap", "gap"), ("distance", "distance"))
-    ]
+    group = "from English, less is better"
+    return [_less(f"embedding/{{}}/language_{name}", name, group) for name in ("gap", "distance")]
 
 
 def _rank_variances(runs: Runs) -> list[Column]:
-    return [
-        Column(
-            f"text_to_audio/{code}/mean_rank_variance", code, "mean rank variance, less is better", "number",
-            is_higher_better=False,
-        )
-        for code in (*runs.languages, "mean")
-    ]  # fmt: skip
+    group = "mean rank variance, less is better"
+    return [_less(f"text_to_audio/{code}/mean_rank_variance", code, group) for code in (*runs.languages, "mean")]
 
 
 def _cost_columns(runs: Runs) -> list[Column]:
     return [
         Column("text_to_audio/mean/recall_at_1", "R@1", "text→audio, mean"),
-        Column(MEMORY, "MB", "peak memory", "number", is_higher_better=False),
-        Column(f"{MEMORY} ratio", f"× {BASELINE}", "peak memory", "number", is_higher_better=False),
-        Column(SECONDS, "s", "an epoch", "number", is_higher_better=False),
-        Column(f"{SECONDS} ratio", f"× {BASELINE}", "an epoch", "number", is_higher_better=False),
+        _less(MEMORY, "MB", "peak memory"),
+        _less(f"{MEMORY} ratio", f"× {BASELINE}", "peak memory"),
+        _less(SECONDS, "s", "an epoch"),
+        _less(f"{SECONDS} ratio", f"× {BASELINE}", "an epoch"),
     ]
 
 
@@ -143,38 +139,33 @@ LAYOUTS = (
     Layout(
         "Noisy correspondence, English (layout of Luong et al. 2024, Table 5)",
         _varies(NOISE),
-        papers=(m_ltm_tables.NOISY_PAIRS,),
+        papers=printed_in("m_ltm", "Table 5"),
     ),
     Layout(
         "Retrieval, English (layout of Luong et al. 2024, Tables 1 and 2)",
         _compares_losses,
-        papers=(
-            m_ltm_tables.STATE_OF_THE_ART_AUDIOCAPS,
-            m_ltm_tables.STATE_OF_THE_ART_CLOTHO,
-            m_ltm_tables.LOSSES_RESNET38,
-            m_ltm_tables.LOSSES_HTSAT,
-        ),
+        papers=printed_in("m_ltm", "Table 1", "Table 2"),
     ),
     Layout(
         "Modality gap, English (layout of Luong et al. 2024, Table 4)",
         lambda runs: "embedding/eng/modality_gap" in runs.finished,
-        lambda runs: [Column("embedding/eng/modality_gap", "gap", "less is better", "number", is_higher_better=False)],
-        m_ltm_tables.MODALITY_GAPS,
+        lambda runs: [_less("embedding/eng/modality_gap", "gap", "less is better")],
+        printed_in("m_ltm", "Table 4"),
     ),
     Layout(
         "Ground metric and epsilon, English (layout of Luong et al. 2024, Table 6)",
         _compares_metrics,
-        papers=(m_ltm_tables.METRICS_AND_EPSILONS,),
+        papers=printed_in("m_ltm", "Table 6"),
     ),
     Layout(
         "Entropic term of the contrastive loss, English (layout of Luong et al. 2024, Table 7)",
         _has("contrastive_entropic"),
-        papers=(m_ltm_tables.ENTROPIC_RESNET38, m_ltm_tables.ENTROPIC_HTSAT),
+        papers=printed_in("m_ltm", "Table 7"),
     ),
     Layout(
         "Epsilon, English (layout of Luong et al. 2024, Table 8)",
         lambda runs: _varies(EPSILON)(runs) and not _compares_metrics(runs) and not _has("contrastive_entropic")(runs),
-        papers=(m_ltm_tables.EPSILONS,),
+        papers=printed_in("m_ltm", "Table 8"),
     ),
     Layout(
         "Transport mass, English, R@1 of both directions averaged (as in Luong et al. 2024, Figure 2)",
@@ -190,32 +181,32 @@ LAYOUTS = (
         "Languages (layout of Yin et al. 2025, Table 1)",
         _has(*LANGUAGE_OBJECTIVES),
         _precisions,
-        (atri_tables.LANGUAGES_AUDIOCAPS, atri_tables.LANGUAGES_CLOTHO, atri_tables.LABSE_LANGUAGES),
+        printed_in("atri", "Table 1", "Tables 6 and 7"),
         by_language=True,
     ),
     Layout(
         "Languages against English in the embedding space (layout of Yin et al. 2025, Table 2)",
         _has(*LANGUAGE_OBJECTIVES),
         _distances,
-        (atri_tables.GAPS_AUDIOCAPS, atri_tables.GAPS_CLOTHO),
+        printed_in("atri", "Table 2"),
         by_language=True,
     ),
     Layout(
         "Consistency of ranks across languages (layout of Yin et al. 2025, Table 3)",
         _has(*LANGUAGE_OBJECTIVES),
         _rank_variances,
-        (atri_tables.RANKS_AUDIOCAPS, atri_tables.RANKS_CLOTHO, atri_tables.LABSE_RANKS),
+        printed_in("atri", "Table 3", "Table 8"),
     ),
     Layout(
         "What a language scheme costs (layout of Yin et al. 2025, Table 4)",
         _has(*LANGUAGE_OBJECTIVES),
         _cost_columns,
-        (atri_tables.COSTS_AUDIOCAPS, atri_tables.COSTS_CLOTHO),
+        printed_in("atri", "Table 4"),
     ),
     Layout(
         "External knowledge, English (layout of Fu et al. 2025, Tables 1 and 5)",
         lambda runs: _has(*KNOWLEDGE_OBJECTIVES)(runs) and not is_ablation(runs),
-        papers=(ask_tables.ALTERNATIVES, ask_tables.CLOTHO),
+        papers=printed_in("ask", "Table 1 (its text)", "Table 5 (its text)"),
     ),
 )
 
@@ -252,12 +243,12 @@ def _printed_by_language(paper: PaperTable, columns: Sequence[Column]) -> PaperT
     split = [
         PrintedRow(
             row.objective,
+            {**row.settings, LANGUAGE: language},
             {
                 column.metric: row.numbers[name]
                 for column in columns
                 if (name := column.metric.format(language)) in row.numbers
             },
-            {**row.settings, LANGUAGE: language},
         )
         for row in paper.rows
         for language in languages
@@ -301,7 +292,7 @@ def _is_comparable(row: PrintedRow, runs: Runs) -> bool:
 def _lead_cells(lead: Sequence[str], row: PrintedRow, paper: PaperTable) -> list[Cell]:
     """What names a printed row, in the order of the table's first columns."""
     known = {short_name(path): cells.value(value) for path, value in row.settings.items()}
-    if paper is ask_tables.ABLATION:
+    if paper is ABLATION:
         known = _ticks(row)
     known[OBJECTIVE] = f"{row.objective} (paper, {paper.towers})"
     return [Cell(known.get(title, cells.MISSING), is_number=False) for title in lead]
@@ -309,7 +300,7 @@ def _lead_cells(lead: Sequence[str], row: PrintedRow, paper: PaperTable) -> list
 
 def _ticks(row: PrintedRow) -> dict[str, str]:
     parts = {path: row.settings.get(path, True) for path in SWITCHES}
-    parts["refresh"] = row.settings.get(f"{ask_tables.KNOWLEDGE}refresh_every_epochs", True)
+    parts["refresh"] = row.settings.get(PERIOD, True)
     return {short_name(path): TICK if is_on else cells.MISSING for path, is_on in parts.items()}
 
 

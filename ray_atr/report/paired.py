@@ -7,14 +7,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ray_atr.metrics.arrays_file import from_arrays
 from ray_atr.metrics.bootstrap import LEVEL, Difference, compare_runs
 from ray_atr.metrics.metric import MEAN, TRAINED, Metric
-from ray_atr.metrics.samples import Sample
+from ray_atr.metrics.samples import Sample, from_arrays
 from ray_atr.report import formatting
 from ray_atr.report.aggregate import in_reading_order
-from ray_atr.report.differences import SEED
-from ray_atr.report.read import NOISE, OBJECTIVE, TEST, Runs
+from ray_atr.report.read import NOISE, OBJECTIVE, SEED, TEST, Runs
 from ray_atr.report.tables import ARROWS, of_whom
 from ray_atr.run_folder import TEST_SCORES
 from ray_atr.storage import Location, is_there, read_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -12,25 +12,18 @@ from matplotlib.figure import Figure
 from ray_atr.metrics.metric import TRAINED, Metric
 from ray_atr.report.aggregate import aggregate, lowest_noise
 from ray_atr.report.labels import label_ends
-from ray_atr.report.read import OBJECTIVE, Runs
+from ray_atr.report.read import MEMORY, OBJECTIVE, Runs
 from ray_atr.report.style import QUIET, RC, looks
 from ray_atr.report.tables import of_whom
 from ray_atr.sweep.goal import pareto_front
 
 RECALL = Metric("text_to_audio", TRAINED, "recall_at_1")
-MEMORY = "cost/memory_mb"
-SECONDS = "train_seconds"
 COSTS = (
     (MEMORY, "peak device memory", {"MiB": 1.0, "GiB": 2.0**-10}),
-    (SECONDS, "training time of a trial", {"seconds": 1.0, "minutes": 1 / 60, "hours": 1 / 3600}),
+    ("train_seconds", "training time of a trial", {"seconds": 1.0, "minutes": 1 / 60, "hours": 1 / 3600}),
 )
 """What is drawn: metric, its name, and its units with what a value is multiplied by, the smallest first."""
 MOST_TICKS = 6
-
-
-def front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
-    """Indices, by rising cost, of the points that no other point beats: no dearer and no worse, and better in one."""
-    return pareto_front([(-cost, gain) for cost, gain in zip(costs, gains, strict=True)])
 
 
 def draw_pareto(runs: Runs, path: Path) -> Path | None:
@@ -55,7 +48,7 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
             shown = points.dropna(subset=[metric, RECALL])
             axes.set_xlabel(label)
             axes.set_title(noise)
-            on_front = shown.iloc[front(list(shown[metric]), list(shown[RECALL]))]
+            on_front = shown.iloc[pareto_front(list(zip(-shown[metric], shown[RECALL], strict=True)))]
             axes.step(scale * on_front[metric], 100 * on_front[RECALL], where="post", color=QUIET, lw=1, zorder=1)
             for objective, frame in shown.groupby(OBJECTIVE, sort=False):
                 axes.plot(
@@ -69,7 +62,6 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
         figure.draw_without_rendering()
         metric, _, scale = costs[-1]
         _label(grid[0][-1], points.dropna(subset=[metric, RECALL]), metric, scale, look)
-        path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
     return path
 

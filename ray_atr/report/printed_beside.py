@@ -8,7 +8,7 @@ from ray_atr.metrics.measures import measure
 from ray_atr.metrics.metric import Metric
 from ray_atr.report import formatting
 from ray_atr.report.evaluation_tables import DIRECTION_TITLES
-from ray_atr.report.papers import PaperTable, printed_tables
+from ray_atr.report.paper_tables import PAPERS, PaperTable, printed_tables
 from ray_atr.table import Cell, Table
 
 
@@ -19,7 +19,8 @@ def printed_beside(metrics: Mapping[Metric, float], data: str, split: str, train
     """
     return [
         table
-        for paper in printed_tables()
+        for name in PAPERS
+        for paper in printed_tables(name)
         if (paper.data, paper.split, paper.trained_on or paper.data) == (data, split, trained_on)
         and (table := _table(paper, metrics)) is not None
     ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
-from ray_atr.experiment import Experiment
+from ray_atr.experiment import NOT_DECIDING, Experiment
 from ray_atr.languages.codes import ENGLISH
 from ray_atr.metrics.epoch_report import TIMED_PARTS, EpochReport
 from ray_atr.metrics.metric import DIRECTIONS, MEANS, TRAINED, UNSEEN, Metric
@@ -16,19 +17,19 @@ from ray_atr.objectives import PAIRS, PRESETS
 from ray_atr.objectives.schemes import SCHEMES
 from ray_atr.override import as_typed, flatten
 from ray_atr.report import formatting
-from ray_atr.report.differences import SEED, varied_paths
-from ray_atr.run_folder import FINISHED, SHORT_NAMES, RunFolder, TrialFolder, joint_name, train_seconds
+from ray_atr.run_folder import CHOICES, FINISHED, SHORT_NAMES, RunFolder, TrialFolder, joint_name, train_seconds
 from ray_atr.storage import Location
 from ray_atr.sweep.inheritance import perturbations
 from ray_atr.sweep.inputs import sets_of
 
-NOISE = "data.noise.ratio"
+NOISE, SEED = "data.noise.ratio", "seed"
 TRAINED_LANGUAGES = "trained_languages"
 CHANGED, MEASURED = "changed on the way", "measured on"
 OBJECTIVE = "objective"
 TRUE_SHARE, ESTIMATED_SHARE = "train/clean_share", "train/estimated_clean_share"
 LAST_OF_TRAINING = (TRUE_SHARE, ESTIMATED_SHARE, "train/transport_mass")
 """What a row has from the last epoch's training, as means over its steps."""
+MEMORY, SECONDS = "cost/memory_mb", "cost/seconds_per_epoch"
 TEST, VALIDATION, SO_FAR = "test", "validation", "validation so far"
 
 
@@ -140,6 +141,36 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
         names=names,
         overrides=overrides,
     )
+
+
+def varied_paths(trials: Sequence[Mapping[str, Any]], labels: Sequence[str], named: Sequence[str]) -> list[str]:
+    """Paths by which the trials' settings differ, apart from the seed and the objective's label; together they tell all apart.
+
+    `named` are the paths that sweeps vary, which come first and are kept whenever they differ. Of the others a path is left
+    out if those before it tell the same trials apart: the settings of a tower by the tower's name, those of an objective by
+    its label.
+    """
+    differing = [
+        path
+        for path in dict.fromkeys((*named, *sorted({path for trial in trials for path in trial})))
+        if path not in (SEED, *CHOICES)
+        and not path.startswith(NOT_DECIDING)
+        and len({_key(trial.get(path)) for trial in trials}) > 1
+    ]
+    chosen: list[str] = []
+    for of_objective in (False, True):
+        groups: list[tuple[Hashable, ...]] = [(label,) if of_objective else () for label in labels]
+        for path in [*chosen, *(path for path in differing if path.startswith("objective.") == of_objective)]:
+            keys = [_key(trial.get(path)) for trial in trials]
+            finer = [(*group, key) for group, key in zip(groups, keys, strict=True)]
+            if path in chosen or path in named or len(set(finer)) > len(set(groups)):
+                chosen.append(path)
+                groups = finer
+    return list(dict.fromkeys(chosen))
+
+
+def _key(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def with_language_groups(trials: pd.DataFrame) -> pd.DataFrame:
@@ -286,12 +317,12 @@ def _cost(epochs: Sequence[EpochReport]) -> dict[str, float]:
     cost = {}
     seconds = train_seconds(epochs)
     if seconds is not None:
-        cost["cost/seconds_per_epoch"] = float(seconds) / len(epochs)
+        cost[SECONDS] = float(seconds) / len(epochs)
     for part in TIMED_PARTS:
         # An epoch without validation has none of its seconds.
         if any(part in epoch.group("seconds") for epoch in epochs):
             cost[f"cost/{part}_seconds"] = sum(epoch.group("seconds").get(part, 0.0) for epoch in epochs) / len(epochs)
     peaks = [float(peak) for epoch in epochs if (peak := epoch.group("memory").get("peak_allocated_bytes")) is not None]
     if peaks:
-        cost["cost/memory_mb"] = max(peaks) / 2**20
+        cost[MEMORY] = max(peaks) / 2**20
     return cost

@@ -24,6 +24,7 @@ from ray_atr.recipes.methods import CORRESPONDENCE, METHODS, method_of
 from ray_atr.report.evaluation_tables import in_words
 from ray_atr.report.paired import read_scores
 from ray_atr.report.style import DPI, RC
+from ray_atr.report.sweep_page import Picture
 from ray_atr.run_folder import TEST_SCORES, RunFolder, TrialFolder
 from ray_atr.storage import Location
 from ray_atr.table import Cell, Table
@@ -281,17 +282,8 @@ def _number(name: str, value: float) -> str:
     return f"{value:g}" if name == "noise" else f"{value:.1f}" if name == "seconds" else f"{value:.3f}"
 
 
-@dataclass(frozen=True)
-class RealityCheck:
-    """What a reality check found: the table as a frame and as the page shows it, and its figures with their titles."""
-
-    found: pd.DataFrame
-    table: Table
-    figures: tuple[tuple[Path, str], ...]
-
-
-def write_reality_check(run_folder: Location | str, folder: Path) -> RealityCheck:
-    """Write reality_check.csv, .md and .png, and detector.png if one judges, of a run folder into a folder.
+def write_reality_check(run_folder: Location | str, folder: Path) -> tuple[Table, list[Picture]]:
+    """Write reality_check.csv, .md and .png, and detector.png if one judges, of a run folder into a folder that exists.
 
     ValueError if no trial of a method has finished.
     """
@@ -299,7 +291,6 @@ def write_reality_check(run_folder: Location | str, folder: Path) -> RealityChec
     cells = read_cells(run)
     if not cells:
         raise ValueError(f"{run_folder}: no finished trial of a method that kept its scores")
-    folder.mkdir(parents=True, exist_ok=True)
     chosen_by = Metric.parse(run.experiment.evaluation.select_by)
     measured = in_words(Metric(chosen_by.task, chosen_by.language, "recall_at_1"))
     found = table(cells)
@@ -307,8 +298,10 @@ def write_reality_check(run_folder: Location | str, folder: Path) -> RealityChec
     shown = page_table(found, measured)
     (folder / "reality_check.md").write_text(shown.to_markdown())
     draw(cells, folder / "reality_check.png", measured)
-    figures = [(folder / "reality_check.png", "Methods between keeping every pair and leaving the wrong ones out")]
+    figures = [
+        Picture(folder / "reality_check.png", "Methods between keeping every pair and leaving the wrong ones out")
+    ]
     detector = draw_detector(cells, folder / "detector.png")
     if detector is not None:
-        figures.append((detector, "How well each method tells true pairs from wrong ones, over epochs"))
-    return RealityCheck(found, shown, tuple(figures))
+        figures.append(Picture(detector, "How well each method tells true pairs from wrong ones, over epochs"))
+    return shown, figures

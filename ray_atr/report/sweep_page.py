@@ -11,9 +11,8 @@ from typing import Any
 
 from ray_atr.report import formatting
 from ray_atr.report.best import best_points
-from ray_atr.report.differences import SEED
 from ray_atr.report.html import data_url, render_template
-from ray_atr.report.read import NOISE, OBJECTIVE, Runs, short_name
+from ray_atr.report.read import NOISE, OBJECTIVE, SEED, Runs, short_name
 from ray_atr.report.style import DPI
 from ray_atr.report.tables import learnt_nothing
 from ray_atr.table import Table

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pandas as pd
 
-from ray_atr.metrics.measures import is_chance
+from ray_atr.metrics.measures import MEASURES, is_chance
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric
 from ray_atr.report import formatting
 from ray_atr.report.aggregate import NUM_SEEDS, aggregate, differing, point_name
@@ -17,7 +18,6 @@ from ray_atr.table import Cell, Table
 
 ARROWS = {"text_to_audio": "text→audio", "audio_to_text": "audio→text"}
 """What a table calls the directions."""
-HEADINGS = {"recall_at_1": "R@1", "recall_at_5": "R@5", "recall_at_10": "R@10", "map_at_10": "mAP10"}
 Kind = Literal["percent", "number"]
 SEEN = "in training?"
 AT_CHANCE = "°"
@@ -39,7 +39,7 @@ def recall_columns(
 ) -> list[Column]:
     """These measures in both directions, of one language or of the mean over all."""
     return [
-        Column(f"{direction}/{language}/{measure}", HEADINGS[measure], arrow)
+        Column(f"{direction}/{language}/{measure}", MEASURES[measure].heading.removesuffix(" %"), arrow)
         for direction, arrow in ARROWS.items()
         for measure in measures
     ]
@@ -109,23 +109,14 @@ def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd
     on = " and ".join(when.get(split, split) for split in runs.measured_on) or "nothing yet"
     says_chance = any(cell.text.endswith(AT_CHANCE) for block in blocks for row in block for cell in row)
     chance = f"{AT_CHANCE.strip()} not told apart from chance" if says_chance else ""
+    grouped = itertools.groupby(column.group for column in columns)
     return Table(
         title=title,
         note="; ".join(part for part in (f"{unit}{on}", spread, ranked, chance) if part) + ".",
-        groups=[*(("", 1) for _ in lead), *_groups(columns), ("", 1)],
+        groups=[*(("", 1) for _ in lead), *((group, len(list(same))) for group, same in grouped), ("", 1)],
         columns=[*(short_name(path) for path in lead), *(column.title for column in columns), "seeds"],
         blocks=blocks,
     )
-
-
-def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
-    spans: list[tuple[str, int]] = []
-    for column in columns:
-        if spans and spans[-1][0] == column.group:
-            spans[-1] = (column.group, spans[-1][1] + 1)
-        else:
-            spans.append((column.group, 1))
-    return spans
 
 
 def _block(frame: pd.DataFrame, lead: Sequence[str], columns: Sequence[Column]) -> list[list[Cell]]:

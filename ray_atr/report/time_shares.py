@@ -50,6 +50,5 @@ def draw_time_shares(runs: Runs, path: Path) -> Path | None:
         axes.invert_yaxis()
         axes.set(xlim=(0, 100), xlabel="share of an epoch (%)")
         axes.legend(loc="center left", bbox_to_anchor=(1.005, 0.5), frameon=False, fontsize=9, handlelength=1.0)
-        path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
     return path

@@ -58,9 +58,8 @@ def write_report(run_folder: Location | str, *more: Location | str, out: Locatio
     with sent(place) as folder:
         figures = _figures(runs, folder)
         if _is_reality_check(runs):
-            check = write_reality_check(runs.folders[0], folder)
-            tables = [check.table, *tables]
-            figures = [*(Picture(file, title) for file, title in check.figures), *figures]
+            table, pictures = write_reality_check(runs.folders[0], folder)
+            tables, figures = [table, *tables], [*pictures, *figures]
         write_csv(_named_by_split(aggregate(runs), runs), folder / "table.csv")
         write_csv(runs.trials, folder / "trials.csv")
         (folder / "table.md").write_text("\n".join(table.to_markdown() for table in (*tables, *layouts)))

@@ -2,7 +2,7 @@
 
 from ray_atr.space.dimensions import Choice, Dimension, Grid, LogUniform, QUniform, RandInt, Uniform
 from ray_atr.space.parsing import parse_dimension
-from ray_atr.space.space import Point, Space, point_key
+from ray_atr.space.space import Point, Space, combinations, point_key
 
 __all__ = [
     "Choice",
@@ -14,6 +14,7 @@ __all__ = [
     "RandInt",
     "Space",
     "Uniform",
+    "combinations",
     "parse_dimension",
     "point_key",
 ]

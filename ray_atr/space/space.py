@@ -75,7 +75,7 @@ class Space:
     def grid(self) -> Iterator[Point]:
         """Every point of the grid and choice dimensions, each once. ValueError for a range, which has no such points."""
         self.require_grid()
-        return self._cells(list(self.dimensions))
+        return self.points_of(self.dimensions)
 
     def require_grid(self) -> None:
         """ValueError, naming the path, if a dimension is a range."""
@@ -85,19 +85,20 @@ class Space:
 
     def cells(self) -> list[Point]:
         """The points of the grid dimensions alone: a search runs within each of them separately."""
-        return list(self._cells([path for path, dimension in self.dimensions.items() if type(dimension) is Grid]))
+        return list(self.points_of(path for path, dimension in self.dimensions.items() if type(dimension) is Grid))
 
-    def restricted(self, is_wanted: Callable[[str], bool]) -> Space:
-        """The space of the wanted paths alone."""
-        return Space({path: one for path, one in self.dimensions.items() if is_wanted(path)}, self.tree)
+    def points_of(self, paths: Iterable[str]) -> Iterator[Point]:
+        """The points of some grid and choice dimensions alone, each once."""
+        points = combinations({path: self.dimensions[path].values for path in paths})
+        yield from _each_once(self.build(given.__getitem__, only=given) for given in points)
 
     def holds(self, point: Mapping[str, Any]) -> bool:
         """Whether a point has exactly the paths that it should, each with a value of its dimension."""
         try:
-            rebuilt = self.build(lambda path: _required(self.dimensions[path], point[path]))
-        except (KeyError, ValueError):
+            rebuilt = self.build(point.__getitem__)
+        except KeyError:
             return False
-        return rebuilt == dict(point)
+        return rebuilt == dict(point) and all(_is_in(self.dimensions[path], value) for path, value in point.items())
 
     @property
     def trees(self) -> list[Any]:
@@ -129,11 +130,6 @@ class Space:
         """Path -> dimension as it is written, JSON-ready; `parse` reads it again."""
         return {path: str(dimension) for path, dimension in self.dimensions.items()}
 
-    def _cells(self, paths: list[str]) -> Iterator[Point]:
-        values = [self.dimensions[path].values for path in paths]
-        points = (dict(zip(paths, chosen, strict=True)) for chosen in itertools.product(*values))
-        yield from _each_once(self.build(given.__getitem__, only=given) for given in points)
-
     def _applies(self, path: str, point: Mapping[str, Any]) -> bool:
         """Whether the setting exists with the variants that are chosen so far."""
         if path in self._choosers:
@@ -157,10 +153,8 @@ class Space:
     @cached_property
     def _cases(self) -> list[_Case]:
         """Every combination of chosen variants, with the paths of this space that exist in it."""
-        values = [self.dimensions[path].values for path in self._choosers]
         cases = []
-        for chosen in itertools.product(*values):
-            point = dict(zip(self._choosers, chosen, strict=True))
+        for point in combinations({path: self.dimensions[path].values for path in self._choosers}):
             existing = {entry.path for entry in describe(override(self.tree, point))}
             cases.append(_Case(point, frozenset(existing & set(self.dimensions))))
         if any(cases):
@@ -181,6 +175,11 @@ class _Case:
 
     def without(self, path: str) -> Point:
         return {key: value for key, value in self.point.items() if key != path}
+
+
+def combinations(values: Mapping[str, Sequence[Any]]) -> Iterator[Point]:
+    """Every combination of the values of the paths, the last changing fastest."""
+    return (dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values()))
 
 
 def path_of(entry: str) -> str:
@@ -218,11 +217,7 @@ def _check(path: str, dimension: Dimension, tree: Any) -> Dimension:
     return type(dimension)(tuple(held)) if isinstance(dimension, Grid) else dimension
 
 
-def _required(dimension: Dimension, value: Any) -> Any:
+def _is_in(dimension: Dimension, value: Any) -> bool:
     if isinstance(dimension, Grid):
-        if value not in dimension.values:
-            raise ValueError(f"{value} is not in {dimension}")
-        return value
-    if not isinstance(value, int | float) or isinstance(value, bool) or not dimension.low <= value <= dimension.high:
-        raise ValueError(f"{value} is not in {dimension}")
-    return value
+        return value in dimension.values
+    return isinstance(value, int | float) and not isinstance(value, bool) and dimension.low <= value <= dimension.high

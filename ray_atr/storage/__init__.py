@@ -11,8 +11,6 @@ from ray_atr.storage.places import (
     is_there,
     locate,
     make_folder,
-    persistently,
-    reaching,
     safe_name,
 )
 from ray_atr.storage.records import (
@@ -25,7 +23,7 @@ from ray_atr.storage.records import (
     write_lines,
     write_text,
 )
-from ray_atr.storage.transfer import fetched, get, put, put_folder, sent, whole_folder
+from ray_atr.storage.transfer import fetched, sent, whole_folder
 from ray_atr.storage.whole import remove_folder, sync_folder, whole_file
 
 __all__ = [
@@ -35,17 +33,12 @@ __all__ = [
     "StorageError",
     "entries_in",
     "fetched",
-    "get",
     "hold",
     "is_local",
     "is_there",
     "locate",
     "make_folder",
     "open_folder",
-    "persistently",
-    "put",
-    "put_folder",
-    "reaching",
     "read_bytes",
     "read_json",
     "read_lines",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ray_atr.storage.whole import leftovers_of, remove_folder, remove_leftovers
+from ray_atr.storage.whole import remove_folder, remove_leftovers_below
 
 KINDS = ("features", "vectors", "tokenizers")
 MANIFEST_FILE = "manifest.json"
@@ -55,12 +55,7 @@ def prune(home: Path, unused_days: float) -> list[Cache]:
     """
     removed = [cache for cache in list_caches(home) if cache.days_unused >= unused_days and _remove(cache)]
     for kind in KINDS:
-        folder = home / "data" / kind
-        for hidden in sorted(folder.rglob(".*")) if folder.is_dir() else ():
-            # `.name.<hex>` is what a writer of `name` left.
-            path = hidden.with_name(hidden.name[1:].rpartition(".")[0] or "-")
-            if hidden in leftovers_of(path):
-                remove_leftovers(path)
+        remove_leftovers_below(home / "data" / kind)
     return removed
 
 

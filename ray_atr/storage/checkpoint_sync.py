@@ -19,19 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ray_atr.storage import (
-    Location,
-    StorageError,
-    entries_in,
-    get,
-    is_there,
-    persistently,
-    put,
-    put_folder,
-    read_text,
-    safe_name,
-    write_text,
-)
+from ray_atr.storage.places import Location, StorageError, entries_in, is_there, persistently, safe_name
+from ray_atr.storage.records import read_text, write_text
+from ray_atr.storage.transfer import get, put, put_folder
 
 if TYPE_CHECKING:
     from upath import UPath

@@ -64,7 +64,6 @@ def mapped(file: Path) -> Iterator[memoryview]:
 
 
 def digest_of_file(file: Path) -> str:
-    """The digest of a file's bytes."""
     with mapped(file) as content:
         return digest_of(content)
 

@@ -63,18 +63,15 @@ def _locked(folder: Location, what: str) -> Iterator[None]:
     if not isinstance(folder, Path):
         yield
         return
-    lock = FileLock(folder / LOCK_FILE)
     try:
-        lock.acquire(timeout=0)
+        lock = FileLock(folder / LOCK_FILE).acquire(timeout=0)
     except Timeout:
         who = _holder(folder) or "another process"
         raise ValueError(
             f"{folder}: {what} is being written by {who}; wait until it ends, or end it and run the same command again"
         ) from None
-    try:
+    with lock:
         yield
-    finally:
-        lock.release()
 
 
 @contextlib.contextmanager

@@ -13,9 +13,9 @@ from ray_atr.storage.places import Location, is_there, persistently, reaching
 from ray_atr.storage.whole import whole_file
 
 
-def write_bytes(file: Path, content: bytes, *, is_synced: bool = False) -> None:
+def write_bytes(file: Path, content: bytes) -> None:
     """Write a whole file of this machine in the place of an older one, in a folder that exists."""
-    with whole_file(file, is_synced=is_synced) as output:
+    with whole_file(file) as output:
         output.write(content)
 
 

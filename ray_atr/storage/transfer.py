@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,21 +33,15 @@ def put_folder(source: Path, target: UPath, *, last: str = "") -> None:
         put(source / name, target / name)
 
 
-@contextlib.contextmanager
-def whole_folder(folder: Location, *, last: str = "", is_synced: bool = False) -> Iterator[Path]:
+def whole_folder(folder: Location, *, last: str = "", is_synced: bool = False) -> AbstractContextManager[Path]:
     """A new folder on this machine to write into, which takes the place of `folder` once everything is written.
 
     A store has no renaming: there the file `last` is sent when all others are there.
     """
-    if isinstance(folder, Path):
-        with new_folder(folder, is_synced=is_synced) as aside:
-            yield aside
-    else:
-        with _sent(folder, last) as aside:
-            yield aside
+    return new_folder(folder, is_synced=is_synced) if isinstance(folder, Path) else _sent(folder, last)
 
 
-@contextlib.contextmanager
+@contextmanager
 def fetched(folder: Location) -> Iterator[Path]:
     """A folder as one on this machine: itself, or a temporary copy of what a store holds of it, hidden names left out."""
     if isinstance(folder, Path):
@@ -65,21 +59,15 @@ def fetched(folder: Location) -> Iterator[Path]:
         yield local
 
 
-@contextlib.contextmanager
-def sent(folder: Location) -> Iterator[Path]:
+def sent(folder: Location) -> AbstractContextManager[Path]:
     """An empty folder on this machine to write into, whose files take their places in `folder` at the end, each of them whole.
 
     What `folder` holds besides stays.
     """
-    if isinstance(folder, Path):
-        with files_aside(folder) as aside:
-            yield aside
-        return
-    with _sent(folder) as local:
-        yield local
+    return files_aside(folder) if isinstance(folder, Path) else _sent(folder)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _sent(folder: UPath, last: str = "") -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="ray_atr-") as scratch:
         local = Path(scratch) / folder.name

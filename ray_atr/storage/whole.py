@@ -86,18 +86,17 @@ def remove_folder(folder: Path) -> None:
 
 def remove_leftovers(path: Path) -> None:
     """Remove what writers of `path` that are no longer alive left next to it."""
-    for leftover in leftovers_of(path):
-        _remove_if_dead(leftover)
-
-
-def leftovers_of(path: Path) -> list[Path]:
-    """What was written aside for `path` and not renamed, by the living too."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{12}}")
-    try:
-        with os.scandir(path.parent) as entries:
-            return sorted(Path(entry.path) for entry in entries if pattern.fullmatch(entry.name))
-    except FileNotFoundError:
-        return []
+    with contextlib.suppress(FileNotFoundError), os.scandir(path.parent) as entries:
+        for leftover in sorted(Path(entry.path) for entry in entries if pattern.fullmatch(entry.name)):
+            _remove_if_dead(leftover)
+
+
+def remove_leftovers_below(folder: Path) -> None:
+    """Remove what writers that are no longer alive left anywhere below a folder."""
+    for hidden in sorted(folder.rglob(".*")):
+        if re.fullmatch(r"\..+\.[0-9a-f]{12}", hidden.name):
+            _remove_if_dead(hidden)
 
 
 def sync_folder(folder: Path) -> None:

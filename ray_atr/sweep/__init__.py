@@ -7,13 +7,12 @@ Ray Tune is imported by the functions that use it: it takes three seconds, and t
 """
 
 from ray_atr.sweep.goal import Goal
-from ray_atr.sweep.listener import SweepListener, SweepResult
 from ray_atr.sweep.optuna_search import OptunaSearch
 from ray_atr.sweep.progress import ConsoleProgress, FirstEpoch
-from ray_atr.sweep.run_trials import sweep
+from ray_atr.sweep.recording import SweepListener
+from ray_atr.sweep.run_trials import SweepResult, sweep
 from ray_atr.sweep.schedulers import SCHEDULERS
-from ray_atr.sweep.search import FixedPoints, GridSearch, RandomSearch, SpaceSearch
-from ray_atr.sweep.sweep_plan import SweepPlan
+from ray_atr.sweep.search import FixedPoints, GridSearch, RandomSearch, SpaceSearch, SweepPlan
 
 SEARCHES: dict[str, type[SpaceSearch]] = {search.name: search for search in (GridSearch, RandomSearch, OptunaSearch)}
 """The searches of a space by the name that --search takes."""

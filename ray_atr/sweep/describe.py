@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ray_atr.experiment import Experiment
@@ -11,8 +11,7 @@ from ray_atr.run_folder import FINISHED, RunFolder, trial_name
 from ray_atr.space import Point, Space
 from ray_atr.sweep.fixed import check_fixed, lines_of_fixed
 from ray_atr.sweep.goal import Goal, pareto_front
-from ray_atr.sweep.search import Known, SpaceSearch
-from ray_atr.sweep.sweep_plan import SweepPlan
+from ray_atr.sweep.search import Known, SpaceSearch, SweepPlan
 from ray_atr.sweep.trial_queue import PointTrials, recorded_trials
 from ray_atr.training.checks import check_experiment
 
@@ -23,10 +22,9 @@ MOST_BEST = 10
 def describe_plan(plan: SweepPlan) -> dict[str, Any]:
     """What sweep.json holds of a plan: `varied`, `space`, `seeds`, and of a search its goals, budget and method."""
     if not isinstance(plan.search, SpaceSearch):
-        points = plan.search.points
-        varied = list(dict.fromkeys(path for point in points for path in point))
-        values = {path: sorted({point[path] for point in points if path in point}, key=str) for path in varied}
-        return {"varied": varied, "space": values, "seeds": values.get("seed", []), "fixed": dict(plan.fixed)}
+        varied = values_by_path(plan.search.points)
+        values = {path: sorted(set(found), key=str) for path, found in varied.items()}
+        return {"varied": list(varied), "space": values, "seeds": values.get("seed", []), "fixed": dict(plan.fixed)}
     space = plan.search.space
     return {
         "varied": [*space.dimensions, "seed"],
@@ -41,6 +39,12 @@ def describe_plan(plan: SweepPlan) -> dict[str, Any]:
         "scheduler": plan.scheduler,
         "earlier": [{"point": one.point, "scores": list(one.scores)} for one in plan.search.earlier],
     }
+
+
+def values_by_path(points: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Path -> its value in each of the points that have it."""
+    paths = dict.fromkeys(path for point in points for path in point)
+    return {path: [point[path] for point in points if path in point] for path in paths}
 
 
 def check_plan(plan: SweepPlan, experiment: Experiment, explicit: Collection[str] = ()) -> None:

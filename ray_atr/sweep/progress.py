@@ -12,7 +12,7 @@ import psutil
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.metrics.metric import TRAINED, Metric
 from ray_atr.run_folder import TrialFolder
-from ray_atr.sweep.listener import SweepListener
+from ray_atr.sweep.recording import SweepListener
 from ray_atr.training.inputs import Say
 
 
@@ -90,11 +90,9 @@ class ConsoleProgress(SweepListener):
         return self.numbers.setdefault(trial.trial_id, self.num_ended_before + len(self.numbers) + 1)
 
     def _clock(self) -> str:
-        gone = time.monotonic() - self.started
-        if self.num_trials is None:
-            return f"{_minutes(gone)} gone"
         left = self._seconds_left()
-        return f"{_minutes(gone)} gone" + ("" if left is None else f", about {_minutes(left)} left")
+        gone = f"{_minutes(time.monotonic() - self.started)} gone"
+        return gone if left is None else f"{gone}, about {_minutes(left)} left"
 
     def _time_epoch(self, trial_id: str) -> None:
         now = time.monotonic()

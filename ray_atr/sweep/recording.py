@@ -1,4 +1,4 @@
-"""What becomes of trials, into the run folder and to the listeners, and when to give up."""
+"""What becomes of trials: into the run folder and to those who are told of it, and when to give up."""
 
 from __future__ import annotations
 
@@ -7,10 +7,38 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ray_atr.run_folder import FAILED, PENDING, RUNNING, STOPPED, TrialFolder, train_seconds
-from ray_atr.sweep.listener import SweepListener
 
 ENOUGH = 3
 """Failed trials that show that the others would fail too."""
+
+
+class SweepListener:
+    """Told of a sweep's events in the driver; trackers and progress displays derive from it."""
+
+    def sweep_started(self, num_trials: int | None, num_ended: int) -> None:
+        """How many trials the sweep has (None: it continues until its time is over), and how many of them had ended before."""
+
+    def inputs_ready(self, seconds: Mapping[str, float]) -> None:
+        """Ray runs, and the data of every point known beforehand is there: the seconds that each took."""
+
+    def trial_changed(self, trial: TrialFolder) -> None:
+        """What each of the events below does where it does nothing of its own. The run folder holds what happened."""
+
+    def trial_started(self, trial: TrialFolder) -> None:
+        self.trial_changed(trial)
+
+    def epoch_ended(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
+        self.trial_changed(trial)
+
+    def trial_finished(self, trial: TrialFolder) -> None:
+        self.trial_changed(trial)
+
+    def trial_stopped(self, trial: TrialFolder) -> None:
+        """A scheduler ended the trial early."""
+        self.trial_changed(trial)
+
+    def trial_failed(self, trial: TrialFolder, error: str) -> None:
+        self.trial_changed(trial)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,31 @@ from ray_atr.runtime import start_ray
 from ray_atr.space import Grid, Point
 from ray_atr.storage import is_there
 from ray_atr.sweep.inputs import record_data
-from ray_atr.sweep.listener import SweepListener, SweepResult
 from ray_atr.sweep.placement import concurrent_trials
-from ray_atr.sweep.recording import CommonFailure, Recording
+from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
 from ray_atr.sweep.schedulers import PAUSING, check_scheduler, make_scheduler
-from ray_atr.sweep.search import FixedPoints
-from ray_atr.sweep.sweep_plan import SweepPlan
+from ray_atr.sweep.search import FixedPoints, SweepPlan
 from ray_atr.sweep.trial import experiment_of
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.sweep.tune_bridge import run_with_tune
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.inputs import Prepared, Say, prepare
 from ray_atr.training.ray_train import ERROR_FILE, run_trial
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """How a sweep ended: trial ids by their fate."""
+
+    finished: list[str]
+    failed: list[str]
+    unfinished: list[str]
+    stopped: list[str]
+    """Ended early by a scheduler."""
+    is_out_of_time: bool = False
+    """Whether `hours` ended it; what is unfinished can then be given more."""
+    common_failure: str | None = None
+    """The one reason for which every trial failed, which ended it."""
 
 
 def sweep(
@@ -117,10 +131,8 @@ def _experiments(base: Experiment, plan: SweepPlan, queue: TrialQueue) -> list[E
     points: list[Point] = [plan.overrides(base, entry.point) for entry in queue.entries]
     space = plan.space
     if space is not None:
-        discrete = space.restricted(
-            lambda path: path.startswith(("data.", "model.")) and isinstance(space.dimensions[path], Grid)
-        )
-        points += list(discrete.grid())
+        listed = (path for path, dimension in space.dimensions.items() if isinstance(dimension, Grid))
+        points += space.points_of(path for path in listed if path.startswith(("data.", "model.")))
     return [override(base, point) for point in points] or [base]
 
 

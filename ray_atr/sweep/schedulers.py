@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from ray_atr.experiment import Experiment
 from ray_atr.override import describe
 from ray_atr.run_folder import RunFolder, TrialFolder
-from ray_atr.settings import nearest, refuse
+from ray_atr.settings import refuse, require_known
 from ray_atr.space import Dimension, Grid, LogUniform, Space
 from ray_atr.storage import Location, is_local
 from ray_atr.sweep.goal import Goal
 from ray_atr.sweep.inheritance import perturbed_settings
-from ray_atr.sweep.sweep_plan import SweepPlan
+from ray_atr.sweep.search import SweepPlan
 
 SCHEDULERS = ("none", "asha", "hyperband", "pbt")
 PAUSING = ("hyperband", "pbt")
@@ -28,10 +28,7 @@ PERTURBATIONS = 5
 
 def check_scheduler(plan: SweepPlan, experiment: Experiment, run_path: Location) -> None:
     """ValueError for a scheduler that this plan cannot have, before anything is started."""
-    if plan.scheduler not in SCHEDULERS:
-        raise refuse(
-            "--scheduler", plan.scheduler, "one of " + ", ".join(SCHEDULERS), nearest(plan.scheduler, SCHEDULERS)
-        )
+    require_known("--scheduler", plan.scheduler, SCHEDULERS)
     if plan.scheduler == "none":
         return
     if len(plan.goals) != 1:
@@ -58,18 +55,15 @@ def check_scheduler(plan: SweepPlan, experiment: Experiment, run_path: Location)
 
 def check_perturbed(space: Space) -> None:
     """ValueError for a space with a setting that population-based training cannot change in a running trial."""
-    changeable = list(dict.fromkeys(path for tree in space.trees for path in changeable_paths(tree)))
+    # No part of a trial's weights, data or schedule.
+    settings = (entry for tree in space.trees for entry in describe(tree))
+    changeable = list(dict.fromkeys(entry.path for entry in settings if entry.is_changeable))
     for path, dimension in space.dimensions.items():
         if path not in changeable:
             allowed = f"--scheduler pbt only for what can change in a running trial: {', '.join(changeable)}"
             raise refuse(path, str(dimension), allowed)
         if path == "train.weight_decay" and not min(dimension.probes) > 0:
             raise refuse(path, str(dimension), "values above 0 with --scheduler pbt, which scales the optimiser's own")
-
-
-def changeable_paths(tree: Any) -> list[str]:
-    """Settings of a tree that a trial can change between two epochs: no part of its weights, data or schedule."""
-    return [entry.path for entry in describe(tree) if entry.is_changeable]
 
 
 def make_scheduler(plan: SweepPlan, epochs: int, run: RunFolder, recorded: Sequence[TrialFolder]) -> Any:
@@ -81,19 +75,21 @@ def make_scheduler(plan: SweepPlan, epochs: int, run: RunFolder, recorded: Seque
     if plan.scheduler == "asha":
         return _asha(common, epochs, goal, recorded)
     if plan.scheduler == "hyperband":
-        return _hyperband(common, epochs)
+        from ray.tune.schedulers import HyperBandScheduler
+
+        hyperband = _sparing_results(HyperBandScheduler, epochs)
+        return hyperband(**common, max_t=epochs + 1, reduction_factor=REDUCTION_FACTOR)
     if plan.space is None:
         raise refuse("--scheduler", plan.scheduler, "only with a space: it changes the settings of one")
     return _population(common, epochs, plan.space, run)
 
 
 def _asha(common: dict[str, Any], epochs: int, goal: Goal, recorded: Sequence[TrialFolder]) -> Any:
+    """Asynchronous successive halving, whose rungs hold what earlier sessions of the sweep reported."""
     from ray.tune.schedulers import ASHAScheduler
 
-    class Asha(_sparing_results(ASHAScheduler, epochs)):  # type: ignore[misc]
-        """Its rungs hold what earlier sessions of the sweep reported."""
-
-    scheduler = Asha(**common, max_t=epochs + 1, grace_period=1, reduction_factor=REDUCTION_FACTOR)
+    asha = _sparing_results(ASHAScheduler, epochs)
+    scheduler = asha(**common, max_t=epochs + 1, grace_period=1, reduction_factor=REDUCTION_FACTOR)
     for trial in recorded:
         stand_in = SimpleNamespace(trial_id=trial.trial_id)
         rows = [row for row in trial.epochs() if goal.metric in row]
@@ -102,15 +98,6 @@ def _asha(common: dict[str, Any], epochs: int, goal: Goal, recorded: Sequence[Tr
             for row in rows:
                 scheduler.on_trial_result(None, stand_in, row)
     return scheduler
-
-
-def _hyperband(common: dict[str, Any], epochs: int) -> Any:
-    from ray.tune.schedulers import HyperBandScheduler
-
-    class HyperBand(_sparing_results(HyperBandScheduler, epochs)):  # type: ignore[misc]
-        pass
-
-    return HyperBand(**common, max_t=epochs + 1, reduction_factor=REDUCTION_FACTOR)
 
 
 def _population(common: dict[str, Any], epochs: int, space: Space, run: RunFolder) -> Any:
@@ -128,11 +115,16 @@ def _population(common: dict[str, Any], epochs: int, space: Space, run: RunFolde
             # The settings and weights of the other, but the trial's own folder.
             return {**config, "trial_id": trial.config["trial_id"]}, operations
 
+    def explore(config: dict[str, Any]) -> dict[str, Any]:
+        # Tune multiplies by 1.2 or 0.8 whatever the range: back into it.
+        ranges = {path: one for path, one in space.dimensions.items() if path in config and not isinstance(one, Grid)}
+        return {**config, **{path: one.fit(config[path]) for path, one in ranges.items()}}
+
     return Population(
         **common,
         perturbation_interval=max(1, math.ceil(epochs / PERTURBATIONS)),
         hyperparam_mutations={path: _mutation(one) for path, one in space.dimensions.items()},
-        custom_explore_fn=_kept_within(space),
+        custom_explore_fn=explore,
         require_attrs=False,
         log_config=False,
     )
@@ -158,13 +150,3 @@ def _mutation(dimension: Dimension) -> Any:
     if isinstance(dimension, LogUniform):
         return tune.loguniform(dimension.low, dimension.high)
     return tune.uniform(dimension.low, dimension.high)
-
-
-def _kept_within(space: Space) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Tune multiplies by 1.2 or 0.8 whatever the range: back into it."""
-
-    def explore(config: dict[str, Any]) -> dict[str, Any]:
-        ranges = {path: one for path, one in space.dimensions.items() if path in config and not isinstance(one, Grid)}
-        return {**config, **{path: one.fit(config[path]) for path, one in ranges.items()}}
-
-    return explore

@@ -1,4 +1,4 @@
-"""What decides which point a sweep runs next: a given list, random draws, or (optuna_search.py) what earlier points reached.
+"""What a sweep runs, and what decides which point is next: a list, random draws, or (optuna_search.py) earlier points.
 
 What a search proposes depends on nothing but the points before and what is known of each, so that going on with a sweep, from
 its run folder, is the same as never having stopped.
@@ -9,10 +9,12 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from ray_atr.experiment import Experiment
 from ray_atr.space import Point, Space, point_key
+from ray_atr.sweep.fixed import overrides_of
 from ray_atr.sweep.goal import Goal
 
 ATTEMPTS = 100
@@ -133,3 +135,32 @@ Search = FixedPoints | SpaceSearch
 def _new(points: Iterable[Mapping[str, Any]], history: History) -> Iterator[Point]:
     """Those of the points that are not in the history when their turn comes."""
     return (dict(point) for point in points if point not in history)
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """The points to run, how often each, for how long, and what is looked for."""
+
+    search: Search
+    seeds: tuple[int, ...] = ()
+    """Each point is run once a seed; without any, once, with the seed that it names or the experiment's."""
+    num_points: int | None = None
+    """How many points to run in all, those in the run folder included; None: as many as the search has."""
+    hours: float | None = None
+    """After that time nothing starts any more, and what runs is stopped where a resumed sweep takes it up."""
+    goals: tuple[Goal, ...] = ()
+    """What a search maximises or minimises, and a scheduler (by the first) compares."""
+    scheduler: str = "none"
+    """One of schedulers.SCHEDULERS; population-based training changes the settings of the search's space."""
+
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that hold in every point that has them: what was set below what the sweep varies."""
+
+    def overrides(self, base: Experiment, point: Mapping[str, Any]) -> Point:
+        """What a point changes in the experiment, the fixed settings included."""
+        return overrides_of(base, point, self.fixed) if self.fixed else dict(point)
+
+    @property
+    def space(self) -> Space | None:
+        """The space that the search draws from; None for a list of points."""
+        return self.search.space if isinstance(self.search, SpaceSearch) else None

@@ -22,6 +22,7 @@ def run_in_tune(config: dict[str, Any], run: str, home: str, scheduler: str, sho
 
     `shown` are the metrics that the scheduler compares.
     """
+    from ray import tune
     from ray.tune.integration.ray_train import TuneReportCallback
 
     folder = RunFolder.open(run)
@@ -32,7 +33,11 @@ def run_in_tune(config: dict[str, Any], run: str, home: str, scheduler: str, sho
     if scheduler == "pbt":
         _take_over(config, folder, trial)
     experiment = experiment_of(folder, trial)
-    report = _report_with_checkpoints(trial, scheduler, shown) if scheduler in PAUSING else _report(shown)
+    report = (
+        _report_with_checkpoints(trial, scheduler, shown)
+        if scheduler in PAUSING
+        else lambda metrics: tune.report(packed(metrics, shown))
+    )
     callbacks = [TuneReportCallback()] if experiment.scaling.workers else []
     run_trial(experiment, trial.folder, Path(home), callbacks, report, shown)
     if is_there(error):
@@ -42,12 +47,6 @@ def run_in_tune(config: dict[str, Any], run: str, home: str, scheduler: str, sho
 def experiment_of(folder: RunFolder, trial: TrialFolder) -> Experiment:
     """A trial's experiment: the run's, with what the trial varies, and what was changed since it started."""
     return resolved(override(folder.experiment, {**trial.describe()["overrides"], **perturbed_settings(trial)}))
-
-
-def _report(shown: Sequence[str]) -> Any:
-    from ray import tune
-
-    return lambda metrics: tune.report(packed(metrics, shown))
 
 
 def _take_over(config: Mapping[str, Any], folder: RunFolder, trial: TrialFolder) -> None:

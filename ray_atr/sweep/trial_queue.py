@@ -11,8 +11,7 @@ from typing import Any
 from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder
 from ray_atr.space import Point, point_key
 from ray_atr.sweep.goal import Goal
-from ray_atr.sweep.search import History, Known
-from ray_atr.sweep.sweep_plan import SweepPlan
+from ray_atr.sweep.search import History, Known, SweepPlan
 
 ENDED = (FINISHED, STOPPED, FAILED)
 
@@ -52,12 +51,7 @@ class TrialQueue:
     """
 
     def __init__(
-        self,
-        run: RunFolder,
-        plan: SweepPlan,
-        check: Callable[[Point], object],
-        *,
-        retry_failed: bool = False,
+        self, run: RunFolder, plan: SweepPlan, check: Callable[[Point], object], *, retry_failed: bool = False
     ) -> None:
         self.run, self.plan, self.check = run, plan, check
         self.base = run.experiment

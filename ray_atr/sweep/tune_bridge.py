@@ -14,8 +14,7 @@ from ray_atr.redaction import redact
 from ray_atr.run_folder import FINISHED, STOPPED, RunFolder, TrialFolder
 from ray_atr.runtime import WORKER_CPU_SHARE, own_handlers
 from ray_atr.storage import is_there, write_text
-from ray_atr.sweep.listener import SweepListener
-from ray_atr.sweep.recording import CommonFailure, Recording
+from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
 from ray_atr.sweep.schedulers import PAUSING
 from ray_atr.sweep.trial import run_in_tune
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
@@ -132,11 +131,7 @@ def _asker(queue: TrialQueue, is_over: Callable[[], bool]) -> Any:
 
         def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None: ...
 
-        def save(self, checkpoint_path: str) -> None: ...
-
         def save_to_dir(self, checkpoint_dir: str, session_str: str = "default") -> None: ...
-
-        def restore(self, checkpoint_path: str) -> None: ...
 
     return Asker()
 

@@ -18,9 +18,8 @@ from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 import ray_atr
 from ray_atr.models.retriever import Retriever
 from ray_atr.run_folder import BEST, RunFolder, TrialFolder
-from ray_atr.settings import nearest, refuse
+from ray_atr.settings import refuse
 from ray_atr.storage import Location, entries_in, fetched
-from ray_atr.tracking.store import Store, store_of
 from ray_atr.tracking.tracker import upload
 
 PACKAGES = (
@@ -97,26 +96,23 @@ def best_trial(run: RunFolder) -> TrialFolder:
     return run.trial(max(values, key=lambda trial_id: values[trial_id]))
 
 
-def register_model(
-    run_folder: Location | str, *, trial_id: str | None = None, name: str | None = None, store: Store | None = None
-) -> str:
-    """Log a trial's retriever to its MLflow run as a model, with signature and code; the model's URI.
+def register_model(run_folder: Location | str, *, name: str | None = None) -> str:
+    """Log the retriever of the best trial on validation to its MLflow run as a model, with signature and code; the model's URI.
 
-    The trial is the best on validation unless named. With `name`, a new version of that registered model is made. What
-    MLflow lacks of the run folder is sent first. Raises ValueError for an unknown trial or one without a saved retriever,
-    ConnectionError if MLflow is away.
+    With `name`, a new version of that registered model is made. What MLflow lacks of the run folder is sent first. Raises
+    ValueError for a trial without a saved retriever, ConnectionError if MLflow is away.
     """
     run = RunFolder.open(run_folder)
-    trial = best_trial(run) if trial_id is None else _named(run, trial_id)
+    trial = best_trial(run)
     if not entries_in(trial.folder / BEST):
         raise ValueError(
             f"{trial.folder / BEST}: no saved retriever; the trial has not finished an epoch with a validation"
         )
-    store = store or store_of(run.path)
-    run_id = upload(run.path, store=store).trial_run_id(trial.trial_id)
+    tracker = upload(run.path)
+    run_id = tracker.trial_run_id(trial.trial_id)
     if run_id is None:
-        raise ConnectionError(f"MLflow at {store}: cannot be reached")
-    mlflow.set_tracking_uri(store.uri)
+        raise ConnectionError(f"MLflow at {tracker.store}: cannot be reached")
+    mlflow.set_tracking_uri(tracker.store.uri)
     # They tell of each file they copy, and warn of pickles and missing examples, which mean nothing to who registers.
     for logger in ("mlflow.utils.uv_utils", "mlflow.utils.environment", "mlflow.pyfunc", "mlflow.store.model_registry"):
         logging.getLogger(logger).setLevel(logging.ERROR)
@@ -133,13 +129,6 @@ def register_model(
             registered_model_name=name,
         )
     return str(logged.model_uri)
-
-
-def _named(run: RunFolder, trial_id: str) -> TrialFolder:
-    known = [trial.trial_id for trial in run.trials()]
-    if trial_id not in known:
-        raise refuse("trial", trial_id, f"a trial of {run.path}", nearest(trial_id, known))
-    return run.trial(trial_id)
 
 
 def _column(frame: pd.DataFrame, name: str) -> list[Any]:

@@ -100,10 +100,9 @@ class Store:
         from mlflow.exceptions import MlflowException
 
         found = client.get_experiment_by_name(name)
-        if found is not None and found.lifecycle_stage == "active":
-            return str(found.experiment_id)
         if found is not None:
-            client.restore_experiment(found.experiment_id)
+            if found.lifecycle_stage != "active":
+                client.restore_experiment(found.experiment_id)
             return str(found.experiment_id)
         location = self.artifacts.as_uri() if self.artifacts is not None else None
         try:

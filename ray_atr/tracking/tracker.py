@@ -52,7 +52,7 @@ from ray_atr.tracking.store import (
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Param, Run, RunTag
+    from mlflow.entities import Metric, Run
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 Result = TypeVar("Result")
@@ -72,7 +72,7 @@ class Tracker:
     """Copies a run folder into MLflow as it grows. Held by the controller alone; it can be pickled.
 
     No method raises when MLflow cannot be reached or refuses: training continues, the results stay in the run folder, one
-    warning is logged, and the next update (at the earliest after `retry_seconds`) sends what was missed. Each method
+    warning is logged, and the next update (at the earliest after `RETRY_SECONDS`) sends what was missed. Each method
     says whether MLflow has everything now.
     """
 
@@ -80,17 +80,13 @@ class Tracker:
         self,
         run_folder: str | Location,
         *,
-        experiment_name: str | None = None,
         store: Store | None = None,
-        retry_seconds: float = RETRY_SECONDS,
         sample_seconds: float | None = SAMPLE_SECONDS,
         is_patient: bool = False,
     ) -> None:
         self.run_folder = locate(run_folder)
-        self.experiment_name = experiment_name or _experiment_name(self.run_folder)
-        """MLflow's name of the experiment; that of the run folder's settings unless given."""
+        self.experiment_name = _experiment_name(self.run_folder)
         self.store = store or store_of(self.run_folder)
-        self.retry_seconds = retry_seconds
         self.sample_seconds = sample_seconds
         """Seconds between samples of this machine's load while the sweep runs; None: none."""
         self.sweep_id = _sweep_id(self.run_folder)
@@ -161,7 +157,7 @@ class Tracker:
         except (MlflowException, OSError) as error:
             # The next attempt looks the runs up again: a call that timed out may have done its work.
             self._connection = None
-            self._retry_at = time.monotonic() + self.retry_seconds
+            self._retry_at = time.monotonic() + RETRY_SECONDS
             if self.problem is None:
                 log.warning("MLflow at %s: %s; results are kept in %s", self.store, brief(error), self.run_folder)
             self.problem = brief(error)
@@ -170,12 +166,12 @@ class Tracker:
         return result
 
 
-def upload(run_folder: str | Location, *, experiment_name: str | None = None, store: Store | None = None) -> Tracker:
+def upload(run_folder: str | Location, *, store: Store | None = None) -> Tracker:
     """Send everything a run folder holds and MLflow lacks, nothing twice; the tracker that did, to ask it for runs and pages.
 
     Raises ConnectionError if MLflow cannot be reached or refuses.
     """
-    tracker = Tracker(run_folder, experiment_name=experiment_name, store=store, sample_seconds=None, is_patient=True)
+    tracker = Tracker(run_folder, store=store, sample_seconds=None, is_patient=True)
     trials = [trial.describe()["status"] for trial in RunFolder.open(tracker.run_folder).trials()]
     is_complete = all(status in (FINISHED, STOPPED, FAILED) for status in trials)
     tracker.start_sweep()
@@ -221,7 +217,7 @@ class _Connection:
             trial for trial, run in self.runs.items() if trial is not None and "best_epoch" in run.data.metrics
         }
         if None not in self.runs:
-            self.runs[None] = self._create(None, self._sweep_name(), self._sweep_tags())
+            self.runs[None] = self._create(None, self.info["name"] or self.run.path.name, self._sweep_tags())
         settings = self.run.settings
         self.select_by = metric_chosen_by(settings)
         self._add_params(None, settings)
@@ -283,9 +279,6 @@ class _Connection:
         )
         self.statuses[trial_id] = run.info.status
         return run
-
-    def _sweep_name(self) -> str:
-        return str(self.info.get("name") or self.run.path.name)
 
     def _sweep_tags(self) -> dict[str, str]:
         data = self.info.get("data") or {}
@@ -360,7 +353,9 @@ class _Connection:
         final = {f"best/{name}": value for name, value in (result.get("val") or {}).items()}
         final |= {f"test/{name}": value for name, value in (result.get("test") or {}).items()}
         best = int(result["best_epoch"])
-        self._log(trial.trial_id, {**final, "best_epoch": best}, epoch=best, time_seconds=_last_time(trial))
+        rows = trial.epochs()
+        ended = rows[-1].get("time") if rows else None
+        self._log(trial.trial_id, {**final, "best_epoch": best}, epoch=best, time_seconds=ended)
         self.is_final.add(trial.trial_id)
 
     def _set_status(self, trial_id: str | None, status: str) -> None:
@@ -373,26 +368,32 @@ class _Connection:
             self.client.update_run(run_id, status=status)
         self.statuses[trial_id] = status
 
-    def _log(
-        self,
-        trial_id: str | None,
-        metrics: Mapping[str, Any] | None = None,
-        *,
-        epoch: int = 0,
-        params: Mapping[str, str] | None = None,
-        tags: Mapping[str, str] | None = None,
-        time_seconds: float | None = None,
-    ) -> None:
-        """One or a few batches. The tags go with the last, so that a tag that counts what was sent never runs ahead."""
-        run_id = self.runs[trial_id].info.run_id
-        all_metrics = list(as_metrics(metrics or {}, epoch, time_seconds))
-        all_params = as_params(params or {})
-        all_tags = as_tags(tags or {})
-        while len(all_metrics) > MAX_METRICS - MAX_PARAMS - MAX_TAGS or len(all_params) > MAX_PARAMS:
-            room = MAX_METRICS - MAX_PARAMS - MAX_TAGS
-            self.client.log_batch(run_id, metrics=all_metrics[:room], params=all_params[:MAX_PARAMS])
-            all_metrics, all_params = all_metrics[room:], all_params[MAX_PARAMS:]
-        self.client.log_batch(run_id, metrics=all_metrics, params=all_params, tags=all_tags)
+    def _log(self, trial_id: str | None, metrics: Mapping[str, Any] | None = None, **rest: Any) -> None:
+        """`log_batches` to the run of a trial, or of the sweep."""
+        log_batches(self.client, self.runs[trial_id].info.run_id, metrics or {}, **rest)
+
+
+def log_batches(
+    client: MlflowClient,
+    run_id: str,
+    metrics: Mapping[Any, Any],
+    *,
+    epoch: int = 0,
+    params: Mapping[str, str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    time_seconds: float | None = None,
+) -> None:
+    """One or a few batches to a run. The tags go with the last, so that a tag that counts what was sent never runs ahead."""
+    from mlflow.entities import Param, RunTag
+
+    room = MAX_METRICS - MAX_PARAMS - MAX_TAGS
+    all_metrics = list(_as_metrics(metrics, epoch, time_seconds))
+    all_params = [Param(name, cut(redact(value), MAX_PARAM)) for name, value in (params or {}).items()]
+    all_tags = [RunTag(name, cut(redact(value), MAX_TAG)) for name, value in (tags or {}).items()]
+    while len(all_metrics) > room or len(all_params) > MAX_PARAMS:
+        client.log_batch(run_id, metrics=all_metrics[:room], params=all_params[:MAX_PARAMS])
+        all_metrics, all_params = all_metrics[room:], all_params[MAX_PARAMS:]
+    client.log_batch(run_id, metrics=all_metrics, params=all_params, tags=all_tags)
 
 
 def _script(command: str) -> str:
@@ -400,13 +401,8 @@ def _script(command: str) -> str:
     return next((word for word in shlex.split(command) if word.endswith(".py")), command)
 
 
-def _last_time(trial: TrialFolder) -> float | None:
-    """When the trial recorded its last epoch, in seconds of the epoch; None if it recorded none."""
-    rows = trial.epochs()
-    return rows[-1].get("time") if rows else None
-
-
 def _experiment_name(folder: Location) -> str:
+    """MLflow's name of the experiment, which the settings of a run folder say."""
     return str(RunFolder.open(folder).settings.get("tracking.experiment_name", "ray_atr"))
 
 
@@ -421,7 +417,7 @@ def _sweep_id(folder: Location) -> str:
     return sweep_id
 
 
-def as_metrics(values: Mapping[Any, Any], epoch: int = 0, time_seconds: float | None = None) -> Iterator[Metric]:
+def _as_metrics(values: Mapping[Any, Any], epoch: int, time_seconds: float | None) -> Iterator[Metric]:
     from mlflow.entities import Metric
 
     milliseconds = int(1000 * (time.time() if time_seconds is None else time_seconds))
@@ -429,18 +425,6 @@ def as_metrics(values: Mapping[Any, Any], epoch: int = 0, time_seconds: float | 
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
         yield Metric(name, float(value) if math.isfinite(value) else math.nan, milliseconds, epoch)
-
-
-def as_params(values: Mapping[str, str]) -> list[Param]:
-    from mlflow.entities import Param
-
-    return [Param(name, cut(redact(value), MAX_PARAM)) for name, value in values.items()]
-
-
-def as_tags(values: Mapping[str, str]) -> list[RunTag]:
-    from mlflow.entities import RunTag
-
-    return [RunTag(name, cut(redact(value), MAX_TAG)) for name, value in values.items()]
 
 
 def _as_text(value: Any) -> str:

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from ray_atr.settings import refuse
-from ray_atr.transport.active_set_across_ranks import solve_active_set_across_ranks
+from ray_atr.transport.active_set import solve_active_set_across_ranks
 from ray_atr.transport.balanced import CHECK_EVERY
 from ray_atr.transport.gradient import LogPlan
 from ray_atr.transport.partial import shared_blocks
 from ray_atr.transport.plan import TransportPlan
-from ray_atr.transport.problem import Problem, require_marginal
+from ray_atr.transport.problem import KERNEL_RANGE, Problem, require_marginal
 from ray_atr.transport.ranks import Ranks
-from ray_atr.transport.row_blocks import KernelRows, RowBlock, held_rows
+from ray_atr.transport.row_blocks import KernelRows, LogRows, RowBlock
 from ray_atr.transport.solve import MAX_ITERATIONS
 
 MATCHED = 1e-5
@@ -55,14 +55,7 @@ def log_plan_across_ranks(
 
 @torch.no_grad()
 def solve_across_ranks(
-    cost: Tensor,
-    epsilon: float,
-    a: Tensor,
-    b: Tensor,
-    ranks: Ranks,
-    mass: float = 1.0,
-    tolerance: float | None = None,
-    max_iterations: int = MAX_ITERATIONS,
+    cost: Tensor, epsilon: float, a: Tensor, b: Tensor, ranks: Ranks, mass: float, tolerance: float | None, most: int
 ) -> TransportPlan:
     """The own rows [n, M] of the plan with marginals a [N] and b [M]: of their sums at mass 1, at most them below."""
     own = ranks.own(len(a))
@@ -72,17 +65,17 @@ def solve_across_ranks(
     require_marginal("columns", b, len(b))
     log_range = _log_range(cost, epsilon, ranks)
     scores = cost.detach() / -epsilon
-    block = held_rows(scores, log_range, ranks)
+    is_kernel_safe = log_range <= KERNEL_RANGE
+    block = KernelRows(scores, ranks) if is_kernel_safe else LogRows(scores, ranks)
     if tolerance is None:
         tolerance = 1e-9 if cost.dtype == torch.float64 else max(1e-5, torch.finfo(cost.dtype).eps * log_range)
     problem = Problem(cost.detach(), float(epsilon), float(mass))
     if problem.is_balanced:
-        row, column, residual, sweeps = balanced_sweeps(block, a[own], b, tolerance, max_iterations)
+        row, column, residual, sweeps = balanced_sweeps(block, a[own], b, tolerance, most)
         level = row.new_zeros(())
         row_active, column_active = torch.ones_like(row, dtype=torch.bool), torch.ones_like(column, dtype=torch.bool)
     else:
-        found = shared_blocks(block, torch.zeros_like(b), mass, tolerance, max_iterations, a, b)
-        u, column, level, residual, sweeps = found
+        u, column, level, residual, sweeps = shared_blocks(block, torch.zeros_like(b), mass, tolerance, most, a, b)
         row = u[own]
         row_active, column_active = row < 0, column < 0
     return TransportPlan(
@@ -94,7 +87,7 @@ def solve_across_ranks(
         residual=residual,
         iterations=sweeps,
         tolerance=tolerance,
-        domain="kernel" if isinstance(block, KernelRows) else "log",
+        domain="kernel" if is_kernel_safe else "log",
     )
 
 
@@ -146,6 +139,8 @@ def _is_matched(
 
 def _log_range(cost: Tensor, epsilon: float, ranks: Ranks) -> float:
     """(max c - min c) / epsilon over all processes; ValueError on all if a cost is not finite on one."""
+    if not epsilon > 0:
+        raise refuse("epsilon", epsilon, "(0, inf)")
     least, most = torch.aminmax(cost.detach())
     is_finite = bool(torch.isfinite(least) & torch.isfinite(most))
     found = cost.new_tensor([0.0, -float(least), float(most)] if is_finite else [1.0, 0.0, 0.0])

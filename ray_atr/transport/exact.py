@@ -10,9 +10,6 @@ from torch import Tensor
 
 from ray_atr.transport.problem import Problem
 
-CONSTRAINT_EPSILON = 1.0
-"""Any positive value: `Problem` checks cost and mass, and this problem has no entropy term."""
-
 
 @torch.no_grad()
 def exact_plan(cost: Tensor, *, mass: float = 1.0) -> Tensor:
@@ -25,7 +22,8 @@ def exact_plan(cost: Tensor, *, mass: float = 1.0) -> Tensor:
     # POT imports every array library that is installed: ten seconds, for which no loss should wait.
     import ot
 
-    Problem(cost.detach(), CONSTRAINT_EPSILON, float(mass))
+    # Checks cost and mass; this problem has no entropy term, for which any epsilon will do.
+    Problem(cost.detach(), epsilon=1.0, mass=float(mass))
     N, M = cost.shape
     costs = cost.detach().double().cpu().numpy()
     row, column = np.full(N, 1 / N), np.full(M, 1 / M)

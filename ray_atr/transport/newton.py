@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ray_atr.transport.active_set import solve_active_set
+from ray_atr.transport.active_set import conjugate_gradients, solve_active_set
 
 SUFFICIENT_RISE = 1e-4
 MOST_HALVINGS = 12
@@ -128,23 +128,15 @@ def _hessian(plan: Tensor, sums: Tensor, dtype: torch.dtype, ridge: float, rows:
 def _solve_hessian(plan: Tensor, sums: Tensor, right: Tensor, factor: Tensor, rows: Tensor) -> Tensor | None:
     """x [M] with Hessian x = right up to FINE_ENOUGH of it, by conjugate gradients in float64; None if they crawl."""
     M = plan.shape[1]
-    solution, left = torch.zeros_like(right), right
-    enough = FINE_ENOUGH * float(right.norm())
-    search, size = right, 0.0
-    for iteration in range(MOST_CONJUGATE):
-        preconditioned = torch.cholesky_solve(left.to(factor.dtype)[:, None], factor).squeeze(1).to(right.dtype)
-        new_size = float(left @ preconditioned)
-        search = preconditioned if iteration == 0 else preconditioned + (new_size / size) * search
-        size = new_size
-        applied = sums * search - torch.mv(plan.T, torch.mv(plan, search) / rows) + search.sum() / M**2
-        curvature = float(search @ applied)
-        if not curvature > 0 or not size > 0:
-            return None
-        solution = solution + (size / curvature) * search
-        left = left - (size / curvature) * applied
-        if float(left.norm()) <= enough:
-            return solution
-    return None
+
+    def applied(x: Tensor) -> Tensor:
+        return sums * x - torch.mv(plan.T, torch.mv(plan, x) / rows) + x.sum() / M**2
+
+    def preconditioned(x: Tensor) -> Tensor:
+        return torch.cholesky_solve(x.to(factor.dtype)[:, None], factor).squeeze(1).to(x.dtype)
+
+    solution, is_fine = conjugate_gradients(applied, preconditioned, right, FINE_ENOUGH, MOST_CONJUGATE)
+    return solution if is_fine else None
 
 
 class Ascended(NamedTuple):

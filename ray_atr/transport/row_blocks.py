@@ -12,7 +12,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ray_atr.transport.problem import KERNEL_RANGE
 from ray_atr.transport.ranks import Ranks
 
 
@@ -84,9 +83,8 @@ class TiledRows(RowBlock):
         return torch.cat([torch.logsumexp(self.make(rows).add_(column), dim=1) for rows in self.tiles])
 
     def column_sums(self, row: Tensor) -> Tensor:
-        return self.ranks.log_sum_exp(
-            _merged([torch.logsumexp(self.make(rows).add_(row[rows, None]), dim=0) for rows in self.tiles])
-        )
+        parts = [torch.logsumexp(self.make(rows).add_(row[rows, None]), dim=0) for rows in self.tiles]
+        return self.ranks.log_sum_exp(torch.logsumexp(torch.stack(parts), dim=0))
 
     def sweep(self, column: Tensor, log_mass: Tensor) -> tuple[Tensor, Tensor]:
         """Both sums of one pass over the tiles: a tile's rows can be brought to their mass at once."""
@@ -98,12 +96,3 @@ class TiledRows(RowBlock):
             scores.add_((log_mass[rows] - inflows[-1])[:, None])
             outflow = torch.logaddexp(outflow, torch.logsumexp(scores, dim=0))
         return torch.cat(inflows), self.ranks.log_sum_exp(outflow) - column
-
-
-def _merged(parts: list[Tensor]) -> Tensor:
-    return torch.logsumexp(torch.stack(parts), dim=0)
-
-
-def held_rows(scores: Tensor, log_range: float, ranks: Ranks) -> RowBlock:
-    """Rows that are held in memory: as a kernel where the range of all the scores allows it."""
-    return KernelRows(scores, ranks) if log_range <= KERNEL_RANGE else LogRows(scores, ranks)

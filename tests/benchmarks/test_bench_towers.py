@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
-from scripts import load_script
 
 
-@pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    return load_script("benchmarks/bench_towers_gpu.py")
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    import bench_towers_gpu
+
+    return bench_towers_gpu
 
 
 def test_every_form_is_timed_at_a_tiny_size(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

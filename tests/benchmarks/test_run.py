@@ -22,8 +22,7 @@ def run(monkeypatch: pytest.MonkeyPatch):
 def fake(run, monkeypatch: pytest.MonkeyPatch, folder: Path, body: str, *options: str) -> None:
     (folder / "bench_fake.py").write_text(f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r})\n{body}\n")
     monkeypatch.setattr(run, "HERE", folder)
-    monkeypatch.setattr(run, "ARGUMENTS", {"fake": [[]]})
-    monkeypatch.setattr(run, "QUICK", {"fake": [["quickly"]]})
+    monkeypatch.setattr(run, "COMMANDS", {"fake": ([""], ["quickly"])})
     monkeypatch.setattr(sys, "argv", ["run.py", "fake", "--out", str(folder / "out"), *options])
 
 
@@ -50,5 +49,4 @@ def test_a_quick_run_is_small_and_judges_nothing(run, monkeypatch, tmp_path: Pat
 
 
 def test_every_benchmark_has_a_command(run) -> None:
-    assert {f"bench_{name}.py" for name in run.ARGUMENTS} == {path.name for path in BENCHMARKS.glob("bench_*.py")}
-    assert run.QUICK.keys() == run.ARGUMENTS.keys()
+    assert {f"bench_{name}.py" for name in run.COMMANDS} == {path.name for path in BENCHMARKS.glob("bench_*.py")}

@@ -19,7 +19,7 @@ CODES = tuple(LANGUAGES)
 
 def caption_owner(clip_ids: list[str], noise: Noise, seed: int) -> np.ndarray:
     """One language's answer."""
-    return caption_owners(clip_ids, ("all",), noise, seed)[:, 0]
+    return wear(clip_ids, np.ones((len(clip_ids), 1), int), ("all",), noise, seed).owner[:, 0, 0]
 
 
 def words_of(ids: list[str]) -> list[str]:
@@ -36,8 +36,8 @@ def test_the_replaced_share_is_binomial(ratio: float) -> None:
 
 @pytest.mark.parametrize("kind", NOISE_KINDS)
 def test_no_noise_changes_nothing(kind: str) -> None:
-    owners = caption_owners(IDS, CODES, Noise(ratio=0.0, kind=kind), 3)
-    np.testing.assert_array_equal(owners, np.repeat(OWN[:, None], 8, axis=1))
+    worn = wear(IDS, np.ones((len(IDS), 8), int), CODES, Noise(ratio=0.0, kind=kind), 3)
+    np.testing.assert_array_equal(worn.owner[:, 0], np.repeat(OWN[:, None], 8, axis=1))
 
 
 def test_new_owners_are_spread_over_all_other_clips() -> None:

@@ -17,8 +17,7 @@ from one_window import clip_features
 from tiny import prepared_for, tiny
 
 from ray_atr.data.audio import SLACK, FrontEnd, clip_windows, fit, log_mel, windows
-from ray_atr.data.bounds import AudioBounds
-from ray_atr.data.decoding import decode, open_sound, resample, resampled_blocks
+from ray_atr.data.decoding import AudioBounds, decode, open_sound, resample, resampled_blocks
 from ray_atr.data.epoch_order import training_plan
 from ray_atr.data.feature_cache import ensure_features, has_long_clips, long_audio
 from ray_atr.data.features import open_features

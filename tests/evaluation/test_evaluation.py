@@ -21,8 +21,7 @@ from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import playable, pose_questions
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
-from ray_atr.evaluation.run import evaluate
-from ray_atr.evaluation.track import track_evaluation
+from ray_atr.evaluation.run import evaluate, track_evaluation
 from ray_atr.metrics import evaluate_languages
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text.tokenizer import train_tokenizer

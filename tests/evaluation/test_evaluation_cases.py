@@ -12,7 +12,7 @@ from tiny import make_data, tiny
 from ray_atr.data.shards import read_manifest
 from ray_atr.evaluation.cases import NEIGHBOURS, QUERIES, case_tables
 from ray_atr.evaluation.eval_split import pose_questions
-from ray_atr.knowledge.snapshot import SnapshotSettings, build, save
+from ray_atr.knowledge.snapshot import Entries, SnapshotSettings, build, save
 from ray_atr.report.evaluation_content import Embedded
 
 D = 8
@@ -27,7 +27,7 @@ def unit(*shape: int, seed: int) -> np.ndarray:
 def test_a_trial_with_a_base_has_a_table_of_cases(tmp_path: Path, objective: str) -> None:
     data = make_data(tmp_path / "tones", num_train=20)
     ids = [f"train-{index:03d}" for index in range(20)]
-    snapshot = build(unit(20, D, seed=0), unit(20, D, seed=1), ids, SnapshotSettings(prototypes=4))
+    snapshot = build(Entries(unit(20, D, seed=0), unit(20, D, seed=1), ids), SnapshotSettings(prototypes=4))
     save(snapshot, tmp_path / "trial" / "knowledge" / "v000001")
     checkpoint = SimpleNamespace(
         experiment=tiny(data, objective=objective), trial=SimpleNamespace(folder=tmp_path / "trial")

@@ -186,7 +186,8 @@ def test_best_models_tokenisers_and_snapshots(data: Path, tmp_path: Path) -> Non
         assert prepared.tokenizer.read_bytes() == text, "trained again"
         ended["tokeniser", "made again"] += 1
     rows = np.random.default_rng(0).standard_normal((30, 8)).astype(np.float32)
-    made = snapshot.build(rows, -rows, [str(row) for row in range(30)], snapshot.SnapshotSettings(prototypes=3))
+    entries = snapshot.Entries(rows, -rows, [str(row) for row in range(30)])
+    made = snapshot.build(entries, snapshot.SnapshotSettings(prototypes=3))
     snapshot.save(made, tmp_path / "base")
     for name in ("audio.npy", "centroids.npy", "ids.npy", "manifest.json", "digests.json"):
         assert_seen(tmp_path / "base" / name, lambda: snapshot.load(tmp_path / "base").audio.tobytes(), 12)

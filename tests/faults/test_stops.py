@@ -92,7 +92,13 @@ def test_a_second_interrupt_of_a_sweep_keeps_the_command_that_resumes(
     folder = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt, match=f"resume it with --resume {folder}"):
         running.run_plan(
-            "train", TrainOptions(out=str(folder)), {}, lambda *_: SweepPlan(FixedPoints([{}])), {}, use_ray=False
+            "train",
+            TrainOptions(out=str(folder)),
+            {},
+            lambda *_: SweepPlan(FixedPoints([{}])),
+            {},
+            use_ray=False,
+            say=print,
         )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import normalize
 
 from ray_atr.knowledge.cases import explain
-from ray_atr.knowledge.snapshot import SnapshotSettings, build
+from ray_atr.knowledge.snapshot import Entries, SnapshotSettings, build
 from ray_atr.objectives.knowledge import Ask
 
 N, D = 30, 8
@@ -19,7 +19,8 @@ N, D = 30, 8
 def test_a_case_is_what_the_formulas_say_of_its_neighbours():
     random = np.random.default_rng(0)
     ids = [f"clip{i}" for i in range(N)]
-    snapshot = build(random.normal(size=(N, D)), random.normal(size=(N, D)), ids, SnapshotSettings(prototypes=0))
+    entries = Entries(random.normal(size=(N, D)), random.normal(size=(N, D)), ids)
+    snapshot = build(entries, SnapshotSettings(prototypes=0))
     generator = torch.Generator().manual_seed(1)
     audio, text = (normalize(torch.randn(3, D, generator=generator), dim=-1) for _ in range(2))
     knowledge = Ask(neighbours=4, coarse=False, lambda_fine=0.3)

@@ -16,7 +16,7 @@ from ray_atr.knowledge.drift import (
     representation_drift_mismatch,
 )
 from ray_atr.knowledge.searcher import Searcher
-from ray_atr.knowledge.snapshot import SnapshotSettings, build
+from ray_atr.knowledge.snapshot import Entries, SnapshotSettings, build
 from ray_atr.objectives import Embeddings, Objective
 from ray_atr.objectives.knowledge import Ask, NoKnowledge
 
@@ -29,12 +29,8 @@ def unit(*shape, seed=0):
 
 def found_for(knowledge, batch):
     random = np.random.default_rng(0)
-    snapshot = build(
-        random.normal(size=(40, D)),
-        random.normal(size=(40, D)),
-        [str(i) for i in range(40)],
-        SnapshotSettings(prototypes=7),
-    )
+    entries = Entries(random.normal(size=(40, D)), random.normal(size=(40, D)), [str(i) for i in range(40)])
+    snapshot = build(entries, SnapshotSettings(prototypes=7))
     searcher = Searcher(snapshot, knowledge.search_spec)
     return searcher.look_up(searcher.search(batch.audio, batch.text))
 

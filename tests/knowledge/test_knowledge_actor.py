@@ -52,8 +52,6 @@ def test_publishing_returns_at_once_and_a_failure_is_told(start, caplog):
 
 
 def test_snapshots_are_mapped_and_read_only(start):
-    import ray
-
     host = start("a")
     client = SnapshotClient(host, SPEC, 2)
     client.refresh(0, weights(0), lag=0)
@@ -73,8 +71,6 @@ def test_snapshots_are_mapped_and_read_only(start):
 
 
 def test_two_workers_are_on_the_same_version_at_every_step(start):
-    import ray
-
     host = start("a", Turn(seconds=0.1))
 
     @ray.remote(num_cpus=0.1)
@@ -96,8 +92,6 @@ def test_two_workers_are_on_the_same_version_at_every_step(start):
 
 
 def test_an_actor_killed_in_mid_refresh_comes_back_and_builds_it(start, tmp_path):
-    import ray
-
     gate = tmp_path / "go"
     host = start("a", Turn(gate=str(gate)))
     client = SnapshotClient(host, SPEC, 1, poll_seconds=0.2)

@@ -25,7 +25,7 @@ def whose(clips, groups=None):
 
 
 def held(queue):
-    return sorted(int(row[0]) for row in queue.audio[: len(queue)])
+    return sorted(int(row[0]) for row in queue.audio[: queue.filled])
 
 
 def test_a_queue_holds_the_last_clips_even_where_a_batch_crosses_its_end():

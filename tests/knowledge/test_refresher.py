@@ -19,8 +19,8 @@ from ray_atr.knowledge.snapshot import Entries, SnapshotSettings
 SETTINGS = SnapshotSettings(prototypes=5)
 
 
-def base_of(folder, encode=None, **options):
-    return InProcessRefresher(encode or Turn(), SETTINGS, folder, **options)
+def base_of(folder, encode=None):
+    return InProcessRefresher(encode or Turn(), SETTINGS, folder)
 
 
 def test_a_client_switches_exactly_lag_steps_after_publishing(tmp_path):
@@ -123,8 +123,8 @@ def test_without_any_snapshot_a_failure_ends_the_run(tmp_path):
     client.refresh(0, "the encoder broke", lag=0)
     with pytest.raises(RuntimeError, match="the encoder broke"):
         client.before_step(0)
-    with pytest.raises(RuntimeError, match="first version"):
-        SnapshotClient(base_of(tmp_path), SPEC, 2).look_up(None)
+    with pytest.raises(RuntimeError, match="first version"), SnapshotClient(base_of(tmp_path), SPEC, 2).searching():
+        pass
 
 
 def test_a_snapshot_is_what_the_published_weights_encode(tmp_path):
@@ -145,11 +145,11 @@ def test_entries_are_taken_as_they_are(tmp_path):
 
 
 def test_old_versions_go(tmp_path):
-    base = base_of(tmp_path, keep=2)
-    for version in range(1, 5):
+    base = base_of(tmp_path)
+    for version in range(1, 6):
         base.publish(weights(version), version, version)
-    base.wait(4, 30)
-    assert base.versions() == [3, 4]
+    base.wait(5, 30)
+    assert base.versions() == [3, 4, 5]
     with pytest.raises(ValueError, match="no snapshot"):
         base.get(1)
 
@@ -160,10 +160,10 @@ def test_a_base_made_anew_has_what_was_ready_and_forgets_what_a_resumed_run_does
         base.publish(weights(version), version, version)
     base.wait(3, 30)
     again = base_of(tmp_path)
-    assert again.outcome(2).state == "ready"
+    assert again.wait(2, 0).state == "ready"
     assert np.array_equal(again.get(2).audio, base.get(2).audio)
     again.rewind(2)
-    assert again.outcome(3).state == "unknown"
+    assert again.wait(3, 0).state == "unknown"
     assert again.versions() == [1, 2]
 
 
@@ -241,7 +241,8 @@ def test_searches_are_timed(tmp_path):
     client.refresh(0, weights(0), lag=0)
     client.before_step(0)
     audio = torch.randn(4, D)
-    found = client.look_up(client.search(audio, audio[:, None], None, ["clip0"] * 4))
+    with client.searching() as searcher:
+        found = searcher.look_up(searcher.search(audio, audio[:, None], None, ["clip0"] * 4))
     assert found.fine.by_audio.audio.shape == (4, 1, 3, D)
     assert client.stats(0)["search_seconds"] > 0
     assert client.stats(0)["search_seconds"] == 0

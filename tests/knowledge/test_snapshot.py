@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ray_atr.knowledge.searcher import Searcher, as_tensor, exact_top_k, fused_top_k
-from ray_atr.knowledge.snapshot import _ARRAYS, SnapshotSettings, build, load, save
+from ray_atr.knowledge.snapshot import _ARRAYS, Entries, SnapshotSettings, build, load, save
 from ray_atr.objectives.knowledge.knowledge import SearchSpec
 
 
@@ -30,7 +30,7 @@ def make(N=300, D=16, L=1, seed=0, **settings):
     random = np.random.default_rng(seed)
     audio, text = random.normal(size=(N, D)), random.normal(size=(L, N, D))
     ids = [f"clip{i}" for i in range(N)]
-    return build(audio, text, ids, SnapshotSettings(**{"prototypes": 20, **settings}), version=3, step=70)
+    return build(Entries(audio, text, ids), SnapshotSettings(**{"prototypes": 20, **settings}), version=3, step=70)
 
 
 def queries(snapshot, count=7, K=1, seed=1):
@@ -81,12 +81,12 @@ def test_the_fused_search_is_the_exact_one_over_read_only_rows_too():
 
 def test_a_clip_never_finds_its_own_entries_and_does_where_they_are_allowed():
     snapshot = make(N=40)
-    twice = build(
+    doubled = Entries(
         np.concatenate([snapshot.audio, snapshot.audio[:4]]),
         np.concatenate([snapshot.text[0], snapshot.text[0, :4]]),
         [*snapshot.ids, *snapshot.ids[:4]],
-        SnapshotSettings(prototypes=0),
     )
+    twice = build(doubled, SnapshotSettings(prototypes=0))
     audio, text = torch.from_numpy(snapshot.audio[:6].copy()), torch.from_numpy(snapshot.text[0, :6].copy())[:, None]
     own = snapshot.ids[:6].tolist()
     found = Searcher(twice, asked()).search(audio, text, None, own)
@@ -114,7 +114,7 @@ def test_absent_texts_are_not_searched_for_and_not_found():
     there = np.ones((2, 30), dtype=bool)
     there[1, 10:] = False
     text[1, 10:] = np.nan
-    snapshot = build(audio, text, [str(i) for i in range(30)], SnapshotSettings(prototypes=4), text_mask=there)
+    snapshot = build(Entries(audio, text, [str(i) for i in range(30)], there), SnapshotSettings(prototypes=4))
     asked_audio, asked_text = queries(snapshot, count=5, K=2)
     mask = torch.tensor([[True, True]] * 4 + [[True, False]])
     found = Searcher(snapshot, asked()).search(asked_audio, asked_text, mask, None)
@@ -158,13 +158,13 @@ def test_clusters_are_those_of_the_audio_whatever_the_texts():
     for i in range(len(snapshot)):
         distances = [float(np.sum((snapshot.audio[i] - centroid) ** 2)) for centroid in snapshot.centroids]
         assert snapshot.cluster[i] == int(np.argmin(distances))
-    others = build(snapshot.audio, snapshot.audio[::-1], snapshot.ids, SnapshotSettings(prototypes=20))
+    others = build(Entries(snapshot.audio, snapshot.audio[::-1], snapshot.ids), SnapshotSettings(prototypes=20))
     assert np.array_equal(others.cluster, snapshot.cluster)
 
 
 def test_equal_entries_leave_no_prototype_that_is_empty():
     audio = np.ones((12, 4))
-    snapshot = build(audio, audio, [str(i) for i in range(12)], SnapshotSettings(prototypes=5))
+    snapshot = build(Entries(audio, audio, [str(i) for i in range(12)]), SnapshotSettings(prototypes=5))
     assert 1 <= snapshot.num_prototypes <= 5
     assert np.isfinite(snapshot.coarse_audio).all()
     assert np.allclose(np.linalg.norm(snapshot.coarse_audio, axis=1), 1, atol=1e-6)
@@ -174,7 +174,7 @@ def test_the_next_version_starts_from_the_centroids_of_the_last_and_builds_are_r
     first, again = make(), make()
     assert np.array_equal(first.cluster, again.cluster)
     settings = SnapshotSettings(prototypes=20, warm_iterations=1)
-    warm = build(first.audio, first.text, first.ids, settings, previous=first)
+    warm = build(Entries(first.audio, first.text, first.ids), settings, previous=first)
     assert (warm.cluster == first.cluster).mean() > 0.9
 
 
@@ -216,7 +216,7 @@ def test_positives_are_left_out_where_asked_by_a_loop():
     audio, text = random.normal(size=(30, 8)), random.normal(size=(30, 8))
     groups = np.array([i % 10 for i in range(30)])
     ids = [f"clip{i}" for i in range(30)]
-    snapshot = build(audio, text, ids, SnapshotSettings(prototypes=0), groups=groups)
+    snapshot = build(Entries(audio, text, ids, groups=groups), SnapshotSettings(prototypes=0))
     wanted_audio, wanted_text = queries(snapshot, count=4)
     # Two of the queries have the group of what is nearest to them.
     nearest = [nearest_by_loop(query.numpy(), snapshot.audio, 1)[0] for query in wanted_audio]
@@ -232,19 +232,18 @@ def test_positives_are_left_out_where_asked_by_a_loop():
 
 def test_texts_clustered_by_themselves_pool_the_members_of_their_own_clusters():
     random = np.random.default_rng(0)
-    audio, text = random.normal(size=(60, 8)), random.normal(size=(60, 8))
-    ids = [str(i) for i in range(60)]
+    entries = Entries(random.normal(size=(60, 8)), random.normal(size=(60, 8)), [str(i) for i in range(60)])
     settings = SnapshotSettings(prototypes=6, separate_text_clusters=True)
-    snapshot = build(audio, text, ids, settings)
+    snapshot = build(entries, settings)
     nearest = [int(np.argmin(((row - snapshot.text_centroids[0]) ** 2).sum(axis=1))) for row in snapshot.text[0]]
     pools = [unit(np.max(snapshot.text[0][np.array(nearest) == p], axis=0)) for p in range(6) if p in nearest]
     for pooled in pools:
         assert np.abs(snapshot.coarse_text[0] - pooled).max(axis=1).min() < 1e-5
-    together = build(audio, text, ids, SnapshotSettings(prototypes=6))
+    together = build(entries, SnapshotSettings(prototypes=6))
     assert np.array_equal(together.coarse_audio, snapshot.coarse_audio)
     assert not np.allclose(together.coarse_text, snapshot.coarse_text)
     # The next version starts from these centroids.
-    warm = build(audio, text, ids, settings, previous=snapshot)
+    warm = build(entries, settings, previous=snapshot)
     assert np.allclose(np.sort(warm.coarse_text[0], axis=0), np.sort(snapshot.coarse_text[0], axis=0), atol=0.3)
 
 
@@ -268,9 +267,9 @@ def test_values_that_are_not_finite_are_refused_by_clip():
     audio = np.ones((3, 4))
     audio[1, 2] = np.nan
     with pytest.raises(ValueError, match="siren"):
-        build(audio, np.ones((3, 4)), ["rain", "siren", "bell"], SnapshotSettings())
+        build(Entries(audio, np.ones((3, 4)), ["rain", "siren", "bell"]), SnapshotSettings())
     with pytest.raises(ValueError, match="at least one clip"):
-        build(np.ones((0, 4)), np.ones((0, 4)), [], SnapshotSettings())
+        build(Entries(np.ones((0, 4)), np.ones((0, 4)), []), SnapshotSettings())
 
 
 def test_neighbours_of_some_rows_and_languages_are_picked():
@@ -279,9 +278,9 @@ def test_neighbours_of_some_rows_and_languages_are_picked():
     looked = retrieve(snapshot, audio, text, asked(coarse=False))
     assert looked.coarse is None
     rows, language = torch.tensor([2, 5]), torch.tensor([1, 0])
-    picked = looked.fine.by_text.of(rows, language, None)
-    assert torch.equal(picked.text[0], looked.fine.by_text.text[2, 1])
-    assert torch.equal(picked.audio[1], looked.fine.by_text.audio[5, 0])
-    of_audio = looked.fine.by_audio.of(rows, None, language)
-    assert torch.equal(of_audio.text[0], looked.fine.by_audio.text[2, 1])
-    assert torch.equal(of_audio.audio[0], looked.fine.by_audio.audio[2, 0])
+    picked = looked.fine.found(rows, language, None)
+    assert torch.equal(picked.own[0], looked.fine.by_text.text[2, 1])
+    assert torch.equal(picked.partner[1], looked.fine.by_text.audio[5, 0])
+    of_audio = looked.fine.found(rows, None, language)
+    assert torch.equal(of_audio.partner[0], looked.fine.by_audio.text[2, 1])
+    assert torch.equal(of_audio.own[0], looked.fine.by_audio.audio[2, 0])

@@ -9,15 +9,7 @@ import pytest
 from scipy.stats import norm
 
 from ray_atr.metrics import evaluate_languages, retrieve_languages
-from ray_atr.metrics.bootstrap import (
-    _unit_groups,
-    _weights,
-    across_seeds,
-    bootstrap_languages,
-    bootstrap_runs,
-    compare_languages,
-    compare_runs,
-)
+from ray_atr.metrics.bootstrap import _unit_groups, _weights, across_seeds, bootstrap_runs, compare_runs
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.relevance import relevance_by_label
 from ray_atr.metrics.retrieval import Retrieval
@@ -30,6 +22,14 @@ def model(seed: int, noise: float, clips: int = 60) -> tuple[np.ndarray, dict[st
     audio = data.normal(size=(clips, 16))
     clip = np.repeat(np.arange(clips), 3)
     return audio, {k: audio[clip] + noise * own.normal(size=(3 * clips, 16)) for k in ("eng", "fra")}, clip
+
+
+def bootstrapped(retrievals: dict[str, Retrieval], **options) -> dict:
+    return bootstrap_runs([retrieval_samples(retrievals)], **options)
+
+
+def compared(first: dict[str, Retrieval], second: dict[str, Retrieval], **options) -> dict:
+    return compare_runs([retrieval_samples(first)], [retrieval_samples(second)], **options)
 
 
 def test_weights_act_as_copies_of_the_clips() -> None:
@@ -47,12 +47,12 @@ def test_weights_act_as_copies_of_the_clips() -> None:
 def test_values_are_those_of_the_evaluation_and_lie_within() -> None:
     audio, text, clip = model(1, 1.5)
     metrics = evaluate_languages(audio, text, clip)
-    intervals = bootstrap_languages(retrieve_languages(audio, text, clip), draws=200)
+    intervals = bootstrapped(retrieve_languages(audio, text, clip), draws=200)
     for name, interval in intervals.items():
         assert interval.value == pytest.approx(metrics[name]), name
         assert interval.low <= interval.value <= interval.high, name
     assert "text_to_audio/mean/mean_rank_variance" in intervals
-    wider = bootstrap_languages(retrieve_languages(audio, text, clip), draws=200, level=0.99)
+    wider = bootstrapped(retrieve_languages(audio, text, clip), draws=200, level=0.99)
     recall = Metric.parse("text_to_audio/fra/recall_at_1")
     assert wider[recall].high - wider[recall].low > intervals[recall].high - intervals[recall].low
 
@@ -62,13 +62,13 @@ def test_width_is_that_of_the_standard_error_over_clips() -> None:
     retrievals = retrieve_languages(audio, {"eng": text["eng"]}, clip)
     per_clip = retrievals["eng"].audio_to_text.recall[1]
     expected = 2 * norm.ppf(0.975) * per_clip.std() / math.sqrt(len(per_clip))
-    interval = bootstrap_languages(retrievals, draws=2000)["audio_to_text/eng/recall_at_1"]
+    interval = bootstrapped(retrievals, draws=2000)["audio_to_text/eng/recall_at_1"]
     assert interval.high - interval.low == pytest.approx(expected, rel=0.08)
     # Three captions of a clip that hit or miss together must not pass for three independent queries.
     together = Retrieval(retrievals["eng"].text_to_audio, retrievals["eng"].audio_to_text)
     hits = np.repeat(per_clip, 3)
     together.text_to_audio.recall[1] = hits
-    clustered = bootstrap_languages({"eng": together}, draws=2000)["text_to_audio/eng/recall_at_1"]
+    clustered = bootstrapped({"eng": together}, draws=2000)["text_to_audio/eng/recall_at_1"]
     assert clustered.high - clustered.low == pytest.approx(expected, rel=0.08)
 
 
@@ -78,9 +78,9 @@ def test_paired_difference_sees_what_separate_intervals_hide() -> None:
     better = {k: v + 0.05 * audio[clip] for k, v in text.items()}
     second = retrieve_languages(audio, better, clip)
     name = "text_to_audio/mean/map_at_10"
-    a, b = bootstrap_languages(first, draws=500)[name], bootstrap_languages(second, draws=500)[name]
+    a, b = bootstrapped(first, draws=500)[name], bootstrapped(second, draws=500)[name]
     assert b.low < a.high
-    difference = compare_languages(first, second, draws=500)[name]
+    difference = compared(first, second, draws=500)[name]
     assert difference.value == pytest.approx(b.value - a.value)
     assert difference.is_distinguishable
     assert difference.p_value <= 0.01
@@ -89,21 +89,21 @@ def test_paired_difference_sees_what_separate_intervals_hide() -> None:
 
 def test_no_difference_is_not_distinguishable() -> None:
     audio, text, clip = model(4, 1.5)
-    same = compare_languages(retrieve_languages(audio, text, clip), retrieve_languages(audio, text, clip), draws=50)
+    same = compared(retrieve_languages(audio, text, clip), retrieve_languages(audio, text, clip), draws=50)
     assert all(d.value == d.low == d.high == 0 and d.p_value == 1 and not d.is_distinguishable for d in same.values())
     false_alarms = 0
     for seed in range(20):
         one, two = (retrieve_languages(*model(seed + add, 1.5)) for add in (100, 200))
-        false_alarms += compare_languages(one, two, draws=200)["text_to_audio/mean/recall_at_1"].is_distinguishable
+        false_alarms += compared(one, two, draws=200)["text_to_audio/mean/recall_at_1"].is_distinguishable
     assert false_alarms <= 5
 
 
 def test_the_seed_decides_the_draws_and_chunks_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     retrievals = retrieve_languages(*model(5, 1.5))
-    first = bootstrap_languages(retrievals, draws=100, seed=3)
+    first = bootstrapped(retrievals, draws=100, seed=3)
     monkeypatch.setattr("ray_atr.metrics.bootstrap.WEIGHTS_AT_ONCE", 700)
-    assert bootstrap_languages(retrievals, draws=100, seed=3) == first
-    assert bootstrap_languages(retrievals, draws=100, seed=4) != first
+    assert bootstrapped(retrievals, draws=100, seed=3) == first
+    assert bootstrapped(retrievals, draws=100, seed=4) != first
 
 
 def test_across_seeds() -> None:
@@ -118,9 +118,9 @@ def test_models_of_different_queries_are_refused() -> None:
     audio, text, clip = model(6, 1.5)
     first = retrieve_languages(audio, text, clip)
     with pytest.raises(ValueError, match="other queries"):
-        compare_languages(first, retrieve_languages(audio, text, clip[::-1].copy()))
+        compared(first, retrieve_languages(audio, text, clip[::-1].copy()))
     with pytest.raises(ValueError, match="second: got"):
-        compare_languages(first, {"eng": first["eng"]})
+        compared(first, {"eng": first["eng"]})
 
 
 def test_zero_shot_accuracy_has_the_interval_of_a_share_over_clips() -> None:

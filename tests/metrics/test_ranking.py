@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ray_atr.metrics import evaluate_languages, retrieve
-from ray_atr.metrics.ranking import as_metric, distance_rows, rankings_beside
+from ray_atr.metrics.ranking import as_metric, audio_rows, rankings_beside, text_rows
 from ray_atr.transport.mahalanobis import Mahalanobis
 
 KINDS = ("diagonal", "mahalanobis", "factored")
@@ -48,7 +48,7 @@ def test_inner_products_of_the_rows_are_minus_half_the_squared_distance(kind: st
     rng = np.random.default_rng(2)
     audio, text = rng.normal(size=(7, 4)), rng.normal(size=(9, 4))
     learnt, M = metric_of(kind, 4, rng)
-    left, right = distance_rows(text, audio, learnt)
+    left, right = text_rows(torch.from_numpy(text), learnt), audio_rows(torch.from_numpy(audio), learnt)
     np.testing.assert_allclose((left @ right.T).numpy(), -(distances(text, audio, M) ** 2) / 2, atol=1e-12)
 
 

@@ -93,7 +93,7 @@ def test_a_frozen_tower_stays_in_evaluation_mode_and_has_no_rate() -> None:
 
 def test_rates_fall_by_depth_and_decay_is_for_matrices() -> None:
     text = Adaptation(learning_rate_scale=0.5, layer_decay=0.1)
-    model = retriever(text=text, learned=LearnedSettings(metric="factored"))
+    model = retriever(text=text, learned=LearnedSettings(metric="mahalanobis", learn_temperature=True, bias=0.0))
     groups = model.parameter_groups(1.0, weight_decay=0.2)
     found = {id(parameter): group for group in groups for parameter in group["params"]}
     assert sum(len(group["params"]) for group in groups) == len(found) == len(list(model.parameters()))

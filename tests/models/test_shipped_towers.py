@@ -14,10 +14,10 @@ from tiny import prepared_for
 from ray_atr.data.audio import clip_windows
 from ray_atr.models import loading
 from ray_atr.models.audio import SmallCnn
-from ray_atr.models.encoded import encode_captions
 from ray_atr.models.loading import SHIPPED
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import SmallTransformer
+from ray_atr.models.text.vectors import encode_captions
 from ray_atr.models.tower import tower_fingerprint
 from ray_atr.override import override
 from ray_atr.recipes import RECIPES

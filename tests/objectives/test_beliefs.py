@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import ot
 import pytest
 import torch
+from pot_plans import pot_plan
 from test_pair_losses import TAU, all_losses, comparison, differentiable_losses, name_of, same, unit
 from torch import Tensor
 from torch.nn import functional
@@ -69,15 +69,9 @@ def test_belief_multiplies_each_samples_loss_in_both_directions(loss: PairLoss) 
 @pytest.mark.parametrize(("mass", "loss"), [(1.0, LearningToMatch), (0.7, PartialLearningToMatch)])
 def test_belief_is_the_marginal_of_a_transport_plan(mass: float, loss: type[LearningToMatch]) -> None:
     case = comparison()
-    marginal = (BELIEF / BELIEF.sum()).numpy()
-    distance = torch.cdist(case.u, case.v)
-    cost = (distance / distance.max()).numpy()
-    if mass == 1:
-        plan = ot.sinkhorn(marginal, marginal, cost, 0.1, method="sinkhorn_log", stopThr=1e-13, numItermax=50000)
-    else:
-        plan = ot.partial.entropic_partial_wasserstein(
-            marginal, marginal, cost, reg=0.1, m=mass, numItermax=20000, stopThr=1e-14
-        )
+    marginal = BELIEF / BELIEF.sum()
+    cost = torch.cdist(case.u, case.v)
+    plan = pot_plan(cost / cost.max(), 0.1, mass, marginal, marginal)
     expected = sum(marginal[i] * math.log(marginal[i] / plan[i, i]) for i in range(6)) * float(BELIEF.mean())
     settings = {"epsilon": 0.1, "metric": "euclidean", **({} if mass == 1 else {"transport_mass": mass})}
     assert loss(**settings)(dataclasses.replace(case, belief=BELIEF)).loss.item() == pytest.approx(expected, abs=1e-6)
@@ -165,8 +159,7 @@ def test_soft_losses_are_loops_over_their_definitions() -> None:
 def test_soft_learning_to_match_aims_at_the_targets() -> None:
     case = comparison()
     cost = torch.cdist(case.u, case.v)
-    uniform = torch.full((6,), 1 / 6, dtype=torch.float64)
-    plan = ot.sinkhorn(uniform, uniform, cost / cost.max(), 0.1, method="sinkhorn_log", stopThr=1e-13, numItermax=50000)
+    plan = pot_plan(cost / cost.max(), 0.1)
     target = soft(6) / 6
     expected = float((target * torch.log(target / plan)).sum())
     found = LearningToMatch(epsilon=0.1, metric="euclidean")(dataclasses.replace(case, targets=soft(6))).loss

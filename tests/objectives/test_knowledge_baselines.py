@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from ray_atr.knowledge.queue import Identity, Queue
 from ray_atr.knowledge.searcher import Searcher, draw_from_pool
-from ray_atr.knowledge.snapshot import SnapshotSettings, build
+from ray_atr.knowledge.snapshot import Entries, SnapshotSettings, build
 from ray_atr.objectives import Embeddings, Objective
 from ray_atr.objectives.knowledge import Ance, Moco, Nnclr
 from ray_atr.objectives.pairs import Triplet
@@ -133,9 +133,8 @@ def test_ance_draws_no_positives():
 
 
 def snapshot_of(N=60):
-    return build(
-        unit(N, D, seed=30).numpy(), unit(N, D, seed=31).numpy(), [f"c{i}" for i in range(N)], SnapshotSettings()
-    )
+    entries = Entries(unit(N, D, seed=30).numpy(), unit(N, D, seed=31).numpy(), [f"c{i}" for i in range(N)])
+    return build(entries, SnapshotSettings())
 
 
 @pytest.mark.parametrize("in_batch", [False, True])

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.experiment import Experiment
-from ray_atr.models.adaptation import parameter_groups
-from ray_atr.objectives import PAIRS, Embeddings, Learned, LearnedParameters, LearnedSettings, Objective
+from ray_atr.objectives import PAIRS, Embeddings, Learned, LearnedParameters, Objective
 from ray_atr.objectives.pairs import Comparison, Sigmoid
 from ray_atr.override import override
 
@@ -83,12 +82,6 @@ def test_a_retriever_learns_what_the_pair_loss_declares(settings: dict[str, Any]
 def test_a_temperature_that_is_learned_starts_from_the_pair_losses_own(pair: dict[str, float], first: float) -> None:
     settings = override(Objective(), {f"pair.{name}": value for name, value in pair.items()}).pair.learns()
     assert settings.temperature == first
-
-
-def test_no_weight_decay_on_what_is_learned() -> None:
-    parameters = LearnedParameters(LearnedSettings(metric="mahalanobis", learn_temperature=True, bias=0.0), D)
-    groups = parameter_groups([], [], [(value, 1.0) for value in parameters.parameters()], 0.1, 0.5)
-    assert [(len(group["params"]), group["weight_decay"]) for group in groups] == [(3, 0.0)]
 
 
 @pytest.mark.parametrize("pair", list(PAIRS))

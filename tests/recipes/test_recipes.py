@@ -13,7 +13,7 @@ from tiny import make_data
 
 from ray_atr.cli import main
 from ray_atr.cli.experiment_options import ExperimentOptions
-from ray_atr.cli.running import choose_recipe, start_of
+from ray_atr.cli.running import start_of
 from ray_atr.experiment import Experiment
 from ray_atr.models.audio import Ced, ResNet38
 from ray_atr.models.retriever import Retriever
@@ -120,6 +120,11 @@ def test_a_recipe_is_what_its_name_says(name: str) -> None:
     assert (experiment.model.embedding_width, experiment.model.projection) == (1024, "mlp")
     assert getattr(found.pair, "temperature", 0.07) == 0.07
     assert len(experiment.data.languages) == (8 if audio == "ced" and objective != "ask" else 1)
+    # In the papers' equations every other clip of a batch is a negative.
+    assert experiment.data.positives == "identity"
+    # Every caption of Clotho is a sample, and the whole clip is heard.
+    assert experiment.data.captions_per_epoch == ("each" if data == "clotho" else "one")
+    assert data != "clotho" or flatten(experiment)["model.audio.clip_seconds"] == 30.0
 
 
 PRINTED = """
@@ -171,12 +176,6 @@ def test_m_ltms_towers_are_those_of_its_appendix() -> None:
             assert (flat["objective.pair.metric"], flat["objective.pair.epsilon"]) == ("mahalanobis", 0.05)
 
 
-def test_clotho_recipes_hear_the_whole_clip() -> None:
-    for name in OF_PAPERS:
-        if name.startswith("clotho"):
-            assert flatten(RECIPES[name]())["model.audio.clip_seconds"] == 30.0
-
-
 def test_recipes_of_the_papers_differ_in_the_objective_alone() -> None:
     families = (
         "audiocaps_ced_sonar", "clotho_ced_sonar", "audiocaps_ced_labse",
@@ -202,7 +201,7 @@ def test_a_checkpoint_that_is_missing_is_refused_before_anything_starts(home: Pa
 
 def test_a_wrong_recipe_names_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean audiocaps_ced_sonar_kcl"):
-        choose_recipe("audiocaps_ced_sonar_kc")
+        start_of(ExperimentOptions(recipe="audiocaps_ced_sonar_kc"))
 
 
 def test_the_train_script_starts_from_a_recipe_and_lists_them(
@@ -218,23 +217,6 @@ def test_the_train_script_starts_from_a_recipe_and_lists_them(
         main("train", arguments=["--help"])
     shown = "".join(capsys.readouterr().out.split())
     assert all(name in shown.replace("│", "") for name in RECIPES)
-
-
-@pytest.mark.parametrize(("towers", "epochs"), [("resnet38_bert", 20), ("ced_sonar", 4)])
-@pytest.mark.parametrize("data", ["audiocaps", "clotho"])
-def test_asks_rate_falls_by_ten_as_printed(data: str, towers: str, epochs: int) -> None:
-    settings = RECIPES[f"{data}_{towers}_ask"]().train
-    assert (settings.schedule, settings.step_epochs, settings.step_factor) == ("step", epochs, 0.1)
-
-
-@pytest.mark.parametrize("name", OF_PAPERS)
-def test_every_caption_of_clotho_is_a_sample(name: str) -> None:
-    assert RECIPES[name]().data.captions_per_epoch == ("each" if name.startswith("clotho") else "one")
-
-
-@pytest.mark.parametrize("name", OF_PAPERS)
-def test_every_other_clip_of_a_batch_is_a_negative_as_in_the_papers_equations(name: str) -> None:
-    assert RECIPES[name]().data.positives == "identity"
 
 
 def test_the_quickstart_trains_projections_on_shipped_towers_and_from_scratch_everything() -> None:

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from fake_runs import write_run
 
-from ray_atr.metrics.arrays_file import to_arrays
-from ray_atr.metrics.samples import Sample
+from ray_atr.metrics.samples import Sample, to_arrays
 from ray_atr.report import read_runs, summary_table, write_report
 from ray_atr.report.paired import paired_table
 from ray_atr.run_folder import TEST_SCORES, make_trial_id

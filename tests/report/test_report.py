@@ -22,10 +22,10 @@ from ray_atr.report.best import best_points
 from ray_atr.report.curves import curves_of
 from ray_atr.report.labels import spread, within
 from ray_atr.report.layouts import paper_layouts
-from ray_atr.report.pareto import front
 from ray_atr.report.tables import recall_table
 from ray_atr.report.write import main_tables
 from ray_atr.storage import read_json
+from ray_atr.sweep.goal import pareto_front
 
 NOISE_SPACE = {
     "objective": ["contrastive", "m_ltm", "m_ltm_pot"],
@@ -349,7 +349,8 @@ def test_the_front_holds_exactly_the_points_nothing_beats():
         for j in range(6)
         if costs[j] <= costs[i] and gains[j] >= gains[i] and (costs[j] < costs[i] or gains[j] > gains[i])
     }
-    assert front(costs, gains) == [i for i in range(6) if i not in beaten]
+    by_gain = [(-cost, gain) for cost, gain in zip(costs, gains, strict=True)]
+    assert pareto_front(by_gain) == [i for i in range(6) if i not in beaten]
 
 
 def test_the_papers_layouts_hold_our_numbers_and_name_the_printed_ones(tmp_path):

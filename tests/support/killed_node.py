@@ -74,7 +74,7 @@ def main(folder: Path) -> None:
     client.refresh(0, weights(1))
     client.settle()
     # The answer has come, what it refers to has not been fetched.
-    asked = host.actor.get.remote(2)
+    asked = host.actor.reference.remote(2)
     ray.wait([asked])
     gate.unlink()
     client.refresh(1, weights(2))
@@ -100,8 +100,8 @@ def main(folder: Path) -> None:
     assert np.array_equal(held.audio, before)
 
     is_lost(ray.get(asked)[0])
-    answers = [host.actor.get.remote(2), asked]
-    late = ActorRefresher(SimpleNamespace(get=SimpleNamespace(remote=lambda version: answers.pop())))
+    answers = [host.actor.reference.remote(2), asked]
+    late = ActorRefresher(SimpleNamespace(reference=SimpleNamespace(remote=lambda version: answers.pop())))
     assert np.allclose(late.get(2).audio, turned(1), atol=1e-6)
     assert not answers, "a reference that its node took with it is asked for again"
     ray.shutdown()

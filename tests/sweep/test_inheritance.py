@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tiny import make_data, tiny
 
+from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.experiment import Experiment
 from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.sweep.inheritance import inherit, perturbed_settings, save_for_others
@@ -48,6 +49,8 @@ def test_weights_history_and_best_are_the_donors_and_the_rate_is_new(tmp_path: P
     assert [row["epoch"] for row in mine] == [1, 2, 3, 4, 4]
     assert mine[2]["train/learning_rate"] == pytest.approx(theirs[2]["train/learning_rate"] / 2)
     assert json.loads(load_checkpoint(heir.folder / "last")["experiment"])["train.learning_rate"] == 0.002
+    # An evaluation of it names what it was trained with.
+    assert find_checkpoint(heir.folder).experiment.train.learning_rate == 0.002
 
 
 def train_trial(

@@ -1,4 +1,4 @@
-"""What a sweep prints while it runs: the time left without start-ups, and a sign of life in every silence."""
+"""What a sweep prints while it runs: the time until the first epoch and the time left, and a sign of life in every silence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ray_atr.cli.heartbeat import heartbeat
-from ray_atr.sweep.progress import ConsoleProgress
+from ray_atr.sweep.progress import ConsoleProgress, FirstEpoch
 
 
 def trial(name: str) -> Any:
@@ -18,12 +18,17 @@ def trial(name: str) -> Any:
     return SimpleNamespace(trial_id=name, describe=lambda: {"name": name}, epochs=list, result=lambda: result)
 
 
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    return clock
+
+
 def simulated(
-    monkeypatch: pytest.MonkeyPatch, *, start_up: float, epoch: float, epochs: int, trials: int, ray_start: float
+    now: list[float], *, start_up: float, epoch: float, epochs: int, trials: int, ray_start: float
 ) -> tuple[list[str], float]:
     """What two trials at a time of a sweep print, and how long it all takes."""
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     said: list[str] = []
     progress = ConsoleProgress(epochs, said.append)
     progress.sweep_started(trials, 0)
@@ -46,8 +51,8 @@ def minutes(text: str) -> float:
     return int(whole) + int(seconds) / 60
 
 
-def test_the_time_left_counts_no_start_up_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    said, total = simulated(monkeypatch, start_up=3.0, epoch=2.0, epochs=5, trials=16, ray_start=120.0)
+def test_the_time_left_counts_no_start_up_of_ray(now: list[float]) -> None:
+    said, total = simulated(now, start_up=3.0, epoch=2.0, epochs=5, trials=16, ray_start=120.0)
     lines = [line for line in said if "gone" in line]
     assert "left" not in lines[0]
     checked = 0
@@ -60,8 +65,8 @@ def test_the_time_left_counts_no_start_up_of_ray(monkeypatch: pytest.MonkeyPatch
     assert checked > 50
 
 
-def test_a_trial_of_one_epoch_has_a_time_left_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    said, _ = simulated(monkeypatch, start_up=3.0, epoch=2.0, epochs=1, trials=4, ray_start=60.0)
+def test_a_trial_of_one_epoch_has_a_time_left_too(now: list[float]) -> None:
+    said, _ = simulated(now, start_up=3.0, epoch=2.0, epochs=1, trials=4, ray_start=60.0)
     assert [line for line in said if "about 0:05 left" in line]
 
 
@@ -99,3 +104,36 @@ def test_a_silence_is_broken() -> None:
     assert max(later - earlier for earlier, later in itertools.pairwise(times)) < 0.8
     time.sleep(0.5)
     assert said[-1][1] == "an epoch"
+
+
+def listener(said: list[str]) -> FirstEpoch:
+    first = FirstEpoch(said.append)
+    first.parts["imports"] = 2.0
+    first.inputs_ready({"Ray": 4.0, "data and features": 6.0})
+    return first
+
+
+def test_the_parts_add_up_to_the_time_and_are_said_once(now: list[float]) -> None:
+    said: list[str] = []
+    first = listener(said)
+    first.trial_started(trial("a"))
+    first.trial_started(trial("b"))
+    now[0] += 8
+    first.epoch_ended(trial("a"), {"epoch": 1, "seconds/train": 2.5, "seconds/validation": 0.5})
+    first.epoch_ended(trial("b"), {"epoch": 1, "seconds/train": 2.5})
+    assert said == [
+        "first epoch 20.0 s after the command: imports 2.0, Ray 4.0, data and features 6.0, start of the trial 5.0, epoch 3.0"
+    ]
+
+
+def test_the_epochs_of_before_of_a_resumed_trial_are_none(now: list[float]) -> None:
+    said: list[str] = []
+    first = listener(said)
+    first.epoch_ended(trial("never started here"), {"epoch": 1})
+    first.trial_started(trial("a"))
+    first.epoch_ended(trial("a"), {"epoch": 3})
+    assert said == []
+
+
+def test_imports_are_counted_from_the_start_of_the_process() -> None:
+    assert 0 < FirstEpoch().parts["imports"] < 24 * 3600

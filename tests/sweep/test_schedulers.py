@@ -18,14 +18,18 @@ RECALL = Goal("text_to_audio/eng/recall_at_1")
 PLAN = SweepPlan(FixedPoints([]), goals=(RECALL,), scheduler="asha")
 
 
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "run", Experiment(), {"name": "sweep"})
+
+
 def decision(scheduler: Any, **result: Any) -> str:
     trial = SimpleNamespace(trial_id="new")
     scheduler.on_trial_add(None, trial)
     return str(scheduler.on_trial_result(None, trial, result))
 
 
-def test_asha_knows_what_earlier_sessions_reported(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "sweep"})
+def test_asha_knows_what_earlier_sessions_reported(run: RunFolder) -> None:
     for seed, recall in enumerate((0.7, 0.8, 0.9)):
         run.add_trial({"seed": seed}).add_epoch({"epoch": 1, RECALL.metric: recall})
     bad, good = ({"epoch": 1, RECALL.metric: recall} for recall in (0.1, 0.95))
@@ -34,8 +38,7 @@ def test_asha_knows_what_earlier_sessions_reported(tmp_path: Path) -> None:
     assert decision(make_scheduler(PLAN, 9, run, list(run.trials())), **good) == "CONTINUE"
 
 
-def test_a_result_is_never_stopped(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "sweep"})
+def test_a_result_is_never_stopped(run: RunFolder) -> None:
     for seed in range(3):
         run.add_trial({"seed": seed}).add_epoch({"epoch": 9, RECALL.metric: 0.9})
     bad = {"epoch": 9, RECALL.metric: 0.1}
@@ -45,8 +48,7 @@ def test_a_result_is_never_stopped(tmp_path: Path) -> None:
     assert decision(make_scheduler(PLAN, 9, run, list(run.trials())), **bad) == "CONTINUE"
 
 
-def test_a_goal_to_lower_keeps_the_low(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "sweep"})
+def test_a_goal_to_lower_keeps_the_low(run: RunFolder) -> None:
     for seed in range(3):
         run.add_trial({"seed": seed}).add_epoch({"epoch": 1, "train/loss": 1.0})
     plan = SweepPlan(FixedPoints([]), goals=(Goal("train/loss", is_maximised=False),), scheduler="asha")

@@ -41,9 +41,13 @@ def stop(trial: TrialFolder, recall: float) -> None:
     trial.update(status=STOPPED)
 
 
+def optuna(num_points: int) -> SweepPlan:
+    """A search by TPE for the best recall, with one seed."""
+    return SweepPlan(OptunaSearch(SPACE, (RECALL,)), (0,), num_points, goals=(RECALL,))
+
+
 def handed_out(queue: TrialQueue) -> list[dict[str, Any]]:
-    trials = iter(queue.next, None)
-    return [trial.describe()["overrides"] for trial in trials if trial is not None]
+    return [trial.describe()["overrides"] for trial in iter(queue.next, None)]
 
 
 def accept(point: Any) -> None:
@@ -66,10 +70,6 @@ def test_each_point_runs_once_a_seed_and_nothing_ended_runs_again(run: RunFolder
     everything = [{**point, "seed": seed} for point in points for seed in (0, 1)]
     first, second, third, fourth = (queue.next() for _ in range(4))
     assert [trial.describe()["overrides"] for trial in (first, second, third, fourth) if trial] == everything[:4]
-    assert first
-    assert second
-    assert third
-    assert fourth
     finish(first)
     second.update(status=FAILED, error="not finite")
     stop(third, 0.1)
@@ -93,18 +93,16 @@ def test_seeds_and_points_are_added_to_a_finished_sweep(run: RunFolder) -> None:
 
 
 def test_the_random_points_of_a_sweep_are_the_same_however_often_it_is_stopped(run: RunFolder, tmp_path: Path) -> None:
-    plan = SweepPlan(RandomSearch(SPACE, seed=3), seeds=(0,), num_points=6)
-    whole = handed_out(TrialQueue(run, plan, accept))
     other = RunFolder.create(tmp_path / "other", EXPERIMENT, {"name": "sweep"})
-    assert (
-        handed_out(TrialQueue(other, SweepPlan(RandomSearch(SPACE, seed=3), seeds=(0,), num_points=2), accept))
-        == whole[:2]
-    )
-    assert handed_out(TrialQueue(other, plan, accept)) == whole
-    assert (
-        handed_out(TrialQueue(other, SweepPlan(RandomSearch(SPACE, seed=4), seeds=(0,), num_points=12), accept))[6:]
-        != whole
-    )
+
+    def drawn(folder: RunFolder, seed: int, num_points: int) -> list[dict[str, Any]]:
+        plan = SweepPlan(RandomSearch(SPACE, seed=seed), seeds=(0,), num_points=num_points)
+        return handed_out(TrialQueue(folder, plan, accept))
+
+    whole = drawn(run, 3, 6)
+    assert drawn(other, 3, 2) == whole[:2]
+    assert drawn(other, 3, 6) == whole
+    assert drawn(other, 4, 12)[6:] != whole
 
 
 def mass_of(trial: TrialFolder) -> float:
@@ -113,7 +111,7 @@ def mass_of(trial: TrialFolder) -> float:
 
 def search(run: RunFolder, num_points: int, stop_after: int = 1000) -> list[float]:
     """A search towards a transport mass of 0.8, one trial after the other."""
-    queue = TrialQueue(run, SweepPlan(OptunaSearch(SPACE, (RECALL,)), (0,), num_points, goals=(RECALL,)), accept)
+    queue = TrialQueue(run, optuna(num_points), accept)
     for _ in range(stop_after):
         trial = queue.next()
         if trial is None:
@@ -127,7 +125,7 @@ def test_a_killed_optuna_search_goes_on_with_the_trials_it_would_have_had(run: R
     other = RunFolder.create(tmp_path / "other", EXPERIMENT, {"name": "sweep"})
     search(other, 14, stop_after=8)
     # The kill came when the ninth point had its folder and no result.
-    killed = TrialQueue(other, SweepPlan(OptunaSearch(SPACE, (RECALL,)), (0,), 14, goals=(RECALL,)), accept)
+    killed = TrialQueue(other, optuna(14), accept)
     assert killed.next() is not None
     assert search(other, 14) == whole
 
@@ -159,8 +157,6 @@ def test_a_point_counts_with_the_mean_of_its_seeds(run: RunFolder) -> None:
     plan = SweepPlan(RandomSearch(SPACE), seeds=(0, 1), num_points=1, goals=(RECALL, SECONDS))
     queue = TrialQueue(run, plan, accept)
     first, second = queue.next(), queue.next()
-    assert first
-    assert second
     finish(first, recall=0.2, seconds=1)
     assert queue.entries[0].known(plan.goals).status == RUNNING
     finish(second, recall=0.6, seconds=2)
@@ -172,7 +168,6 @@ def test_a_stopped_point_counts_as_pruned_where_it_stood(run: RunFolder) -> None
     plan = SweepPlan(OptunaSearch(SPACE, (RECALL,)), seeds=(0,), num_points=8, goals=(RECALL,), scheduler="asha")
     queue = TrialQueue(run, plan, accept)
     trial = queue.next()
-    assert trial
     stop(trial, 0.1)
     known = queue.entries[0].known(plan.goals)
     assert (known.status, known.scores, known.epochs) == (STOPPED, (0.1,), 1)
@@ -191,7 +186,6 @@ def test_a_metric_that_was_not_measured_is_named(run: RunFolder) -> None:
     plan = SweepPlan(OptunaSearch(SPACE, (Goal("recall"),)), (0,), 3, goals=(Goal("recall"),))
     queue = TrialQueue(run, plan, accept)
     trial = queue.next()
-    assert trial
     finish(trial)
     with pytest.raises(
         ValueError, match=r"--maximize/--minimize: got 'recall'; allowed .*text_to_audio/eng/recall_at_1"
@@ -222,7 +216,7 @@ def test_a_proposal_that_cannot_run_is_recorded_as_failed(run: RunFolder) -> Non
         if point["objective.pair.transport_mass"] > 0.6:
             raise ValueError("objective.pair.transport_mass: too large here")
 
-    queue = TrialQueue(run, SweepPlan(OptunaSearch(SPACE, (RECALL,)), (0,), 8, goals=(RECALL,)), refuse_large)
+    queue = TrialQueue(run, optuna(8), refuse_large)
     for trial in iter(queue.next, None):
         assert mass_of(trial) <= 0.6
         finish(trial)

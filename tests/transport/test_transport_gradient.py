@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -20,30 +21,28 @@ def some_cost(B: int, seed: int = 0) -> Tensor:
     return (cost / cost.max()).requires_grad_()
 
 
+def assert_exact(value: Callable[[Tensor], Tensor], B: int) -> None:
+    """The gradient of a function of a cost [B, B] is that of finite differences."""
+    assert torch.autograd.gradcheck(value, (some_cost(B),), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("epsilon", [0.05, 0.2])
 @pytest.mark.parametrize("mass", [1.0, 0.95, 0.8, 0.6])
 def test_matching_loss_against_finite_differences(mass: float, epsilon: float) -> None:
-    cost = some_cost(5)
-    assert torch.autograd.gradcheck(
-        lambda c: matching_loss(c, epsilon, mass=mass, **EXACT)[0], (cost,), eps=1e-6, atol=1e-5, rtol=1e-5
-    )
+    assert_exact(lambda c: matching_loss(c, epsilon, mass=mass, **EXACT)[0], 5)
 
 
 @pytest.mark.parametrize("mass", [1.0, 0.7])
 def test_target_with_other_marginals_against_finite_differences(mass: float) -> None:
     target = torch.rand(6, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     target /= target.sum()
-    assert torch.autograd.gradcheck(
-        lambda c: matching_loss(c, 0.1, mass=mass, target=target, **EXACT)[0], (some_cost(6),), atol=1e-5, rtol=1e-5
-    )
+    assert_exact(lambda c: matching_loss(c, 0.1, mass=mass, target=target, **EXACT)[0], 6)
 
 
 @pytest.mark.parametrize("mass", [1.0, 0.9, 0.5])
 def test_log_plan_against_finite_differences(mass: float) -> None:
     outer = torch.randn(6, 6, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-    assert torch.autograd.gradcheck(
-        lambda c: (outer * log_plan(c, 0.1, mass=mass, **EXACT)[0]).sum(), (some_cost(6),), atol=1e-5, rtol=1e-5
-    )
+    assert_exact(lambda c: (outer * log_plan(c, 0.1, mass=mass, **EXACT)[0]).sum(), 6)
 
 
 @pytest.mark.parametrize("mass", [1.0, 0.7])
@@ -53,12 +52,7 @@ def test_unequal_marginals_against_finite_differences(mass: float, is_given: boo
     rows, columns = (torch.rand(6, generator=generator, dtype=torch.float64) + 0.1 for _ in range(2))
     marginals = {"rows": rows / rows.sum(), "columns": columns / columns.sum()}
     target = torch.outer(marginals["rows"], marginals["columns"]) if is_given else None
-    assert torch.autograd.gradcheck(
-        lambda c: matching_loss(c, 0.1, mass=mass, target=target, **marginals, **EXACT)[0],
-        (some_cost(6),),
-        atol=1e-5,
-        rtol=1e-5,
-    )
+    assert_exact(lambda c: matching_loss(c, 0.1, mass=mass, target=target, **marginals, **EXACT)[0], 6)
 
 
 def test_balanced_gradient_equals_that_of_unrolled_sweeps() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ray_atr.data.bounds import AudioBounds
+from ray_atr.data.decoding import AudioBounds
 from ray_atr.data.shards import CLIPS_PER_SHARD
 from ray_atr.languages.codes import LANGUAGES, language_codes, require_language
 from ray_atr.settings import Settings, refuse, setting

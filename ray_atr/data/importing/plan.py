@@ -19,8 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ray_atr.data.bounds import AudioBounds
-from ray_atr.data.decoding import open_sound
+from ray_atr.data.decoding import AudioBounds, open_sound
 from ray_atr.data.importing.import_options import Import
 from ray_atr.data.importing.session import Unfinished, unfinished, write_note
 from ray_atr.data.importing.sources.joining import ExtraCaptions

@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ray_atr.data.audio import FrontEnd
 from ray_atr.models.loading import find_weights, load_weights, read_checkpoint
@@ -112,10 +111,7 @@ class CedTower(AudioTower):
         mask = length_mask(chunk_columns, columns)[:, None, :].expand(-1, rows, -1).flatten(1)
         attention_mask = None if bool(mask.all()) else mask[:, None, None, :]
         for block in self.blocks:
-            if self.is_checkpointing and torch.is_grad_enabled():
-                tokens = checkpoint(block, tokens, attention_mask, use_reentrant=False)
-            else:
-                tokens = block(tokens, attention_mask)
+            tokens = self.run(block, tokens, attention_mask)
         tokens = self.norm(tokens)
         pooled = masked_mean(tokens, mask)
         if len(owners) == len(features):

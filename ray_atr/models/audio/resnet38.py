@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ray_atr.data.audio import FrontEnd
 from ray_atr.models.loading import find_weights, load_weights, read_checkpoint
-from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, length_mask, masked_mean
+from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, clear, length_mask, masked_mean
 from ray_atr.settings import setting
 
 STAGES = (3, 4, 6, 3)
@@ -94,12 +93,11 @@ class ResNet38Tower(AudioTower):
 
     def forward(self, features: Tensor, frames: Tensor) -> Encoded:
         x = self.bn0(features.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)[:, None]
-        # Where all clips fill the batch there is nothing to clear, and nothing is spent on it.
         lengths = None if bool((frames >= features.shape[1]).all()) else frames
-        x, lengths = _halve(self._run(self.conv_block1, clear(x, lengths), lengths), lengths)
-        x, lengths = self.resnet(x, lengths, self._run)
+        x, lengths = _halve(self.run(self.conv_block1, clear(x, lengths), lengths), lengths)
+        x, lengths = self.resnet(x, lengths, self.run)
         x, lengths = _halve(x, lengths)
-        x = self._run(self.conv_block_after1, clear(x, lengths), lengths)
+        x = self.run(self.conv_block_after1, clear(x, lengths), lengths)
         tokens = x.mean(dim=3).transpose(1, 2)
         mask = length_mask(frames // 32, tokens.shape[1])
         peak = tokens.masked_fill(~mask[..., None], float("-inf")).amax(dim=1)
@@ -107,12 +105,6 @@ class ResNet38Tower(AudioTower):
         if self.fc1 is not None:
             pooled = torch.relu(self.fc1(pooled))
         return Encoded(pooled, tokens, mask)
-
-    def _run(self, block: nn.Module, x: Tensor, lengths: Tensor | None) -> Any:
-        """A block's output, computed again in the backward pass where activations are not kept."""
-        if self.is_checkpointing and torch.is_grad_enabled():
-            return checkpoint(block, x, lengths, use_reentrant=False)
-        return block(x, lengths)
 
 
 class ConvBlock(nn.Module):
@@ -177,11 +169,6 @@ class Stages(nn.Module):
             for block in getattr(self, f"layer{number}"):
                 x, lengths = run(block, x, lengths)
         return x, lengths
-
-
-def clear(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """`x` [N, C, T, F] with zeros beyond each clip's end: what a convolution's own padding is for the clip alone."""
-    return x if lengths is None else x * length_mask(lengths, x.shape[2])[:, None, :, None].to(x.dtype)
 
 
 def _halve(x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ray_atr.data.audio import FrontEnd
 from ray_atr.models.loading import find_weights, load_weights, read_checkpoint
-from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, length_mask, masked_mean
+from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, clear, length_mask, masked_mean
 from ray_atr.settings import setting
 
 
@@ -83,10 +83,7 @@ class SmallCnnTower(AudioTower):
         x = features[:, None]
         is_ragged = bool((frames < features.shape[1]).any())
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
-            if is_ragged:
-                # Zero what is beyond the clip's end, as the convolution's own padding is.
-                x = x * length_mask(frames, x.shape[2])[:, None, :, None].to(x.dtype)
-            x = convolution(x)
+            x = convolution(clear(x, frames if is_ragged else None))
             x = nn.functional.gelu(norm(x.permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
             frames = (frames + 1) // 2
         mask = length_mask(frames, x.shape[2])

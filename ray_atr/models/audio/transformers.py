@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,8 +12,8 @@ from torch import Tensor
 
 from ray_atr.data.audio import FrontEnd
 from ray_atr.models.loading import AUDIO_CHECKPOINT
-from ray_atr.models.pretrained import load_model, read_feature_extractor, read_model_config
-from ray_atr.models.tower import AudioSettings, AudioTower, Encoded
+from ray_atr.models.pretrained import encoder_class, load_model, read_feature_extractor, read_model_config
+from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, encode_groups
 from ray_atr.settings import inherited, refuse, setting
 
 if TYPE_CHECKING:
@@ -47,32 +48,18 @@ class TransformersAudio(AudioSettings):
 
     def build(self) -> TransformersAudioTower:
         config = read_model_config(self.checkpoint, AUDIO_CHECKPOINT, self.dropout)
+        load = partial(load_model, checkpoint=self.checkpoint, config=config, path=AUDIO_CHECKPOINT)
         if config.model_type == "clap":
             from transformers import ClapModel
 
-            whole, _ = load_model(
-                ClapModel,
-                self.checkpoint,
-                config,
-                path=AUDIO_CHECKPOINT,
-                skip=("text_model.",),
-                allowed=self.allow_mismatch,
-            )
-            model: Any = whole.audio_model
+            model = load(ClapModel, skip=("text_model.",), allowed=self.allow_mismatch).audio_model
         else:
-            model, _ = load_model(
-                encoder_class(config),
-                self.checkpoint,
-                config,
-                path=AUDIO_CHECKPOINT,
-                skip=HEADS,
-                allowed=self.allow_mismatch,
-            )
+            model = load(audio_encoder(config), skip=HEADS, allowed=self.allow_mismatch)
         return TransformersAudioTower(self, model, read_feature_extractor(self.checkpoint, AUDIO_CHECKPOINT))
 
     def rebuild(self, folder: Path) -> TransformersAudioTower:
         config = read_model_config(folder, "model folder", self.dropout)
-        model = encoder_class(config)(config)
+        model = audio_encoder(config)(config)
         return TransformersAudioTower(self, model, read_feature_extractor(folder, "model folder"))
 
 
@@ -117,22 +104,8 @@ class TransformersAudioTower(AudioTower):
         lengths = frames.tolist()
         if len(set(lengths)) == 1:
             return self._encode(features[:, : lengths[0]])
-        rows_of = {
-            length: [row for row, other in enumerate(lengths) if other == length] for length in dict.fromkeys(lengths)
-        }
-        parts = [self._encode(features[rows, :length]) for length, rows in rows_of.items()]
-        order = torch.tensor([row for rows in rows_of.values() for row in rows], device=features.device)
-        back, longest = torch.argsort(order), max(part.tokens.shape[1] for part in parts)
-        missing = [longest - part.tokens.shape[1] for part in parts]
-        tokens = [
-            torch.nn.functional.pad(part.tokens, (0, 0, 0, extra)) for part, extra in zip(parts, missing, strict=True)
-        ]
-        masks = [
-            torch.nn.functional.pad(part.token_mask, (0, extra)) for part, extra in zip(parts, missing, strict=True)
-        ]
-        return Encoded(
-            torch.cat([part.pooled for part in parts])[back], torch.cat(tokens)[back], torch.cat(masks)[back]
-        )
+        groups = [((frames == length).nonzero().flatten(), length) for length in dict.fromkeys(lengths)]
+        return encode_groups(groups, lambda rows, length: self._encode(features[rows, :length]))
 
     def _encode(self, features: Tensor) -> Encoded:
         """Clips [N, T, F] of the same length, without padding."""
@@ -155,20 +128,12 @@ class TransformersAudioTower(AudioTower):
         self.extractor.save_pretrained(folder)
 
 
-def encoder_class(config: PreTrainedConfig) -> Any:
+def audio_encoder(config: PreTrainedConfig) -> Any:
     """The class that encodes this configuration's clips."""
     from transformers import ClapAudioModel
-    from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
-    if config.model_type == "clap_audio_model":
-        return ClapAudioModel
-    if type(config) in MODEL_MAPPING and not getattr(config, "is_encoder_decoder", False):
-        return MODEL_MAPPING[type(config)]
-    raise refuse(
-        AUDIO_CHECKPOINT,
-        config.model_type,
-        "an audio encoder, like clap, audio-spectrogram-transformer, wav2vec2 or hubert",
-    )
+    allowed = "an audio encoder, like clap, audio-spectrogram-transformer, wav2vec2 or hubert"
+    return encoder_class(config, AUDIO_CHECKPOINT, {"clap_audio_model": ClapAudioModel}, allowed)
 
 
 def front_end_of(extractor: Any, clip_seconds: float | None) -> FrontEnd:

@@ -29,15 +29,16 @@ class AudioVectors(AudioSettings):
         return FrontEnd(kind="vector", num_mels=self.width)
 
     def build(self) -> AudioVectorsTower:
-        return AudioVectorsTower(self)
+        return AudioVectorsTower(self.front_end, self.width)
 
 
 class AudioVectorsTower(AudioTower):
-    """Features [N, 1, W] are the clips' vectors."""
+    """Features [N, 1, W] are the clips' vectors: a data set's own, or those that a frozen tower made once of the front end's."""
 
-    def __init__(self, settings: AudioVectors) -> None:
+    def __init__(self, front_end: FrontEnd, width: int) -> None:
         super().__init__()
-        self.front_end, self.width = settings.front_end, settings.width
+        self.front_end, self.width = front_end, width
 
     def forward(self, features: Tensor, frames: Tensor) -> Encoded:
+        assert features.shape[1:] == (1, self.width), "the vectors of this tower, one a clip"
         return Encoded(features[:, 0], features, torch.ones_like(features[..., 0], dtype=torch.bool))

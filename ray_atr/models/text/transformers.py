@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ray_atr.languages.codes import tag_among
 from ray_atr.models.loading import TEXT_CHECKPOINT
-from ray_atr.models.pretrained import load_model, load_tokenizer, read_model_config
-from ray_atr.models.tower import Encoded, TextSettings, TextTower, masked_mean
+from ray_atr.models.pretrained import encoder_class, load_model, load_tokenizer, read_model_config
+from ray_atr.models.tower import Encoded, TextSettings, TextTower, encode_groups, masked_mean
 from ray_atr.settings import inherited, refuse, setting
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-POOLINGS = ("mean", "cls", "pooler")
 HEADS = ("cls.", "lm_head.", "pooler.", "decoder.", "model.decoder.", "shared.", "embeddings.position_ids")
 """Beginnings of names that an encoder has no use for."""
 
@@ -36,7 +35,7 @@ class TransformersText(TextSettings):
         "mean",
         "embedding of a text: the mean of its tokens, the first one (cls), or the first one through the model's "
         "own pooler",
-        choices=POOLINGS,
+        choices=("mean", "cls", "pooler"),
     )
     max_tokens: int = setting(128, "longer texts are cut to this many tokens", at_least=3)
     length_groups: int = setting(
@@ -52,8 +51,8 @@ class TransformersText(TextSettings):
     def build(self, tokenizer: object | None = None) -> TransformersTextTower:
         """The tower with the checkpoint's weights; its tokeniser is the checkpoint's, `tokenizer` is ignored."""
         config = read_model_config(self.checkpoint, TEXT_CHECKPOINT, self.dropout)
-        model_class, arguments = encoder_class(config, self.pooling)
-        model, _ = load_model(
+        model_class, arguments = text_encoder(config, self.pooling)
+        model = load_model(
             model_class,
             self.checkpoint,
             config,
@@ -66,9 +65,9 @@ class TransformersText(TextSettings):
 
     def rebuild(self, folder: Path) -> TransformersTextTower:
         config = read_model_config(folder, "model folder", self.dropout)
-        return TransformersTextTower(
-            self, new_encoder(config, self.pooling), load_tokenizer(folder, config, "model folder")
-        )
+        model_class, arguments = text_encoder(config, self.pooling)
+        model = model_class(config, **arguments)
+        return TransformersTextTower(self, model, load_tokenizer(folder, config, "model folder"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +77,6 @@ class Sonar(TransformersText):
     name: ClassVar[str] = "sonar"
 
     checkpoint: str = inherited(TransformersText, "checkpoint", "cointegrated/SONAR_200_text_encoder")
-    pooling: str = inherited(TransformersText, "pooling", "mean")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +106,6 @@ class XlmRoberta(TransformersText):
     name: ClassVar[str] = "xlm_roberta"
 
     checkpoint: str = inherited(TransformersText, "checkpoint", "FacebookAI/xlm-roberta-base")
-    pooling: str = inherited(TransformersText, "pooling", "mean")
 
 
 class TransformersTextTower(TextTower):
@@ -124,8 +121,7 @@ class TransformersTextTower(TextTower):
         # RoBERTa's table begins after the padding index.
         offset = self.pad_token_id + 1 if "roberta" in model.config.model_type else 0
         self.max_tokens = min(settings.max_tokens, positions - offset)
-        is_tagged = hasattr(tokenizer, "src_lang") and hasattr(tokenizer, "tgt_lang")
-        self.language_tags = is_tagged
+        self.language_tags = hasattr(tokenizer, "src_lang") and hasattr(tokenizer, "tgt_lang")
         self._tag_of: dict[str, str | None] = {}
 
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
@@ -152,14 +148,11 @@ class TransformersTextTower(TextTower):
         groups = length_groups(token_mask.sum(dim=1), self.num_groups)
         if len(groups) == 1:
             return self._encode(token_ids, token_mask)
-        parts = []
-        for rows, longest in groups:
-            rows = rows.to(token_ids.device)
-            parts.append(self._encode(token_ids[rows, :longest], token_mask[rows, :longest]))
-        back = torch.argsort(torch.cat([rows for rows, _ in groups])).to(token_ids.device)
-        L = token_ids.shape[1]
-        tokens = torch.cat([nn.functional.pad(part.tokens, (0, 0, 0, L - part.tokens.shape[1])) for part in parts])
-        return Encoded(torch.cat([part.pooled for part in parts])[back], tokens[back], token_mask)
+        return encode_groups(
+            groups,
+            lambda rows, longest: self._encode(token_ids[rows, :longest], token_mask[rows, :longest]),
+            token_ids.shape[1],
+        )
 
     def _encode(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
         output = self.model(input_ids=token_ids, attention_mask=token_mask.long())
@@ -179,30 +172,19 @@ def length_groups(lengths: Tensor, num_groups: int) -> list[tuple[Tensor, int]]:
     """Row numbers sorted by length, in at most `num_groups` groups of at least 8 rows, each with its greatest length."""
     num_groups = max(1, min(num_groups, len(lengths) // 8))
     order = torch.argsort(lengths.cpu(), stable=True)
-    return [(rows, int(lengths[rows[-1]])) for rows in order.tensor_split(num_groups)]
+    return [(rows.to(lengths.device), int(lengths[rows[-1]])) for rows in order.tensor_split(num_groups)]
 
 
-def encoder_class(config: PreTrainedConfig, pooling: str) -> tuple[Any, dict[str, Any]]:
+def text_encoder(config: PreTrainedConfig, pooling: str) -> tuple[Any, dict[str, Any]]:
     """The class that encodes this configuration's texts, and the arguments it is made with.
 
     A pooler that is not used is left out: weights without a gradient stop distributed training.
     """
-    from transformers.models.auto.modeling_auto import MODEL_MAPPING
     from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
 
-    if config.model_type == "m2m_100":
-        model_class: Any = M2M100Encoder
-    elif type(config) in MODEL_MAPPING and not config.is_encoder_decoder:
-        model_class = MODEL_MAPPING[type(config)]
-    else:
-        raise refuse(TEXT_CHECKPOINT, config.model_type, "an encoder, like bert, xlm-roberta or m2m_100")
+    allowed = "an encoder, like bert, xlm-roberta or m2m_100"
+    model_class = encoder_class(config, TEXT_CHECKPOINT, {"m2m_100": M2M100Encoder}, allowed)
     takes_pooler = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
     if pooling == "pooler" and not takes_pooler:
         raise refuse("model.text.pooling", pooling, f"mean or cls; {config.model_type} has no pooler")
     return model_class, {"add_pooling_layer": pooling == "pooler"} if takes_pooler else {}
-
-
-def new_encoder(config: PreTrainedConfig, pooling: str) -> PreTrainedModel:
-    """The encoder of a configuration with random weights."""
-    model_class, arguments = encoder_class(config, pooling)
-    return model_class(config, **arguments)

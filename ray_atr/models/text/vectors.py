@@ -1,4 +1,8 @@
-"""The place of a text tower for data whose captions are vectors already: a caption is looked up, never encoded."""
+"""Text towers that look a caption's vector up: a data set's own, or what a frozen tower makes of it, encoded once.
+
+A retriever with a stand-in for its frozen tower (`Retriever.with_towers`) trains, validates and is copied like any other, and
+nothing around it changes.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ray_atr.data.caption_vectors import GIVEN, CaptionVectors, open_caption_vectors
-from ray_atr.models.tower import Encoded, TextSettings, TextTower
+from ray_atr.data.caption_vectors import GIVEN, Caption, CaptionVectors, open_caption_vectors
+from ray_atr.models.tower import Encoded, TextSettings, TextTower, embed_by_length
 from ray_atr.settings import refuse, setting
 from ray_atr.storage import read_json
 
@@ -33,15 +39,12 @@ class TextVectors(TextSettings):
     )
 
     def build(self, tokenizer: object | None = None) -> TextVectorsTower:
-        return TextVectorsTower(self.data, self._open().width)
+        if self.data is None:
+            raise refuse("model.text.data", None, "the folder of a data set of vectors")
+        return TextVectorsTower(self.data, open_caption_vectors(Path(self.data) / GIVEN, is_cache=False).width)
 
     def rebuild(self, folder: Path) -> TextVectorsTower:
         return TextVectorsTower(self.data, int(read_json(folder / WIDTH_FILE)["width"]))
-
-    def _open(self) -> CaptionVectors:
-        if self.data is None:
-            raise refuse("model.text.data", None, "the folder of a data set of vectors")
-        return open_caption_vectors(Path(self.data) / GIVEN, is_cache=False)
 
 
 class TextVectorsTower(TextTower):
@@ -62,6 +65,10 @@ class TextVectorsTower(TextTower):
         """The captions' vectors. ValueError if their folder is gone."""
         return open_caption_vectors(Path(self.data or "") / GIVEN, is_cache=False)
 
+    def looked_up(self, rows: NDArray[np.int64]) -> Tensor:
+        """The vectors [n, W] of rows [n]."""
+        return torch.from_numpy(self.vectors.vectors(rows))
+
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
         rows = self.vectors.rows(list(zip(texts, languages, strict=True))).tolist()
         if -1 in rows:
@@ -74,9 +81,57 @@ class TextVectorsTower(TextTower):
         return [[row] for row in rows]
 
     def forward(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
-        found = self.vectors.vectors(token_ids[:, 0].cpu().numpy())
-        pooled = torch.from_numpy(found).to(token_ids.device)
+        pooled = self.looked_up(token_ids[:, 0].cpu().numpy()).to(token_ids.device)
         return Encoded(pooled, pooled[:, None], token_mask[:, :1])
 
     def save(self, folder: Path) -> None:
         (folder / WIDTH_FILE).write_text(json.dumps({"width": self.width}) + "\n")
+
+
+class EncodedText(TextVectorsTower):
+    """Stands in for a frozen tower: a caption that is not among its vectors is encoded once, when it is first met."""
+
+    def __init__(self, tower: TextTower, vectors: CaptionVectors) -> None:
+        super().__init__(None, tower.width)
+        self.vectors = vectors
+        # In a tuple, so that the frozen tower is no part of this module: it is not moved, copied or saved with it.
+        self._tower = (tower.eval(),)
+        self._new_rows: dict[Caption, int] = {}
+        self._new_vectors: list[Tensor] = []
+
+    def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
+        captions = list(zip(texts, languages, strict=True))
+        rows = self.vectors.rows(captions).tolist()
+        unknown = [caption for caption, row in zip(captions, rows, strict=True) if row < 0]
+        self._encode([caption for caption in dict.fromkeys(unknown) if caption not in self._new_rows])
+        return [[self._new_rows[caption] if row < 0 else row] for caption, row in zip(captions, rows, strict=True)]
+
+    def looked_up(self, rows: NDArray[np.int64]) -> Tensor:
+        is_new = rows >= len(self.vectors)
+        found = torch.empty(len(rows), self.width)
+        found[torch.from_numpy(~is_new)] = super().looked_up(rows[~is_new])
+        for place in np.flatnonzero(is_new):
+            found[place] = self._new_vectors[rows[place] - len(self.vectors)]
+        return found
+
+    def save(self, folder: Path) -> None:
+        raise NotImplementedError("a stand-in is not saved: the retriever that holds the frozen tower itself is")
+
+    def _encode(self, captions: list[Caption]) -> None:
+        pooled = encode_captions(self._tower[0], captions)
+        for caption, vector in zip(captions, pooled, strict=True):
+            self._new_rows[caption] = len(self.vectors) + len(self._new_vectors)
+            self._new_vectors.append(vector)
+
+
+@torch.no_grad()
+def encode_captions(tower: TextTower, captions: Sequence[Caption]) -> Tensor:
+    """Pooled vectors [n, W] float32 (CPU) of captions, encoded on the tower's device in buckets of similar length."""
+    return embed_by_length(
+        lambda tokens, mask: tower(tokens, mask).pooled.float().cpu(),
+        tower.tokenise([text for text, _ in captions], [language for _, language in captions]),
+        tower.pad_token_id,
+        bucket=256,
+        width=tower.width,
+        device=next(tower.parameters()).device,
+    ).cpu()

@@ -54,7 +54,7 @@ class _Siblings(Scored):
     def score(self, comparison: Comparison, places: Places) -> Tensor:
         """How the clip fits all its captions; how the caption fits the others is recorded with it."""
         if "text" not in self.tables:
-            self._make_room(comparison.v.shape[1])
+            self.table("text", 0.0, comparison.v.shape[1])
         text = self.tables["text"]
         text[places] = comparison.v.float()
         of_clip = text[places.rows].flatten(1, 2)
@@ -65,11 +65,8 @@ class _Siblings(Scored):
         self.own[places] = torch.where(has_others, agreement, torch.nan)
         return (functional.normalize(total, dim=1) * comparison.u.float()).sum(dim=1)
 
-    def _make_room(self, width: int) -> None:
-        self.table("text", 0.0, width)
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         tables = state["tables"]
         if "text" in tables:
-            self._make_room(tables["text"].shape[-1])
+            self.table("text", 0.0, tables["text"].shape[-1])
         super().load_state_dict(state)

@@ -43,7 +43,6 @@ class NeighbourAgreement(Correspondence):
     warmup_epochs: int = setting(2, "epochs in which every pair is believed", at_least=1)
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
-        """One that compares neighbourhoods."""
         return _Neighbourhoods(pairs, self)
 
 
@@ -93,15 +92,12 @@ class _Neighbourhoods(Scored):
             chosen = believed.nonzero().squeeze(1).numpy()
             # Evenly spread over the base's own order, so that every part of it is among the anchors.
             chosen = chosen[np.linspace(0, len(chosen) - 1, min(self.settings.anchors, len(chosen))).astype(int)]
-            audio, text = snapshot.audio[chosen], snapshot.text[0][chosen]
-            self._of_snapshot = (
-                snapshot,
-                Anchors(self._tensor(audio), self._tensor(text), rows[chosen].to(self.device)),
+            audio, text = (
+                torch.from_numpy(np.array(side[chosen], np.float32)).to(self.device)
+                for side in (snapshot.audio, snapshot.text[0])
             )
+            self._of_snapshot = snapshot, Anchors(audio, text, rows[chosen].to(self.device))
         return self._of_snapshot[1]
-
-    def _tensor(self, embeddings: Any) -> Tensor:
-        return torch.from_numpy(np.array(embeddings, np.float32)).to(self.device)
 
     def remembered(self) -> Anchors | None:
         """Anchors of the pairs met so far; None before two are believed."""

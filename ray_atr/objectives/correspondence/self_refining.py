@@ -32,7 +32,6 @@ class SelfRefining(Correspondence):
     temperature: float = setting(0.05, "divides the similarities in the pair's probability", above=0)
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
-        """One that keeps a running belief a pair."""
         return _Running(pairs, self)
 
 

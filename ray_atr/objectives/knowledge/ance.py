@@ -19,9 +19,8 @@ from torch import Tensor
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.objectives.knowledge.info_nce import contrastive_temperature, info_nce
 from ray_atr.objectives.knowledge.knowledge import LeftOut, SearchSpec
-from ray_atr.objectives.knowledge.retrieved import Retrieved
-from ray_atr.objectives.knowledge.sides import Sides
-from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
+from ray_atr.objectives.knowledge.retrieved import Retrieved, Sides
+from ray_atr.objectives.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import refuse, setting
@@ -50,18 +49,12 @@ class Ance(KnowledgeBaseObjective):
         left_out: LeftOut = "positives" if self.exclude_own else "nothing"
         return SearchSpec(self.pool, coarse=False, left_out=left_out, across=True, index=self.index, probes=self.probes)
 
-    def score(
-        self,
-        comparison: Comparison,
-        pair: PairLoss,
-        retrieved: Retrieved,
-        learned: Learned = NOTHING_LEARNED,
-    ) -> Terms:
+    def score(self, comparison: Comparison, pair: PairLoss, retrieved: Retrieved, learned: Learned) -> Terms:
         """InfoNCE among the hard negatives of each direction; with `in_batch`, the pair loss with them added."""
         if retrieved.fine is None:
             return pair(comparison, learned)
         sides = Sides.of(comparison, retrieved.fine)
-        of_u, of_v = sides.u.component(sides.v_is_audio), sides.v.component(sides.u_is_audio)
+        of_u, of_v = sides.u.partner, sides.v.partner
         with torch.no_grad():
             hardness = torch.einsum("nd,nqd->nq", comparison.u, of_u)[sides.u.valid]
         scalars = {"negative_similarity": hardness.mean() if hardness.numel() else hardness.new_zeros(())}

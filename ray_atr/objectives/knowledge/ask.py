@@ -20,14 +20,15 @@ from torch import Tensor
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective, SnapshotSettings
 from ray_atr.objectives.knowledge.injection import inject, kept_share
 from ray_atr.objectives.knowledge.knowledge import SearchSpec
-from ray_atr.objectives.knowledge.realignment import FORMS, agreement, realign
 from ray_atr.objectives.knowledge.reliability import multiplier, reliability
-from ray_atr.objectives.knowledge.retrieved import Retrieved
-from ray_atr.objectives.knowledge.sides import Sides
-from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
+from ray_atr.objectives.knowledge.retrieved import Retrieved, Sides
+from ray_atr.objectives.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
 from ray_atr.objectives.terms import Terms, weighted_sum
 from ray_atr.settings import refuse, setting
+from ray_atr.transport import TransportPlan, solve
+
+FORMS = ("weighted", "additive", "product")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,13 +99,7 @@ class Ask(KnowledgeBaseObjective):
             separate_text_clusters=self.separate_text_clusters,
         )
 
-    def score(
-        self,
-        comparison: Comparison,
-        pair: PairLoss,
-        retrieved: Retrieved,
-        learned: Learned = NOTHING_LEARNED,
-    ) -> Terms:
+    def score(self, comparison: Comparison, pair: PairLoss, retrieved: Retrieved, learned: Learned) -> Terms:
         """The fine and the coarse loss of one comparison, added."""
         sides = {
             name: Sides.of(comparison, granularity)
@@ -135,12 +130,9 @@ class Ask(KnowledgeBaseObjective):
         """
         if not self.injection or self.injection_ratio == 0:
             return comparison
-        ratio, u, v = self.injection_ratio, comparison.u, comparison.v
-        near_u, near_v = sides.u.component(sides.u_is_audio), sides.v.component(sides.v_is_audio)
-        of_u, of_v = (
-            (u, near_u, sides.u.valid, ratio, self.renormalise),
-            (v, near_v, sides.v.valid, ratio, self.renormalise),
-        )
+        u, v = comparison.u, comparison.v
+        of_u = u, sides.u.own, sides.u.valid, self.injection_ratio, self.renormalise
+        of_v = v, sides.v.own, sides.v.valid, self.injection_ratio, self.renormalise
         new_u, new_v = inject(*of_u), inject(*of_v)
         similarity = comparison.similarity
         if similarity is not None:
@@ -164,3 +156,28 @@ class Ask(KnowledgeBaseObjective):
                 if weight is not None:
                     scalars[f"multiplier_{label}"] = weight.detach().mean()
         return dataclasses.replace(comparison, row_weight=weights[0], column_weight=weights[1]), scalars
+
+
+@torch.no_grad()
+def agreement(similarity: Tensor, epsilon: float, iterations: int) -> tuple[Tensor, TransportPlan]:
+    """(B Q [B, B], whose mean is 1, and the plan Q) of a similarity [B, B]; no gradient (Fu et al. 2025, Appendix C).
+
+    Q = argmax <Q, S> + epsilon H(Q) with uniform marginals. The factor B is ours: with Q of total mass 1 the weighted form of
+    `realign` is nearly (1 - beta) S and realigns nothing.
+    """
+    similarity = similarity.detach().float()
+    plan = solve(similarity.max() - similarity, epsilon, max_iterations=iterations)
+    return plan.matrix * len(similarity), plan
+
+
+def realign(comparison: Comparison, agreed: Tensor, beta: float, form: str = "weighted") -> Comparison:
+    """The comparison with S' in the place of S, elementwise: similarities that the plan agrees with grow (Eq. 15).
+
+    weighted  S' = ((1 - beta) + beta B Q) * S        additive  S' = (1 - beta) S + beta B Q
+    product   S' = (B Q)^beta * S
+    """
+    if form == "additive":
+        similarity = (1 - beta) * comparison.cross_similarity() + beta * agreed
+        return dataclasses.replace(comparison, similarity=similarity, gain=None)
+    gain = agreed.pow(beta) if form == "product" else (1 - beta) + beta * agreed
+    return dataclasses.replace(comparison, gain=gain if comparison.gain is None else comparison.gain * gain)

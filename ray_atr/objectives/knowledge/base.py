@@ -8,7 +8,6 @@ from typing import ClassVar
 from ray_atr.objectives.knowledge.knowledge import Knowledge
 from ray_atr.settings import Settings, refuse, setting
 
-REFRESHES = ("re_encode", "write_through")
 INDEXES = ("auto", "exact", "flat", "ivf", "hnsw")
 
 
@@ -65,7 +64,7 @@ class KnowledgeBaseObjective(Knowledge):
         "re_encode",
         "where a new base comes from: re_encode, the published encoders encode the source in the background; "
         "write_through, the embeddings that training steps computed anyway",
-        choices=REFRESHES,
+        choices=("re_encode", "write_through"),
     )
     refresh_every_epochs: int = setting(1, "epochs between refreshes; 0: never after the first", at_least=0)
     refresh_lag: int | None = setting(

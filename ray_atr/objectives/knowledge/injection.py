@@ -13,11 +13,9 @@ from torch.nn import functional
 def inject(embeddings: Tensor, neighbours: Tensor, valid: Tensor, ratio: float, renormalise: bool = True) -> Tensor:
     """Enhanced embeddings [N, D] of embeddings [N, D] and neighbours [N, Kn, D], of which `valid` [N, Kn] count.
 
-    Unit norm, unless not renormalised: as Eq. 9 is printed, and as the constant derivative after Eq. 10 implies. The very
-    same embeddings at ratio 0; the neighbours' mean direction at ratio 1; a row without neighbours stays as it is.
+    Unit norm, unless not renormalised: as Eq. 9 is printed, and as the constant derivative after Eq. 10 implies. The
+    neighbours' mean direction at ratio 1; a row without neighbours stays as it is.
     """
-    if ratio == 0:
-        return embeddings
     mixed = (1 - ratio) * embeddings + ratio * mean_neighbour(neighbours, valid)
     if renormalise:
         mixed = functional.normalize(mixed, dim=-1)

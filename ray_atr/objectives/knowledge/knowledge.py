@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
+from ray_atr.objectives.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import Settings
@@ -51,13 +51,7 @@ class Knowledge(Settings):
         """What to search for each batch; None if nothing is searched in a snapshot."""
         return None
 
-    def score(
-        self,
-        comparison: Comparison,
-        pair: PairLoss,
-        retrieved: Any,
-        learned: Learned = NOTHING_LEARNED,
-    ) -> Terms:
+    def score(self, comparison: Comparison, pair: PairLoss, retrieved: Any, learned: Learned) -> Terms:
         """The loss of one comparison."""
         raise NotImplementedError
 
@@ -68,12 +62,6 @@ class NoKnowledge(Knowledge):
 
     name: ClassVar[str] = "none"
 
-    def score(
-        self,
-        comparison: Comparison,
-        pair: PairLoss,
-        retrieved: Any,
-        learned: Learned = NOTHING_LEARNED,
-    ) -> Terms:
+    def score(self, comparison: Comparison, pair: PairLoss, retrieved: Any, learned: Learned) -> Terms:
         """The pair loss as it is."""
         return pair(comparison, learned)

@@ -18,7 +18,7 @@ from torch import Tensor
 from ray_atr.objectives.knowledge.info_nce import contrastive_temperature, info_nce
 from ray_atr.objectives.knowledge.knowledge import Knowledge
 from ray_atr.objectives.knowledge.retrieved import Queued
-from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
+from ray_atr.objectives.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import setting
@@ -36,13 +36,7 @@ class Moco(Knowledge):
         0.999, "share of the old weights in the momentum encoders after a step", at_least=0, below=1
     )
 
-    def score(
-        self,
-        comparison: Comparison,
-        pair: PairLoss,
-        retrieved: Queued,
-        learned: Learned = NOTHING_LEARNED,
-    ) -> Terms:
+    def score(self, comparison: Comparison, pair: PairLoss, retrieved: Queued, learned: Learned) -> Terms:
         """InfoNCE of both directions; of the pair loss only the temperature is used."""
         tau = contrastive_temperature(pair, learned, self.name)
         rows = comparison.rows

@@ -17,9 +17,8 @@ import torch
 
 from ray_atr.objectives.knowledge.injection import inject
 from ray_atr.objectives.knowledge.knowledge import Knowledge
-from ray_atr.objectives.knowledge.retrieved import Retrieved
-from ray_atr.objectives.knowledge.sides import Sides
-from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
+from ray_atr.objectives.knowledge.retrieved import Retrieved, Sides
+from ray_atr.objectives.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import setting
@@ -34,19 +33,13 @@ class Nnclr(Knowledge):
 
     support_size: int = setting(4096, "embeddings that the support set holds", at_least=1)
 
-    def score(
-        self,
-        comparison: Comparison,
-        pair: PairLoss,
-        retrieved: Retrieved,
-        learned: Learned = NOTHING_LEARNED,
-    ) -> Terms:
+    def score(self, comparison: Comparison, pair: PairLoss, retrieved: Retrieved, learned: Learned) -> Terms:
         """Each direction's loss with its anchors replaced; the pair loss itself while the support set is empty."""
         if retrieved.fine is None:
             return pair(comparison, learned)
         sides = Sides.of(comparison, retrieved.fine)
-        near_u = inject(comparison.u, sides.u.component(sides.u_is_audio), sides.u.valid, 1.0)
-        near_v = inject(comparison.v, sides.v.component(sides.v_is_audio), sides.v.valid, 1.0)
+        near_u = inject(comparison.u, sides.u.own, sides.u.valid, 1.0)
+        near_v = inject(comparison.v, sides.v.own, sides.v.valid, 1.0)
         ones = torch.ones_like(comparison.u[:, 0])
         known, among = comparison.positive_mask(), comparison.rows
         of_u, of_v = (known | found.like_batch(among) for found in (sides.u, sides.v))

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ray_atr.objectives.knowledge.reliability import consistency, potential
+from ray_atr.objectives.pairs.pair_loss import Comparison
+
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
@@ -25,32 +28,21 @@ class Neighbours:
     valid: Tensor
     like: Tensor | None = None
 
-    def of(self, rows: Tensor, language: Tensor | None, text_language: Tensor | None) -> Found:
-        """The neighbours [N, Kn, ...] of the given clips' queries in the given languages (None: the audio query).
-
-        `text_language` is the language of the text component wanted of an audio query's neighbours.
-        """
-        wanted = text_language if language is None else language
-        return Found(
-            audio=self.audio[rows, _axis(self.audio, rows, language)],
-            text=self.text[rows, _axis(self.text, rows, wanted)],
-            valid=self.valid[rows, _axis(self.valid, rows, language)],
-            like=None if self.like is None else self.like[rows, _axis(self.like, rows, language)],
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The neighbours of N queries: audio and text [N, Kn, D], valid [N, Kn] bool, like [N, Kn, B] bool or None."""
+    """The neighbours of the N queries of one side of a comparison, as `Neighbours` has them for a batch.
 
-    audio: Tensor
-    text: Tensor
+    own      [N, Kn, D]: the entries' component in the modality of the query.
+    partner  [N, Kn, D]: that in the modality of the comparison's other side.
+    valid    [N, Kn] bool.
+    like     [N, Kn, B] bool, or None.
+    """
+
+    own: Tensor
+    partner: Tensor
     valid: Tensor
     like: Tensor | None = None
-
-    def component(self, is_audio: bool) -> Tensor:
-        """The entries' audio or text, [N, Kn, D]."""
-        return self.audio if is_audio else self.text
 
     def like_batch(self, rows: Tensor | None) -> Tensor:
         """[N, N] bool: the clips, of those at `rows` of the batch, that a query's valid neighbours are like."""
@@ -66,6 +58,45 @@ class Granularity:
 
     by_audio: Neighbours
     by_text: Neighbours
+
+    def found(self, rows: Tensor, language: Tensor | None, partner_language: Tensor | None) -> Found:
+        """What the given clips' queries found, in the given languages and for partners in theirs; None stands for audio."""
+        queries = self.by_audio if language is None else self.by_text
+        audio = _in_language(queries.audio, rows, language)
+        text = _in_language(queries.text, rows, partner_language if language is None else language)
+        return Found(
+            own=audio if language is None else text,
+            partner=audio if partner_language is None else text,
+            valid=_in_language(queries.valid, rows, language),
+            like=None if queries.like is None else _in_language(queries.like, rows, language),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """What the two sides of a comparison found in one base."""
+
+    u: Found
+    v: Found
+
+    @classmethod
+    def of(cls, comparison: Comparison, granularity: Granularity) -> Sides:
+        """The part of a batch's neighbours that the comparison's rows and languages are concerned with."""
+        rows = comparison.rows
+        if rows is None:
+            rows = torch.arange(comparison.size, device=comparison.u.device)
+        u_language, v_language = comparison.u_language, comparison.v_language
+        return cls(
+            u=granularity.found(rows, u_language, v_language),
+            v=granularity.found(rows, v_language, u_language),
+        )
+
+    def potentials(self, comparison: Comparison) -> tuple[Tensor, Tensor]:
+        """phi [N] of the rows' queries u and of the columns' queries v (Eq. 11-13)."""
+        u, v = self.u, self.v
+        phi_u = potential(comparison.u, u.partner, consistency(u.partner, v.own, v.valid), u.valid)
+        phi_v = potential(comparison.v, v.partner, consistency(v.partner, u.own, u.valid), v.valid)
+        return phi_u, phi_v
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +125,5 @@ class Queued:
     negative: Tensor
 
 
-def _axis(tensor: Tensor, rows: Tensor, language: Tensor | None) -> Tensor:
-    if language is None or tensor.shape[1] == 1:
-        return torch.zeros_like(rows)
-    return language
+def _in_language(tensor: Tensor, rows: Tensor, language: Tensor | None) -> Tensor:
+    return tensor[rows, 0 if language is None or tensor.shape[1] == 1 else language]

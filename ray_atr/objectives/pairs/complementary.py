@@ -41,7 +41,7 @@ class Complementary(PairLoss):
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
         """Half of each direction, mean over samples."""
-        tau = self.temperature if learned.temperature is None else learned.temperature
+        tau = learned.tau(self.temperature)
         logits, positives = comparison.cross_similarity() / tau, comparison.positive_mask()
         for_rows = extra_logits(comparison.u, comparison.extra_v, tau)
         for_columns = extra_logits(comparison.v, comparison.extra_u, tau)

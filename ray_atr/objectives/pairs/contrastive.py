@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from ray_atr.objectives.learned import Learned, LearnedSettings
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
-from ray_atr.objectives.pairs.row_logits import SHARED_FROM, RowLogits, is_shared
+from ray_atr.objectives.pairs.row_logits import RowLogits, is_shared
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import setting
 
@@ -31,7 +31,7 @@ class Contrastive(PairLoss):
 
     temperature: float = setting(0.07, "divides the similarities (tau); a learned one takes its place", above=0)
     shared_from: int = setting(
-        SHARED_FROM,
+        1024,
         "pairs in a comparison from which a trial's workers share its similarities, each with its own rows of them: the same "
         "loss in the time and memory of one share; 0: never",
         at_least=0,
@@ -43,16 +43,9 @@ class Contrastive(PairLoss):
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
         """Half of each direction, mean over samples."""
-        row_losses, column_losses = self.both_losses(comparison, self.tau(learned))
-        loss = comparison.both_directions(row_losses, column_losses)
-        return Terms(
-            loss,
-            {"loss_rows": row_losses.detach().mean(), "loss_columns": column_losses.detach().mean()},
-        )
-
-    def tau(self, learned: Learned) -> float | Tensor:
-        """The temperature that counts."""
-        return self.temperature if learned.temperature is None else learned.temperature
+        row_losses, column_losses = self.both_losses(comparison, learned.tau(self.temperature))
+        scalars = {"loss_rows": row_losses.detach().mean(), "loss_columns": column_losses.detach().mean()}
+        return Terms(comparison.both_directions(row_losses, column_losses), scalars)
 
     def is_shared(self, comparison: Comparison) -> bool:
         """Whether the workers share the similarities."""

@@ -39,7 +39,7 @@ class ContrastiveEntropic(Contrastive):
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
         """The contrastive loss and the entropic term, on the batch's own similarities."""
         contrastive = super().score(comparison, learned)
-        term = comparison.both_directions(*self.negative_entropies(comparison, self.tau(learned)))
+        term = comparison.both_directions(*self.negative_entropies(comparison, learned.tau(self.temperature)))
         sign = 1.0 if self.entropy == "encourage" else -1.0
         return Terms(
             contrastive.loss + sign * self.epsilon * term, {**contrastive.scalars, "ranking_entropy": -term.detach()}

@@ -47,8 +47,12 @@ def squared_distance(comparison: Comparison, kind: str, metric: Tensor | None) -
             # The factor goes to [N, D] and the sum is in place: no further [N, N] lives here or in the backward pass.
             return (comparison.u @ (-2 * comparison.v).T).add_(2)
         return 2 - 2 * comparison.cross_similarity()
-    weighed = _learnt(kind, metric, comparison.u.shape[1]).weigh(comparison.u, comparison.v)
-    return squared_distances(weighed, comparison.gain)
+    D = comparison.u.shape[1]
+    if metric is None:
+        raise refuse("metric", None, f"{shape_of(kind, D)} (or choose objective.pair.metric=euclidean)")
+    learnt = Mahalanobis(kind, metric)
+    learnt.check_width(D, "metric")
+    return squared_distances(learnt.weigh(comparison.u, comparison.v), comparison.gain)
 
 
 class _NormalisedRoot(torch.autograd.Function):
@@ -79,11 +83,3 @@ class _NormalisedRoot(torch.autograd.Function):
             gradient.view(-1)[largest] -= ctx.ranks.sum(torch.dot(outer.flatten(), cost.flatten())) / ties
         gradient.div_(cost).div_(2 * maximum.square())
         return gradient.masked_fill_(cost <= ctx.least / maximum, 0.0), None, None
-
-
-def _learnt(kind: str, metric: Tensor | None, D: int) -> Mahalanobis:
-    if metric is None:
-        raise refuse("metric", None, f"{shape_of(kind, D)} (or choose objective.pair.metric=euclidean)")
-    learnt = Mahalanobis(kind, metric)
-    learnt.check_width(D, "metric")
-    return learnt

@@ -8,8 +8,9 @@ is not believed has no mass to place. With soft targets t, pi_hat_ij = a_i t_ij 
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,12 +18,12 @@ from torch import Tensor
 from ray_atr.objectives.learned import Learned, LearnedSettings
 from ray_atr.objectives.metric import METRICS
 from ray_atr.objectives.pairs.cost import normalised_cost
-from ray_atr.objectives.pairs.matching_across_ranks import match_across_ranks, own_rows
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
 from ray_atr.objectives.pairs.row_logits import is_shared
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import setting
-from ray_atr.transport import Ranks, TransportPlan, log_plan, matching_loss
+from ray_atr.transport import Ranks, TransportPlan, log_plan, log_plan_across_ranks, matching_loss
+from ray_atr.transport.solve import SolveOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,32 +59,60 @@ class LearningToMatch(PairLoss):
         whole, comparison = comparison, comparison.believed()
         if comparison.size == 0:
             return Terms(0 * whole.cross_similarity().sum(), {})
-        if self.is_shared(comparison):
-            return self._shared(whole, comparison, learned)
-        cost = normalised_cost(comparison, self.metric, learned.metric, detach_maximum=self.detach_maximum)
-        mass, about_mass = self.mass(cost.detach(), comparison)
-        loss, plan = match(comparison, cost, self.epsilon, mass, self.max_iterations, follows=self.follows_plan)
+        match = self.match_own_rows if self.is_shared(comparison) else self.match
+        loss, scalars = match(comparison, learned)
         if comparison.belief is not None:
             loss = loss * (comparison.belief.sum() / whole.size)
-        return Terms(loss, {**plan_scalars(plan, own_mass(plan.log_matrix), mass), **about_mass})
+        return Terms(loss, scalars)
 
     def is_shared(self, comparison: Comparison) -> bool:
         """Whether the workers share the plan."""
         return is_shared(comparison, self.shared_from)
 
-    def _shared(self, whole: Comparison, comparison: Comparison, learned: Learned) -> Terms:
-        """`score` by this worker's rows of the comparison: the same loss and gradients on every worker."""
-        ranks = Ranks.sharing()
-        own = own_rows(comparison, ranks)
+    def match(self, comparison: Comparison, learned: Learned) -> tuple[Tensor, dict[str, Tensor]]:
+        """(KL of the true matching and the plan, scalars); where the target follows the plan, it has the plan's own row mass.
+
+        Sample weights multiply the pointwise terms: sum_ij (row_weight_i + column_weight_j)/2 pi_hat_ij log(pi_hat_ij / pi_ij).
+        """
+        cost = normalised_cost(comparison, self.metric, learned.metric, detach_maximum=self.detach_maximum)
+        mass, about_mass = self.mass(cost.detach(), comparison)
+        marginal = comparison.marginal()
+        options = SolveOptions(rows=marginal, columns=marginal, max_iterations=self.max_iterations)
+        if comparison.is_weighted or self.follows_plan:
+            log_matrix, plan = log_plan(cost, self.epsilon, mass=mass, **options)
+            target = comparison.true_matching(plan.matrix.sum(dim=1) if self.follows_plan else marginal)
+            loss = (comparison.pair_weights() * divergences(target, log_matrix)).sum()
+        else:
+            is_plain = comparison.positives is None and comparison.targets is None
+            aimed = None if is_plain else comparison.true_matching(marginal)
+            loss, plan = matching_loss(cost, self.epsilon, mass=mass, target=aimed, **options)
+        return loss, {**plan_scalars(plan, own_mass(plan.log_matrix), mass), **about_mass}
+
+    def match_own_rows(self, comparison: Comparison, learned: Learned) -> tuple[Tensor, dict[str, Tensor]]:
+        """As `match`, by workers that each hold some rows of the plan: none of them has an [N, N] of costs or of masses.
+
+        Every worker has all embeddings, as after any gather, and ends with the loss and the gradients that it would have with
+        the whole plan: the workers' parts are summed on the way, forward and backward.
+        """
+        N, ranks = comparison.size, Ranks.sharing()
+        own, rows = own_rows(comparison, ranks), ranks.own(N)
         metric = None if learned.metric is None else ranks.replicated(learned.metric)
         cost = normalised_cost(own, self.metric, metric, detach_maximum=self.detach_maximum, ranks=ranks)
-        mass, _ = self.mass(cost.detach(), comparison)
-        options: dict[str, Any] = {"mass": mass, "max_iterations": self.max_iterations, "follows": self.follows_plan}
-        loss, log_rows, plan = match_across_ranks(comparison, own, cost, self.epsilon, ranks, **options)
-        if comparison.belief is not None:
-            loss = loss * (comparison.belief.sum() / whole.size)
-        own_pairs = log_rows[:, ranks.own(comparison.size)]
-        return Terms(loss, plan_scalars(plan, ranks.sum(own_mass(own_pairs)), mass))
+        mass, about_mass = self.mass(cost.detach(), comparison)
+        marginal = comparison.marginal()
+        log_rows, plan = log_plan_across_ranks(
+            cost, self.epsilon, N, ranks, mass=mass, rows=marginal, columns=marginal, max_iterations=self.max_iterations
+        )
+        aimed = ranks.joined(plan.matrix.sum(dim=1), N) if self.follows_plan else marginal
+        own_pairs = log_rows[:, rows]
+        if comparison.positives is None and comparison.targets is None and not comparison.is_weighted:
+            # Only the diagonal of the target is not 0: no [n, N] is made for it.
+            a = (cost.new_full((N,), 1 / N) if aimed is None else aimed.to(cost))[rows]
+            part = divergences(a, own_pairs.diagonal())
+        else:
+            part = own.pair_weights() * divergences(comparison.true_matching(aimed, rows), log_rows)
+        scalars = plan_scalars(plan, ranks.sum(own_mass(own_pairs)), mass)
+        return ranks.total(part.sum()), {**scalars, **about_mass}
 
     @property
     def follows_plan(self) -> bool:
@@ -95,23 +124,22 @@ class LearningToMatch(PairLoss):
         return 1.0, {}
 
 
-def match(
-    comparison: Comparison, cost: Tensor, epsilon: float, mass: float, max_iterations: int, *, follows: bool = False
-) -> tuple[Tensor, TransportPlan]:
-    """(KL of the true matching and the plan, the plan); with `follows` the true matching has the plan's own row mass.
+def own_rows(comparison: Comparison, ranks: Ranks) -> Comparison:
+    """The comparison of this worker's share of the u with all v: [n, N] where the whole is [N, N]."""
+    own = ranks.own(comparison.size)
+    row_weight, column_weight = comparison.row_weight, comparison.column_weight
+    return dataclasses.replace(
+        comparison,
+        u=ranks.replicated(comparison.u)[own],
+        v=ranks.replicated(comparison.v),
+        row_weight=None if row_weight is None else ranks.replicated(row_weight)[own],
+        column_weight=None if column_weight is None else ranks.replicated(column_weight),
+    )
 
-    Sample weights multiply the pointwise terms: sum_ij (row_weight_i + column_weight_j)/2 pi_hat_ij log(pi_hat_ij / pi_ij).
-    """
-    marginal = None if comparison.belief is None else comparison.belief / comparison.belief.sum()
-    options: dict[str, Any] = {"mass": mass, "rows": marginal, "columns": marginal, "max_iterations": max_iterations}
-    if not comparison.is_weighted and not follows:
-        is_plain = comparison.positives is None and comparison.targets is None
-        target = None if is_plain else comparison.true_matching(marginal)
-        return matching_loss(cost, epsilon, target=target, **options)
-    log_matrix, plan = log_plan(cost, epsilon, **options)
-    target = comparison.true_matching(plan.matrix.sum(dim=1) if follows else marginal)
-    pointwise = torch.xlogy(target, target) - target * log_matrix
-    return (comparison.pair_weights() * pointwise).sum(), plan
+
+def divergences(target: Tensor, log_matrix: Tensor) -> Tensor:
+    """The pointwise terms of KL(target || plan), whose sum it is."""
+    return torch.xlogy(target, target) - target * log_matrix
 
 
 def own_mass(log_matrix: Tensor) -> Tensor:

@@ -113,6 +113,10 @@ class Comparison:
         column = 1.0 if self.column_weight is None else self.column_weight
         return self.u.new_tensor(0.5) * (row + column)
 
+    def marginal(self) -> Tensor | None:
+        """The beliefs brought to sum to 1, [N]: both marginals of a transport plan; None for uniform ones."""
+        return None if self.belief is None else self.belief / self.belief.sum()
+
     def column_targets(self) -> Tensor | None:
         """The soft partners of each v_j, [N, N]: rows sum to 1, or to 0 for a v_j that is nobody's partner."""
         if self.targets is None:

@@ -48,7 +48,6 @@ class PartialLearningToMatch(LearningToMatch):
 
     @property
     def follows_plan(self) -> bool:
-        """Whether the target is the plan's own row mass."""
         return self.target == "followed"
 
     def is_shared(self, comparison: Comparison) -> bool:

@@ -15,7 +15,6 @@ from torch import Tensor
 from ray_atr.objectives.pairs.pair_loss import Comparison
 from ray_atr.transport import Ranks
 
-SHARED_FROM = 1024
 ROWS_AT_A_TIME = 256
 
 

@@ -44,7 +44,7 @@ class Sigmoid(PairLoss):
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
         """Summed over a row's (a column's) pairs, mean over samples; with unit weights both directions are equal."""
-        tau = self.temperature if learned.temperature is None else learned.temperature
+        tau = learned.tau(self.temperature)
         bias = self.bias if learned.bias is None else learned.bias
         logits = comparison.cross_similarity() / tau + bias
         positives = comparison.positive_mask()

@@ -21,8 +21,6 @@ from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
 from ray_atr.objectives.terms import Terms
 from ray_atr.settings import setting
 
-MININGS = ("hardest", "all", "weighted")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Triplet(PairLoss):
@@ -36,7 +34,7 @@ class Triplet(PairLoss):
     mining: str = setting(
         "hardest",
         "which negatives count: the hardest of the batch, all (their sum), or weighted (ML-ACT's polynomial weights)",
-        choices=MININGS,
+        choices=("hardest", "all", "weighted"),
     )
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
@@ -48,7 +46,7 @@ class Triplet(PairLoss):
         active = (row_losses.detach() > 0).float().mean() + (column_losses.detach() > 0).float().mean()
         return Terms(comparison.both_directions(row_losses, column_losses), {"active_share": active / 2})
 
-    def sample_losses(self, similarity: Tensor, positives: Tensor, targets: Tensor | None = None) -> Tensor:
+    def sample_losses(self, similarity: Tensor, positives: Tensor, targets: Tensor | None) -> Tensor:
         """Loss [N] of each row; with several positives, the own partner is the one that must win."""
         own = similarity.diagonal()
         if targets is not None:

@@ -13,7 +13,7 @@ from tiny import prepared_for
 
 from ray_atr.cli.parse import settings_from
 from ray_atr.override import override
-from ray_atr.recipes.soundscapes import from_scratch
+from ray_atr.recipes.small import from_scratch
 from ray_atr.run_folder import FINISHED, RunFolder
 
 SMALL = (
