@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ray_atr.data.features import FeatureSet
+from ray_atr.models.retriever import Retriever
 
 
 class ClipBatch(NamedTuple):
@@ -45,6 +46,17 @@ def encode_clips(
         return torch.zeros(0, width, device=device)
     embedded = torch.cat(parts)
     return embedded if pool is None else pool(embedded, torch.cat(clips).to(embedded.device))
+
+
+def embed_batches(retriever: Retriever, batches: Iterable[ClipBatch]) -> Tensor:
+    """The retriever's unit-norm embeddings of the batches' clips, [N, D], on its device; a clip's windows are pooled."""
+    return encode_clips(
+        retriever.embed_audio,
+        batches,
+        width=retriever.settings.embedding_width,
+        device=retriever.device,
+        pool=retriever.pool_windows,
+    )
 
 
 def clip_batches(features: FeatureSet, parts: Iterable[NDArray[np.int64]]) -> Iterator[ClipBatch]:

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ray_atr.encoding.encode import ClipBatch, encode_clips
+from ray_atr.encoding.encode import ClipBatch, embed_batches
 from ray_atr.evaluation.checkpoints import Checkpoint
 from ray_atr.evaluation.encoding import ClipFeatures, EncodingSource
 from ray_atr.models.retriever import Retriever
@@ -42,13 +41,7 @@ def embedded_along(trial: Path, steps: list[int], retriever_folder: str, source:
         # A frozen tower whose vectors were read is in no trajectory: it is the retriever's own all along.
         retriever.load_state_dict(weights_of(trial, step), strict=False)
         with retriever.evaluating():
-            embedded = encode_clips(
-                retriever.embed_audio,
-                _first(features.batches(0)),
-                width=retriever.settings.embedding_width,
-                device=torch.device(source.device),
-                pool=retriever.pool_windows,
-            )
+            embedded = embed_batches(retriever, _first(features.batches(0)))
         found.append(embedded[:CLIPS].cpu().numpy())
     return np.stack(found)
 

@@ -21,7 +21,7 @@ from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.feature_cache import find_features
 from ray_atr.data.features import open_features
 from ray_atr.data.shards import Manifest, Shard, read_manifest, read_shard
-from ray_atr.encoding.encode import ClipBatch, as_clip_batch, clip_batches, encode_clips, rows_in_parts
+from ray_atr.encoding.encode import ClipBatch, as_clip_batch, clip_batches, embed_batches, rows_in_parts
 from ray_atr.evaluation.options import Encoding
 from ray_atr.jobs import Resources, run_jobs
 from ray_atr.models.retriever import Retriever
@@ -125,13 +125,7 @@ class Encoder:
     def __call__(self, job: Job) -> NDArray[np.float32]:
         """The job's embeddings [n, D]."""
         if job.kind == "clips":
-            return encode_clips(
-                lambda *clips: self.retriever.embed_audio(*clips).cpu(),
-                self.clips.batches(job.shard),
-                width=self.retriever.settings.embedding_width,
-                device=self.retriever.device,
-                pool=self.retriever.pool_windows,
-            ).numpy()
+            return embed_batches(self.retriever, self.clips.batches(job.shard)).cpu().numpy()
         languages, texts = zip(*job.sentences, strict=True)
         return self.retriever.embed_sentences(list(texts), languages, batch_size=self.source.batch_size).numpy()
 

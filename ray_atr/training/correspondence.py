@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
-from ray_atr.encoding.encode import clip_batches, encode_clips, rows_in_parts
+from ray_atr.encoding.encode import clip_batches, embed_batches, rows_in_parts
 from ray_atr.encoding.frozen import ensure_frames
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
@@ -102,8 +102,7 @@ def _teaching(
     retriever = retriever.to(device)
     width = retriever.settings.embedding_width
     batches = clip_batches(features, (order[part] for part in rows_in_parts(0, len(order), 64)))
-    audio = encode_clips(retriever.embed_audio, batches, width=width, device=device, pool=retriever.pool_windows)
-    return Teaching(audio, _worn_texts(TextBatcher(retriever), captions, width, device))
+    return Teaching(embed_batches(retriever, batches), _worn_texts(TextBatcher(retriever), captions, width, device))
 
 
 def _worn_texts(texts: TextBatcher, captions: TrainingCaptions, width: int, device: torch.device) -> Tensor:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ray_atr.data.captions import TrainingCaptions, read_caption_file
 from ray_atr.data.features import FeatureSet, open_features
 from ray_atr.data.positives import positive_groups
-from ray_atr.encoding.encode import clip_batches, encode_clips, rows_in_parts
+from ray_atr.encoding.encode import clip_batches, embed_batches, rows_in_parts
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
 from ray_atr.jobs import Resources, run_jobs
@@ -56,13 +56,7 @@ class BaseSource:
         texts = TextBatcher(retriever)
         parts = [rows[places] for places in rows_in_parts(0, len(rows), CLIPS)]
         with retriever.evaluating():
-            audio = encode_clips(
-                retriever.embed_audio,
-                clip_batches(self.features, parts),
-                width=retriever.settings.embedding_width,
-                device=retriever.device,
-                pool=retriever.pool_windows,
-            )
+            audio = embed_batches(retriever, clip_batches(self.features, parts))
             of_languages = [
                 texts.embed([(captions[row], language) for row in rows])
                 for language, captions in zip(self.languages, self.captions, strict=True)

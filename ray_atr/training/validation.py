@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ray_atr.data.epoch_order import evaluation_plan
 from ray_atr.data.features import MANIFEST_FILE, FeatureSet
-from ray_atr.encoding.encode import clip_batches, encode_clips
+from ray_atr.encoding.encode import clip_batches, embed_batches
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
 from ray_atr.metrics import align_captions, evaluate_languages
@@ -44,14 +44,7 @@ def embed_clips(
     """Unit-norm embeddings [N, D] of a split's clips, each worker embedding a share."""
     # Read in this process: the rows are cached and memory-mapped, and a short pass is not worth an execution's start.
     plan = evaluation_plan(len(features), batch_size=batch_size, rank=group.rank, num_workers=group.size)
-    mine = encode_clips(
-        retriever.embed_audio,
-        clip_batches(features, plan.rows),
-        width=retriever.settings.embedding_width,
-        device=group.device,
-        pool=retriever.pool_windows,
-    )
-    return group.gather_rows(mine)
+    return group.gather_rows(embed_batches(retriever, clip_batches(features, plan.rows)))
 
 
 @torch.no_grad()

@@ -27,7 +27,7 @@ from ray_atr.data.importing.sources.places import Place, read_place
 from ray_atr.data.importing.sources.source import Absent, BadRow, Entry, Note, Source
 from ray_atr.data.schema import SCHEMA, Clip, check_captions, check_split
 from ray_atr.data.shards import Manifest, Shard, Skipped, open_arrow, order_shards, shard_file, write_shard
-from ray_atr.jobs import Resources, run_jobs
+from ray_atr.jobs import Resources
 from ray_atr.runtime import is_inside_a_cluster
 from ray_atr.storage import open_folder
 
@@ -242,36 +242,26 @@ def _run(
     notes: dict[int, dict[str, Any]] = {}
     left_out = list(plan.missing)
     done = 0
-
-    def take(index: int, note: dict[str, Any]) -> None:
-        nonlocal done
-        notes[index] = note
-        done += plan.shards[index][2]
-        left_out.extend(Skipped(**entry) for entry in note["skipped"])
-        if len(left_out) > allowed:
-            _refuse_unreadable(left_out, plan, options)
-        if progress is not None:
-            progress(done, plan.num_clips)
-
     if len(left_out) > allowed:
         _refuse_unreadable(left_out, plan, options)
-    finished = state.notes()
-    jobs = []
-    for index, (file, split, _) in enumerate(plan.shards):
-        if file in finished:
-            take(index, state.read_note(file))
-        else:
-            jobs.append(
-                ShardJob(
-                    state.work.name, state.target.name, index, file, split, source, options.min_seconds, options.audio
-                )
-            )
+
+    def job_of(index: int) -> ShardJob:
+        file, split, _ = plan.shards[index]
+        bounds = options.min_seconds, options.audio
+        return ShardJob(state.work.name, state.target.name, index, file, split, source, *bounds)
+
     use_ray = options.ray == "always" or (
         options.ray == "auto" and (is_inside_a_cluster() or plan.num_clips >= WORTH_RAY_CLIPS)
     )
     tasks = Resources(cpus=options.cpus_per_task, setting="cpus_per_task") if use_ray else None
-    for number, note in run_jobs(jobs, lambda: import_shard, ray=tasks):
-        take(jobs[number].index, note)
+    for index, note in state.written([file for file, _, _ in plan.shards], job_of, lambda: import_shard, tasks):
+        notes[index] = note
+        done += plan.shards[index][2]
+        left_out += [Skipped(**entry) for entry in note["skipped"]]
+        if len(left_out) > allowed:
+            _refuse_unreadable(left_out, plan, options)
+        if progress is not None:
+            progress(done, plan.num_clips)
     return [notes[index] for index in range(len(plan.shards))]
 
 

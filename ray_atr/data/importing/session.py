@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ray_atr.data.shards import (
     MANIFEST_FILE,
@@ -23,11 +23,13 @@ from ray_atr.data.shards import (
     require_writable,
     write_manifest,
 )
+from ray_atr.jobs import Resources, run_jobs
 from ray_atr.runtime import advising
 from ray_atr.storage import Folder, hold, locate, open_folder
 from ray_atr.storage.lock import HOLDER_FILE, LOCK_FILE
 
 HASH_FILE = "work.sha256"
+Job = TypeVar("Job")
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,21 @@ class Unfinished:
         suffix = ".note.json"
         return {name.removesuffix(suffix) + ".parquet" for name in self.work.names() if name.endswith(suffix)}
 
-    def read_note(self, shard_file: str) -> dict[str, Any]:
-        return json.loads(self.work.read(note_file(shard_file)))  # type: ignore[no-any-return]
+    def written(
+        self,
+        shard_files: Sequence[str],
+        job_of: Callable[[int], Job],
+        make_worker: Callable[[], Callable[[Job], dict[str, Any]]],
+        ray: Resources | None,
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The position and the note of each shard: first those that an earlier attempt wrote, then those written now."""
+        finished = self.notes()
+        for index, file in enumerate(shard_files):
+            if file in finished:
+                yield index, json.loads(self.work.read(note_file(file)))
+        todo = [index for index, file in enumerate(shard_files) if file not in finished]
+        for number, note in run_jobs([job_of(index) for index in todo], make_worker, ray=ray):
+            yield todo[number], note
 
     def finish(self, manifest: Manifest) -> Manifest:
         """Write the manifest and make the destination whole."""

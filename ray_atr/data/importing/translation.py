@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from ray_atr.data.importing.session import unfinished, write_note
 from ray_atr.data.sampling import hashes
 from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import Manifest, Shard, iterate_rows, order_shards, read_manifest, read_shard, write_shard
-from ray_atr.jobs import Resources, run_jobs
+from ray_atr.jobs import Resources
 from ray_atr.languages.codes import normalise, require_language, tag_among
 from ray_atr.settings import refuse
 from ray_atr.storage import open_folder
@@ -136,25 +136,8 @@ def fill_clips(clips: Sequence[Clip], translate: Translate, options: Translation
     ]
 
 
-def translate_shard(
-    manifest: Manifest, shard: Shard, work: str, target: str, translate: Translate, options: Translation
-) -> dict[str, Any]:
-    """Write one shard with its missing languages filled; returns its note. Memory holds one batch of rows."""
-    blank: Counter[str] = Counter()
-
-    def filled() -> Iterator[Clip]:
-        for batch in read_shard(manifest, shard):
-            yield from fill_clips(to_clips(batch), translate, options, blank)
-
-    written = write_shard(open_folder(target), shard.file, shard.split, filled())
-    assert written is not None, f"{shard.file} has no rows"
-    note = {"shard": dataclasses.asdict(written), "blank": dict(blank)}
-    write_note(open_folder(work), shard.file, note)
-    return note
-
-
 class TranslateShards:
-    """Writes one shard after the other, by their positions in the manifest, with one model in memory."""
+    """Writes one shard after the other, by their positions in the manifest, with one model and one batch of rows in memory."""
 
     def __init__(
         self, data: str, work: str, target: str, options: Translation, translate: Translate | None = None
@@ -163,9 +146,18 @@ class TranslateShards:
         self.translate = translate or Translator(options)
 
     def __call__(self, index: int) -> dict[str, Any]:
-        """The note of a shard that was written."""
-        shard = self.manifest.shards[index]
-        return translate_shard(self.manifest, shard, self.work, self.target, self.translate, self.options)
+        """The note of a shard that was written with its missing languages filled."""
+        shard, blank = self.manifest.shards[index], Counter[str]()
+        filled = (
+            clip
+            for batch in read_shard(self.manifest, shard)
+            for clip in fill_clips(to_clips(batch), self.translate, self.options, blank)
+        )
+        written = write_shard(open_folder(self.target), shard.file, shard.split, filled)
+        assert written is not None, f"{shard.file} has no rows"
+        note = {"shard": dataclasses.asdict(written), "blank": dict(blank)}
+        write_note(open_folder(self.work), shard.file, note)
+        return note
 
 
 def fill_languages(
@@ -196,19 +188,12 @@ def fill_languages(
         if held := state.finished_before(origin):
             state.remove()
             return held
-        finished, notes, done = state.notes(), {}, 0
-        todo = []
-        for index, shard in enumerate(manifest.shards):
-            if shard.file in finished:
-                notes[index] = state.read_note(shard.file)
-                done += shard.num_rows
-            else:
-                todo.append(index)
+        notes, done = {}, 0
         worker = partial(TranslateShards, manifest.folder, state.work.name, state.target.name, options, translate)
         actors = Resources(options.cpus_per_actor, options.gpus_per_actor, options.actors, setting="actors")
         here = translate is not None or options.ray == "never"
-        for number, note in run_jobs(todo, worker, ray=None if here else actors):
-            index = todo[number]
+        files = [shard.file for shard in manifest.shards]
+        for index, note in state.written(files, lambda index: index, worker, None if here else actors):
             notes[index] = note
             done += manifest.shards[index].num_rows
             if progress is not None:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ray_atr.data.importing.sources.places import is_audio, list_files, place_in, stem
+from ray_atr.data.importing.sources.places import Place, is_audio, list_files, stem
 from ray_atr.data.importing.sources.read_table import read_table
 from ray_atr.data.importing.sources.source import Absent, Entry, Source, require_split_choices
 from ray_atr.data.schema import check_captions, check_split
 from ray_atr.languages.codes import language_codes
 from ray_atr.languages.templates import ESC50_CLASSES, TEMPLATE_LANGUAGES, caption
 from ray_atr.settings import refuse, setting
-from ray_atr.storage import open_folder
+from ray_atr.storage import Folder, open_folder
 
 CaptionTemplate = Callable[[str, str], str]
 DEFAULT_FOLDS = {"train": ["1", "2", "3"], "val": ["4"], "test": ["5"]}
@@ -51,7 +51,7 @@ class Esc50(Source):
     def entries_with(self, template: CaptionTemplate) -> Iterator[Entry | Absent]:
         """The clips, captioned by `template(class_name, language)`."""
         folder = open_folder(self.source)
-        audio = {stem(path): path for path in list_files(folder) if path.startswith("audio/") and is_audio(path)}
+        audio = _audio(folder)
         table = folder.file("meta/esc50.csv")
         rows = list(read_table(table, required=["filename", "fold", "category"]))
         split_of = _splits(self.folds, {row["fold"] for _, row in rows})
@@ -64,7 +64,7 @@ class Esc50(Source):
                 continue
             yield Entry(
                 clip_id=clip_id,
-                place=place_in(folder, audio[clip_id], table),
+                place=audio[clip_id],
                 captions={code: (template(row["category"], code),) for code in self.languages},
                 labels=(row["category"],),
                 split=split,
@@ -89,7 +89,7 @@ class Esc50Clotho(Source):
 
     def entries(self) -> Iterator[Entry | Absent]:
         folder = open_folder(self.source)
-        audio = {stem(path): path for path in list_files(folder) if path.startswith("audio/") and is_audio(path)}
+        audio = _audio(folder)
         table = folder.file("meta/esc50_clotho_captions.jsonl")
         for at, row in read_table(table, required=["filename", "category", "captions"]):
             clip_id = stem(row["filename"])
@@ -98,11 +98,17 @@ class Esc50Clotho(Source):
                 continue
             yield Entry(
                 clip_id=clip_id,
-                place=place_in(folder, audio[clip_id], at),
+                place=audio[clip_id],
                 captions=_captions(row["captions"], at),
                 labels=(row["category"],),
                 split=self.split,
             )
+
+
+def _audio(folder: Folder) -> dict[str, Place]:
+    """Where the audio of each clip is, by its id."""
+    files = [path for path in list_files(folder) if path.startswith("audio/") and is_audio(path)]
+    return {stem(path): Place(folder.file(path)) for path in files}
 
 
 def _captions(value: Any, at: str) -> dict[str, tuple[str, ...]]:

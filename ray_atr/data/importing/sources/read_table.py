@@ -8,9 +8,10 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -164,7 +165,7 @@ def _read_csv(file: str, required: Sequence[str], reading: Reading, usual: str) 
         raise ValueError(f"{file}: the file is empty")
     said = re.fullmatch(r'"?sep=(.)"?\s*', first[1])
     if said is None:
-        lines = _put_back(first, lines)
+        lines = itertools.chain([first], lines)
     delimiter = _delimiter(reading.delimiter or (said[1] if said else ""), first[1], required, usual)
     rows = csv.reader(text(), delimiter=delimiter, strict=True)
     header: list[str] | None = None
@@ -194,11 +195,6 @@ def _read_csv(file: str, required: Sequence[str], reading: Reading, usual: str) 
             )
     if is_empty and not reading.bad_rows:
         raise ValueError(f"{file}: there are no rows below the header")
-
-
-def _put_back(first: tuple[int, str], rest: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    yield first
-    yield from rest
 
 
 def _delimiter(given: str, header: str, required: Sequence[str], usual: str) -> str:

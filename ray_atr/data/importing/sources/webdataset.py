@@ -5,6 +5,7 @@ Nothing is unpacked: the audio is read later from its span of the tar, so no mem
 
 from __future__ import annotations
 
+import itertools
 import re
 import tarfile
 from collections.abc import Iterator
@@ -59,29 +60,11 @@ class WebDataset(Source):
     def _clips(self, file: IO[bytes], tar: str, split: str) -> Iterator[Entry | Absent]:
         try:
             with tarfile.open(fileobj=file, mode="r:") as members:
-                clip: _TarClip | None = None
-                for member in members:
-                    if not member.isfile():
-                        continue
-                    _refuse_leaving(member.name, tar)
-                    key, suffix = _key(member.name)
-                    if clip is None or clip.key != key:
-                        if clip is not None:
-                            yield self._finish(clip, tar, split)
-                        clip = _TarClip(key)
-                    if is_audio(member.name):
-                        if clip.place is not None:
-                            raise ValueError(f"{tar}: {key} has two audio files")
-                        clip.place = Place(tar, "span", member.offset_data, member.size)
-                    elif suffix in ("json", "txt"):
-                        if member.size > LARGEST_TEXT:
-                            raise ValueError(
-                                f"{tar}, {member.name}: {member.size} bytes of text; at most {LARGEST_TEXT}"
-                            )
-                        content = members.extractfile(member)
-                        assert content is not None
-                        clip.texts[suffix] = content.read()
-                if clip is not None:
+                files = filter(tarfile.TarInfo.isfile, members)
+                for key, of_clip in itertools.groupby(files, key=lambda member: _key(member.name)[0]):
+                    clip = _TarClip(key)
+                    for member in of_clip:
+                        _add(member, clip, members, tar)
                     yield self._finish(clip, tar, split)
         except tarfile.TarError as error:
             raise ValueError(f"{tar}: not a whole tar file ({error})") from None
@@ -118,6 +101,22 @@ class _TarClip:
     key: str
     place: Place | None = None
     texts: dict[str, bytes] = field(default_factory=dict)
+
+
+def _add(member: tarfile.TarInfo, clip: _TarClip, members: tarfile.TarFile, tar: str) -> None:
+    """Take a file of the clip's; ValueError for a second audio file, a text that is too long, or a name that leads away."""
+    _refuse_leaving(member.name, tar)
+    suffix = _key(member.name)[1]
+    if is_audio(member.name):
+        if clip.place is not None:
+            raise ValueError(f"{tar}: {clip.key} has two audio files")
+        clip.place = Place(tar, "span", member.offset_data, member.size)
+    elif suffix in ("json", "txt"):
+        if member.size > LARGEST_TEXT:
+            raise ValueError(f"{tar}, {member.name}: {member.size} bytes of text; at most {LARGEST_TEXT}")
+        content = members.extractfile(member)
+        assert content is not None
+        clip.texts[suffix] = content.read()
 
 
 def _key(name: str) -> tuple[str, str]:
