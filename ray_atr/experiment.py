@@ -182,7 +182,9 @@ class ScalingSettings(Settings):
         "validate an epoch in a process of its own while the next one trains; its metrics are reported one epoch later. "
         "Pays off if validation takes a large share of the time and a CPU or GPU is free for it",
     )
-    cpus_per_validation: float = setting(1.0, "CPUs of the process that validates beside training", above=0)
+    cpus_per_validation: float = setting(
+        1.0, "CPUs of the process that validates beside training; 0: it runs on what the others leave", at_least=0
+    )
     gpus_per_validation: float = setting(
         0.0, "GPUs of the process that validates beside training, may be a share of one; 0: on the CPU", at_least=0
     )

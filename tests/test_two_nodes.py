@@ -1,4 +1,7 @@
-"""Two nodes with object stores of their own: one trial with a worker on each, and a sweep of two trials at a time."""
+"""Two nodes with object stores of their own: one trial with a worker on each, and a sweep of two trials at a time.
+
+The trial has all that a trial may have besides its workers: readers, a knowledge base, and a process that validates.
+"""
 
 from __future__ import annotations
 
@@ -39,5 +42,13 @@ def test_one_trial_and_then_a_sweep_take_both_nodes(head: Head) -> None:
     for name, trials in (("one", 1), ("many", 2)):
         run = RunFolder.open(head.home / "runs" / name)
         assert [[row["epoch"] for row in trial.epochs()] for trial in run.trials()] == [[1, 2]] * trials
-    nodes = json.loads(done.stdout.splitlines()[-1])
+    actors = json.loads(done.stdout.splitlines()[-1])
+    nodes = [node for name, _, node in actors if name == "RayTrainWorker"]
     assert len(nodes) == len(set(nodes)) == 2
+    # They ended with their trial.
+    assert [state for name, state, _ in actors if name in ("RefresherActor", "ValidatorActor")] == ["DEAD"] * 2
+    (trial,) = RunFolder.open(head.home / "runs" / "one").trials()
+    for row in trial.epochs():
+        assert row["knowledge/version"] == row["epoch"]
+        assert 0 <= row["text_to_audio/fra/recall_at_1"] <= 1
+    assert (trial.folder / "best" / "retriever.json").is_file()

@@ -10,6 +10,7 @@ from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
 from ray_atr.knowledge.drift import out_of_batch_influence
 from ray_atr.knowledge.memory import SnapshotMemory
+from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.distance import metric_state, scheme_errors, temperature_of
 from ray_atr.training.group import WorkerGroup
@@ -43,6 +44,16 @@ class EpochEnd:
         if isinstance(state.memory, SnapshotMemory) and experiment.evaluation.probe_clips:
             source = SourceEncoder(experiment, prepared).source
             self.probe = BaseProbe(source, experiment.seed, experiment.evaluation.probe_clips)
+
+    def report(self, texts: TextBatcher, last: Batch, result: StepResult, means: dict[str, float]) -> EpochReport:
+        """The epoch's row without validation; `means` are those of its steps' scalars."""
+        return EpochReport.of(
+            epoch=self.state.progress.epoch,
+            step=last.step + 1,
+            train=means | self.of_training(texts, last),
+            knowledge=self.of_knowledge(last, result),
+            memory=self.of_device(),
+        )
 
     def of_training(self, texts: TextBatcher, last: Batch) -> dict[str, float]:
         """The noise, what is learned besides the towers, where the scheme pulls, how far another run's weights are."""

@@ -57,10 +57,10 @@ def train(
     """Train to the end of the last epoch, from `folder/last` if it is there, and report the best epoch's test metrics.
 
     Leaves `folder/last` (everything needed to resume) and `folder/best` (the retriever of the best validation epoch).
-    Every epoch's metrics are reported, those of a resumed run's earlier epochs again. Raises NonFiniteError before
-    a step that would spoil the weights. With `make_validator`, epochs are validated beside training, and reported one epoch
-    later. A checkpoint is made whenever `is_noticed`, which is asked after each step, says that a
-    worker is about to be lost. With a `mirror`, `folder` is this node's copy of what a store holds.
+    Every epoch's metrics are reported, those of a resumed run's earlier epochs again; with `make_validator`, one epoch later.
+    A checkpoint is made whenever `is_noticed`, which is asked after each step, says that a worker is about to be lost. With
+    a `mirror`, `folder` is this node's copy of what a store holds. Raises NonFiniteError before a step that would spoil
+    the weights.
     """
     group, experiment, clock = group or WorkerGroup(), with_languages(experiment), Clock()
     group = replace(group, shares=tuple(share_sizes(experiment.train.batch_size, group.size)))
@@ -71,14 +71,13 @@ def train(
     state = first_state(experiment, prepared, data, folder, group, make_host)
     texts, epoch_end = TextBatcher(state.retriever), EpochEnd(experiment, prepared, data, state, folder, group)
     validation = EpochValidation(experiment, prepared, state, texts, folder, group, clock, make_validator)
+    checkpoint = partial(save, state, experiment, folder, group, clock, mirror)
 
     def end_epochs(rows: Sequence[EpochReport]) -> None:
         """Complete rows go into a checkpoint, then out."""
-        # A checkpoint is read without classes of ours.
-        progress.history.extend(map(dict, rows))
-        # Counted with the next epoch, since this one's row is in it.
-        with clock("checkpoint"):
-            save(state, experiment, folder, group, mirror)
+        # A checkpoint is read without classes of ours. Its time counts with the next epoch, since this one's row is in it.
+        state.progress.history.extend(map(dict, rows))
+        checkpoint()
         for row in rows:
             report(row)
 
@@ -101,26 +100,13 @@ def train(
                 is_asked = is_noticed is not None and is_noticed(group)
                 # At the end of an epoch the validation belongs to it: what is resumed there has begun the next.
                 if (is_asked or is_due(progress, experiment)) and progress.step_in_epoch < data.steps_per_epoch:
-                    with clock("checkpoint"):
-                        save(state, experiment, folder, group, mirror)
+                    checkpoint()
             means = progress.end_epoch(data.steps_per_epoch)
-            row = EpochReport.of(
-                epoch=progress.epoch,
-                step=batch.step + 1,
-                train=means | epoch_end.of_training(texts, batch),
-                knowledge=epoch_end.of_knowledge(batch, result),
-                memory=epoch_end.of_device(),
-            )
-            end_epochs(validation.after_epoch(row))
+            end_epochs(validation.after_epoch(epoch_end.report(texts, batch, result, means)))
         # An epoch that began while the one before it used up the patience would not have begun without a validator.
         if not progress.is_stuck(experiment.train.patience) and (rows := validation.remaining()):
             end_epochs(rows)
-        if mirror is not None:
-            mirror.share(BEST, is_first=group.is_first)
-        final = final_report(progress, data, experiment, prepared, folder, group)
-        if mirror is not None and (folder / TEST_SCORES).is_file():
-            mirror.share(TEST_SCORES.split("/")[0], is_first=group.is_first)
-        report(final)
+        report(final_report(progress, data, experiment, prepared, folder, group, mirror))
     finally:
         validation.close()
         state.memory.close()
@@ -179,14 +165,17 @@ def resume(state: TrainState, experiment: Experiment, folder: Path, group: Worke
     state.load_state_dict(saved, group)
 
 
-def save(state: TrainState, experiment: Experiment, folder: Path, group: WorkerGroup, mirror: Mirror | None) -> None:
+def save(
+    state: TrainState, experiment: Experiment, folder: Path, group: WorkerGroup, clock: Clock, mirror: Mirror | None
+) -> None:
     """Write a checkpoint, and copy it to the store if there is one; all workers take part, the first one writes."""
-    content = {"experiment": deciding_settings(experiment), **state.state_dict(group)}
-    if group.is_first:
-        save_checkpoint(folder / LAST, content)
-        if mirror is not None:
-            mirror.put()
-    group.barrier()
+    with clock("checkpoint"):
+        content = {"experiment": deciding_settings(experiment), **state.state_dict(group)}
+        if group.is_first:
+            save_checkpoint(folder / LAST, content)
+            if mirror is not None:
+                mirror.put()
+        group.barrier()
 
 
 def final_report(
@@ -196,8 +185,11 @@ def final_report(
     prepared: Prepared,
     folder: Path,
     group: WorkerGroup,
+    mirror: Mirror | None,
 ) -> FinalReport:
-    """The best epoch's retriever on the test split, if there is one."""
+    """The best epoch's retriever on the test split, if there is one; the store has that retriever and its scores then."""
+    if mirror is not None:
+        mirror.share(BEST, is_first=group.is_first)
     split = experiment.data.test_split
     measured: dict[Metric, float] = {}
     if split_exists(prepared.features, split):
@@ -206,6 +198,8 @@ def final_report(
         keep = partial(keep_scores, folder) if group.is_first else None
         texts = TextBatcher(best)
         measured = evaluate_split(best, texts, features, experiment, group, has_other_rankings=True, keep=keep)
+        if mirror is not None and (folder / TEST_SCORES).is_file():
+            mirror.share(TEST_SCORES.split("/")[0], is_first=group.is_first)
     return FinalReport.of(
         epoch=progress.reported,
         best_epoch=progress.best_epoch,

@@ -115,7 +115,7 @@ def test_without_held_out_folds_the_heads_believe_what_they_saw(monkeypatch: pyt
     """Taken out, the cross-fitting shows: heads trained on the wrong pairs too find fewer of them."""
     owner = shuffled(0.3)
     is_wrong = owner != np.arange(N)
-    long = CrossFit(epochs=60, width=64, batch_size=64)
+    long = CrossFit(epochs=30, width=64, batch_size=64)
     honest = audit_pairs(clustered(owner), long).score
     import ray_atr.audit.folds as module
 

@@ -1,6 +1,6 @@
 """Whatever bytes or values come from outside: understood, or refused by a ValueError of one short message; nothing else.
 
-Each surface takes 2,000 cases here, and 1,000 if they are slow; `RAY_ATR_FUZZ=100000 uv run pytest tests/faults/test_fuzz.py`
+Each surface takes 700 cases here, and 400 if they are slow; `RAY_ATR_FUZZ=100000 uv run pytest tests/faults/test_fuzz.py`
 takes as many as it says.
 """
 
@@ -41,7 +41,7 @@ def taking(cases: int) -> settings:
     )
 
 
-cases, slow_cases = taking(2000), taking(1000)
+cases, slow_cases = taking(700), taking(400)
 """The slow ones take 4 ms each."""
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

@@ -138,7 +138,7 @@ def test_a_base_builds_again_whatever_version_a_kill_took(tmp_path: Path) -> Non
         assert np.allclose(client.searcher.snapshot.audio, expected, atol=1e-6)
         assert not leftovers(folder)
 
-    for folder, where in every_crash(prepare, tmp_path / "crashes", most=8):
+    for folder, where in every_crash(prepare, tmp_path / "crashes", most=6):
         assert in_fork(partial(resumed, folder)) == 0, where
 
 
@@ -195,7 +195,7 @@ def test_a_feature_cache_ends_whole(tmp_path: Path, in_store: bool) -> None:
         return [open_features(found, split).features(np.arange(1))[0].tobytes() for split in ("train", "val")]
 
     expected = content(tmp_path / "expected")
-    for folder, where in every_crash(lambda folder: lambda: make(folder), tmp_path / "crashes", most=16):
+    for folder, where in every_crash(lambda folder: lambda: make(folder), tmp_path / "crashes", most=10):
         assert content(folder) == expected, where
         assert not leftovers(folder), where
 

@@ -80,7 +80,7 @@ def test_an_import_ends_whole(tmp_path: Path) -> None:
     act(tmp_path)
     expected = content(tmp_path / "out")
     assert len(expected) == 4
-    for folder, where in every_crash(lambda folder: lambda: act(folder), tmp_path / "crashes", most=16):
+    for folder, where in every_crash(lambda folder: lambda: act(folder), tmp_path / "crashes", most=10):
         act(folder)
         assert content(folder / "out") == expected, where
         assert [path.name for path in folder.iterdir()] == ["out"], where

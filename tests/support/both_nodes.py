@@ -1,4 +1,4 @@
-"""Two commands on the Ray of RAY_ADDRESS: a trial with two workers, then a sweep of two trials; and where the workers ran.
+"""Two commands on the Ray of RAY_ADDRESS: a trial of two workers, a base and a validator, then a sweep of two trials.
 
 Run as a program: the tests' own process has the session's Ray.
 
@@ -26,13 +26,15 @@ def main(folder: Path, cpus: str) -> None:
         "scaling.cpus_per_worker": cpus, "tracking.mlflow": "false",
     }  # fmt: skip
     typed = [f"--{path}={value}" for path, value in settings.items()]
-    command("train", arguments=[f"--out={folder}/runs/one", "--scaling.workers=2", *typed])
+    ask = ["--objective=ask", "--objective.knowledge.prototypes=4", "--objective.knowledge.refresh_lag=2"]
+    beside = ["--scaling.validate_beside=true", "--scaling.cpus_per_validation=0"]
+    command("train", arguments=[f"--out={folder}/runs/one", "--scaling.workers=2", *ask, *beside, *typed])
     points = ["--objectives", "contrastive", "--noise", "0.2", "0.4", "--seeds", "0"]
     in_one_process = ["--scaling.workers=0", "--scaling.ray_data=false"]
     command("sweep", "noise", arguments=[f"--out={folder}/runs/many", *points, *in_one_process, *typed])
     # `ray list actors` would ask a dashboard, which this Ray has none of.
-    actors = state.actors().values()
-    print(json.dumps([one["Address"]["NodeID"] for one in actors if one["ActorClassName"] == "RayTrainWorker"]))
+    actors = [(one["ActorClassName"], one["State"], one["Address"]["NodeID"]) for one in state.actors().values()]
+    print(json.dumps(actors))
 
 
 if __name__ == "__main__":

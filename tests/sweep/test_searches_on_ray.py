@@ -158,12 +158,15 @@ def test_out_of_time_leaves_trials_to_go_on_with(home: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(280)
 @pytest.mark.usefixtures("ray_session")
-def test_trials_workers_readers_and_knowledge_bases_share_two_cores(home: Path) -> None:
-    """Each trial has a base of its own, all share the cached features, and nothing waits for a CPU that never comes free."""
+def test_trials_readers_and_knowledge_bases_share_two_cores(home: Path) -> None:
+    """Each trial has a base of its own, all share the cached features, and nothing waits for a CPU that never comes free.
+
+    The trials train in their own processes: workers with a base are in test_two_nodes.py.
+    """
     from ray.util import list_named_actors
 
     ask = {"objective.knowledge": "ask", "objective.knowledge.prototypes": 4, "objective.knowledge.refresh_lag": 2}
-    run = new_run(home, "ask", scaling__workers=1, scaling__ray_data=True, train__epochs=2, **ask)
+    run = new_run(home, "ask", scaling__ray_data=True, train__epochs=2, **ask)
     points = [{"seed": 0}, {"seed": 1}]
     result = sweep(run, points, home, concurrency=2, say=quiet)
     assert len(result.finished) == 2

@@ -1,4 +1,7 @@
-"""Epochs validated by a process of their own while the next one trains: the same run, reported one epoch later."""
+"""Epochs validated by a process of their own while the next one trains: the same run, reported one epoch later.
+
+That a process on Ray does it is in test_two_nodes.py.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,13 @@ from torch import Tensor
 from ray_atr.experiment import Experiment
 from ray_atr.metrics.metric import Metric
 from ray_atr.models.retriever import Retriever
-from ray_atr.run_folder import BEST, LAST
+from ray_atr.run_folder import BEST
+from ray_atr.sweep import placement
 from ray_atr.sweep.placement import Placed, concurrent_trials, num_trials_that_fit, processes_of
-from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.epoch_validation import SplitValidator
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.loop import train
-from ray_atr.training.ray_train import run_trial
 
 Rows = list[dict[str, Any]]
 
@@ -134,7 +136,7 @@ def test_a_run_ends_its_validator_when_it_fails(home: Path, tmp_path: Path) -> N
     assert [validator.is_closed for validator in started] == [True]
 
 
-def test_it_needs_a_worker_and_counts_as_a_process(home: Path) -> None:
+def test_it_needs_a_worker_and_counts_as_a_process(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = {"scaling__validate_beside": True, "scaling__cpus_per_validation": 2.0}
     with pytest.raises(ValueError, match=r"scaling\.validate_beside: got .*scaling\.workers=0"):
         check_experiment(tiny(home / "tones", scaling__workers=0, **changes))
@@ -142,27 +144,6 @@ def test_it_needs_a_worker_and_counts_as_a_process(home: Path) -> None:
     check_experiment(experiment)
     assert num_trials_that_fit(processes_of(experiment), [Placed({"CPU": 6.0})]) == 2
     assert num_trials_that_fit(processes_of(tiny(home / "tones")), [Placed({"CPU": 6.0})]) == 6
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
-def test_on_ray_a_process_of_its_own_validates(home: Path, tmp_path: Path) -> None:
-    from ray._private import state
-
-    experiment = tiny(home / "tones")
+    monkeypatch.setattr(placement, "cluster_nodes", lambda: [Placed({"CPU": 2.0})])
     with pytest.raises(ValueError, match=r"allowed 1 x that and 1 processes that encode or validate within the 2 CPUs"):
-        concurrent_trials([tiny(home / "tones", scaling__validate_beside=True, scaling__cpus_per_validation=2.0)])
-    whole = run(experiment, home, tmp_path / "whole")
-    beside = tiny(home / "tones", scaling__validate_beside=True, scaling__max_failures=0)
-    run_trial(beside, tmp_path / "run", home, [], print)
-    history = load_checkpoint(tmp_path / "run" / LAST)["progress"]["history"]
-    for row, expected in zip(history, without_times(whole), strict=False):
-        assert row["best_epoch"] == expected["best_epoch"]
-        assert row["text_to_audio/eng/recall_at_1"] == pytest.approx(
-            expected["text_to_audio/eng/recall_at_1"], abs=1e-6
-        )
-    assert len(history) == 3
-    assert (tmp_path / "run" / BEST / "retriever.json").is_file()
-    # It ended with its run.
-    validators = [actor for actor in state.actors().values() if actor["ActorClassName"] == "ValidatorActor"]
-    assert [actor["State"] for actor in validators] == ["DEAD"]
+        concurrent_trials([experiment])
