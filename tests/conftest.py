@@ -92,4 +92,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (("ray" in item.keywords) != begins_with_ray, "slow" in item.keywords))
     for item in items:
         # Of the test processes one alone has a Ray, and the fixtures of a module are made by one.
-        item.add_marker(pytest.mark.xdist_group("ray" if "ray" in item.keywords else item.nodeid.partition("::")[0]))
+        # So are the forks that `run_processes` starts from one process that has imported torch.
+        has_forks = hasattr(getattr(item, "module", None), "run_processes")
+        file = "forks" if has_forks else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group("ray" if "ray" in item.keywords else file))

@@ -34,10 +34,10 @@ from ray_atr.training.ray_train import num_workers
 PHASES = ((4, 4), (2, 3), (3, 1000))
 """Workers, and steps after which the notice comes; 3 workers share a batch of 8 unevenly."""
 CASES: dict[str, dict[str, Any]] = {
-    "contrastive": {"objective": "cacl"},
     "shared plan": {"objective": "m_ltm", "objective__pair__shared_from": 2},
     "knowledge base": {
         "objective": "ask",
+        "objective.scheme": "cacl",
         "objective__knowledge__prototypes": 4,
         "objective__knowledge__neighbours": 2,
         "objective__knowledge__refresh_lag": 1,
