@@ -14,8 +14,9 @@ def from_scratch() -> Experiment:
             "train.epochs": 7,
             "train.batch_size": 64,
             "train.learning_rate": 2e-3,
-            # A worker process of its own would take longer to start than a short trial trains.
+            # Processes of their own, for workers or for reading, would take longer to start than a short trial trains.
             "scaling.workers": 0,
+            "scaling.ray_data": False,
             "evaluation.validation_captions": 1,
         },
     )
@@ -34,8 +35,6 @@ def quickstart() -> Experiment:
             "model.text.adapt.is_frozen": True,
             "model.projection": "mlp",
             "train.epochs": 10,
-            # The trainer reads vectors faster than tasks could send them.
-            "scaling.ray_data": False,
         },
     )
 

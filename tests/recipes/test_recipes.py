@@ -233,6 +233,7 @@ def test_the_quickstart_trains_projections_on_shipped_towers_and_from_scratch_ev
                 "train.batch_size": 64,
                 "train.learning_rate": 2e-3,
                 "scaling.workers": 0,
+                "scaling.ray_data": False,
                 "evaluation.validation_captions": 1,
             },
         )
