@@ -214,6 +214,11 @@ def test_a_cost_that_is_not_finite_on_one_process_is_refused_on_all(by_four: Any
     assert all("cost: got" in worker["error"] and "finite" in worker["error"] for worker in by_four)
 
 
+def test_an_epsilon_that_is_not_positive_is_refused() -> None:
+    with pytest.raises(ValueError, match="epsilon: got 0"):
+        log_plan_across_ranks(torch.rand(4, 4), 0.0, 4, Ranks())
+
+
 def test_a_plan_is_shared_from_a_size_on() -> None:
     pairs = Comparison(numbers(6, N, D), numbers(7, N, D))
     # Alone too: the result must not depend on the number of workers.
