@@ -74,7 +74,7 @@ def concurrent_trials(experiments: Sequence[Experiment], limit: int | None = Non
     """
     nodes = cluster_nodes()
     slots = MOST
-    # As many processes at most do not make an elastic trial of one that is not.
+    # Trials with as many processes at most may still differ in whether that number may change.
     for experiment in {repr((one.scaling, processes_of(one))): one for one in experiments}.values():
         processes = processes_of(experiment)
         if experiment.scaling.is_elastic:
