@@ -92,9 +92,11 @@ def kernel_blocks(
         kernel = kernel.numpy() if is_small(kernel) else kernel
     beta, rows, columns = vectors
     inflow = times(kernel, beta)
+    of_rows: Any = 0.0
+    level: Any = 0.0
     for sweep in range(1, most + 1):
-        alpha, _ = level_and_scaling(inflow, mass, rows)
-        beta, level = level_and_scaling(times(kernel.T, alpha), mass, columns)
+        alpha, of_rows = level_and_scaling(inflow, mass, rows, of_rows)
+        beta, level = level_and_scaling(times(kernel.T, alpha), mass, columns, level)
         inflow = times(kernel, beta)
         if sweep % CHECK_EVERY == 0 or sweep == most or sweep == 1:
             # The columns and the mass are exact after their block: the rows are judged.
@@ -105,20 +107,49 @@ def kernel_blocks(
     return u, v, level - shift, residual, sweep
 
 
-def level_and_scaling(inflow: Any, mass: float, bounds: Any) -> tuple[Any, Any]:
+def level_and_scaling(inflow: Any, mass: float, bounds: Any, near: Any) -> tuple[Any, Any]:
     """Scalings in (0, 1] and the level L with L * scaling * inflow = min(L * inflow, bound) summing to the mass; all [N].
 
-    Tensors, or arrays of NumPy. With the rows of the largest inflow / bound saturated, L = (mass - their bounds) / (sum of the
-    other inflows); as few are as leave the next row below its bound.
+    Tensors, or arrays of NumPy: for these the level is searched from one that is `near`, 0 if none is known.
     """
-    order = (inflow / bounds).argsort()
+    ratio = bounds / inflow
+    in_numpy = isinstance(inflow, np.ndarray)
+    level = level_near(near, ratio, inflow, mass, bounds) if in_numpy else level_of_order(ratio, inflow, mass, bounds)
+    return (ratio / level).clip(max=1), level
+
+
+def level_near(level: Any, ratio: Any, inflow: Any, mass: float, bounds: Any) -> Any:
+    """The level by Newton's method, for arrays [N] of NumPy; `ratio` is bound / inflow.
+
+    What is transported is concave in the level and linear between the ratios. After one step from anywhere the level
+    only rises, and it is exact once the same rows are saturated twice: one or two steps from the level of the sweep before.
+    """
+    unsaturated = -1
+    for step in range(len(ratio) + 4):
+        is_free = ratio > level
+        before, unsaturated = unsaturated, int(np.count_nonzero(is_free))
+        # Nothing is free where the first level was too high; later, by rounding alone.
+        if unsaturated == before or (unsaturated == 0 and step > 1):
+            break
+        free = is_free.astype(inflow.dtype)
+        # The bounds of all rows sum to 1.
+        level = (mass - 1 + bounds @ free) / (inflow @ free)
+    return level
+
+
+def level_of_order(ratio: Tensor, inflow: Tensor, mass: float, bounds: Tensor) -> Tensor:
+    """The level by a sort, for tensors [N]: no number has to come back from a GPU.
+
+    With the rows of the least bound / inflow saturated, L = (mass - their bounds) / (sum of the other inflows); as few are
+    as leave the next row below its bound.
+    """
+    order = ratio.argsort(descending=True)
     rising, limits = inflow[order], bounds[order]
     left = mass - limits.sum() + limits.cumsum(0)
     levels = left / rising.cumsum(0)
     is_enough = (levels * rising <= limits) | (left <= limits)
     # The last True: where their number is first the largest. torch.compile counts no booleans.
-    level = levels[(1 * is_enough).cumsum(0).argmax()]
-    return (bounds / (level * inflow)).clip(max=1), level
+    return levels[(1 * is_enough).cumsum(0).argmax()]
 
 
 def fill(inflow: Tensor, mass: float, bounds: Tensor) -> tuple[Tensor, Tensor]:

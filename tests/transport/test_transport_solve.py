@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import numpy as np
 import ot
 import pytest
 import torch
 from pot_plans import pot_plan
-from scipy.optimize import linear_sum_assignment
+from scipy.optimize import brentq, linear_sum_assignment
 from torch import Tensor
 
 from ray_atr.transport import TransportPlan, balanced, solve
 from ray_atr.transport.balanced import sweeps_left
+from ray_atr.transport.partial import level_and_scaling
 
 
 def trained_cost(B: int, *, num_wrong: int = 0, seed: int = 0) -> Tensor:
@@ -155,6 +160,37 @@ def test_warm_start_takes_fewer_iterations_to_the_same_plan(mass: float) -> None
     warm, cold = solve(near, 0.05, mass=mass, start=first, tolerance=1e-4), solve(near, 0.05, mass=mass, tolerance=1e-4)
     assert warm.iterations < cold.iterations
     assert float((warm.matrix - cold.matrix).abs().sum()) < 1e-3
+
+
+@pytest.mark.parametrize("near", [0.0, 1e-6, 1.0, 1e6, float("inf"), float("nan")])
+@pytest.mark.parametrize("mass", [0.05, 0.5, 0.999])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_level_of_a_block_is_where_the_mass_is_met(seed: int, mass: float, near: float) -> None:
+    generator = np.random.default_rng(seed)
+    size = [1, 2, 7, 64][seed]
+    inflow, bounds = np.exp(3 * generator.standard_normal(size)), generator.random(size) + 0.01
+    bounds /= bounds.sum()
+    expected = brentq(lambda log: np.minimum(np.exp(log) * inflow, bounds).sum() - mass, -60, 60, xtol=1e-14)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found, level = level_and_scaling(inflow, mass, bounds, near)
+    assert math.log(level) == pytest.approx(expected, abs=1e-10)
+    np.testing.assert_allclose(level * found * inflow, np.minimum(level * inflow, bounds), rtol=1e-12)
+    # As where NumPy has no view of the numbers: on a GPU, or compiled.
+    of_tensors = level_and_scaling(torch.from_numpy(inflow), mass, torch.from_numpy(bounds), near)
+    torch.testing.assert_close(of_tensors[0], torch.from_numpy(found), rtol=1e-10, atol=0)
+    assert float(of_tensors[1]) == pytest.approx(level, rel=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1, 2, 64])
+def test_a_level_that_saturates_all_but_rounding_is_positive(size: int, dtype: type) -> None:
+    inflow: Any = np.linspace(1, 2, size, dtype=dtype)
+    bounds: Any = np.full(size, 1 / size, dtype)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for mass in (1 - 1e-9, 1 - 1e-7):
+            for near in (0.0, 1.0, 100.0):
+                scaling, level = level_and_scaling(inflow, mass, bounds, near)
+                assert (level * scaling * inflow).sum() == pytest.approx(1, abs=1e-5)
 
 
 def some_marginal(size: int, seed: int) -> Tensor:

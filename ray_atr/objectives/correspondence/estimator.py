@@ -76,6 +76,7 @@ class Estimator:
     def __init__(self, pairs: TrainingPairs) -> None:
         self.pairs, self.device, self.epoch = pairs, torch.device(pairs.device), 0
         self.tables: dict[str, Tensor] = {}
+        self._notes: list[tuple[Tensor, Places, Tensor]] = []
         self.judged = self.table("judged", torch.nan)
         """What each pair was last judged to be worth in this epoch; NaN if it was not in a batch."""
         self.standing = self.table("standing", torch.nan)
@@ -86,8 +87,22 @@ class Estimator:
         self.tables[name] = torch.full((*self.pairs.shape, *more), value, device=self.device)
         return self.tables[name]
 
+    def note(self, table: Tensor, places: Places, values: Tensor) -> None:
+        """Write `table[places] = values` before the table is next read whole: at the end of an epoch, or in a checkpoint.
+
+        A write costs a step as much as a product of two small matrices; many in a row cost little.
+        """
+        self._notes.append((table, places, values))
+
+    def settle(self) -> None:
+        """Write what was noted."""
+        for table, places, values in self._notes:
+            table[places] = values
+        self._notes.clear()
+
     def begin_epoch(self, epoch: int) -> None:
         """An epoch begins."""
+        self.settle()
         self.epoch = epoch
         self.judged.fill_(torch.nan)
         self.standing.fill_(torch.nan)
@@ -101,21 +116,21 @@ class Estimator:
                 return comparison
             chosen = slice(None) if comparison.rows is None else comparison.rows
             places = Places(rows[chosen], slots[chosen], comparison.v_language)
-            detached = dataclasses.replace(comparison, u=comparison.u.detach(), v=comparison.v.detach())
-            judgement = self.judge(detached, places)
-            self.judged[places] = judgement.worth(comparison)
+            judgement = self.judge(comparison, places)
+            self.note(self.judged, places, judgement.worth(comparison))
             if judgement.standing is not None:
-                self.standing[places] = judgement.standing
+                self.note(self.standing, places, judgement.standing)
             return dataclasses.replace(comparison, belief=judgement.belief, targets=judgement.targets)
 
         return believe
 
     def judge(self, comparison: Comparison, places: Places) -> Judgement:
-        """What is believed of a comparison's pairs; its embeddings are detached."""
+        """What is believed of a comparison's pairs. Called without gradients."""
         return Judgement()
 
     def end_epoch(self) -> dict[str, float]:
         """Mean belief, and how well it told true pairs from wrong ones, over the pairs that the epoch's batches held."""
+        self.settle()
         seen = ~self.judged.isnan()
         if not bool(seen.any()):
             return {}
@@ -128,6 +143,7 @@ class Estimator:
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values for a checkpoint."""
+        self.settle()
         return {"keys": self.pairs.keys(), "epoch": self.epoch, "tables": dict(self.tables)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -139,6 +155,7 @@ class Estimator:
         if missing:
             raise ValueError(f"correspondence: the checkpoint lacks {len(missing)} clips (first: {missing[0]})")
         order = torch.tensor([place[key] for key in self.pairs.keys().tolist()])
+        self._notes.clear()
         self.epoch = int(state["epoch"])
         for name, table in self.tables.items():
             # A checkpoint of an earlier version has no `standing`; the next epoch makes it.

@@ -19,7 +19,7 @@ from torch import Tensor
 from ray_atr.objectives.correspondence.estimator import Judgement, Places, TrainingPairs
 from ray_atr.objectives.correspondence.small_loss import SmallLoss, SmallLossEstimator
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.objectives.pairs.cost import normalised_cost
+from ray_atr.objectives.pairs.cost import judged_cost
 from ray_atr.settings import setting
 from ray_atr.transport import solve
 
@@ -68,6 +68,6 @@ class RematchEstimator(SmallLossEstimator):
 
     def plan(self, comparison: Comparison, wrong: Tensor) -> Tensor:
         """The partial plan [w, w] among the wrong pairs, their own partners masked."""
-        cost = normalised_cost(comparison, "euclidean", None)[wrong][:, wrong]
+        cost = judged_cost(comparison)[wrong][:, wrong]
         cost = cost.masked_fill(torch.eye(len(wrong), dtype=torch.bool, device=cost.device), MASKED)
         return solve(cost, self.rematch.epsilon, mass=self.rematch.transport_mass).matrix

@@ -45,7 +45,7 @@ class Scored(Estimator):
         """Record the pairs' scores, and believe them as they were judged before."""
         # A pair comes once an epoch: until now it has the score that its belief was made of.
         behind = self.scores[places]
-        self.scores[places] = self.score(comparison, places).float()
+        self.note(self.scores, places, self.score(comparison, places).float())
         return Judgement(self.beliefs[places].to(comparison.u.dtype), standing=behind)
 
     def score(self, comparison: Comparison, places: Places) -> Tensor:

@@ -55,7 +55,7 @@ class SmallLossEstimator(Scored):
 
 def contrastive_losses(comparison: Comparison, temperature: float) -> tuple[Tensor, Tensor]:
     """Each pair's contrastive loss among its batch in both directions, [n] each: how well it fits, whatever the pair loss is."""
-    logits, positives = comparison.cross_similarity() / temperature, comparison.positives
+    logits, positives = comparison.cross_similarity(keep=True) / temperature, comparison.positives
     if positives is None:
         return sample_losses(logits, None, None), sample_losses(logits.T, None, None)
     # As `sample_losses`, without a transposed copy, and with the positives as numbers once for both directions.

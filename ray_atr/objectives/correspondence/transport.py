@@ -17,7 +17,7 @@ from ray_atr.objectives.correspondence.correspondence import Correspondence
 from ray_atr.objectives.correspondence.estimator import Estimator, Judgement, Places, TrainingPairs
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.objectives.pairs.clean_share import judge_pairs, require_mass
-from ray_atr.objectives.pairs.cost import normalised_cost
+from ray_atr.objectives.pairs.cost import judged_cost
 from ray_atr.settings import setting
 from ray_atr.transport import solve
 
@@ -49,11 +49,11 @@ class _Planned(Estimator):
         self.settings = settings
 
     def judge(self, comparison: Comparison, places: Places) -> Judgement:
-        cost = normalised_cost(comparison, "euclidean", None)
-        plan = solve(cost, self.settings.epsilon, mass=self.mass(-cost, comparison.positive_mask())).matrix
+        cost = judged_cost(comparison)
+        plan = solve(cost, self.settings.epsilon, mass=self.mass(-cost, comparison.positives)).matrix
         return Judgement((plan.sum(dim=0) + plan.sum(dim=1)).mul_(comparison.size / 2).clamp(max=1))
 
-    def mass(self, similarity: Tensor, positives: Tensor) -> float:
+    def mass(self, similarity: Tensor, positives: Tensor | None) -> float:
         """The set share, or what the batch's ranks say, no less than `smallest_mass`."""
         given = self.settings.transport_mass
         if isinstance(given, str):

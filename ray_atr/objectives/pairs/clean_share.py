@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,16 +45,16 @@ def require_mass(transport_mass: float | str) -> None:
 
 
 @torch.no_grad()
-def judge_pairs(similarity: Tensor, positives: Tensor) -> Judged:
-    """What a similarity [N, N] says of its diagonal's pairs; positives [N, N] bool are no negatives of each other.
+def judge_pairs(similarity: Tensor, positives: Tensor | None) -> Judged:
+    """What a similarity [N, N] says of its diagonal's pairs; positives [N, N] bool (None: the diagonal) are no negatives.
 
     Ranks of rows and columns are taken together.
     """
-    arrays: list[Any] = [similarity.detach(), ~positives]
+    values: Any = similarity.detach()
+    negatives: Any = None if positives is None else ~positives
     if is_small(similarity):
-        arrays = [tensor.numpy() for tensor in arrays]
-    values, negatives = arrays
-    both = _p_values(values, negatives), _p_values(values.T, negatives.T)
+        values, negatives = values.numpy(), None if negatives is None else negatives.numpy()
+    both = _p_values(values, negatives), _p_values(values.T, None if negatives is None else negatives.T)
     in_low_half = sum(float((p_values > 0.5).sum()) for p_values in both) / (2 * len(similarity))
     in_first = sum(float((p_values <= FIRST).sum()) for p_values in both) / (2 * len(similarity))
     wrong = 2 * min(in_low_half, 0.5)
@@ -67,7 +68,13 @@ def _p_values(similarity: Any, negatives: Any) -> Any:
 
     Tensors, or arrays of NumPy.
     """
-    own = similarity.diagonal()[:, None]
-    above = ((similarity > own) & negatives).sum(1)
-    level = ((similarity == own) & negatives).sum(1)
-    return (above + 0.5 * level + 0.5) / (negatives.sum(1).clip(min=1) + 1)
+    gap = similarity - similarity.diagonal()[:, None]
+    # 1 for what is above the own similarity, 0 for what is level with it, -1 for what is below.
+    order = np.sign(gap, out=gap) if isinstance(gap, np.ndarray) else gap.sign_()
+    count: Any = len(similarity) - 1
+    if negatives is not None:
+        count = negatives.sum(1)
+        order *= negatives
+    # Those above, and half of those that are level.
+    above = 0.5 * (count + order.sum(1))
+    return (above + 0.5) / ((max(count, 1) if negatives is None else count.clip(min=1)) + 1)

@@ -34,6 +34,13 @@ def normalised_cost(
     return _NormalisedRoot.apply(squared_distance(comparison, kind, metric), detach_maximum, ranks or Ranks())
 
 
+@torch.no_grad()
+def judged_cost(comparison: Comparison) -> Tensor:
+    """`normalised_cost` under the Euclidean metric, for a judge: without gradient, and with a similarity that the loss shares."""
+    cost, _ = _normalised_root(2 - 2 * comparison.cross_similarity(keep=True), Ranks())
+    return cost
+
+
 def squared_distance(comparison: Comparison, kind: str, metric: Tensor | None) -> Tensor:
     """Squared distances [N, N]; the metric is a diagonal [D], mahalanobis M [D, D], or factored L [D, rank] with M = L L^T.
 
@@ -55,6 +62,18 @@ def squared_distance(comparison: Comparison, kind: str, metric: Tensor | None) -
     return squared_distances(learnt.weigh(comparison.u, comparison.v), comparison.gain)
 
 
+def _floor(squared: Tensor) -> float:
+    """The rounding error of squared distances."""
+    return 4 * torch.finfo(squared.dtype).eps
+
+
+def _normalised_root(squared: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor]:
+    """(sqrt(squared) / its maximum over all ranks' rows, the maximum)."""
+    cost = squared.clamp(min=_floor(squared)).sqrt_()
+    maximum = ranks.maximum(cost.max())
+    return cost.div_(maximum), maximum
+
+
 class _NormalisedRoot(torch.autograd.Function):
     """sqrt(squared) / max(sqrt(squared)): one matrix is kept for the gradient, where a graph of its steps would keep three.
 
@@ -63,12 +82,9 @@ class _NormalisedRoot(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, squared: Tensor, detach_maximum: bool, ranks: Ranks) -> Tensor:
-        floor = 4 * torch.finfo(squared.dtype).eps
-        cost = squared.clamp(min=floor).sqrt_()
-        maximum = ranks.maximum(cost.max())
-        cost.div_(maximum)
+        cost, maximum = _normalised_root(squared, ranks)
         ctx.save_for_backward(cost, maximum)
-        ctx.detach_maximum, ctx.least, ctx.ranks = detach_maximum, floor**0.5, ranks
+        ctx.detach_maximum, ctx.least, ctx.ranks = detach_maximum, _floor(squared) ** 0.5, ranks
         return cost
 
     @staticmethod

@@ -8,7 +8,7 @@ of the four knows the others.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -64,6 +64,8 @@ class Comparison:
     targets: Tensor | None = None
     extra_u: Tensor | None = None
     extra_v: Tensor | None = None
+    kept: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict, repr=False)
+    """u v^T with the u and v that it is of, from a judge to the loss; other sides have another one."""
 
     @property
     def size(self) -> int:
@@ -80,10 +82,23 @@ class Comparison:
         """Whether either direction has sample weights."""
         return self.row_weight is not None or self.column_weight is not None
 
-    def cross_similarity(self) -> Tensor:
-        """The realigned similarity S' = G * S, [N, N]."""
-        similarity = self.u @ self.v.T if self.similarity is None else self.similarity
+    def cross_similarity(self, *, keep: bool = False) -> Tensor:
+        """The realigned similarity S' = G * S, [N, N]. `keep` the product u v^T for the loss, if the one who asks is its judge.
+
+        The loss takes it, so that no [N, N] is kept beside its own.
+        """
+        similarity = self._product(keep) if self.similarity is None else self.similarity
         return similarity if self.gain is None else self.gain * similarity
+
+    def _product(self, keep: bool) -> Tensor:
+        u, v, product = self.kept.pop("product", (None, None, None))
+        if product is None or u is not self.u or v is not self.v:
+            # A judge wants no gradient, and the loss does.
+            with torch.set_grad_enabled(keep or torch.is_grad_enabled()):
+                product = self.u @ self.v.T
+        if keep:
+            self.kept["product"] = self.u, self.v, product
+        return product
 
     def positive_mask(self) -> Tensor:
         """`positives`, or the identity: bool [N, N]."""

@@ -58,6 +58,6 @@ class PartialLearningToMatch(LearningToMatch):
         """The set share; or what the batch's ranks say (clean_share.py), no less than `smallest_mass`."""
         if not isinstance(self.transport_mass, str):
             return float(self.transport_mass), {}
-        judged = judge_pairs(-cost, comparison.positive_mask())
+        judged = judge_pairs(-cost, comparison.positives)
         about = {"estimated_clean_share": judged.clean_share, "found_share": judged.found_share}
         return max(self.smallest_mass, judged.mass), {name: cost.new_tensor(value) for name, value in about.items()}
