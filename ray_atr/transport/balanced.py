@@ -21,6 +21,7 @@ from torch import Tensor
 from ray_atr.transport.newton import ascend
 from ray_atr.transport.plan import TransportPlan
 from ray_atr.transport.problem import KERNEL_RANGE, Problem
+from ray_atr.transport.scalings import Marginals, Scalings, SmallScalings
 from ray_atr.transport.small import is_small
 
 # A check costs about as much as two sweeps: the next is made where, at the rate seen, the tolerance may be met.
@@ -85,18 +86,6 @@ def solve_balanced(
     )
 
 
-class Marginals(NamedTuple):
-    """The plan's row sums a [N] and column sums b [M], where one of them is not uniform."""
-
-    rows: Tensor
-    columns: Tensor
-
-    @classmethod
-    def of(cls, problem: Problem) -> Marginals:
-        """Those of a problem."""
-        return cls(problem.row_marginal, problem.column_marginal)
-
-
 def log_sweeps(
     scores: Tensor, column: Tensor, sweeps: int, marginals: Marginals | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -138,40 +127,17 @@ def kernel_sweeps(
 
     Gives up where at the rate of the last two checks more than `patience` further sweeps would be needed.
     """
-    N, M = scores.shape
-    # Rows of the kernel sum to 1, so that u starts at 1: the first half sweep is made in the log domain.
-    exponents = scores + column
-    kernel = torch.softmax(exponents, dim=1)
-    row = kernel.amax(dim=1).log_().sub_(exponents.amax(dim=1))
-    row = row.sub_(math.log(N)) if marginals is None else row.add_(marginals.rows.log())
-    del exponents
-    transposed = kernel.T
-    u, v, inflow = kernel.new_ones(N), kernel.new_empty(M), kernel.new_empty(N)
-    in_numpy = is_small(kernel) and N == M and marginals is None
-    if in_numpy:
-        # Views: what NumPy writes stands in the tensors.
-        K, KT, u_, v_, inflow_ = (tensor.numpy() for tensor in (kernel, transposed, u, v, inflow))
+    scalings = (SmallScalings if is_small(scores) else Scalings)(scores, column, marginals)
     previous, is_slow = math.inf, False
     between = CHECK_EVERY
     check = min(between, most)
     for sweep in range(1, most + 1):
-        if in_numpy:
-            np.reciprocal(np.dot(KT, u_, out=v_), out=v_)
-            np.dot(K, v_, out=inflow_)
-        else:
-            torch.mv(transposed, u if marginals is None else u * marginals.rows, out=v).reciprocal_()
-            if marginals is not None:
-                v.mul_(marginals.columns)
-            elif N != M:
-                v.mul_(N / M)
-            torch.mv(kernel, v, out=inflow)
+        scalings.sweep()
         if sweep == check:
-            left = u * inflow - 1
-            error = left.abs().sum() / N if marginals is None else (left * marginals.rows).abs().sum()
-            residual, low, high = torch.stack([error, *torch.aminmax(torch.cat([u, v]))]).tolist()
+            residual, low, high = scalings.residual_and_range()
             largest = max(high, 1 / low) if low > 0 else math.inf
             if not largest < math.exp(EXTREME):
-                return Swept(row, column, math.inf, sweep, False)
+                return Swept(column, column, math.inf, sweep, False)
             promised = sweeps_left(previous, residual, tolerance, between)
             is_slow = promised > patience
             if residual <= tolerance or largest > math.exp(MODERATE) or is_slow:
@@ -180,11 +146,8 @@ def kernel_sweeps(
             # Not beyond twice the sweeps so far: the rate seen early promises too much.
             between = int(max(CHECK_EVERY, min(promised, sweep, FARTHEST_CHECK)))
             check = min(sweep + between, most)
-        if in_numpy:
-            np.reciprocal(inflow_, out=u_)
-        else:
-            torch.reciprocal(inflow, out=u)
-    return Swept(row + u.log(), column + v.log(), residual, sweep, True, is_slow)
+        scalings.fit_rows()
+    return Swept(*scalings.potentials(), residual, sweep, True, is_slow)
 
 
 def sweeps_left(previous: float, residual: float, tolerance: float, between: int) -> float:

@@ -16,6 +16,7 @@ from torch import Tensor
 from ray_atr.transport import TransportPlan, balanced, solve
 from ray_atr.transport.balanced import sweeps_left
 from ray_atr.transport.partial import level_and_scaling
+from ray_atr.transport.scalings import Marginals, Scalings, SmallScalings
 
 
 def trained_cost(B: int, *, num_wrong: int = 0, seed: int = 0) -> Tensor:
@@ -179,6 +180,27 @@ def test_the_level_of_a_block_is_where_the_mass_is_met(seed: int, mass: float, n
     of_tensors = level_and_scaling(torch.from_numpy(inflow), mass, torch.from_numpy(bounds), near)
     torch.testing.assert_close(of_tensors[0], torch.from_numpy(found), rtol=1e-10, atol=0)
     assert float(of_tensors[1]) == pytest.approx(level, rel=1e-10)
+
+
+@pytest.mark.parametrize("is_uniform", [True, False])
+@pytest.mark.parametrize("shape", [(8, 8), (7, 12), (1, 3)])
+def test_numpy_and_torch_make_the_same_sweeps(shape: tuple[int, int], is_uniform: bool) -> None:
+    scores = -10 * torch.rand(shape, generator=torch.Generator().manual_seed(1)).double()
+    column = torch.linspace(-1, 1, shape[1]).double()
+    marginals = None if is_uniform else Marginals(*(some_marginal(size, size).double() for size in shape))
+    both = Scalings(scores, column, marginals), SmallScalings(scores, column, marginals)
+    for _ in range(3):
+        for one in both:
+            one.sweep()
+        assert both[0].residual_and_range() == pytest.approx(both[1].residual_and_range(), rel=1e-9, abs=1e-14)
+        # The columns' sums are exact, by the definition.
+        row, column_potential = both[1].potentials()
+        sums = (scores + row[:, None] + column_potential).exp().sum(dim=0)
+        b = torch.full_like(sums, 1 / len(sums)) if marginals is None else marginals.columns
+        torch.testing.assert_close(sums, b)
+        torch.testing.assert_close(both[0].potentials(), both[1].potentials())
+        for one in both:
+            one.fit_rows()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

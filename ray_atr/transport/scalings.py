@@ -1,0 +1,113 @@
+"""Sinkhorn's scalings u and v of a kernel near the solution: pi_ij = a_i u_i K_ij v_j, each row of K summing to 1.
+
+A sweep makes the column sums exact, then fits the rows to theirs: two products of a matrix and a vector. `Scalings` are
+torch's; `SmallScalings` are NumPy's, whose calls cost a third of torch's where the products cost hardly more than a call.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ray_atr.transport.problem import Problem
+
+
+class Marginals(NamedTuple):
+    """The plan's row sums a [N] and column sums b [M], where one of them is not uniform."""
+
+    rows: Tensor
+    columns: Tensor
+
+    @classmethod
+    def of(cls, problem: Problem) -> Marginals:
+        """Those of a problem."""
+        return cls(problem.row_marginal.detach(), problem.column_marginal.detach())
+
+
+class Scalings:
+    """u [N] and v [M] on the kernel of exp(scores + column), [N, M]. Marginals None: 1/N and 1/M."""
+
+    def __init__(self, scores: Tensor, column: Tensor, marginals: Marginals | None) -> None:
+        self.column, self.marginals = column, marginals
+        # Rows of the kernel sum to 1, so that u starts at 1: the first half sweep is made in the log domain.
+        exponents = scores + column
+        self.kernel = torch.softmax(exponents, dim=1)
+        N, M = scores.shape
+        row = self.kernel.amax(dim=1).log_().sub_(exponents.amax(dim=1))
+        self.row = row.sub_(math.log(N)) if marginals is None else row.add_(marginals.rows.log())
+        self.u, self.v, self.inflow = row.new_ones(N), row.new_empty(M), row.new_empty(N)
+
+    def sweep(self) -> None:
+        """Make the columns' sums exact; `inflow` is then 1/u where the rows' are."""
+        if self.marginals is None:
+            N, M = self.kernel.shape
+            torch.mv(self.kernel.T, self.u, out=self.v).reciprocal_()
+            if N != M:
+                self.v.mul_(N / M)
+        else:
+            torch.mv(self.kernel.T, self.u * self.marginals.rows, out=self.v).reciprocal_().mul_(self.marginals.columns)
+        torch.mv(self.kernel, self.v, out=self.inflow)
+
+    def fit_rows(self) -> None:
+        """Make the rows' sums exact."""
+        torch.reciprocal(self.inflow, out=self.u)
+
+    def residual_and_range(self) -> tuple[float, float, float]:
+        """(the rows' summed error after `sweep`, the smallest and the largest scaling)."""
+        left = (self.u * self.inflow - 1).abs_()
+        error = left.mean() if self.marginals is None else torch.dot(left, self.marginals.rows)
+        residual, low, high = torch.stack([error, *torch.aminmax(torch.cat([self.u, self.v]))]).tolist()
+        return residual, low, high
+
+    def potentials(self) -> tuple[Tensor, Tensor]:
+        """Those of the rows [N] and of the columns [M], which the scalings are brought into."""
+        return self.row + self.u.log(), self.column + self.v.log()
+
+
+class SmallScalings:
+    """The same on NumPy's views of tensors in the CPU's memory."""
+
+    def __init__(self, scores: Tensor, column: Tensor, marginals: Marginals | None) -> None:
+        self.column = column.numpy()
+        kernel = scores.numpy() + self.column
+        highest = kernel.max(axis=1)
+        kernel -= highest[:, None]
+        np.exp(kernel, out=kernel)
+        sums = kernel.sum(axis=1)
+        kernel /= sums[:, None]
+        N, M = kernel.shape
+        self.kernel, self.transposed, self.rows = kernel, kernel.T, None
+        if marginals is None:
+            self.row = -(np.log(sums) + (highest + math.log(N)))
+            if N != M:
+                self.transposed = kernel.T * (M / N)
+        else:
+            self.rows = marginals.rows.numpy()
+            self.row = np.log(self.rows / sums) - highest
+            # So that a sweep is two products and two reciprocals, whatever the marginals are.
+            self.transposed = kernel.T * self.rows / marginals.columns.numpy()[:, None]
+        self.u, self.v, self.inflow = (np.ones(size, kernel.dtype) for size in (N, M, N))
+
+    def sweep(self) -> None:
+        """Make the columns' sums exact; `inflow` is then 1/u where the rows' are."""
+        np.reciprocal(np.dot(self.transposed, self.u, out=self.v), out=self.v)
+        np.dot(self.kernel, self.v, out=self.inflow)
+
+    def fit_rows(self) -> None:
+        """Make the rows' sums exact."""
+        np.reciprocal(self.inflow, out=self.u)
+
+    def residual_and_range(self) -> tuple[float, float, float]:
+        """(the rows' summed error after `sweep`, the smallest and the largest scaling)."""
+        left = np.abs(self.u * self.inflow - 1)
+        error = left.sum() / len(left) if self.rows is None else left @ self.rows
+        both = np.concatenate([self.u, self.v])
+        return float(error), float(both.min()), float(both.max())
+
+    def potentials(self) -> tuple[Tensor, Tensor]:
+        """Those of the rows [N] and of the columns [M], which the scalings are brought into."""
+        return torch.from_numpy(self.row + np.log(self.u)), torch.from_numpy(self.column + np.log(self.v))
