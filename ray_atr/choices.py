@@ -13,6 +13,6 @@ RELEVANCE_HELP = (
 Ranking = Literal["learned", "cosine", "plan"]
 RANKINGS: tuple[Ranking, ...] = ("learned", "cosine", "plan")
 RANKING_HELP = (
-    "order of a query's candidates: learned, by distance under the metric that was learnt (cosine if none was); cosine; plan, by "
+    "order of a query's candidates: learned, by distance under the learned metric (cosine if none is learned); cosine; plan, by "
     "the transport plan of the whole set, in which one query's answer depends on the others"
 )

@@ -77,8 +77,8 @@ class TrainSettings(Settings):
     momentum: float = setting(0.0, "momentum of sgd", at_least=0, below=1)
     learning_rate: float | Literal["auto"] = setting(
         "auto",
-        "peak learning rate; auto: 2e-5 if a pretrained transformer is trained, 5e-5 if its audio tower is a convolutional "
-        "net, 1e-3 from scratch or for heads on frozen towers",
+        "peak learning rate; auto: 1e-3 if no pretrained tower is trained, else 5e-5 if a convolutional audio tower is "
+        "trained, else 2e-5",
         above=0,
         changeable=True,
     )
@@ -116,8 +116,8 @@ class TrainSettings(Settings):
     distance_to: str | None = setting(
         None,
         "folder of another trial, or of a run of one trial, that had keep_trajectory (for example kcl with the "
-        "same seed): each epoch logs the distance between this run's weights and its weights at the same step, and "
-        "ATRI's bound on it; none: not measured",
+        "same seed): each epoch logs the distance between the weights of both runs at the same step, and ATRI's bound "
+        "on it; none: not measured",
         path="always",
     )
     keep_trajectory: bool = setting(
@@ -149,12 +149,12 @@ class ScalingSettings(Settings):
     cpus_per_worker: float = setting(1.0, "CPUs of one worker", above=0)
     gpus_per_worker: float = setting(0.0, "GPUs of one worker, may be a share of one", at_least=0)
     ray_data: bool = setting(
-        True, "stream cached features through Ray Data's tasks; false: the trainer reads them, for trials of seconds"
+        True, "stream cached features through Ray Data's tasks; false: the trainer reads them, which suits short trials"
     )
     feature_store: str = setting(
         "",
-        "folder or URL that keeps log-mel features, for all nodes, whose rows are read as they are needed: for sets that do not "
-        "fit on a node's disk; unset: each node's disk",
+        "folder or URL that keeps log-mel features and vectors of frozen towers for all nodes; rows of features are read as they "
+        "are needed: for sets that do not fit on a node's disk; unset: each node's disk",
         path="always",
         words=("",),
     )
@@ -169,10 +169,10 @@ class ScalingSettings(Settings):
         "", "labels of the nodes that training workers may run on, as KEY=VALUE,KEY=VALUE (`ray start --labels`)"
     )
     encoder_labels: str = setting(
-        "", "labels of the nodes that a knowledge base and its encoders may run on; unset: beside the first worker"
+        "", "labels of the nodes that a knowledge base and its encoders may run on; unset: on the first worker's node"
     )
     cpus_per_encoder: float = setting(
-        0.0, "CPUs kept for one encoder of a knowledge base; 0: it runs on what the others leave", at_least=0
+        0.0, "CPUs reserved for one encoder of a knowledge base; 0: none, it shares those of its node", at_least=0
     )
     gpus_per_encoder: float = setting(
         0.0, "GPUs of one encoder of a knowledge base, may be a share of one; 0: it encodes on the CPU", at_least=0
@@ -183,7 +183,9 @@ class ScalingSettings(Settings):
         "Pays off if validation takes a large share of the time and a CPU or GPU is free for it",
     )
     cpus_per_validation: float = setting(
-        1.0, "CPUs of the process that validates beside training; 0: it runs on what the others leave", at_least=0
+        1.0,
+        "CPUs reserved for the process that validates beside training; 0: none, it shares those of its node",
+        at_least=0,
     )
     gpus_per_validation: float = setting(
         0.0, "GPUs of the process that validates beside training, may be a share of one; 0: on the CPU", at_least=0
@@ -276,7 +278,7 @@ class Experiment(Settings):
     model: ModelSettings = setting(default_factory=ModelSettings, help="towers")
     objective: Objective = setting(
         default_factory=lambda: PRESETS["contrastive"],
-        help="what is minimised: a preset's name, or scheme x pair x knowledge one by one",
+        help="what is minimised: a preset's name, or scheme, pair, knowledge and correspondence one by one",
         variants=PRESETS,
     )
     train: TrainSettings = setting(default_factory=TrainSettings, help="optimisation")

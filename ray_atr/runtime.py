@@ -271,7 +271,7 @@ def await_room(
         ray.cancel(room, force=True)
         raise TimeoutError(
             f"{what}: {cpus:g} CPUs and {gpus:g} GPUs did not become free within {seconds:g} s; allowed: "
-            "what there is besides the workers of its runs"
+            "at most what the training workers leave free"
         ) from None
 
 

@@ -134,7 +134,9 @@ def _encoded(
         and found.is_trained_on(manifest)
         and options.split == found.experiment.data.train_split
     ):
-        say(f"warning: {found.folder} was trained on these pairs: it believes what it saw, and finds fewer wrong ones")
+        say(
+            f"warning: {found.folder} was trained on these pairs and takes them for right, so fewer wrong ones are found"
+        )
     source = EncodingSource.of(found.folder, manifest, options.split, encoding)
     asked = list(zip(captions.language, captions.text, strict=True))
     return encode(source, asked, encoding, _told(progress, "encoding"))

@@ -19,14 +19,14 @@ from ray_atr.storage import read_json
 class AuditCommand:
     """Find wrong pairs of a data set, or apply the decisions on them.
 
-    Every caption of the split is judged by small heads that never saw its clip, on vectors of a saved retriever, which must
-    not have been trained on these pairs, or on the vectors that a data set holds. The folder holds the page to listen and
-    decide (audit.html), every pair, worst first (pairs.csv), and a noise index (noise_index.npy). With --apply, DATA is the
-    folder of an audit and --out the data set to write without the dropped captions and with the fixed ones.
+    Every caption of the split is judged by small heads that never saw its clip. They use the vectors of a saved retriever that
+    was not trained on these pairs, or the vectors that a data set holds. The new folder holds the page to listen and decide
+    (audit.html), every pair, worst first (pairs.csv), and a noise index (noise_index.npy). With --apply, DATA is the folder of
+    an audit, and --out is the data set to write, with the fixed captions and without the dropped ones.
     """
 
     data: tyro.conf.Positional[str] = option(
-        help="folder or URL of a data set; with --apply of an audit", metavar="DATA"
+        help="folder or URL of a data set; with --apply, the folder of an audit", metavar="DATA"
     )
     out: str = option(help="new folder to write", metavar="FOLDER")
     checkpoint: str | None = option(

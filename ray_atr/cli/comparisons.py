@@ -74,7 +74,7 @@ class ObjectivesSweep(ComparisonSweep):
     schemes: tuple[str, ...] = option(("english", "ml_clap", "cacl", "kcl"), "language schemes", metavar="NAME ...")
     pairs: tuple[str, ...] = option(
         ("contrastive", "m_ltm", "m_ltm_pot"),
-        "pair losses: those of a preset (m_ltm), or by their own names with their defaults",
+        "pair losses: by a preset's name (m_ltm), or by their own names with their defaults",
         metavar="NAME ...",
     )
     noise: tuple[float, ...] = option((0.0,), NOISE_HELP, metavar="RATIO ...")

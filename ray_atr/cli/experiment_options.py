@@ -61,7 +61,7 @@ class SpaceOptions(SweepOptions):
     )
     trials: int | None = option(
         None,
-        "points to run in all, each once per seed; with --resume: more of them",
+        "points to run in all, each once per seed; with --resume, a larger number adds points",
         metavar="INT",
         unset="every point of a grid",
     )

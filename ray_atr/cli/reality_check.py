@@ -26,7 +26,7 @@ OWN: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class CorrespondenceSweep(ComparisonSweep):
-    """Compare who is believed to be a true pair: method x kind of noise x noise ratio x seed."""
+    """Compare methods for wrong pairs: method x kind of noise x noise ratio x seed."""
 
     name: ClassVar[str] = "correspondence"
 

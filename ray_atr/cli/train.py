@@ -15,7 +15,7 @@ from ray_atr.cli.parse import option, parse_with_settings
 class TrainOptions(ExperimentOptions):
     """Train one experiment."""
 
-    ray: Literal["always", "never"] = option("always", "never: train in this process, without Ray; it takes no workers")
+    ray: Literal["always", "never"] = option("always", "never: train in this process, without Ray and without workers")
 
 
 OPTIONS = TrainOptions

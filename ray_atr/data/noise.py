@@ -35,10 +35,10 @@ class Noise(Settings):
     ratio: float = setting(0.0, "share of training clips (or captions) that are wrong (xi)", at_least=0.0, below=1.0)
     kind: str = setting(
         "pair",
-        "pair: the captions are another clip's; language: those of one random language are (a mistranslation); prefix_shuffle: "
-        "the first share of the clips, by clip_id, is shuffled among itself (as the public code of learning to match does; "
-        "some then keep their own); shift: in one block of consecutive clips, by clip_id, each has the next one's (as happens "
-        "to released tables); near: they are those of one of the 5 clips whose captions are most alike",
+        "pair: a clip gets another clip's captions; language: only in one random language (a mistranslation); near: those of "
+        "one of the 5 clips whose captions are most similar; shift: those of the next clip, in one block of consecutive clips "
+        "by clip_id (as happens to released tables); prefix_shuffle: the captions of the first clips by clip_id are shuffled "
+        "among these (as the public code of learning to match does; some then keep their own)",
         choices=NOISE_KINDS,
     )
     unit: str = setting(
@@ -108,7 +108,7 @@ def caption_owners(
         rows = np.flatnonzero(is_replaced & (chosen == column))
         candidates = by_id[available[by_id, column]]
         if len(rows) and len(candidates) < 2:
-            raise refuse("noise.ratio", noise.ratio, f"0 when one clip alone has captions in {languages[column]}")
+            raise refuse("noise.ratio", noise.ratio, f"0 if only one clip has captions in {languages[column]}")
         owners[rows, column] = _another([clip_ids[int(i)] for i in rows], candidates, seed, rows)
     return owners
 
@@ -134,7 +134,7 @@ def _similar(
     nearest = nearest_texts([written[int(row)] for row in by_id], NEAREST)
     known = (nearest >= 0).sum(axis=1)
     if not known.all():
-        raise refuse("noise.kind", "near", "on clips of which two have different captions")
+        raise refuse("noise.kind", "near", "on clips that do not all have the same caption")
     drawn = sampling.uniform([clip_ids[int(row)] for row in by_id], seed, "noise.near")
     owners = np.empty(len(by_id), np.int64)
     owners[by_id] = by_id[nearest[np.arange(len(nearest)), (drawn * known).astype(np.int64)]]

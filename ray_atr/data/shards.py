@@ -304,9 +304,7 @@ def read_manifest(folder: str | Path) -> Manifest:
     """The manifest of a data set. ValueError if the folder holds no whole data set or the manifest was changed."""
     opened = open_folder(folder)
     if not opened.exists(MANIFEST_FILE):
-        raise ValueError(
-            f"{opened.name}: no data set ({MANIFEST_FILE} is missing); make one with pipelines/prepare_data.py"
-        )
+        raise ValueError(f"{opened.name}: no data set ({MANIFEST_FILE} is missing); make one with `ray-atr prepare`")
     file = opened.file(MANIFEST_FILE)
     content = _read_object(opened.read(MANIFEST_FILE), file)
     if content.get("format", FORMAT) != FORMAT:

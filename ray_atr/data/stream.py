@@ -93,7 +93,7 @@ def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]
     try:
         await_room(READER_CPUS, what="readers of the training data", labels=here, seconds=READER_SECONDS)
     except TimeoutError as error:
-        logger.warning("%s; the trainer reads for itself, which is slower and gives the same batches", error)
+        logger.warning("%s; the trainer reads the features itself, which is slower and gives the same batches", error)
         yield from _read_here(features, steps)
         return
     context = ray.data.DataContext.get_current()

@@ -32,7 +32,7 @@ class EvaluationOptions(Settings):
     split: str = setting(
         "", "split to evaluate on; unset: the test split, or the validation split of a data set without one"
     )
-    languages: tuple[str, ...] = setting((), "ISO 639-3 codes of the captions; unset: all that the split has")
+    languages: tuple[str, ...] = setting((), "ISO 639 codes of the captions; unset: all that the split has")
     relevance: str = setting("auto", RELEVANCE_HELP, choices=RELEVANCE)
     max_captions: int = setting(0, "captions per clip and language that are queries; 0: all of them", at_least=0)
     draws: int = setting(1000, "bootstrap draws of the clips", at_least=1)

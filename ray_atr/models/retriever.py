@@ -71,15 +71,15 @@ class ModelSettings(Settings):
     )
     interaction: str = setting(
         "global",
-        "similarity of a clip and a text: global, of one embedding each; late, over audio frames and text "
-        "tokens, and one embedding is then the mean of its tokens",
+        "how a clip and a text are compared: global, by one embedding each; late, audio frames with text tokens, whose mean "
+        "is then the one embedding of a clip or text",
         choices=("global", "late"),
     )
     windows: str = setting(
         "mean",
         "how a clip longer than the front end's clip_seconds is encoded: cut to one window, or in windows over all "
         "of it, whose embeddings are pooled by their mean, their maximum, or attention (a softmax of their "
-        "products with a query, which is their mean plus a learned vector); training takes some at random "
+        "products with a query, which is their mean plus a learned vector); training draws windows at random "
         "(windows_in_training). Late interaction always cuts",
         choices=("cut", "mean", "max", "attention"),
     )

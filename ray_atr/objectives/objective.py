@@ -32,7 +32,7 @@ class Objective(Settings):
     )
     correspondence: Correspondence = setting(
         default_factory=NoCorrespondence,
-        help="how far each pair is believed to be a true one",
+        help="how likely each pair is to be a true one",
         variants=CORRESPONDENCES,
     )
 

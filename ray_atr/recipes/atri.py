@@ -20,7 +20,7 @@ from ray_atr.override import override
 
 
 def audiocaps_ced_sonar_ml_clap() -> Experiment:
-    """AudioCaps in eight languages, one random language a clip and epoch (ATRI Eq. 4)."""
+    """AudioCaps in eight languages, one random language per clip and epoch (ATRI Eq. 4)."""
     return override(
         Experiment(),
         {
@@ -52,12 +52,12 @@ def audiocaps_ced_sonar_ml_clap() -> Experiment:
 
 
 def audiocaps_ced_sonar_cacl() -> Experiment:
-    """The same with audio and English as anchors of one random language (ATRI Eq. 12-13)."""
+    """AudioCaps with audio and English as anchors of one random language (ATRI Eq. 12-13)."""
     return override(audiocaps_ced_sonar_ml_clap(), {"objective": "cacl"})
 
 
 def audiocaps_ced_sonar_kcl() -> Experiment:
-    """The same with all eight languages of every clip at once (ATRI Eq. 9-11)."""
+    """AudioCaps with all eight languages of every clip at once (ATRI Eq. 9-11)."""
     return override(audiocaps_ced_sonar_ml_clap(), {"objective": "kcl"})
 
 
@@ -83,15 +83,15 @@ LABSE = {"model.text": "labse", "model.text.max_tokens": 50}
 
 
 def audiocaps_ced_labse_ml_clap() -> Experiment:
-    """AudioCaps with LaBSE in SONAR's place (ATRI appendix B), one random language a clip and epoch."""
+    """AudioCaps with LaBSE in SONAR's place (ATRI appendix B), one random language per clip and epoch."""
     return override(audiocaps_ced_sonar_ml_clap(), LABSE)
 
 
 def audiocaps_ced_labse_cacl() -> Experiment:
-    """LaBSE, with audio and English as anchors of one random language."""
+    """AudioCaps, LaBSE, with audio and English as anchors of one random language."""
     return override(audiocaps_ced_sonar_cacl(), LABSE)
 
 
 def audiocaps_ced_labse_kcl() -> Experiment:
-    """LaBSE, with all eight languages of every clip at once."""
+    """AudioCaps, LaBSE, with all eight languages of every clip at once."""
     return override(audiocaps_ced_sonar_kcl(), LABSE)

@@ -66,17 +66,17 @@ M_LTM = {"objective": "m_ltm", "objective.pair.metric": "mahalanobis", "objectiv
 
 
 def audiocaps_resnet38_bert_triplet() -> Experiment:
-    """The same with the bidirectional hinge of margin 0.2 on the hardest negatives."""
+    """AudioCaps with the bidirectional hinge of margin 0.2 on the hardest negatives."""
     return override(audiocaps_resnet38_bert_contrastive(), TRIPLET)
 
 
 def audiocaps_resnet38_bert_m_ltm() -> Experiment:
-    """The same with learning to match: entropic transport under a learned Mahalanobis metric (Eq. 9-11)."""
+    """AudioCaps with learning to match: entropic transport under a learned Mahalanobis metric (Eq. 9-11)."""
     return override(audiocaps_resnet38_bert_contrastive(), M_LTM)
 
 
 def audiocaps_resnet38_bert_m_ltm_pot() -> Experiment:
-    """The same with partial transport (Eq. 13), which carries 95% of the mass."""
+    """AudioCaps with partial transport (Eq. 13), which carries 95% of the mass."""
     return override(
         audiocaps_resnet38_bert_contrastive(),
         {**M_LTM, "objective": "m_ltm_pot", "objective.pair.transport_mass": 0.95},
@@ -108,7 +108,7 @@ def clotho_resnet38_bert_m_ltm() -> Experiment:
 
 
 def audiocaps_htsat_bert_contrastive() -> Experiment:
-    """HTS-AT in ResNet38's place (Table 2).
+    """AudioCaps with HTS-AT in ResNet38's place and NT-Xent (Table 2).
 
     WavCaps' weights of HTS-AT are not in the layout of transformers' port: these are LAION's. Dropout in the audio tower is the
     checkpoint's.
@@ -124,10 +124,10 @@ def audiocaps_htsat_bert_contrastive() -> Experiment:
 
 
 def audiocaps_htsat_bert_triplet() -> Experiment:
-    """HTS-AT with the hinge on the hardest negatives."""
+    """AudioCaps, HTS-AT with the hinge on the hardest negatives."""
     return override(audiocaps_htsat_bert_contrastive(), TRIPLET)
 
 
 def audiocaps_htsat_bert_m_ltm() -> Experiment:
-    """HTS-AT with learning to match."""
+    """AudioCaps, HTS-AT with learning to match."""
     return override(audiocaps_htsat_bert_contrastive(), M_LTM)

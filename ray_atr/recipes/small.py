@@ -23,7 +23,7 @@ def from_scratch() -> Experiment:
 
 
 def quickstart() -> Experiment:
-    """The same with the towers that come with the package, frozen: only their projections are trained, in seconds."""
+    """The soundscapes, with the frozen towers that come with the package: only projections are trained, in seconds."""
     return override(
         from_scratch(),
         {

@@ -199,7 +199,7 @@ def _learnt_nothing(intervals: Mapping[Metric, Interval], metrics: Mapping[Metri
         found.append(
             f"{100 * intervals[recall].value:.1f}% {direction.replace('_', ' ')}, chance is {100 * chance:.1f}%"
         )
-    return [f"It learnt nothing: R@1 is not told apart from chance ({'; '.join(found)})."]
+    return [f"It learned nothing: R@1 is not told apart from chance ({'; '.join(found)})."]
 
 
 def _by(embedded: Embedded) -> str:
@@ -211,7 +211,7 @@ def _by(embedded: Embedded) -> str:
             f"by the transport plan at epsilon {ranking.plan_epsilon:g}, {sweeps} (transductive: all queries are matched at "
             "once, so one query's answer depends on the others)"
         )
-    return "by cosine" if ranking.ranking == "cosine" or embedded.metric is None else "by the learnt distance"
+    return "by cosine" if ranking.ranking == "cosine" or embedded.metric is None else "by the learned distance"
 
 
 def _choose(

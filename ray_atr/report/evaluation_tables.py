@@ -11,7 +11,7 @@ from ray_atr.metrics.zero_shot import CLASSIFICATION
 from ray_atr.table import Cell, Table
 
 DIRECTION_TITLES = {"text_to_audio": "Text to audio", "audio_to_text": "Audio to text"}
-BY = {"plan": "ranked by plan", "cosine": "ranked by cosine", "learned": "ranked by the learnt distance"}
+BY = {"plan": "ranked by plan", "cosine": "ranked by cosine", "learned": "ranked by the learned distance"}
 TITLES = {
     **DIRECTION_TITLES,
     **{

@@ -100,7 +100,7 @@ def _summary(runs: Runs, tables: Sequence[Table]) -> str:
         text += f"\nleft out: {', '.join(missing)}"
     nothing = learnt_nothing(runs)
     if nothing:
-        text += "\nlearnt nothing (R@1 not told apart from chance): " + ", ".join(nothing)
+        text += "\nlearned nothing (R@1 not told apart from chance): " + ", ".join(nothing)
     changed = list(runs.trials["changed"].dropna())
     if changed:
         text += "\nchanged on the way; the tables name what they began with:\n  " + "\n  ".join(changed)

@@ -118,7 +118,7 @@ def persistently(place: Location, action: Callable[[], Result]) -> Result:
             if isinstance(place, Path) or store not in _answered or time.monotonic() + pause > deadline:
                 raise
             if pause == 0.5:
-                logger.warning("%s; it is asked again for %.0f s", error, PATIENCE_SECONDS)
+                logger.warning("%s; retrying for %.0f s", error, PATIENCE_SECONDS)
         else:
             _answered.add(store)
             return result

@@ -131,8 +131,8 @@ def _refuse_other_room(experiment: Experiment, worker: Placed, nodes: Sequence[P
     if others := [node for node in nodes if not node.takes(worker) and num_trials_that_fit([anywhere], [node])]:
         raise refuse(
             "scaling.worker_labels", experiment.scaling.worker_labels,
-            f"with a range of workers, labels of every node with room for one; {len(others)} with room lack them: "
-            "start those with fewer CPUs (`ray start --num-cpus`) than a worker takes",
+            "with a range of workers, labels that every node with room for a worker has; "
+            f"{len(others)} of those nodes lack them: start these with fewer CPUs (`ray start --num-cpus`) than a worker takes",
         )  # fmt: skip
 
 

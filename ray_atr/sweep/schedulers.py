@@ -63,7 +63,7 @@ def check_perturbed(space: Space) -> None:
             allowed = f"--scheduler pbt only for what can change in a running trial: {', '.join(changeable)}"
             raise refuse(path, str(dimension), allowed)
         if path == "train.weight_decay" and not min(dimension.probes) > 0:
-            raise refuse(path, str(dimension), "values above 0 with --scheduler pbt, which scales the optimiser's own")
+            raise refuse(path, str(dimension), "values above 0 with --scheduler pbt, which changes it by a factor")
 
 
 def make_scheduler(plan: SweepPlan, epochs: int, run: RunFolder, recorded: Sequence[TrialFolder]) -> Any:
@@ -80,7 +80,7 @@ def make_scheduler(plan: SweepPlan, epochs: int, run: RunFolder, recorded: Seque
         hyperband = _sparing_results(HyperBandScheduler, epochs)
         return hyperband(**common, max_t=epochs + 1, reduction_factor=REDUCTION_FACTOR)
     if plan.space is None:
-        raise refuse("--scheduler", plan.scheduler, "only with a space: it changes the settings of one")
+        raise refuse("--scheduler", plan.scheduler, "only with --space, whose settings it changes")
     return _population(common, epochs, plan.space, run)
 
 

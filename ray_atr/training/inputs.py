@@ -117,7 +117,7 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
     tokenizer = _tokenizer(experiment, manifest, home)
     if experiment.train.learning_rate == "auto":
         rate, reason = automatic_rate(experiment.model)
-        say(f"train.learning_rate: {rate:g}, chosen by auto since {reason}")
+        say(f"train.learning_rate: {rate:g}, chosen by auto because {reason}")
     for kind, reason in why_encoded_anew(experiment).items():
         say(f"the frozen {kind} tower encodes every batch again: {reason}")
     inputs = Inputs(experiment, tokenizer, home, use_ray, say)

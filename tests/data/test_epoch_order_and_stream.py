@@ -89,4 +89,4 @@ def test_without_room_for_readers_on_its_node_the_trainer_reads_for_itself(
     monkeypatch.setattr(ray_atr.data.stream, "READER_SECONDS", 1)
     plans = [training_plan(features.clip_ids, seed=0, epoch=0, batch_size=2)]
     assert places(list(stream(features, plans, use_ray=True))) == places(list(stream(features, plans, use_ray=False)))
-    assert "the trainer reads for itself" in caplog.text
+    assert "the trainer reads the features itself" in caplog.text

@@ -174,8 +174,8 @@ def test_a_retriever_that_learnt_nothing_says_so_first(world: dict[str, Path], t
         parameter.data.zero_()
     model.save_pretrained(tmp_path / "collapsed")
     page = evaluate([tmp_path / "collapsed"], options(data=str(world["data"])), out=tmp_path / "out", **quiet).page
-    assert any("learnt nothing" in warning for warning in page.warnings)
-    assert "learnt nothing" in (tmp_path / "out" / "evaluation.md").read_text()
+    assert any("learned nothing" in warning for warning in page.warnings)
+    assert "learned nothing" in (tmp_path / "out" / "evaluation.md").read_text()
 
 
 def test_features_are_the_same_from_cache_and_audio_at_any_batch_size(world: dict[str, Path], tmp_path: Path) -> None:

@@ -260,12 +260,12 @@ def test_a_point_that_learnt_nothing_says_so(tmp_path):
                     result["test"][f"{direction}/{code}/recall_at_1"] = 0.006
         write(path, result)
     said = summary_table(run)
-    assert "learnt nothing (R@1 not told apart from chance): triplet\n" in said + "\n"
+    assert "learned nothing (R@1 not told apart from chance): triplet\n" in said + "\n"
     first = main_tables(read_runs([run]))[0]
     assert [row[1].text.endswith("°") for row in first.blocks[0]] == [True, False]
-    assert "Learnt nothing: the R@1 of triplet" in write_report(run).page.read_text()
+    assert "Learned nothing: the R@1 of triplet" in write_report(run).page.read_text()
     clean = write_run(tmp_path / "clean", {"objective": ["contrastive"]})
-    assert "learnt nothing" not in summary_table(clean)
+    assert "learned nothing" not in summary_table(clean)
 
 
 def test_test_and_validation_numbers_are_never_averaged(tmp_path):

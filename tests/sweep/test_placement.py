@@ -109,7 +109,7 @@ def test_room_that_labels_forbid_is_refused_where_ray_would_count_it(
 ) -> None:
     monkeypatch.setattr(placement, "cluster_nodes", lambda: [Placed({"CPU": cpus}), SPOT, SPOT])
     experiment = override(Experiment(), {"scaling.workers": workers, "scaling.worker_labels": "market=spot"})
-    with pytest.raises(ValueError, match="1 with room lack them") if is_refused else contextlib.nullcontext():
+    with pytest.raises(ValueError, match="1 of those nodes lack them") if is_refused else contextlib.nullcontext():
         concurrent_trials([experiment])
 
 
@@ -118,5 +118,5 @@ def test_a_trial_of_a_fixed_number_of_workers_hides_no_elastic_one(monkeypatch: 
     labels = {"scaling.worker_labels": "market=spot"}
     elastic, fixed = (override(Experiment(), {"scaling.workers": workers, **labels}) for workers in ("2:2", 2))
     for trials in ([elastic, fixed], [fixed, elastic]):
-        with pytest.raises(ValueError, match="1 with room lack them"):
+        with pytest.raises(ValueError, match="1 of those nodes lack them"):
             concurrent_trials(trials)

@@ -129,7 +129,7 @@ def test_auto_is_printed_and_stored_as_a_number(tmp_path: Path) -> None:
     )
     said: list[str] = []
     prepare(experiment, tmp_path, use_ray=False, say=said.append)
-    assert "train.learning_rate: 0.001, chosen by auto since no pretrained tower is trained" in said
+    assert "train.learning_rate: 0.001, chosen by auto because no pretrained tower is trained" in said
     train(experiment, prepared_for(experiment, tmp_path), tmp_path / "run", lambda row: None, use_ray_data=False)
     state = load_checkpoint(tmp_path / "run" / LAST)
     assert '"train.learning_rate": 0.001' in state["experiment"]

@@ -64,7 +64,7 @@ class VectorImport(Settings):
         help="CSV, TSV, JSON lines or Parquet: audio_row, caption[, text_row, language, split, clip_id, label]",
         path="always",
     )
-    language: str = setting("eng", "ISO 639-3 code of captions without a column language")
+    language: str = setting("eng", "ISO 639 code of captions without a column language")
     split: str = setting("train", "split of clips without a column split")
     name: str = setting("vectors", "name of the data set")
     licence: str = setting("as given by the owner of the vectors", "its licence")
@@ -74,7 +74,7 @@ class VectorImport(Settings):
 class Translation(Settings):
     """Which model translates, into what, and how."""
 
-    model: str = setting(help="folder or hub id of a NLLB or M2M100 model", path="if there")
+    model: str = setting(help="folder or hub id of an NLLB or M2M100 model", path="if there")
     languages: tuple[str, ...] = setting(
         tuple(LANGUAGES), "ISO 639 codes of the languages in which every clip should have captions"
     )

@@ -56,7 +56,7 @@ class Translator:
         try:
             model = AutoModelForSeq2SeqLM.from_pretrained(options.model)
         except (OSError, ValueError) as error:
-            raise refuse("model", options.model, f"a NLLB or M2M100 model ({_first_line(error)})") from None
+            raise refuse("model", options.model, f"an NLLB or M2M100 model ({_first_line(error)})") from None
         self.model = model.to(self.device).eval()
         # Language tokens are not always marked as special, and must not end up in a caption.
         self.not_text = {*self.tokeniser.all_special_ids, *getattr(self.tokeniser, "lang_token_to_id", {}).values()}
@@ -88,7 +88,7 @@ def load_tokeniser(model: str) -> Any:
     try:
         return AutoTokenizer.from_pretrained(model)
     except (OSError, ValueError) as error:
-        raise refuse("model", model, f"a NLLB or M2M100 model by folder or hub id ({_first_line(error)})") from None
+        raise refuse("model", model, f"an NLLB or M2M100 model by folder or hub id ({_first_line(error)})") from None
 
 
 def language_token(tokeniser: Any, code: str, model: str) -> tuple[str, int]:

@@ -34,7 +34,9 @@ class Ced(AudioSettings):
         None, "file, folder or hub id of the weights (mispeech/ced-base); none: random weights", path="if there"
     )
     allow_mismatch: tuple[str, ...] = setting((), "patterns of parameter names that the checkpoint need not match")
-    clip_seconds: float = setting(30.0, "longer clips are cut to this length (s)", above=0)
+    clip_seconds: float = setting(
+        30.0, "length of a window (s); model.windows says how longer clips are encoded", above=0
+    )
     num_blocks: int = setting(12, "transformer blocks", at_least=1, at_most=256)
     chunk_frames: int = setting(
         1012, "frames that are encoded at once; a longer clip is split and averaged", at_least=PATCH

@@ -34,7 +34,9 @@ class ResNet38(AudioSettings):
         "pooled: mean plus maximum over time, as retrieval papers use it; fc1: one more linear layer and a ReLU",
         choices=("pooled", "fc1"),
     )
-    clip_seconds: float = setting(30.0, "longer clips are cut to this length (s)", above=0)
+    clip_seconds: float = setting(
+        30.0, "length of a window (s); model.windows says how longer clips are encoded", above=0
+    )
     width_divisor: int = setting(1, "divides every number of channels; 1 is the published model", at_least=1)
     dropout: float = setting(
         0.0, "dropout inside the residual blocks in training (published: 0.1)", at_least=0, below=1

@@ -31,7 +31,9 @@ class SmallCnn(AudioSettings):
         path="if there",
     )
     width: int = setting(192, "width W of the tower's embedding", at_least=8, at_most=2**14)
-    clip_seconds: float = setting(10.0, "longer clips are cut to this length (s)", above=0)
+    clip_seconds: float = setting(
+        10.0, "length of a window (s); model.windows says how longer clips are encoded", above=0
+    )
 
     @property
     def front_end(self) -> FrontEnd:

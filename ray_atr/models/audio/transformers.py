@@ -34,7 +34,10 @@ class TransformersAudio(AudioSettings):
         "model", "embedding of a clip: as the model pools its tokens, or their mean", choices=("model", "mean")
     )
     clip_seconds: float | None = setting(
-        None, "longer clips are cut to this length (s); none: the length the checkpoint was made for, or 10", above=0
+        None,
+        "length of a window (s); model.windows says how longer clips are encoded; none: the length that the checkpoint was made "
+        "for, or 10",
+        above=0,
     )
     dropout: float | None = setting(
         None, "replaces every dropout of the model; none keeps the checkpoint's", at_least=0, below=1

@@ -36,7 +36,7 @@ class LearningToMatch(PairLoss):
     metric: str = setting(
         "mahalanobis",
         "distance: mahalanobis (full M, as the paper says), diagonal (what the paper's released code computes) or factored "
-        "(M = L L^T, no projection needed), which are learnt; euclidean, which is not",
+        "(M = L L^T, no projection needed), which are learned; euclidean, which is not",
         choices=METRICS,
     )
     metric_rank: int | None = setting(None, "columns of the factor L; none: the embedding width", at_least=1)

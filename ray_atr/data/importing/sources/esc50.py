@@ -73,10 +73,7 @@ class Esc50(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class Esc50Clotho(Source):
-    """The ESC-50 clips whose recording is also in Clotho, with its five human captions, as one split.
-
-    The captions speak of a longer excerpt of the same recording, so the pairing is loose.
-    """
+    """The ESC-50 clips whose recording is in Clotho, with its five captions of a longer excerpt (a loose match), as one split."""
 
     name: ClassVar[str] = "esc50_clotho"
     licence: ClassVar[str] = "audio: CC BY-NC 3.0 (ESC-50); captions: Tampere University, non-commercial (Clotho)"

@@ -36,7 +36,7 @@ DEEPEST = 64
 
 @dataclass(frozen=True, kw_only=True)
 class WavCaps(Source):
-    """WavCaps: JSON captions and FLAC files, without what the exclusion lists name."""
+    """WavCaps: JSON captions and FLAC files, without the clips that exclusion lists name."""
 
     name: ClassVar[str] = "wavcaps"
     licence: ClassVar[str] = "captions: CC BY 4.0, academic use (WavCaps); audio: per subset"

@@ -25,7 +25,7 @@ LARGEST_TEXT = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class WebDataset(Source):
-    """Uncompressed tars of audio with a .json (text, caption or captions by language) or .txt a clip."""
+    """Uncompressed tars of audio with a .json (text, caption or captions by language) or .txt for each clip."""
 
     name: ClassVar[str] = "webdataset"
     licence: ClassVar[str] = "as given by the owner of the tars"
