@@ -180,7 +180,7 @@ def print_settings() -> None:
     console.print(table)
     recipes = Table("recipe", "what it is", box=None, pad_edge=False)
     for name, recipe in RECIPES.items():
-        recipes.add_row(name, (recipe.function.__doc__ or "").strip().partition("\n")[0])
+        recipes.add_row(name, recipe.about)
     console.print()
     console.print(recipes)
 

@@ -13,10 +13,8 @@ Not printed in the text that we have, and no code is released:
 
 from __future__ import annotations
 
-from ray_atr.experiment import Experiment
-from ray_atr.override import override
-from ray_atr.recipes.atri import audiocaps_ced_sonar_ml_clap, clotho_ced_sonar_ml_clap
-from ray_atr.recipes.m_ltm import audiocaps_resnet38_bert_contrastive, clotho_resnet38_bert_contrastive
+from ray_atr.recipes import atri, m_ltm
+from ray_atr.recipes.recipe import Recipe
 
 STEPS = {
     "objective": "ask",
@@ -41,22 +39,11 @@ CED = {
     "evaluation.select_by": "text_to_audio/eng/recall_at_1",
 }
 
-
-def audiocaps_resnet38_bert_ask() -> Experiment:
-    """AudioCaps, NT-Xent with injection, realignment and modulation from the training set's own knowledge base."""
-    return override(audiocaps_resnet38_bert_contrastive(), RESNET38)
-
-
-def clotho_resnet38_bert_ask() -> Experiment:
-    """Clotho, in batches of 24."""
-    return override(clotho_resnet38_bert_contrastive(), {**RESNET38, "train.batch_size": 24})
-
-
-def audiocaps_ced_sonar_ask() -> Experiment:
-    """AudioCaps with CED-Base and SONAR, in English."""
-    return override(audiocaps_ced_sonar_ml_clap(), CED)
-
-
-def clotho_ced_sonar_ask() -> Experiment:
-    """Clotho with CED-Base and SONAR, in English."""
-    return override(clotho_ced_sonar_ml_clap(), CED)
+audiocaps_resnet38_bert_ask = Recipe(
+    "AudioCaps, NT-Xent with injection, realignment and modulation from the training set's own knowledge base.",
+    RESNET38,
+    m_ltm.AUDIOCAPS,
+)
+clotho_resnet38_bert_ask = Recipe("Clotho, in batches of 24.", {**RESNET38, "train.batch_size": 24}, m_ltm.CLOTHO)
+audiocaps_ced_sonar_ask = Recipe("AudioCaps with CED-Base and SONAR, in English.", CED, atri.ML_CLAP)
+clotho_ced_sonar_ask = Recipe("Clotho with CED-Base and SONAR, in English.", CED, atri.CLOTHO_ML_CLAP)

@@ -18,116 +18,86 @@ text tower (the code cuts none; few are longer).
 
 from __future__ import annotations
 
-from ray_atr.experiment import Experiment
-from ray_atr.override import override
+from ray_atr.recipes.recipe import Recipe
 
-
-def audiocaps_resnet38_bert_contrastive() -> Experiment:
-    """AudioCaps with NT-Xent at tau = 0.07 (m-LTM Eq. 1): the baseline that the others derive from."""
-    return override(
-        Experiment(),
-        {
-            "data.source": "data/audiocaps",
-            "data.languages": "eng",
-            # Eq. 1 and 6 have every other pair of the batch as a negative.
-            "data.positives": "identity",
-            "model.audio": "resnet38",
-            "model.audio.checkpoint": "checkpoints/ResNet38_mAP=0.434.pth",
-            "model.audio.output": "pooled",
-            "model.audio.clip_seconds": 10.0,
-            "model.audio.dropout": 0.2,
-            "model.text": "bert",
-            "model.text.pooling": "cls",
-            "model.text.max_tokens": 30,
-            "model.text.dropout": 0.2,
-            "model.embedding_width": 1024,
-            "model.projection": "mlp",
-            "model.augment.time_bands": 2,
-            # 64 of the 1,001 frames of ten seconds, 8 of 64 mel channels.
-            "model.augment.time_share": 0.064,
-            "model.augment.frequency_bands": 2,
-            "model.augment.frequency_share": 0.125,
-            "objective": "contrastive",
-            "train.epochs": 30,
-            "train.batch_size": 256,
-            "train.optimizer": "adam",
-            "train.learning_rate": 1e-4,
-            "train.schedule": "constant",
-            "train.warmup_fraction": 0.0,
-            "train.weight_decay": 0.0,
-            "train.clip_norm": 2.0,
-            "scaling.gpus_per_worker": 1.0,
-        },
-    )
-
+AUDIOCAPS = Recipe(
+    "AudioCaps with NT-Xent at tau = 0.07 (m-LTM Eq. 1): the baseline that the others derive from.",
+    {
+        "data.source": "data/audiocaps",
+        "data.languages": "eng",
+        # Eq. 1 and 6 have every other pair of the batch as a negative.
+        "data.positives": "identity",
+        "model.audio": "resnet38",
+        "model.audio.checkpoint": "checkpoints/ResNet38_mAP=0.434.pth",
+        "model.audio.output": "pooled",
+        "model.audio.clip_seconds": 10.0,
+        "model.audio.dropout": 0.2,
+        "model.text": "bert",
+        "model.text.pooling": "cls",
+        "model.text.max_tokens": 30,
+        "model.text.dropout": 0.2,
+        "model.embedding_width": 1024,
+        "model.projection": "mlp",
+        "model.augment.time_bands": 2,
+        # 64 of the 1,001 frames of ten seconds, 8 of 64 mel channels.
+        "model.augment.time_share": 0.064,
+        "model.augment.frequency_bands": 2,
+        "model.augment.frequency_share": 0.125,
+        "objective": "contrastive",
+        "train.epochs": 30,
+        "train.batch_size": 256,
+        "train.optimizer": "adam",
+        "train.learning_rate": 1e-4,
+        "train.schedule": "constant",
+        "train.warmup_fraction": 0.0,
+        "train.weight_decay": 0.0,
+        "train.clip_norm": 2.0,
+        "scaling.gpus_per_worker": 1.0,
+    },
+)
+CLOTHO = Recipe(
+    "Clotho, whose clips last 15 to 30 s, with NT-Xent.",
+    # The same 64 frames, of thirty seconds.
+    {
+        "data.source": "data/clotho",
+        "data.captions_per_epoch": "each",
+        "model.audio.clip_seconds": 30.0,
+        "model.augment.time_share": 0.0213,
+    },
+    AUDIOCAPS,
+)
+# WavCaps' weights of HTS-AT are not in the layout of transformers' port: these are LAION's. Dropout in the audio tower is
+# the checkpoint's.
+HTSAT = Recipe(
+    "AudioCaps with HTS-AT in ResNet38's place and NT-Xent (Table 2).",
+    {
+        "model.audio": "htsat",
+        "model.audio.checkpoint": "laion/clap-htsat-unfused",
+        "model.audio.clip_seconds": 10.0,
+    },
+    AUDIOCAPS,
+)
 
 TRIPLET = {"objective": "triplet"}
-M_LTM = {"objective": "m_ltm", "objective.pair.metric": "mahalanobis", "objective.pair.epsilon": 0.05}
+MATCHED = {"objective": "m_ltm", "objective.pair.metric": "mahalanobis", "objective.pair.epsilon": 0.05}
 
-
-def audiocaps_resnet38_bert_triplet() -> Experiment:
-    """AudioCaps with the bidirectional hinge of margin 0.2 on the hardest negatives."""
-    return override(audiocaps_resnet38_bert_contrastive(), TRIPLET)
-
-
-def audiocaps_resnet38_bert_m_ltm() -> Experiment:
-    """AudioCaps with learning to match: entropic transport under a learned Mahalanobis metric (Eq. 9-11)."""
-    return override(audiocaps_resnet38_bert_contrastive(), M_LTM)
-
-
-def audiocaps_resnet38_bert_m_ltm_pot() -> Experiment:
-    """AudioCaps with partial transport (Eq. 13), which carries 95% of the mass."""
-    return override(
-        audiocaps_resnet38_bert_contrastive(),
-        {**M_LTM, "objective": "m_ltm_pot", "objective.pair.transport_mass": 0.95},
-    )
-
-
-def clotho_resnet38_bert_contrastive() -> Experiment:
-    """Clotho, whose clips last 15 to 30 s, with NT-Xent."""
-    return override(
-        audiocaps_resnet38_bert_contrastive(),
-        # The same 64 frames, of thirty seconds.
-        {
-            "data.source": "data/clotho",
-            "data.captions_per_epoch": "each",
-            "model.audio.clip_seconds": 30.0,
-            "model.augment.time_share": 0.0213,
-        },
-    )
-
-
-def clotho_resnet38_bert_triplet() -> Experiment:
-    """Clotho with the hinge on the hardest negatives."""
-    return override(clotho_resnet38_bert_contrastive(), TRIPLET)
-
-
-def clotho_resnet38_bert_m_ltm() -> Experiment:
-    """Clotho with learning to match (Table 1)."""
-    return override(clotho_resnet38_bert_contrastive(), M_LTM)
-
-
-def audiocaps_htsat_bert_contrastive() -> Experiment:
-    """AudioCaps with HTS-AT in ResNet38's place and NT-Xent (Table 2).
-
-    WavCaps' weights of HTS-AT are not in the layout of transformers' port: these are LAION's. Dropout in the audio tower is the
-    checkpoint's.
-    """
-    return override(
-        audiocaps_resnet38_bert_contrastive(),
-        {
-            "model.audio": "htsat",
-            "model.audio.checkpoint": "laion/clap-htsat-unfused",
-            "model.audio.clip_seconds": 10.0,
-        },
-    )
-
-
-def audiocaps_htsat_bert_triplet() -> Experiment:
-    """AudioCaps, HTS-AT with the hinge on the hardest negatives."""
-    return override(audiocaps_htsat_bert_contrastive(), TRIPLET)
-
-
-def audiocaps_htsat_bert_m_ltm() -> Experiment:
-    """AudioCaps, HTS-AT with learning to match."""
-    return override(audiocaps_htsat_bert_contrastive(), M_LTM)
+audiocaps_resnet38_bert_triplet = Recipe(
+    "AudioCaps with the bidirectional hinge of margin 0.2 on the hardest negatives.", TRIPLET, AUDIOCAPS
+)
+audiocaps_resnet38_bert_contrastive = AUDIOCAPS
+audiocaps_resnet38_bert_m_ltm = Recipe(
+    "AudioCaps with learning to match: entropic transport under a learned Mahalanobis metric (Eq. 9-11).",
+    MATCHED,
+    AUDIOCAPS,
+)
+audiocaps_resnet38_bert_m_ltm_pot = Recipe(
+    "AudioCaps with partial transport (Eq. 13), which carries 95% of the mass.",
+    {**MATCHED, "objective": "m_ltm_pot", "objective.pair.transport_mass": 0.95},
+    AUDIOCAPS,
+)
+clotho_resnet38_bert_triplet = Recipe("Clotho with the hinge on the hardest negatives.", TRIPLET, CLOTHO)
+clotho_resnet38_bert_contrastive = CLOTHO
+clotho_resnet38_bert_m_ltm = Recipe("Clotho with learning to match (Table 1).", MATCHED, CLOTHO)
+audiocaps_htsat_bert_triplet = Recipe("AudioCaps, HTS-AT with the hinge on the hardest negatives.", TRIPLET, HTSAT)
+audiocaps_htsat_bert_contrastive = HTSAT
+audiocaps_htsat_bert_m_ltm = Recipe("AudioCaps, HTS-AT with learning to match.", MATCHED, HTSAT)

@@ -2,58 +2,48 @@
 
 from __future__ import annotations
 
-from ray_atr.experiment import Experiment
-from ray_atr.override import override
+from ray_atr.recipes.recipe import Recipe
 
+# Processes of their own, for workers or for reading, would take longer to start than a short trial trains.
+IN_ONE_PROCESS = {"scaling.workers": 0, "scaling.ray_data": False}
 
-def from_scratch() -> Experiment:
-    """The synthetic soundscapes and two small towers with random weights: seconds an epoch on one CPU core."""
-    return override(
-        Experiment(),
-        {
-            "train.epochs": 7,
-            "train.batch_size": 64,
-            "train.learning_rate": 2e-3,
-            # Processes of their own, for workers or for reading, would take longer to start than a short trial trains.
-            "scaling.workers": 0,
-            "scaling.ray_data": False,
-            "evaluation.validation_captions": 1,
-        },
-    )
+FROM_SCRATCH = Recipe(
+    "The synthetic soundscapes and two small towers with random weights: seconds an epoch on one CPU core.",
+    {
+        "train.epochs": 7,
+        "train.batch_size": 64,
+        "train.learning_rate": 2e-3,
+        **IN_ONE_PROCESS,
+        "evaluation.validation_captions": 1,
+    },
+)
 
-
-def quickstart() -> Experiment:
-    """The soundscapes, with the frozen towers that come with the package: only projections are trained, in seconds."""
-    return override(
-        from_scratch(),
-        {
-            "model.audio.checkpoint": "shipped:small_cnn",
-            "model.audio.adapt.is_frozen": True,
-            "model.text.checkpoint": "shipped:small_transformer",
-            "model.text.num_layers": 1,
-            "model.text.vocab_size": 2048,
-            "model.text.adapt.is_frozen": True,
-            "model.projection": "mlp",
-            "train.epochs": 10,
-        },
-    )
-
-
-def vectors() -> Experiment:
-    """Two linear-ReLU-linear heads on a data set that `ray-atr prepare vectors` made: seconds a run on one CPU core."""
-    return override(
-        Experiment(),
-        {
-            "data.source": "data/vectors",
-            "model.audio": "vectors",
-            "model.text": "vectors",
-            "model.projection": "mlp",
-            "model.embedding_width": 256,
-            "train.epochs": 20,
-            "train.batch_size": 64,
-            "train.learning_rate": 2e-3,
-            # Processes of their own, for workers or for reading, would take longer to start than a trial trains.
-            "scaling.workers": 0,
-            "scaling.ray_data": False,
-        },
-    )
+quickstart = Recipe(
+    "The soundscapes, with the frozen towers that come with the package: only projections are trained, in seconds.",
+    {
+        "model.audio.checkpoint": "shipped:small_cnn",
+        "model.audio.adapt.is_frozen": True,
+        "model.text.checkpoint": "shipped:small_transformer",
+        "model.text.num_layers": 1,
+        "model.text.vocab_size": 2048,
+        "model.text.adapt.is_frozen": True,
+        "model.projection": "mlp",
+        "train.epochs": 10,
+    },
+    FROM_SCRATCH,
+)
+from_scratch = FROM_SCRATCH
+vectors = Recipe(
+    "Two linear-ReLU-linear heads on a data set that `ray-atr prepare vectors` made: seconds a run on one CPU core.",
+    {
+        "data.source": "data/vectors",
+        "model.audio": "vectors",
+        "model.text": "vectors",
+        "model.projection": "mlp",
+        "model.embedding_width": 256,
+        "train.epochs": 20,
+        "train.batch_size": 64,
+        "train.learning_rate": 2e-3,
+        **IN_ONE_PROCESS,
+    },
+)
