@@ -43,6 +43,8 @@ def migrated_trial(content: Mapping[str, Any], base: Mapping[str, Any]) -> dict[
 def migrated_run(content: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     """A `sweep.json` of a run with the settings `base`, whose space and fixed settings mean what they did when it was written."""
     content, space, fixed = dict(content), content.get("space"), content.get("fixed") or {}
+    if isinstance(code := content.get("code"), Mapping) and "git" in code:
+        content["code"] = {("git_commit" if name == "git" else name): value for name, value in code.items()}
     if not isinstance(space, Mapping) or not isinstance(fixed, Mapping):
         return content
     if "format" not in content and OBJECTIVE in space:

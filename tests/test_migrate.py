@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ray_atr.experiment import Experiment, load_experiment
-from ray_atr.migrate import VALUES, migrated
+from ray_atr.migrate import VALUES, migrated, migrated_run
 from ray_atr.models.retriever import ModelSettings
 from ray_atr.override import override
 from ray_atr.tracking.fetch import _settings as fetched_settings
@@ -35,6 +35,12 @@ def test_settings_fetched_from_mlflow_are_read_as_those_of_a_folder() -> None:
     stored = {"evaluation.select_by": "text_to_audio/mean/recall_at_1", "objective.pair": "learning_to_match"}
     assert fetched_settings(stored)["evaluation.ranking"] == "cosine"
     assert fetched_settings({**stored, "evaluation.ranking": "plan"})["evaluation.ranking"] == "plan"
+
+
+def test_the_commit_that_a_run_once_called_git_is_found() -> None:
+    assert migrated_run({"code": {"git": "0abc", "torch": "2.9"}}, {})["code"] == {"git_commit": "0abc", "torch": "2.9"}
+    for code in ({"git_commit": "0abc"}, {}, None, "git"):
+        assert migrated_run({"code": code}, {})["code"] == code
 
 
 def test_every_former_value_stands_for_one_that_is_allowed() -> None:

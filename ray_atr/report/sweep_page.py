@@ -83,7 +83,7 @@ def _plural(path: str) -> str:
 def _facts(runs: Runs) -> list[tuple[str, str]]:
     info = runs.infos[0]
     code = dict(info.get("code") or {})
-    commit = code.pop("git_commit", None) or code.pop("git", "unknown")
+    commit = code.pop("git_commit", "unknown")
     data = info.get("data") or {}
     name = data.get("name") or ", ".join(dict.fromkeys(str(e.get("data.source")) for e in runs.experiments))
     hashes = ", ".join(one[:12] for one in str(data.get("hash", "")).split(", ") if one)

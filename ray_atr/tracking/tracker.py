@@ -294,7 +294,7 @@ class _Connection:
 
     def _source_tags(self) -> dict[str, str]:
         code = {key: str(value) for key, value in (self.info.get("code") or {}).items()}
-        commit = code.pop("git_commit", None) or code.pop("git", "unknown")
+        commit = code.pop("git_commit", "unknown")
         return {
             "mlflow.source.name": _script(str(self.info.get("command", ""))),
             "mlflow.source.type": "LOCAL",
