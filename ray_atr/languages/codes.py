@@ -35,19 +35,17 @@ def require_language(code: str, path: str = "language") -> Language:
     raise refuse(path, code, allowed, nearest(str(code).casefold(), LANGUAGES))
 
 
-def require_languages(codes: Sequence[str], path: str = "languages") -> tuple[Language, ...]:
-    """The languages of several codes, none repeated. Raises `ValueError` for an unknown, repeated or absent one."""
+def language_codes(codes: Sequence[str], path: str = "languages") -> tuple[str, ...]:
+    """The ISO 639-3 codes of several languages as a user wrote them: `("en", "swe")` -> `("eng", "swe")`.
+
+    Raises `ValueError` for an unknown, repeated or absent one.
+    """
     if isinstance(codes, str) or not codes:
         raise refuse(path, codes, "a sequence of one or more of " + ", ".join(LANGUAGES))
-    languages = tuple(require_language(code, path) for code in codes)
-    if len({language.code for language in languages}) != len(codes):
+    found = tuple(require_language(code, path).code for code in codes)
+    if len(set(found)) != len(found):
         raise refuse(path, tuple(codes), "each language once")
-    return languages
-
-
-def language_codes(codes: Sequence[str], path: str = "languages") -> tuple[str, ...]:
-    """The ISO 639-3 codes of several languages as a user wrote them: `("en", "swe")` -> `("eng", "swe")`."""
-    return tuple(language.code for language in require_languages(codes, path))
+    return found
 
 
 def english_first(codes: Iterable[str]) -> tuple[str, ...]:
