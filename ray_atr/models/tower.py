@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -104,7 +104,8 @@ class AudioSettings(Settings):
 
     def rebuild(self, folder: Path) -> AudioTower:
         """The tower's architecture from what its `save` wrote; its weights are loaded afterwards."""
-        return self.build()
+        unread: dict[str, Any] = {} if checkpoint_of(self) is None else {"checkpoint": None}
+        return replace(self, **unread).build()
 
 
 @dataclass(frozen=True, kw_only=True)

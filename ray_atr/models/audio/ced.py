@@ -73,9 +73,6 @@ class Ced(AudioSettings):
             )
         return tower
 
-    def rebuild(self, folder: object) -> CedTower:
-        return CedTower(self)
-
 
 class CedTower(AudioTower):
     """Patches of 16 x 16, position tables for time and frequency, pre-norm blocks, mean over the tokens.

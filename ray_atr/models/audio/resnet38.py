@@ -71,9 +71,6 @@ class ResNet38(AudioSettings):
             )
         return tower
 
-    def rebuild(self, folder: object) -> ResNet38Tower:
-        return ResNet38Tower(self)
-
 
 class ResNet38Tower(AudioTower):
     """Two plain convolutions, ResNet34's stages with average pooling for strides, two wide convolutions, pooling."""

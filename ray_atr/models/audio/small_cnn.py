@@ -56,9 +56,6 @@ class SmallCnn(AudioSettings):
             load_weights(tower, read_checkpoint(find_weights(self.checkpoint)), source=self.checkpoint)
         return tower
 
-    def rebuild(self, folder: object) -> SmallCnnTower:
-        return SmallCnnTower(self)
-
 
 class SmallCnnTower(AudioTower):
     """Every normalisation works within one frame: batch-mates, padding and the number of workers do not matter."""
