@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,8 @@ Translate = Callable[[Sequence[str], str, str], list[str]]
 """texts, source language, target language -> texts."""
 Similarity = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 """back-translated texts, originals -> similarity of each, [N] in [0, 1] or, for embeddings, [-1, 1]."""
+WORST = 3
+"""Back-translations of a language that are shown, the least similar."""
 
 
 class Translator:
@@ -247,7 +249,6 @@ def back_translate(
     samples: int = 200,
     similarity: Similarity | None = None,
     source_language: str = "eng",
-    num_worst: int = 3,
 ) -> list[BackTranslation]:
     """Translate a sample of captions back and compare with the originals, language by language.
 
@@ -266,7 +267,7 @@ def back_translate(
         originals, captions = [row[1] for row in rows], [row[2] for row in rows]
         back = translate(captions, language, source_language)
         values = np.asarray(similarity(back, originals), dtype=np.float64)
-        order = np.argsort(values, kind="stable")[:num_worst]
+        order = np.argsort(values, kind="stable")[:WORST]
         results.append(
             BackTranslation(
                 language=language,
@@ -332,14 +333,14 @@ class EmbeddingSimilarity:
         return np.concatenate(parts)
 
 
-def back_translation_table(results: Sequence[BackTranslation], names: Mapping[str, str] | None = None) -> list[str]:
+def back_translation_table(results: Sequence[BackTranslation]) -> list[str]:
     """Lines of a table: language, captions, mean and lowest tenth of the similarity, then the worst examples."""
     rows = []
     for result in results:
         numbers = (result.mean, np.quantile(result.similarity, 0.1), result.similarity.min())
         rows.append(
             [
-                (names or {}).get(result.language, result.language),
+                result.language,
                 "machine" if result.is_machine_made else "human",
                 f"{len(result.similarity):,}",
                 *(f"{number:.3f}" for number in numbers),
