@@ -105,7 +105,7 @@ class EpochValidation:
 
     def _measure(self) -> dict[Metric, float]:
         with self.clock("validation"):
-            return measure(self.state.retriever, self.texts, self.experiment, self.prepared, self.group)
+            return validation_metrics(self.state.retriever, self.texts, self.experiment, self.prepared, self.group)
 
     def _completed(
         self, row: EpochReport, metrics: Mapping[Metric, float], weights: Mapping[str, Tensor] | None = None
@@ -141,7 +141,7 @@ class EpochValidation:
             self.state.retriever.load_trained_state(own)
 
 
-def measure(
+def validation_metrics(
     retriever: Retriever, texts: TextBatcher, experiment: Experiment, prepared: Prepared, group: WorkerGroup
 ) -> dict[Metric, float]:
     """The metrics of the validation split; every worker of the group takes part."""
@@ -167,4 +167,4 @@ class SplitValidator:
         retriever = self._retriever
         retriever.load_trained_state(weights)
         group = WorkerGroup(device=retriever.device)
-        return measure(retriever, TextBatcher(retriever), experiment, self.prepared, group)
+        return validation_metrics(retriever, TextBatcher(retriever), experiment, self.prepared, group)

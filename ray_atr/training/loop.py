@@ -71,7 +71,7 @@ def train(
     state = first_state(experiment, prepared, data, folder, group, make_host)
     texts, epoch_end = TextBatcher(state.retriever), EpochEnd(experiment, prepared, data, state, folder, group)
     validation = EpochValidation(experiment, prepared, state, texts, folder, group, clock, make_validator)
-    checkpoint = partial(save, state, experiment, folder, group, clock, mirror)
+    checkpoint = partial(save_state, state, experiment, folder, group, clock, mirror)
 
     def end_epochs(rows: Sequence[EpochReport]) -> None:
         """Complete rows go into a checkpoint, then out."""
@@ -165,7 +165,7 @@ def resume(state: TrainState, experiment: Experiment, folder: Path, group: Worke
     state.load_state_dict(saved, group)
 
 
-def save(
+def save_state(
     state: TrainState, experiment: Experiment, folder: Path, group: WorkerGroup, clock: Clock, mirror: Mirror | None
 ) -> None:
     """Write a checkpoint, and copy it to the store if there is one; all workers take part, the first one writes."""
