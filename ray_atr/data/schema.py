@@ -29,6 +29,8 @@ SCHEMA = pa.schema(
 """`audio` is the encoded file as it came (WAV, FLAC, OGG, MP3); `captions` maps ISO 639-3 codes to captions, caption j
 being the same sentence in every language; `translated` names the languages whose captions a machine made."""
 
+SPLITS = ("train", "val", "test")
+"""The usual splits, in the order of shards and reports; a data set may have others."""
 SPLIT_PATTERN = re.compile(r"[a-z0-9_]+")
 
 

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ray_atr.data.schema import SCHEMA, Clip, check_clip, check_schema, to_batch
+from ray_atr.data.schema import SCHEMA, SPLITS, Clip, check_clip, check_schema, to_batch
 from ray_atr.data.vector_clip import is_vector
 from ray_atr.languages.codes import english_first
 from ray_atr.settings import refuse, shortened
@@ -205,9 +205,7 @@ def write_clips(
             flush(split)
         if not shards:
             raise ValueError(f"{name}: there are no clips to write")
-        manifest = Manifest(
-            name=name, licence=licence, shards=tuple(sorted(shards, key=_shard_order)), skipped=tuple(skipped)
-        )
+        manifest = Manifest(name=name, licence=licence, shards=order_shards(shards), skipped=tuple(skipped))
         write_manifest(aside, manifest)
     return read_manifest(out)
 
@@ -216,16 +214,10 @@ def shard_file(split: str, index: int) -> str:
     return f"{split}-{index:05d}.parquet"
 
 
-SPLIT_ORDER = ("train", "val", "test")
-
-
-def _shard_order(shard: Shard) -> tuple[int, str]:
-    return (SPLIT_ORDER.index(shard.split) if shard.split in SPLIT_ORDER else len(SPLIT_ORDER), shard.file)
-
-
 def order_shards(shards: Iterable[Shard]) -> tuple[Shard, ...]:
     """The shards in the order of a manifest: train, val, test, others; by number within."""
-    return tuple(sorted(shards, key=_shard_order))
+    place = {split: number for number, split in enumerate(SPLITS)}
+    return tuple(sorted(shards, key=lambda shard: (place.get(shard.split, len(place)), shard.file)))
 
 
 @contextlib.contextmanager

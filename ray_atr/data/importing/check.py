@@ -166,12 +166,12 @@ def _check_batch(
             if clip.seconds > options.clip_seconds:
                 report.long_clips += 1
                 report.seconds_cut += clip.seconds - options.clip_seconds
-        if options.audio_share >= 1 or uniform([clip.clip_id], 0, "check")[0] < options.audio_share:
+        if uniform([clip.clip_id], 0, "check")[0] < options.audio_share:
             _check_audio(clip.audio, name, clip.seconds, options, report)
 
 
 def _check_texts(clip: Clip, name: str, options: Check, report: Report) -> None:
-    is_looked_at = options.language_share >= 1 or uniform([clip.clip_id], 0, "language")[0] < options.language_share
+    is_looked_at = uniform([clip.clip_id], 0, "language")[0] < options.language_share
     for language, texts in clip.captions.items():
         for text in texts:
             for kind in looks_like(text):

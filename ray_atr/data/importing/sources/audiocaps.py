@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 from ray_atr.data.importing.sources.places import Place, is_audio, list_files, stem
 from ray_atr.data.importing.sources.read_table import read_table, require_columns
 from ray_atr.data.importing.sources.source import Absent, Entry, Source, captions_of
+from ray_atr.data.schema import SPLITS
 from ray_atr.settings import nearest, refuse, setting
 from ray_atr.storage import Folder, open_folder
 
-SPLITS = ("train", "val", "test")
 # Downloaders name a clip by its video's id, often after a Y, often followed by its times.
 WITH_TIMES = re.compile(r"Y?(?P<id>[\w-]{11})_[\d._-]+")
 
@@ -130,17 +130,15 @@ class _Audio:
 
     def find(self, clip: _YouTubeClip, split: str) -> Place | None:
         """The file of a clip: by the video's id, with Y or without, with times, or by a caption's number in its split."""
-        for name in (f"Y{clip.youtube_id}", clip.youtube_id):
-            if name in self.by_stem:
-                return self._choose(self.by_stem[name], split)
-        if clip.youtube_id in self.with_times:
-            return self._choose(self.with_times[clip.youtube_id], split)
-        for number in clip.audiocap_ids:
-            if number in self.by_stem:
-                return self._choose(self.by_stem[number], split)
-        return None
-
-    def _choose(self, paths: list[str], split: str) -> Place:
+        names = [
+            (self.by_stem, f"Y{clip.youtube_id}"),
+            (self.by_stem, clip.youtube_id),
+            (self.with_times, clip.youtube_id),
+        ]
+        names += [(self.by_stem, number) for number in clip.audiocap_ids]
+        paths = next((files[name] for files, name in names if name in files), None)
+        if paths is None:
+            return None
         # Where a name occurs in several folders, the one of the clip's own split is meant.
         own = [path for path in paths if split in path.lower().split("/")[:-1]]
         return Place(self.folder.file((own or paths)[0]))

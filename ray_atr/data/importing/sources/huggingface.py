@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from ray_atr.data.importing.sources.places import Place, list_files, place_in, stem
 from ray_atr.data.importing.sources.source import SPLIT_OF, Absent, Entry, Source, captions_of, labels_of, texts_of
-from ray_atr.data.schema import check_language
+from ray_atr.data.schema import SPLITS, check_language
 from ray_atr.data.shards import open_arrow
 from ray_atr.settings import nearest, refuse, setting, shortened
 from ray_atr.storage import Folder, open_folder
@@ -82,9 +82,7 @@ class HuggingFace(Source):
         found = IN_NAME.fullmatch(name)
         split = found["split"] if found else parent.rpartition("/")[2]
         split = SPLIT_OF.get(split, split)
-        return (
-            split if split in ("train", "val", "test") or split.startswith(("train_", "test_", "val_")) else self.split
-        )
+        return split if split in SPLITS or split.startswith(("train_", "test_", "val_")) else self.split
 
     def _columns(self, file: str, schema: pa.Schema) -> tuple[str, list[str]]:
         """The Audio column of a file and the others to read. ValueError if one that was asked for is not there."""

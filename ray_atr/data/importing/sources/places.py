@@ -89,9 +89,11 @@ def place_in(folder: Folder, relative: str, at: str) -> Place:
 
 def stem(path: str) -> str:
     """The file name without folders and without a known audio suffix (`a/b.c.wav` -> `b.c`)."""
-    name = path.replace("\\", "/").rsplit("/", 1)[-1]
-    lowered = name.lower()
-    return next((name[: -len(suffix)] for suffix in AUDIO_SUFFIXES if lowered.endswith(suffix)), name)
+    return without_suffix(path.replace("\\", "/").rsplit("/", 1)[-1])
+
+
+def without_suffix(path: str) -> str:
+    return next((path[: -len(suffix)] for suffix in AUDIO_SUFFIXES if path.lower().endswith(suffix)), path)
 
 
 def is_audio(path: str) -> bool:

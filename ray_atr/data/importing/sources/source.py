@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ray_atr.data.importing.sources.places import Place, stem
+from ray_atr.data.schema import SPLITS
 from ray_atr.settings import Settings, refuse, setting
 
 
@@ -36,7 +37,7 @@ class Absent:
 
 
 SPLIT_OF = {
-    **{split: split for split in ("train", "val", "test")},
+    **{split: split for split in SPLITS},
     **dict.fromkeys(("validation", "valid", "dev"), "val"),
     **dict.fromkeys(("evaluation", "eval", "testing"), "test"),
 }

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ray_atr.data.importing.sources.places import AUDIO_SUFFIXES, Place, is_audio, list_files, place_in
+from ray_atr.data.importing.sources.places import Place, is_audio, list_files, place_in, without_suffix
 from ray_atr.data.importing.sources.read_table import TABLE_SUFFIXES, Reading, read_table, require_columns
 from ray_atr.data.importing.sources.source import (
     Absent,
@@ -169,13 +169,9 @@ def _relative(path: str) -> str:
 
 def _ids(clips: Mapping[str, _ListedClip]) -> dict[str, str]:
     """The id of each path: its own, else the path without its audio suffix, or with it where two would be called alike."""
-    short = {path: clip.given_id or _without_suffix(path) for path, clip in clips.items()}
+    short = {path: clip.given_id or without_suffix(path) for path, clip in clips.items()}
     count = Counter(short.values())
     return {path: name if clips[path].given_id or count[name] == 1 else path for path, name in short.items()}
-
-
-def _without_suffix(path: str) -> str:
-    return next((path[: -len(suffix)] for suffix in AUDIO_SUFFIXES if path.lower().endswith(suffix)), path)
 
 
 def _choose_table(files: list[str], wanted: str, folder: str) -> str:

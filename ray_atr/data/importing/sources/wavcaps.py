@@ -93,7 +93,7 @@ def _is_exclusion_list(path: str) -> bool:
 
 
 def _is_held_out(clip_id: str, share: float) -> bool:
-    return share > 0 and float(uniform([clip_id], 0, "validation")[0]) < share
+    return bool(uniform([clip_id], 0, "validation")[0] < share)
 
 
 def read_data(folder: Folder, path: str, chunk: int = 2**16) -> Iterator[tuple[str, dict[str, Any]]]:
