@@ -130,13 +130,12 @@ class _Audio:
 
     def find(self, clip: _YouTubeClip, split: str) -> Place | None:
         """The file of a clip: by the video's id, with Y or without, with times, or by a caption's number in its split."""
-        names = [
-            (self.by_stem, f"Y{clip.youtube_id}"),
-            (self.by_stem, clip.youtube_id),
-            (self.with_times, clip.youtube_id),
-        ]
-        names += [(self.by_stem, number) for number in clip.audiocap_ids]
-        paths = next((files[name] for files, name in names if name in files), None)
+        paths = (
+            self.by_stem.get(f"Y{clip.youtube_id}")
+            or self.by_stem.get(clip.youtube_id)
+            or self.with_times.get(clip.youtube_id)
+            or next((self.by_stem[number] for number in clip.audiocap_ids if number in self.by_stem), None)
+        )
         if paths is None:
             return None
         # Where a name occurs in several folders, the one of the clip's own split is meant.
