@@ -16,8 +16,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # Read when torch is imported. Test processes that each compute on every core wait for each other: half as slow again.
     os.environ["OMP_NUM_THREADS"] = "1"
 
+# POT imports every library of arrays that it finds, and tests give it NumPy's and torch's alone.
+os.environ.setdefault("POT_BACKEND_DISABLE_JAX", "1")
+
 for variable, value in SWITCHES.items():
     os.environ.setdefault(variable, value)
+
+# While tests are collected nearly nothing becomes garbage, and looking for it again and again takes a quarter of the time.
+gc.disable()
 
 SHARED = Path(os.environ.get("RAY_ATR_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
@@ -82,14 +88,24 @@ def pytest_collection_finish() -> None:
     # crash point would copy what it touches.
     gc.collect()
     gc.freeze()
+    # Rarely: what tests leave behind is small beside what they import.
+    gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Fast tests first, so that a broken formula shows before Ray has even started. Of several test processes one begins with
-    # the tests on Ray, which take it as long as all others take.
-    begins_with_ray = "PYTEST_XDIST_WORKER" in os.environ
-    items.sort(key=lambda item: (("ray" in item.keywords) != begins_with_ray, "slow" in item.keywords))
+    # the tests on Ray, which take it as long as all others take, and the other with those that fork their own process at every
+    # crash point: each fork copies the tables of its memory, which grows with what other tests import.
+    is_one_of_several = "PYTEST_XDIST_WORKER" in os.environ
+    items.sort(
+        key=lambda item: (
+            ("ray" in item.keywords) != is_one_of_several,
+            is_one_of_several and not hasattr(getattr(item, "module", None), "every_crash"),
+            "slow" in item.keywords,
+        )
+    )
     for item in items:
         # Of the test processes one alone has a Ray, and the fixtures of a module are made by one.
         # So are the forks that `run_processes` starts from one process that has imported torch.

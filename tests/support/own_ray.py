@@ -26,6 +26,8 @@ SWITCHES = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     # Ray's workers give way to every other process by default: beside other tests they would take five times as long.
     "RAY_worker_niceness": "0",
+    # Else Ray sends its makers what is used, for which Ray Data starts a process.
+    "RAY_USAGE_STATS_ENABLED": "0",
 }
 """What every Ray of a test starts with."""
 
