@@ -83,12 +83,19 @@ def test_of_two_that_start_at_once_in_a_store_one_writes(monkeypatch: pytest.Mon
             hold(place, "this run").__enter__()
 
 
-def test_a_run_folder_has_one_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "test"})
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """In the folder that `holder` holds."""
+    return RunFolder.create(tmp_path, Experiment(), {"name": "test"})
+
+
+def test_a_run_folder_has_one_writer(run: RunFolder, holder: subprocess.Popen[str]) -> None:
+    with pytest.raises(ValueError, match=f"{run.path}: this run is being written by process {holder.pid}"):
+        run.held().__enter__()
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
     with run.held():
-        code = (
-            "import sys; from ray_atr.run_folder import RunFolder\n"
-            "try:\n  RunFolder.open(sys.argv[1]).held().__enter__()\nexcept ValueError as error:\n  print(error)"
-        )
-        found = subprocess.run([sys.executable, "-c", code, str(run.path)], capture_output=True, text=True, check=True)
-        assert f"{run.path}: this run is being written by process {os.getpid()}" in found.stdout
+        # Another process would find this.
+        assert json.loads((run.path / HOLDER_FILE).read_text())["pid"] == os.getpid()
+        with pytest.raises(ValueError, match=f"{run.path}: this run is being written by process {os.getpid()}"):
+            RunFolder.open(run.path).held().__enter__()

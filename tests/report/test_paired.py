@@ -60,7 +60,9 @@ def test_the_difference_is_that_of_the_same_queries(run: Path) -> None:
         assert not any(cell.is_best for cell in rows[point])
 
 
-def test_the_page_and_the_terminal_show_the_differences(run: Path) -> None:
+def test_the_page_and_the_terminal_show_the_differences(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Figures take most of the time.
+    monkeypatch.setattr("ray_atr.report.write._figures", lambda runs, folder: [])
     assert "+30.0 (" in summary_table(run)
     assert "R@1 minus that of contrastive" in write_report(run).page.read_text()
 

@@ -40,6 +40,17 @@ def noise_run(tmp_path_factory):
     return write_run(tmp_path_factory.mktemp("runs") / "run", NOISE_SPACE, name="sweep_noise", failed=[4], running=[8])
 
 
+@pytest.fixture(scope="module")
+def noise_report(noise_run):
+    return write_report(noise_run)
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Reports without figures, which take most of the time."""
+    monkeypatch.setattr("ray_atr.report.write._figures", lambda runs, folder: [])
+
+
 class Page(HTMLParser):
     """Collects the addresses a page would load, and its text."""
 
@@ -105,8 +116,8 @@ def test_the_terminal_table_fits_and_says_what_is_left_out(noise_run):
     assert text.endswith(("left out: 1 failed, 1 running", "left out: 1 running, 1 failed"))
 
 
-def test_the_page_is_self_contained_and_complete(noise_run):
-    paths = write_report(noise_run)
+def test_the_page_is_self_contained_and_complete(noise_report):
+    paths = noise_report
     source = paths.page.read_text()
     page = Page(source)
     assert page.addresses
@@ -123,9 +134,9 @@ def test_the_page_is_self_contained_and_complete(noise_run):
         assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_csv_reads_back(noise_run):
+def test_csv_reads_back(noise_run, noise_report):
     runs = read_runs([noise_run])
-    back = pd.read_csv(write_report(noise_run).table_csv)
+    back = pd.read_csv(noise_report.table_csv)
     assert len(back) == 6
     assert back[f"test/{RECALL}"].to_list() == pytest.approx(aggregate(runs)[RECALL].to_list())
 
@@ -248,6 +259,7 @@ def test_the_first_table_is_of_the_languages_that_every_trial_was_trained_on(tmp
     assert found == pytest.approx(statistics.mean(values))
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_point_that_learnt_nothing_says_so(tmp_path):
     run = write_run(tmp_path / "run", {"objective": ["contrastive", "triplet"], "seed": [0, 1]})
     for path in run.glob("trials/*/result.json"):
@@ -299,6 +311,7 @@ def test_points_that_were_proposed_once_each_are_no_curve_over_noise(tmp_path):
     assert curves_of(read_runs([folder])) == []
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_trial_that_changed_on_the_way_is_said_to(tmp_path):
     folder = write_run(tmp_path / "run", {"objective": ["contrastive"], "train.learning_rate": [0.001, 0.002]})
     first, second = sorted((folder / "trials").iterdir())
@@ -353,6 +366,7 @@ def test_the_front_holds_exactly_the_points_nothing_beats():
     assert pareto_front(by_gain) == [i for i in range(6) if i not in beaten]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_papers_layouts_hold_our_numbers_and_name_the_printed_ones(tmp_path):
     run = write_run(tmp_path / "run", NOISE_SPACE, data="audiocaps")
     (table,) = (table for table in paper_layouts(read_runs([run])) if "Table 5" in table.title)
