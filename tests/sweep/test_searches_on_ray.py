@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
 RECALL = Goal("text_to_audio/eng/recall_at_10")
 LOSS = Goal("train/loss", is_maximised=False)
 ROOT = Path(__file__).resolve().parents[2]
+ONE_AT_A_TIME: dict[str, Any] = {"scaling__cpus_per_worker": 2}
+"""Trials of the size of the session's Ray, which take turns in one process: a second one takes three seconds to import torch."""
 
 
 def new_run(home: Path, name: str, **changes: Any) -> RunFolder:
@@ -71,7 +73,7 @@ def test_stopped_trials_are_recorded_as_such_and_not_repeated(home: Path) -> Non
 
 @pytest.mark.usefixtures("ray_session")
 def test_a_population_goes_on_from_its_better_half(home: Path) -> None:
-    run = new_run(home, "pbt", train__epochs=10)
+    run = new_run(home, "pbt", train__epochs=10, **ONE_AT_A_TIME)
     space = Space.parse(["train.learning_rate=loguniform(1e-7,3e-2)"], run.experiment)
     plan = SweepPlan(RandomSearch(space), (0,), 4, goals=(LOSS,), scheduler="pbt")
     result = sweep(run, plan, home, say=quiet)
@@ -91,7 +93,7 @@ def test_a_population_goes_on_from_its_better_half(home: Path) -> None:
 
 @pytest.mark.usefixtures("ray_session")
 def test_hyperband_ends_its_brackets(home: Path) -> None:
-    run = new_run(home, "hyperband", train__epochs=4)
+    run = new_run(home, "hyperband", train__epochs=4, **ONE_AT_A_TIME)
     space = Space.parse(["train.learning_rate=loguniform(1e-7,3e-2)"], run.experiment)
     result = sweep(run, SweepPlan(RandomSearch(space), (0,), 4, goals=(LOSS,), scheduler="hyperband"), home, say=quiet)
     assert len(result.finished) + len(result.stopped) == 4
@@ -138,7 +140,7 @@ def test_other_data_under_the_same_name_is_refused_on_resume(home: Path) -> None
 
 @pytest.mark.usefixtures("ray_session")
 def test_out_of_time_leaves_trials_to_go_on_with(home: Path) -> None:
-    run = new_run(home, "hours", train__epochs=400)
+    run = new_run(home, "hours", train__epochs=400, **ONE_AT_A_TIME)
     result = sweep(
         run,
         SweepPlan(
