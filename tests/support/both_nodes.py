@@ -15,9 +15,12 @@ from ray._private import state
 from tiny import make_data
 
 from ray_atr.cli import main as command
+from ray_atr.report import write
 
 
 def main(folder: Path, cpus: str) -> None:
+    # Figures take seconds; the sweep of test_job_submit.py draws them.
+    write._figures = lambda runs, folder: []
     # Of two splits: the features of each take a process that imports torch.
     data = make_data(folder / "tones", num_test=0)
     settings = {

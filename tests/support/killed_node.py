@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,9 +45,12 @@ class Worker:
 
     def ready(self) -> None: ...
 
-    def start_a_base(self, folder: Path) -> str:
-        """Start a base where the label says; whether it has the version, once it answers."""
-        return str(start_knowledge_base("labelled", Turn(), SnapshotSettings(), folder, labels=BASE).wait(1, 0.0).state)
+    def start_a_base(self, start: Callable[..., ActorRefresher], *given: Any) -> str:
+        """Start a base where the label says; whether it has the version, once it answers.
+
+        What it starts is given, or the other worker would import it too, and with it torch.
+        """
+        return str(start("labelled", *given, labels=BASE).wait(1, 0.0).state)
 
 
 def main(folder: Path) -> None:
@@ -113,7 +117,8 @@ def is_sent_away(worker: Any) -> None:
     group = placement_group([{"CPU": 1, "node:__internal_head__": 0.001}])
     inside = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
     starter = worker.options(scheduling_strategy=inside).remote()
-    assert ray.get(starter.start_a_base.remote(Path("unused")), timeout=60) == "unknown"
+    given = (start_knowledge_base, Turn(), SnapshotSettings(), Path("unused"))
+    assert ray.get(starter.start_a_base.remote(*given), timeout=60) == "unknown"
     ray.kill(starter)
     ray.util.remove_placement_group(group)
 

@@ -30,6 +30,8 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     """
     monkeypatch.delenv("RAY_ATR_HOME", raising=False)
     monkeypatch.chdir(tmp_path)
+    # Figures take seconds; the sweep of test_job_submit.py draws them.
+    monkeypatch.setattr("ray_atr.report.write._figures", lambda runs, folder: [])
 
     def run(script: str, *words: str) -> str:
         assert run_pipeline(monkeypatch, script, *words) == 0
