@@ -99,9 +99,20 @@ def describe(tree: Any, prefix: str = "") -> Iterator[Setting]:
             yield from describe(value, path + ".")
         else:
             hint = hints[field.name]
-            type_name = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
             changes = bool(field.metadata.get("changeable"))
-            yield Setting(path, type_name, value, describe_allowed(field), help_text, changes)
+            yield Setting(path, _in_words(hint), value, describe_allowed(field), help_text, changes)
+
+
+def _in_words(hint: Any) -> str:
+    """A type as users read it, such as `float or auto`, `str or none`, `str,str,...`."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is type(None):
+        return "none"
+    if origin is tuple:
+        return f"{_in_words(arguments[0])}," * 2 + "..."
+    if origin is typing.Literal:
+        return " or ".join(map(str, arguments))
+    return " or ".join(map(_in_words, arguments)) if arguments else str(hint.__name__)
 
 
 def variant_name(field: dataclasses.Field[Any], value: Any) -> str | None:
@@ -183,6 +194,5 @@ def _coerce(hint: Any, value: Any, path: str, field: dataclasses.Field[Any]) -> 
     try:
         return _adapter(hint).validate_python(value)
     except ValidationError:
-        name = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
         allowed = describe_allowed(field)
-        raise refuse(path, value, f"{name} {allowed}".strip()) from None
+        raise refuse(path, value, f"{_in_words(hint)} {allowed}".strip()) from None

@@ -175,7 +175,8 @@ def print_settings() -> None:
     tree = RECIPES["quickstart"]()
     table = Table("setting", "default", "allowed", "meaning", box=None, pad_edge=False)
     for entry in describe(tree):
-        table.add_row("--" + entry.path, str(as_typed(entry.default)), entry.allowed or entry.type, entry.help)
+        default = "none" if entry.default is None else str(as_typed(entry.default))
+        table.add_row("--" + entry.path, default, entry.allowed or entry.type, entry.help)
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(table)
     recipes = Table("recipe", "what it is", box=None, pad_edge=False)
