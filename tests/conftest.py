@@ -97,13 +97,14 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Fast tests first, so that a broken formula shows before Ray has even started. Of several test processes one begins with
     # the tests on Ray, which take it as long as all others take, and the other with those that fork their own process at every
-    # crash point: each fork copies the tables of its memory, which grows with what other tests import.
+    # crash point: each fork copies the tables of its memory, which grows with what other tests import. Slow tests come early
+    # then, or at the end one process would run them while the other has nothing left.
     is_one_of_several = "PYTEST_XDIST_WORKER" in os.environ
     items.sort(
         key=lambda item: (
             ("ray" in item.keywords) != is_one_of_several,
             is_one_of_several and not hasattr(getattr(item, "module", None), "every_crash"),
-            "slow" in item.keywords,
+            ("slow" in item.keywords) != (is_one_of_several and "ray" not in item.keywords),
         )
     )
     for item in items:
