@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from own_ray import SWITCHES
+from shared_folder import SHARED
 
 from ray_atr.runtime import RayStartError, start_ray
 
@@ -24,8 +25,6 @@ for variable, value in SWITCHES.items():
 
 # While tests are collected nearly nothing becomes garbage, and looking for it again and again takes a quarter of the time.
 gc.disable()
-
-SHARED = Path(os.environ.get("RAY_ATR_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
 
 @pytest.fixture(scope="session")

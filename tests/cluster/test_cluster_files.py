@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from conftest import SHARED
+from shared_folder import SHARED
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "cluster"

@@ -1,19 +1,16 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
-from pathlib import Path
 
 import pytest
+from shared_folder import SHARED
 
 from ray_atr.languages.cat import catalan_of
 from ray_atr.languages.codes import LANGUAGES, normalise
 from ray_atr.languages.fra import french_of
 from ray_atr.languages.spa import spanish_of
 from ray_atr.languages.templates import ESC50_CLASSES, caption
-
-SHARED = Path(os.environ.get("RAY_ATR_SHARED", Path(__file__).parents[3] / "shared"))
 
 
 def test_fifty_classes_each_with_its_own_sentence_in_every_language() -> None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import zlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from shared_folder import SHARED
 
 from ray_atr.data.audio import log_mel, mel_filters
 from ray_atr.models.audio import Ced, ResNet38
 from ray_atr.models.loading import load_weights
 from ray_atr.models.tower import AudioTower
 
-SHARED = Path(os.environ.get("RAY_ATR_SHARED", Path(__file__).parents[2] / ".." / "shared"))
 FILES = {"ced": SHARED / "reference/ced_base_given.json", "resnet38": SHARED / "reference/panns_resnet38_given.json"}
 needs_reference = pytest.mark.skipif(not FILES["ced"].is_file(), reason=f"no reference outputs in {SHARED}")
 
