@@ -80,7 +80,7 @@ class Estimator:
         self.judged = self.table("judged", torch.nan)
         """What each pair was last judged to be worth in this epoch; NaN if it was not in a batch."""
         self.standing = self.table("standing", torch.nan)
-        """The score behind that, which orders pairs that are worth the same; NaN if there is none."""
+        """The score that an epoch's beliefs were made of, which orders pairs that are worth the same; NaN if there is none."""
 
     def table(self, name: str, value: float, *more: int) -> Tensor:
         """A new part of the state, [N, J, K, ...], filled with one value."""
@@ -118,8 +118,6 @@ class Estimator:
             places = Places(rows[chosen], slots[chosen], comparison.v_language)
             judgement = self.judge(comparison, places)
             self.note(self.judged, places, judgement.worth(comparison))
-            if judgement.standing is not None:
-                self.note(self.standing, places, judgement.standing)
             return dataclasses.replace(comparison, belief=judgement.belief, targets=judgement.targets)
 
         return believe
@@ -164,14 +162,10 @@ class Estimator:
 
 
 class Judgement(NamedTuple):
-    """What is believed of a comparison's n pairs: belief [n], None for ones; soft targets [n, n], None for the own partner.
-
-    `standing` [n] is the score behind the beliefs, if there is one.
-    """
+    """What is believed of a comparison's n pairs: belief [n], None for ones; soft targets [n, n], None for the own partner."""
 
     belief: Tensor | None = None
     targets: Tensor | None = None
-    standing: Tensor | None = None
 
     def worth(self, comparison: Comparison) -> Tensor:
         """How far each pair itself is believed, [n]: belief times the own partner's share of the target."""

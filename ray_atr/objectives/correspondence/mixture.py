@@ -8,16 +8,18 @@ Expectation-maximisation from a fixed start, so the answer depends on the number
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit, gammaln
+from scipy.special import expit
 from torch import Tensor
 
 Floats = NDArray[np.float64]
-Weigh = Callable[[Floats, Floats], Floats]
+Weights = tuple[float, float, float]
+Weigh = Callable[[float, float], Weights]
 
 STEPS = 50
 LEAST_VARIANCE = 5e-4  # DivideMix's regularisation of the covariance, for values in [0, 1]
@@ -42,32 +44,39 @@ def low_component(values: Tensor, kind: str = "gmm") -> Tensor:
     # NumPy's calls cost less than torch's, and there are many of them on few numbers.
     x, low = scaled.cpu().numpy(), (scaled <= scaled.median()).double().cpu().numpy()
     powers = np.stack([np.ones_like(x), x, x**2], axis=1)
+    totals = powers.sum(axis=0)
     known, weigh = (_beta if kind == "bmm" else _normal)(x)
     for _ in range(STEPS):
-        before, low = low, _posterior(low, powers, known, weigh)
+        before, low = low, _posterior(low, powers, totals, known, weigh)
         if np.abs(low - before).max() < 1e-4:
             break
     return _monotone(scaled, torch.from_numpy(low).to(scaled.device))
 
 
-def _posterior(low: Floats, powers: Floats, known: Floats, weigh: Weigh) -> Floats:
+def _posterior(low: Floats, powers: Floats, totals: Floats, known: Floats, weigh: Weigh) -> Floats:
     """One step: both components fitted to the weights [n], and the low one's posterior under them.
 
-    `powers` [n, 3] are 1, x and x^2 of the values. Log densities are products of what is `known` of a value, [n, 3], and of
-    what `weigh` makes of mean and variance [2], [2, 3], so that a step is two products of matrices.
+    `powers` [n, 3] are 1, x and x^2 of the values, `totals` [3] their sums. Log densities are products of what is `known` of
+    a value, [n, 3], and of what `weigh` makes of mean and variance, so that a step is two products of matrices.
     """
-    sums = np.stack([low, 1 - low]) @ powers
-    total = np.maximum(sums[:, 0], 1e-8)
-    mean = sums[:, 1] / total
-    variance = np.maximum(sums[:, 2] / total - mean**2, 0) + LEAST_VARIANCE
-    weights = weigh(mean, variance)
-    logits = known @ (weights[0] - weights[1]) + np.log(total[0] / total[1])
-    return np.asarray(expit(logits))
+    of_low = low @ powers
+    (low_share, low_weights), (high_share, high_weights) = (
+        _fitted(sums.tolist(), weigh) for sums in (of_low, totals - of_low)
+    )
+    difference = np.array([one - other for one, other in zip(low_weights, high_weights, strict=True)])
+    return np.asarray(expit(known @ difference + math.log(low_share / high_share)))
+
+
+def _fitted(sums: list[float], weigh: Weigh) -> tuple[float, Weights]:
+    """(a component's share, what `weigh` makes of it), from its sums of 1, x and x^2."""
+    share = max(sums[0], 1e-8)
+    mean = sums[1] / share
+    return share, weigh(mean, max(sums[2] / share - mean**2, 0.0) + LEAST_VARIANCE)
 
 
 def _normal(values: Floats) -> tuple[Floats, Weigh]:
-    def weigh(mean: Floats, variance: Floats) -> Floats:
-        return np.stack([-0.5 * (mean**2 / variance + np.log(variance)), mean / variance, -0.5 / variance], axis=1)
+    def weigh(mean: float, variance: float) -> Weights:
+        return -0.5 * (mean**2 / variance + math.log(variance)), mean / variance, -0.5 / variance
 
     return np.stack([np.ones_like(values), values, values**2], axis=1), weigh
 
@@ -75,11 +84,11 @@ def _normal(values: Floats) -> tuple[Floats, Weigh]:
 def _beta(values: Floats) -> tuple[Floats, Weigh]:
     """Fitted by the method of moments."""
 
-    def weigh(mean: Floats, variance: Floats) -> Floats:
-        common = np.maximum(mean * (1 - mean) / variance - 1, 1e-2)
-        alpha, beta = mean * common, (1 - mean) * common
-        normaliser = gammaln(alpha) + gammaln(beta) - gammaln(common)
-        return np.stack([-normaliser, alpha - 1, beta - 1], axis=1)
+    def weigh(mean: float, variance: float) -> Weights:
+        common = max(mean * (1 - mean) / variance - 1, 1e-2)
+        # A component that has lost its values has a mean of 0, up to rounding.
+        alpha, beta = max(mean * common, 1e-8), max((1 - mean) * common, 1e-8)
+        return -(math.lgamma(alpha) + math.lgamma(beta) - math.lgamma(common)), alpha - 1, beta - 1
 
     return np.stack([np.ones_like(values), np.log(values), np.log1p(-values)], axis=1), weigh
 

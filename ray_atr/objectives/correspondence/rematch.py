@@ -62,9 +62,7 @@ class RematchEstimator(SmallLossEstimator):
         row_mass = plan.sum(dim=1)
         targets = torch.eye(comparison.size, dtype=plan.dtype, device=plan.device)
         targets[wrong[:, None], wrong] = plan / row_mass[:, None]
-        return Judgement(
-            judged.belief.index_copy(0, wrong, (len(wrong) * row_mass).clamp(max=1)), targets, judged.standing
-        )
+        return Judgement(judged.belief.index_copy(0, wrong, (len(wrong) * row_mass).clamp(max=1)), targets)
 
     def plan(self, comparison: Comparison, wrong: Tensor) -> Tensor:
         """The partial plan [w, w] among the wrong pairs, their own partners masked."""

@@ -27,6 +27,7 @@ class Scored(Estimator):
     def begin_epoch(self, epoch: int) -> None:
         """Judge all pairs by their scores."""
         super().begin_epoch(epoch)
+        self.standing.copy_(self.scores)
         if epoch >= self.warmup:
             self.beliefs.copy_(self.posterior(self.scores))
 
@@ -43,10 +44,8 @@ class Scored(Estimator):
 
     def judge(self, comparison: Comparison, places: Places) -> Judgement:
         """Record the pairs' scores, and believe them as they were judged before."""
-        # A pair comes once an epoch: until now it has the score that its belief was made of.
-        behind = self.scores[places]
         self.note(self.scores, places, self.score(comparison, places).float())
-        return Judgement(self.beliefs[places].to(comparison.u.dtype), standing=behind)
+        return Judgement(self.beliefs[places].to(comparison.u.dtype))
 
     def score(self, comparison: Comparison, places: Places) -> Tensor:
         """The score of each pair, [n]."""

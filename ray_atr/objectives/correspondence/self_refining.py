@@ -46,6 +46,6 @@ class _Running(Estimator):
         if self.epoch >= settings.warmup_epochs:
             rows, columns = contrastive_losses(comparison, settings.temperature)
             probability = 0.5 * (torch.exp(-rows) + torch.exp(-columns)).to(believed)
-            self.beliefs[places] = settings.momentum * believed + (1 - settings.momentum) * probability
+            self.note(self.beliefs, places, settings.momentum * believed + (1 - settings.momentum) * probability)
         used = torch.where(believed < settings.least, 0.0, believed)
         return Judgement(used.to(comparison.u.dtype))
