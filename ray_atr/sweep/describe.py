@@ -11,6 +11,7 @@ from ray_atr.run_folder import FINISHED, RunFolder, trial_name
 from ray_atr.space import Point, Space
 from ray_atr.sweep.fixed import check_fixed, lines_of_fixed
 from ray_atr.sweep.goal import Goal, pareto_front
+from ray_atr.sweep.rivals import compared
 from ray_atr.sweep.search import Known, SpaceSearch, SweepPlan
 from ray_atr.sweep.trial_queue import PointTrials, recorded_trials
 from ray_atr.training.checks import check_experiment
@@ -65,9 +66,12 @@ def points_to_check(plan: SweepPlan) -> list[Point]:
 
 
 def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
-    """What is left out of which points, in words."""
+    """What is left out of which points, and a scheduler that has nothing to rank, in words."""
     of_space = plan.space.conditions if plan.space is not None else []
-    return [*of_space, *lines_of_fixed(experiment, points_to_check(plan), plan.fixed)]
+    lines = [*of_space, *lines_of_fixed(experiment, points_to_check(plan), plan.fixed)]
+    if plan.scheduler != "none" and plan.space is not None and not compared(plan.space):
+        lines.append(f"--scheduler {plan.scheduler} ends no trial: trials on different data are not ranked")
+    return lines
 
 
 def best_lines(run: RunFolder, plan: SweepPlan) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from ray_atr.space import Dimension, Grid, LogUniform, Space
 from ray_atr.storage import Location, is_local
 from ray_atr.sweep.goal import Goal
 from ray_atr.sweep.inheritance import perturbed_settings
+from ray_atr.sweep.rivals import compared, ranked_apart
 from ray_atr.sweep.search import SweepPlan
 
 SCHEDULERS = ("none", "asha", "hyperband", "pbt")
@@ -67,47 +69,58 @@ def check_perturbed(space: Space) -> None:
 
 
 def make_scheduler(plan: SweepPlan, epochs: int, run: RunFolder, recorded: Sequence[TrialFolder]) -> Any:
-    """Tune's scheduler of the plan, told what the recorded trials have reported already; None for none."""
+    """Tune's scheduler of the plan, told what the recorded trials have reported already; None for none.
+
+    It ranks trials only among those of the same seed, data and grid values (`rivals`).
+    """
     if plan.scheduler == "none":
         return None
+    if plan.scheduler == "pbt" and plan.space is None:
+        raise refuse("--scheduler", plan.scheduler, "only with --space, whose settings it changes")
+    scheduler = ranked_apart(partial(_one_scheduler, plan, epochs, run), run, plan.space)
+    if plan.scheduler == "asha":
+        _tell(scheduler, plan.goals[0], recorded)
+    return scheduler
+
+
+def _one_scheduler(plan: SweepPlan, epochs: int, run: RunFolder) -> Any:
+    """The plan's scheduler of trials that are all ranked against each other."""
     goal = plan.goals[0]
     common = {"time_attr": "epoch", "metric": goal.metric, "mode": "max" if goal.is_maximised else "min"}
+    if plan.scheduler == "pbt":
+        assert plan.space is not None, "checked when the scheduler was made"
+        return _population(common, epochs, plan.space, run)
+    from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
+
     if plan.scheduler == "asha":
-        return _asha(common, epochs, goal, recorded)
-    if plan.scheduler == "hyperband":
-        from ray.tune.schedulers import HyperBandScheduler
-
-        hyperband = _sparing_results(HyperBandScheduler, epochs)
-        return hyperband(**common, max_t=epochs + 1, reduction_factor=REDUCTION_FACTOR)
-    if plan.space is None:
-        raise refuse("--scheduler", plan.scheduler, "only with --space, whose settings it changes")
-    return _population(common, epochs, plan.space, run)
+        asha = _sparing_results(ASHAScheduler, epochs)
+        return asha(**common, max_t=epochs + 1, grace_period=1, reduction_factor=REDUCTION_FACTOR)
+    hyperband = _sparing_results(HyperBandScheduler, epochs)
+    return hyperband(**common, max_t=epochs + 1, reduction_factor=REDUCTION_FACTOR)
 
 
-def _asha(common: dict[str, Any], epochs: int, goal: Goal, recorded: Sequence[TrialFolder]) -> Any:
-    """Asynchronous successive halving, whose rungs hold what earlier sessions of the sweep reported."""
-    from ray.tune.schedulers import ASHAScheduler
-
-    asha = _sparing_results(ASHAScheduler, epochs)
-    scheduler = asha(**common, max_t=epochs + 1, grace_period=1, reduction_factor=REDUCTION_FACTOR)
+def _tell(scheduler: Any, goal: Goal, recorded: Sequence[TrialFolder]) -> None:
+    """Fill the rungs of successive halving with what earlier sessions of the sweep reported."""
     for trial in recorded:
-        stand_in = SimpleNamespace(trial_id=trial.trial_id)
+        stand_in = SimpleNamespace(trial_id=trial.trial_id, config={"trial_id": trial.trial_id})
         rows = [row for row in trial.epochs() if goal.metric in row]
         if rows:
             scheduler.on_trial_add(None, stand_in)
             for row in rows:
                 scheduler.on_trial_result(None, stand_in, row)
-    return scheduler
 
 
 def _population(common: dict[str, Any], epochs: int, space: Space, run: RunFolder) -> Any:
     from ray.tune.schedulers import PopulationBasedTraining
 
+    # A grid's values are kept apart, not changed from one to the other.
+    changed = {path: space.dimensions[path] for path in compared(space)}
+
     class Population(_sparing_results(PopulationBasedTraining, epochs)):  # type: ignore[misc]
         def on_trial_add(self, controller: Any, trial: Any) -> None:
             folder = run.trial(trial.config["trial_id"])
             now = {**folder.describe()["overrides"], **perturbed_settings(folder)}
-            trial.set_config({**trial.config, **{path: now[path] for path in space.dimensions}})
+            trial.set_config({**trial.config, **{path: now[path] for path in changed}})
             super().on_trial_add(controller, trial)
 
         def _get_new_config(self, trial: Any, trial_to_clone: Any) -> Any:
@@ -117,13 +130,13 @@ def _population(common: dict[str, Any], epochs: int, space: Space, run: RunFolde
 
     def explore(config: dict[str, Any]) -> dict[str, Any]:
         # Tune multiplies by 1.2 or 0.8 whatever the range: back into it.
-        ranges = {path: one for path, one in space.dimensions.items() if path in config and not isinstance(one, Grid)}
+        ranges = {path: one for path, one in changed.items() if path in config and not isinstance(one, Grid)}
         return {**config, **{path: one.fit(config[path]) for path, one in ranges.items()}}
 
     return Population(
         **common,
         perturbation_interval=max(1, math.ceil(epochs / PERTURBATIONS)),
-        hyperparam_mutations={path: _mutation(one) for path, one in space.dimensions.items()},
+        hyperparam_mutations={path: _mutation(one) for path, one in changed.items()},
         custom_explore_fn=explore,
         require_attrs=False,
         log_config=False,

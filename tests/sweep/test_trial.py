@@ -104,7 +104,8 @@ def test_a_perturbed_trial_keeps_its_folder_and_its_range(tmp_path: Path) -> Non
     run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "test"})
     space = Space.parse(["train.learning_rate=loguniform(1e-4,1e-2)"], Experiment())
     plan = SweepPlan(RandomSearch(space), goals=(Goal("train/loss", is_maximised=False),), scheduler="pbt")
-    scheduler = make_scheduler(plan, 10, run, [])
+    trial = SimpleNamespace(config={"trial_id": run.add_trial({"train.learning_rate": 9e-3}).trial_id})
+    scheduler = make_scheduler(plan, 10, run, []).scheduler_of(trial)
     donor, heir = (
         SimpleNamespace(config={"trial_id": name, "train.learning_rate": rate})
         for name, rate in (("a", 9e-3), ("b", 1e-4))
