@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -57,13 +58,18 @@ class TrainingCaptions:
     def _first_captions(self) -> list[str]:
         return [captions[0] if captions else "" for captions in self.features.captions_in(self.languages[0])]
 
-    @property
-    def clean_share(self) -> float:
-        """Share of a clip's captions that are its own in every language, mean over the clips."""
-        exists = self.is_there.any(axis=2)
-        is_own = (self.worn.is_own | ~self.is_there).all(axis=2) & exists
-        return float((is_own.sum(axis=1) / np.maximum(exists.sum(axis=1), 1)).mean())
+    def clean_share(self, trained: Sequence[str], per_epoch: str = "one") -> float:
+        """Share of the true ones among the pairs of a clip and a caption in a trained language that training goes through.
 
+        Where an epoch has `one` caption of each clip, a clip counts once, however many captions it has; with `each`, a pair.
+        """
+        is_used = self.is_there & np.isin(self.languages, list(trained))
+        true, used = ((flags & is_used).sum(axis=(1, 2)) for flags in (self.truth, is_used))
+        if per_epoch == "each":
+            return float(true.sum() / max(used.sum(), 1))
+        return float((true[used > 0] / used[used > 0]).mean()) if used.any() else 0.0
+
+    @cached_property
     def truth(self) -> NDArray[np.bool_]:
         """Whether each caption that a clip has is one of its own, or says the same as one, [N, J, K]."""
         is_true = self.worn.is_own.copy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from ray_atr.report.read import NOISE, OBJECTIVE, Runs, short_name
 from ray_atr.report.style import QUIET, RC, looks
 from ray_atr.report.tables import ARROWS, language_groups, of_whom
 
+UNIT, KIND = "data.noise.unit", "data.noise.kind"
 MOST_LINES = 12
 MOST_VALUES = 25
 MOST_TICKS, LONGEST_TICK = 8, 6
@@ -63,7 +64,26 @@ def curves_of(runs: Runs) -> list[Curve]:
         lines = _lines(points[_are_numbers(points[path])], runs.varied, path)
         if any(frame[path].nunique() >= 2 for frame in lines.values()):
             found.append(known.get(path, Curve(path, path, short_name(path))))
+    found = [replace(one, label=noise_label(runs)) if one.path == NOISE else one for one in found]
     return sorted(found, key=lambda curve: list(known).index(curve.path) if curve.path in known else len(known))
+
+
+def noise_label(runs: Runs) -> str:
+    """What the noise ratio is a share of, in these runs."""
+    units, kinds = (_values_of(runs, path, default) for path, default in ((UNIT, "clip"), (KIND, "pair")))
+    if len({kind == "language" for kind in kinds}) > 1 or len(units) > 1:
+        return "noise ratio (of what, data.noise.kind and data.noise.unit say)"
+    where = " in one language" if kinds == {"language"} else ""
+    if units == {"caption"}:
+        return f"noise: share of training captions that are swapped{where}"
+    return f"noise: share of training clips with swapped captions{where}"
+
+
+def _values_of(runs: Runs, path: str, default: str) -> set[str]:
+    """The values of a setting in the trials; the default in run folders of before there was the setting."""
+    if path in runs.trials:
+        return set(runs.trials[path].dropna())
+    return {str(experiment.get(path, default)) for experiment in runs.experiments}
 
 
 def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:

@@ -15,6 +15,7 @@ from ray_atr.sweep.rivals import compared
 from ray_atr.sweep.search import Known, SpaceSearch, SweepPlan
 from ray_atr.sweep.trial_queue import PointTrials, recorded_trials
 from ray_atr.training.checks import check_experiment
+from ray_atr.training.languages import with_languages
 
 MOST_BEST = 10
 """Points of a Pareto front that a terminal shows."""
@@ -66,12 +67,28 @@ def points_to_check(plan: SweepPlan) -> list[Point]:
 
 
 def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
-    """What is left out of which points, and a scheduler that has nothing to rank, in words."""
+    """What is left out of which points, in words; what noise in one language means; a scheduler that has nothing to rank."""
     of_space = plan.space.conditions if plan.space is not None else []
-    lines = [*of_space, *lines_of_fixed(experiment, points_to_check(plan), plan.fixed)]
+    points = points_to_check(plan)
+    lines = [*of_space, *lines_of_fixed(experiment, points, plan.fixed)]
+    planned = [override(experiment, plan.overrides(experiment, point)) for point in points]
+    lines += dict.fromkeys(filter(None, map(noise_line, planned)))
     if plan.scheduler != "none" and plan.space is not None and not compared(plan.space):
         lines.append(f"--scheduler {plan.scheduler} ends no trial: trials on different data are not ranked")
     return lines
+
+
+def noise_line(experiment: Experiment) -> str:
+    """How much of what is trained on is wrong where a wrong clip is wrong in one of several languages; else empty."""
+    experiment = with_languages(experiment)
+    noise, num_languages = experiment.data.noise, len(experiment.data.languages)
+    if noise.kind != "language" or noise.ratio == 0 or num_languages < 2:
+        return ""
+    trained = ", ".join(experiment.trained_languages)
+    return (
+        f"data.noise.kind=language: a wrong clip is wrong in one of its {num_languages} languages, so only about "
+        f"1/{num_languages} of data.noise.ratio of the pairs that are trained on ({trained}) is wrong"
+    )
 
 
 def best_lines(run: RunFolder, plan: SweepPlan) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 import numpy as np
@@ -145,6 +146,11 @@ class TrainingData:
         self.samples = Samples.of(self.captions, data.captions_per_epoch)
         self.steps_per_epoch = steps_per_epoch(len(self.samples.ids), experiment.train.batch_size)
         self._slots: dict[int, list[np.ndarray]] = {}
+
+    @cached_property
+    def clean_share(self) -> float:
+        """Share of the true ones among the pairs that it trains on."""
+        return self.captions.clean_share(self.experiment.trained_languages, self.experiment.data.captions_per_epoch)
 
     def epochs(self, first: int, first_step: int, *, use_ray: bool) -> Iterator[tuple[int, Iterator[Batch]]]:
         """(epoch, its batches) from a step of the first epoch on to the last; one stream serves them all."""

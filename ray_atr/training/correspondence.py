@@ -58,7 +58,7 @@ def make_estimator(
         clip_ids=captions.features.clip_ids,
         slots=J,
         languages=K,
-        truth=torch.from_numpy(captions.truth()) if is_known else None,
+        truth=torch.from_numpy(captions.truth) if is_known else None,
         seed=experiment.seed,
         device=device,
         teaching=teach(chosen.teachers, captions, data, home, device, experiment.scaling.feature_store)

@@ -59,7 +59,7 @@ class EpochEnd:
         """The noise, what is learned besides the towers, where the scheme pulls, how far another run's weights are."""
         retriever = self.state.retriever
         found = {
-            "clean_share": self.data.captions.clean_share,
+            "clean_share": self.data.clean_share,
             **metric_state(retriever),
             **self.state.estimator.end_epoch(),
             "learning_rate": float(self.state.scheduler.get_last_lr()[0]),

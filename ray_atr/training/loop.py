@@ -203,7 +203,7 @@ def final_report(
     return FinalReport.of(
         epoch=progress.reported,
         best_epoch=progress.best_epoch,
-        clean_share=data.captions.clean_share,
+        clean_share=data.clean_share,
         test=measured,
         out_of_patience=progress.reported < experiment.train.epochs and progress.is_stuck(experiment.train.patience),
     )

@@ -74,7 +74,33 @@ def test_noise_exchanges_captions_of_all_languages_together(features: FeatureSet
     for texts, owner, mask in zip(worn.texts, owners, worn.mask, strict=True):
         assert not mask[1] or texts[1].endswith(f" de {owner}")
     clean = sum(own == number for number, own in enumerate(captions.worn.owner[:, 0, 0])) / 8
-    assert captions.clean_share == clean < 1
+    assert captions.clean_share(LANGUAGES) == clean < 1
+
+
+def test_the_clean_share_is_of_the_pairs_that_are_trained_on(features: FeatureSet) -> None:
+    captions = TrainingCaptions(features, LANGUAGES, Noise(ratio=0.9, kind="language"), seed=1)
+    pairs: dict[str, list[tuple[int, bool]]] = {"eng": [], "fra": []}
+    for slot in range(3):
+        worn = captions.batch(ROWS, 0, np.full(8, slot))
+        for row, (texts, mask) in enumerate(zip(worn.texts, worn.mask, strict=True)):
+            for code, text, is_there in zip(LANGUAGES, texts, mask, strict=True):
+                own = [own.casefold() for own in features.captions_in(code)[row]]
+                pairs[code] += [(row, text.casefold() in own)] if is_there else []
+    for trained in (("eng",), ("fra",), LANGUAGES):
+        found = [pair for code in trained for pair in pairs[code]]
+        of_clips = [np.mean([true for row, true in found if row == clip]) for clip in {row for row, _ in found}]
+        assert captions.clean_share(trained) == pytest.approx(np.mean(of_clips))
+        assert captions.clean_share(trained, "each") == pytest.approx(np.mean([true for _, true in found]))
+    assert captions.clean_share(("eng",)) != captions.clean_share(("fra",))
+
+
+def test_a_caption_of_the_same_words_is_a_true_one(features: FeatureSet) -> None:
+    # Clips 0 and 1 say the same.
+    captions = TrainingCaptions(features, ("eng",), Noise(ratio=0.25, kind="prefix_shuffle"), seed=0)
+    swapped = captions.worn._replace(owner=captions.worn.owner.copy())
+    swapped.owner[0], swapped.owner[1] = 1, 0
+    captions.worn = swapped
+    assert captions.clean_share(("eng",)) == 1
 
 
 def test_positives_are_clips_of_the_same_words_labels_or_the_clip_alone(features: FeatureSet) -> None:

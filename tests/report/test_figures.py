@@ -14,6 +14,7 @@ from matplotlib.text import Text
 
 from ray_atr.report import read_runs
 from ray_atr.report.bars import draw_languages
+from ray_atr.report.curves import curves_of, draw_curve
 from ray_atr.report.pareto import draw_pareto
 
 SPACE = {"objective": ["contrastive", "cacl", "kcl"]}
@@ -82,3 +83,21 @@ def test_languages_without_captions_in_training_are_marked_and_the_mark_is_expla
     assert [label.get_text() for label in figure.axes[-1].get_xticklabels()][:2] == ["eng", "fra*"]
     assert "* no trial was trained on its captions" in words(figure)
     assert overlapping(figure) == []
+
+
+@pytest.mark.parametrize(
+    ("noise", "label"),
+    [
+        ({}, "noise: share of training clips with swapped captions"),
+        ({"data.noise.kind": ["language"]}, "noise: share of training clips with swapped captions in one language"),
+        ({"data.noise.unit": ["caption"]}, "noise: share of training captions that are swapped"),
+        ({"data.noise.unit": ["clip", "caption"]}, "noise ratio (of what, data.noise.kind and data.noise.unit say)"),
+    ],
+)
+def test_the_axis_of_noise_says_what_the_ratio_is_a_share_of(
+    tmp_path: Path, drawn: list[Figure], noise: dict[str, list[Any]], label: str
+) -> None:
+    space = {"objective": ["contrastive", "kcl"], "data.noise.ratio": [0.0, 0.4], **noise}
+    runs = read_runs([write_run(tmp_path / "run", space)])
+    draw_curve(runs, curves_of(runs)[0], tmp_path / "noise.png")
+    assert label in words(drawn[0])

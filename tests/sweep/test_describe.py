@@ -10,14 +10,24 @@ from pathlib import Path
 import pytest
 
 from ray_atr.experiment import Experiment
+from ray_atr.override import override
 from ray_atr.run_folder import FINISHED, RunFolder
 from ray_atr.sweep import Goal
-from ray_atr.sweep.describe import unbeaten
+from ray_atr.sweep.describe import noise_line, unbeaten
 from ray_atr.sweep.inputs import differences_of_code, hashes_of, record_data, sets_of
 from ray_atr.sweep.search import Known
 from ray_atr.training.inputs import Prepared
 
 RECALL, SECONDS = Goal("recall"), Goal("seconds/train", is_maximised=False)
+
+
+def test_noise_in_one_language_is_said_to_be_less_in_what_is_trained_on() -> None:
+    noisy = {"data.noise.ratio": 0.4, "data.noise.kind": "language", "data.languages": ["eng", "fra", "deu", "spa"]}
+    experiment = override(Experiment(), {**noisy, "objective.scheme": "english"})
+    assert "one of its 4 languages, so only about 1/4 of data.noise.ratio" in noise_line(experiment)
+    assert "trained on (eng) is wrong" in noise_line(experiment)
+    for path, value in {"data.noise.ratio": 0, "data.noise.kind": "pair", "data.languages": ["eng"]}.items():
+        assert not noise_line(override(experiment, {path: value}))
 
 
 def test_what_no_point_beats_in_every_goal() -> None:
