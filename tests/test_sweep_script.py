@@ -8,6 +8,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiny import make_data
 
@@ -21,7 +22,9 @@ from ray_atr.recipes import RECIPES
 from ray_atr.run_folder import RunFolder
 from ray_atr.runtime import code_version
 from ray_atr.storage import write_json
+from ray_atr.sweep import FixedPoints, SweepPlan
 from ray_atr.sweep.describe import check_plan, describe_plan
+from ray_atr.training.languages import with_languages
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -97,10 +100,25 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
             ["--space", "data.noise.ratio=grid(0)", "--scheduler", "asha", "--minimize", "a", "--maximize", "b"],
             "none with several goals",
         ),
+        (
+            ["--space", "data.noise.ratio=grid(0,0.4)", "--data.noise.index", "x.npy"],
+            "data.noise.ratio: got 0.4; allowed",
+        ),
         (["--space", "data.noise.ratio=grid(0)", "--warm-start", "nowhere"], "--search optuna only"),
         (
             ["--space", "data.noise.ratio=grid(0)", "--search", "optuna", "--trials", "1", "--warm-start", "nowhere"],
             "nowhere: not a run folder",
+        ),
+    ],
+    "train": [
+        (["--data.noise.index", "x.npy", "--data.noise.ratio", "0.4"], "data.noise.ratio: got 0.4; allowed 0.0 with"),
+        (
+            ["--data.noise.index", "x.npy", "--data.noise.kind", "near"],
+            "data.noise.kind: got 'near'; allowed pair with",
+        ),
+        (
+            ["--data.noise.index", "x.npy", "--data.noise.unit", "caption"],
+            "data.noise.unit: got 'caption'; allowed clip",
         ),
     ],
     "sweep knowledge": [
@@ -253,3 +271,15 @@ def test_the_run_folder_of_another_experiment_is_refused(home: Path, capsys: pyt
     error = error_of("sweep noise", ["--out", str(run.path)], capsys)
     assert f"a run folder already; continue it with --resume {run.path}" in error
     assert sorted(path.name for path in run.path.rglob("*")) == before
+
+
+def test_a_run_of_an_earlier_version_with_an_index_and_a_ratio_goes_on(home: Path) -> None:
+    np.save(home / "index.npy", np.arange(1200))
+    both = {"data.noise.index": str(home / "index.npy"), "data.noise.ratio": 0.4}
+    experiment = with_languages(override(RECIPES["quickstart"](), both))
+    run = RunFolder.open(RunFolder.create(home / "run", experiment, {"name": "train"}).path)
+    assert run.experiment == experiment
+    plan = SweepPlan(FixedPoints([{}]))
+    check_plan(plan, run.experiment, is_new=False)
+    with pytest.raises(ValueError, match=r"data.noise.ratio: got 0.4; allowed 0.0 with data.noise.index"):
+        check_plan(plan, run.experiment)

@@ -70,7 +70,7 @@ def run_plan(
     if not use_ray:
         experiment = without_ray(experiment, settings)
     plan = replace(make_plan(experiment, kept), fixed=fixed)
-    check_plan(plan, experiment, explicit)
+    check_plan(plan, experiment, explicit, is_new=kept is None)
     run = kept or _create(name, experiment, plan, options.out)
     with advising(f"resume it with --resume {run.path}"), run.held():
         _run(run, experiment, plan, how, is_new=kept is None, use_ray=use_ray, say=say)

@@ -14,7 +14,7 @@ from ray_atr.sweep.goal import Goal, pareto_front
 from ray_atr.sweep.rivals import compared
 from ray_atr.sweep.search import Known, SpaceSearch, SweepPlan
 from ray_atr.sweep.trial_queue import PointTrials, recorded_trials
-from ray_atr.training.checks import check_experiment
+from ray_atr.training.checks import check_experiment, check_noise
 from ray_atr.training.languages import with_languages
 
 MOST_BEST = 10
@@ -49,7 +49,7 @@ def values_by_path(points: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {path: [point[path] for point in points if path in point] for path in paths}
 
 
-def check_plan(plan: SweepPlan, experiment: Experiment, explicit: Collection[str] = ()) -> None:
+def check_plan(plan: SweepPlan, experiment: Experiment, explicit: Collection[str] = (), *, is_new: bool = True) -> None:
     """ValueError if a point of the plan, or an end of a dimension of its space, cannot run with the experiment's data.
 
     Or if no point has one of the `explicit` fixed settings.
@@ -57,7 +57,10 @@ def check_plan(plan: SweepPlan, experiment: Experiment, explicit: Collection[str
     points = points_to_check(plan)
     check_fixed(experiment, points, plan.fixed, explicit)
     for point in points:
-        check_experiment(override(experiment, plan.overrides(experiment, point)))
+        planned = override(experiment, plan.overrides(experiment, point))
+        if is_new:
+            check_noise(planned.data.noise)
+        check_experiment(planned)
 
 
 def points_to_check(plan: SweepPlan) -> list[Point]:

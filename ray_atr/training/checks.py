@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ray_atr.data.captions import read_caption_file
 from ray_atr.data.epoch_order import check_batch_size
+from ray_atr.data.noise import Noise
 from ray_atr.data.shards import read_manifest
 from ray_atr.experiment import Experiment
 from ray_atr.models.loading import require_checkpoint
@@ -61,6 +62,20 @@ def check_experiment(experiment: Experiment) -> None:
         checkpoint = checkpoint_of(tower)
         if checkpoint is not None:
             require_checkpoint(checkpoint, f"model.{kind}.checkpoint")
+
+
+def check_noise(noise: Noise) -> None:
+    """ValueError if a file says which captions are wrong and other settings, which would do nothing, say it as well.
+
+    For new runs: those of earlier versions were trained on what the file says, and go on with it.
+    """
+    if noise.index is None:
+        return
+    for name in ("ratio", "kind", "unit"):
+        value, default = getattr(noise, name), getattr(Noise(), name)
+        if value != default:
+            allowed = f"{default} with data.noise.index, whose file alone says which captions are wrong"
+            raise refuse(f"data.noise.{name}", value, allowed)
 
 
 def check_chunks(objective: Objective, language_chunk: int) -> None:
