@@ -283,3 +283,26 @@ def test_a_run_of_an_earlier_version_with_an_index_and_a_ratio_goes_on(home: Pat
     check_plan(plan, run.experiment, is_new=False)
     with pytest.raises(ValueError, match=r"data.noise.ratio: got 0.4; allowed 0.0 with data.noise.index"):
         check_plan(plan, run.experiment)
+
+
+@pytest.mark.parametrize("command", ["train", "sweep noise"])
+@pytest.mark.parametrize("source", ["soundscapes", "tones"])
+def test_a_noise_index_that_does_not_fit_is_refused_before_anything_starts(
+    home: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str], command: str, source: str
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    count = 1200 if source == "soundscapes" else 24
+    if source == "tones":
+        source = str(make_data(elsewhere / "tones", num_train=count))
+    index = elsewhere / "index.npy"
+    arguments = ["--data.source", source, "--data.noise.index", str(index), "--train.batch_size", "8"]
+    arguments += ["--noise", "0"] if command == "sweep noise" else []
+    assert "this one is not there" in error_of(command, arguments, capsys)
+    for content, words in (
+        (np.arange(count - 1), f"of {count - 1} entries'; allowed {count}"),
+        (np.full(count, count), f"row 0: got {count}; allowed a clip's number below"),
+        (np.zeros(count), "of float64'; allowed integers"),
+    ):
+        np.save(index, content)
+        assert words in error_of(command, arguments, capsys)
+    assert list(home.iterdir()) == []

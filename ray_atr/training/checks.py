@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ray_atr.data.captions import read_caption_file
 from ray_atr.data.epoch_order import check_batch_size
 from ray_atr.data.noise import Noise
-from ray_atr.data.shards import read_manifest
+from ray_atr.data.noise_index import read_index
+from ray_atr.data.shards import read_captions, read_manifest
 from ray_atr.experiment import Experiment
 from ray_atr.models.loading import require_checkpoint
 from ray_atr.models.saved import SETTINGS_FILE
@@ -16,7 +22,7 @@ from ray_atr.objectives import Objective
 from ray_atr.objectives.knowledge import Knowledge
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.settings import refuse
-from ray_atr.soundscapes import SPLITS
+from ray_atr.soundscapes import SPLITS, SoundscapesSettings, described
 from ray_atr.storage import is_there, locate
 from ray_atr.training.correspondence import check_correspondence
 from ray_atr.training.languages import check_languages, with_languages
@@ -27,7 +33,7 @@ from ray_atr.training.trajectory import check_other_run
 def check_experiment(experiment: Experiment) -> None:
     """ValueError, naming the setting, if what it names is missing, a batch cannot be filled, or settings exclude each other.
 
-    Reads the manifest only, so that a mistake is found before anything is written or started.
+    Reads the manifest only (and captions, for a noise index), so that a mistake is found before anything is written or started.
     """
     experiment = with_languages(experiment)
     data = experiment.data
@@ -46,6 +52,7 @@ def check_experiment(experiment: Experiment) -> None:
                 else " alone; a column split of a table (train, val, test) says where each clip belongs"
             )
             raise ValueError(f"data.{setting}: got {split!r}; {where} has {', '.join(splits)}{how}")
+    check_index(experiment)
     check_chunks(experiment.objective, experiment.train.language_chunk)
     if experiment.train.distance_to is not None:
         check_other_run(experiment.train.distance_to)
@@ -76,6 +83,36 @@ def check_noise(noise: Noise) -> None:
         if value != default:
             allowed = f"{default} with data.noise.index, whose file alone says which captions are wrong"
             raise refuse(f"data.noise.{name}", value, allowed)
+
+
+def check_index(experiment: Experiment) -> None:
+    """ValueError if the file of the noise is missing or does not fit the captions of the training split."""
+    data = experiment.data
+    if data.noise.index is None:
+        return
+    if data.source == "soundscapes":
+        counts = _counts_of_soundscapes(data.soundscapes, data.train_split, data.languages)
+    else:
+        counts = _counts_of(data.source, read_manifest(data.source).hash, data.train_split, data.languages)
+    read_index(data.noise.index, counts, max(1, int(counts.max(initial=0))))
+
+
+# A sweep checks each of its points, which are on the same few sets.
+@lru_cache(maxsize=8)
+def _counts_of(source: str, digest: str, split: str, languages: tuple[str, ...]) -> NDArray[np.int64]:
+    """How many captions each clip of a data set, which has this hash, has in each language, [N, K]."""
+    return _counted((clip.captions for clip in read_captions(read_manifest(source), split)), languages)
+
+
+@lru_cache(maxsize=8)
+def _counts_of_soundscapes(settings: SoundscapesSettings, split: str, languages: tuple[str, ...]) -> NDArray[np.int64]:
+    """The same of the synthetic set, which need not have been made."""
+    places = range(settings.num_clips(split))
+    return _counted((described(place, split, settings)[0] for place in places), languages)
+
+
+def _counted(clips: Iterable[Mapping[str, Sequence[str]]], languages: Sequence[str]) -> NDArray[np.int64]:
+    return np.array([[len(captions.get(code) or ()) for code in languages] for captions in clips], np.int64)
 
 
 def check_chunks(objective: Objective, language_chunk: int) -> None:
