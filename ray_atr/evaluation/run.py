@@ -21,7 +21,7 @@ from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import Questions, pose_questions
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.experiment import Experiment, TrackingSettings
-from ray_atr.metrics.samples import Samples, from_arrays, to_arrays
+from ray_atr.metrics.samples import Samples, from_arrays, languages_of, to_arrays
 from ray_atr.models.retriever import Retriever
 from ray_atr.report.evaluation_content import Embedded, ScoredModel, ZeroShot, compose_page, score_model
 from ray_atr.report.evaluation_page import Page, write_page
@@ -84,7 +84,7 @@ def evaluate(
         manifest, options.split, options.languages, relevance=options.relevance, max_captions=options.max_captions
     )
     named = questions.captions_of(options.clips)
-    stored = _stored_scores(locate(baseline[0]), manifest, options) if earlier else []
+    stored = _stored_scores(locate(baseline[0]), questions) if earlier else []
 
     def model(checkpoint: Checkpoint) -> tuple[Embedded, ScoredModel]:
         embedded = _embed(checkpoint, questions, options, encoding, progress)
@@ -200,18 +200,20 @@ def _is_evaluation(paths: Sequence[str | Location]) -> bool:
     return len(paths) == 1 and all(is_there(locate(paths[0]) / name) for name in (FACTS_FILE, SCORES_FILE.format(0)))
 
 
-def _stored_scores(folder: Location, manifest: Manifest, options: EvaluationOptions) -> list[Samples]:
-    """The scores of an earlier evaluation. ValueError if it was of other data; other captions are found out later."""
+def _stored_scores(folder: Location, questions: Questions) -> list[Samples]:
+    """The scores of an earlier evaluation. ValueError for other data or languages; other captions are found later."""
+    manifest, split = questions.manifest, questions.split
     facts = read_json(folder / FACTS_FILE)["facts"]
-    if (facts.get(HASH_FACT), facts.get("split")) != (manifest.hash[:HASH_DIGITS], options.split):
-        raise refuse(
-            "baseline", str(folder), f"an evaluation of split {options.split} of {manifest.name}, as it is now"
-        )
+    if (facts.get(HASH_FACT), facts.get("split")) != (manifest.hash[:HASH_DIGITS], split):
+        raise refuse("baseline", str(folder), f"an evaluation of split {split} of {manifest.name}, as it is now")
     scores: list[Samples] = []
     while is_there(file := folder / SCORES_FILE.format(len(scores))):
         # Opened by ourselves, since numpy knows no URLs.
         with file.open("rb") as stream, np.load(stream) as arrays:
             scores.append(from_arrays(arrays))
+    asked = languages_of(scores[0])
+    if set(asked) != set(questions.languages):
+        raise refuse("baseline", f"an evaluation in {' '.join(asked)}", f"one in {' '.join(questions.languages)}")
     return scores
 
 

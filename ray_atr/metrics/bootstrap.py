@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ray_atr.metrics.metric import Metric
-from ray_atr.metrics.samples import Samples, check_same_queries, resampled
+from ray_atr.metrics.samples import Samples, check_same_queries, in_shared_tasks, resampled
 from ray_atr.settings import refuse
 
 DRAWS = 1000
@@ -83,11 +83,15 @@ def compare_runs(
     level: float = LEVEL,
     seed: int = 0,
 ) -> dict[Metric, Difference]:
-    """Second minus first in every metric, each the mean over its runs, all asked the same queries and drawn together.
+    """Second minus first in every metric of the tasks that both have, each the mean over its runs, drawn together.
 
-    Raises ValueError if they were not.
+    Raises ValueError if they were not asked the same queries in the same languages.
     """
-    _check([*first, *second], "second", draws, level)
+    if not (first and second):
+        raise refuse("second" if first else "first", "none", "one or more runs' samples")
+    runs = in_shared_tasks([*first, *second])
+    _check(runs, "second", draws, level)
+    first, second = runs[: len(first)], runs[len(first) :]
     a, drawn_a = _mean_over_runs(first, trained, draws, seed)
     b, drawn_b = _mean_over_runs(second, trained, draws, seed)
     result = {}

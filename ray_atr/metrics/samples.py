@@ -57,10 +57,39 @@ def zero_shot_samples(classifications: Mapping[str, Classification]) -> dict[str
     return result
 
 
+def tasks_of(samples: Samples) -> list[str]:
+    """The tasks that a model was asked: `text_to_audio_by_cosine` is one of a learnt metric alone."""
+    return list(dict.fromkeys(_task(key) for key in samples))
+
+
+def languages_of(samples: Samples) -> list[str]:
+    """The languages of the captions that a model was asked."""
+    asked = [key.split("/")[1] for key in samples if _task(key) == DIRECTIONS[0]]
+    return [language for language in asked if language != MEAN]
+
+
+def in_shared_tasks(runs: Sequence[Samples]) -> list[dict[str, Sample]]:
+    """The runs with only the tasks that all of them have, in the order of the first.
+
+    ValueError if there is none, or if one has it in other languages.
+    """
+    shared = {task for task in tasks_of(runs[0]) if all(task in tasks_of(other) for other in runs[1:])}
+    keys = [key for key in runs[0] if _task(key) in shared]
+    for other in runs[1:]:
+        theirs = [key for key in other if _task(key) in shared]
+        if not keys or set(theirs) != set(keys):
+            raise refuse("second", theirs or list(other), f"the languages of the first, {keys or list(runs[0])}")
+    return [{key: run[key] for key in keys} for run in runs]
+
+
+def _task(key: str) -> str:
+    return key.split("/")[0]
+
+
 def check_same_queries(first: Samples, second: Samples) -> None:
     """ValueError if two models were not asked the same queries in the same languages."""
     if list(first) != list(second):
-        raise refuse("second", list(second), f"the languages of the first, {list(first)}")
+        raise refuse("second", list(second), f"the tasks and languages of the first, {list(first)}")
     for key, sample in first.items():
         other = second[key]
         if not (np.array_equal(sample.query, other.query) and np.array_equal(sample.unit, other.unit)):

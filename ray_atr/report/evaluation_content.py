@@ -24,11 +24,12 @@ from ray_atr.metrics.metric import DIRECTIONS, TRAINED, Metric
 from ray_atr.metrics.plan_ranking import MAX_ENTRIES, plan_scores
 from ray_atr.metrics.ranking import LearnedMetric, RankingSettings, rankings_beside
 from ray_atr.metrics.retrieval import Retrieval
-from ray_atr.metrics.samples import Sample, Samples, retrieval_samples, zero_shot_samples
+from ray_atr.metrics.samples import Sample, Samples, retrieval_samples, tasks_of, zero_shot_samples
 from ray_atr.metrics.zero_shot import CLASSIFICATION, classification_metrics, classify_languages
 from ray_atr.report.audio_players import FoundClip, Query, best_clips, players_html
 from ray_atr.report.evaluation_page import Page
 from ray_atr.report.evaluation_pictures import embedding_map, rank_heat_map, similarity_and_plan
+from ray_atr.report.evaluation_tables import task_title
 
 MAP_CLIPS = 50
 MATRIX_CLIPS = 60
@@ -164,6 +165,9 @@ def compose_page(
         own_notes.append(
             "Queries are class captions: all clips of the class are relevant. Intervals of theirs are over classes."
         )
+    titles = {CLASSIFICATION: embedded.zero_shot.title} if embedded.zero_shot is not None else {}
+    if baseline:
+        own_notes += _of_one_alone(compared, (baseline[0], samples[0]), titles)
     fragments = {}
     ids = clip_ids if clip_ids is not None else [str(clip) for clip in range(len(embedded.audio))]
     if listen is not None:
@@ -181,7 +185,7 @@ def compose_page(
         ),
         compared=compared,
         trained=trained,
-        titles={CLASSIFICATION: embedded.zero_shot.title} if embedded.zero_shot is not None else {},
+        titles=titles,
         pictures=_pictures(chosen, embedded, captions, first.retrievals, seed, ids, len(named)),
         fragments=fragments,
         notes=own_notes,
@@ -200,6 +204,17 @@ def _learnt_nothing(intervals: Mapping[Metric, Interval], metrics: Mapping[Metri
             f"{100 * intervals[recall].value:.1f}% {direction.replace('_', ' ')}, chance is {100 * chance:.1f}%"
         )
     return [f"It learned nothing: R@1 is not told apart from chance ({'; '.join(found)})."]
+
+
+def _of_one_alone(names: tuple[str, str], both: tuple[Samples, Samples], titles: Mapping[str, str]) -> list[str]:
+    """Says which tasks are not compared, since one of the two was not asked them."""
+    (first, second), (before, after) = names, map(tasks_of, both)
+    notes = []
+    for name, own, other in ((first, before, after), (second, after, before)):
+        alone = [task_title(task, titles) for task in own if task not in other]
+        if alone:
+            notes.append(f"Not compared, as {name} alone has it: {'; '.join(alone)}.")
+    return notes
 
 
 def _by(embedded: Embedded) -> str:

@@ -54,7 +54,7 @@ def metric_tables(
         if intervals and key in intervals:
             detail = f"[{show(intervals[key].low)}, {show(intervals[key].high)}]"
         groups.setdefault(metric.task, {}).setdefault(metric.language, {})[metric.name] = Cell(text, detail=detail)
-    return [_table(rows, _title(group, titles), NOTES.get(group, ""), trained) for group, rows in groups.items()]
+    return [_table(rows, task_title(group, titles), NOTES.get(group, ""), trained) for group, rows in groups.items()]
 
 
 def comparison_tables(
@@ -75,7 +75,7 @@ def comparison_tables(
         shown = _difference(difference, measure(metric.name))
         by_language.setdefault(metric.task, {}).setdefault(metric.language, {})[metric.name] = shown
     return tables + [
-        _table(rows, f"Difference, {_lower(_title(group, titles))}", NOTES.get(group, ""), trained)
+        _table(rows, f"Difference, {_lower(task_title(group, titles))}", NOTES.get(group, ""), trained)
         for group, rows in by_language.items()
     ]
 
@@ -92,7 +92,7 @@ def _summary(
         difference, show = metrics[metric], measure(metric.name)
         texts = [show.show(difference.first), show.show(difference.second)]
         cells = [*map(Cell, texts), _difference(difference, show), Cell(f"{difference.p_value:.3f}")]
-        rows.append([Cell(f"{_title(metric.task, titles)}, {show.heading}", is_number=False), *cells])
+        rows.append([Cell(f"{task_title(metric.task, titles)}, {show.heading}", is_number=False), *cells])
     note = "Mean of the trained languages. " if UNSEEN in languages else "Mean of the languages. "
     return Table(
         "Difference",
@@ -115,7 +115,8 @@ def _order(metric: Metric) -> tuple[int, int]:
     )
 
 
-def _title(task: str, titles: Mapping[str, str] | None) -> str:
+def task_title(task: str, titles: Mapping[str, str] | None = None) -> str:
+    """What a task is called, if `titles` has no other name for it."""
     return {**TITLES, **(titles or {})}.get(task, task)
 
 

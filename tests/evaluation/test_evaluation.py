@@ -131,6 +131,14 @@ def test_seeds_and_baseline(world: dict[str, Path], tmp_path: Path) -> None:
     assert all(d.value == 0 for d in itself.comparison.values())
     with pytest.raises(ValueError, match=r"baseline: .*split train of tones"):
         evaluate(both, options(split="train"), baseline=[tmp_path / "rate"], **quiet)
+    with pytest.raises(ValueError, match="baseline: got 'an evaluation in eng fra'; allowed one in fra"):
+        evaluate(
+            [runs / "seed0"], options(languages=("fra",)), baseline=[tmp_path / "rate"], progress=_no_encoding, **quiet
+        )
+
+
+def _no_encoding(*arguments: object) -> None:
+    raise AssertionError("encoded before the baseline was refused")
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -121,6 +121,21 @@ def test_models_of_different_queries_are_refused() -> None:
         compared(first, retrieve_languages(audio, text, clip[::-1].copy()))
     with pytest.raises(ValueError, match="second: got"):
         compared(first, {"eng": first["eng"]})
+    with pytest.raises(ValueError, match=r"second: got \['text_to_audio_by_plan/eng', .*languages of the first"):
+        compare_runs([retrieval_samples(first)], [retrieval_samples(first, "plan")])
+
+
+def test_what_both_were_asked_is_compared_whatever_the_order() -> None:
+    first = retrieval_samples(retrieve_languages(*model(14, 1.5)))
+    second = retrieval_samples(retrieve_languages(*model(15, 1.5)))
+    expected = compare_runs([first], [second], draws=20)
+    beside = retrieval_samples(retrieve_languages(*model(15, 1.5), ranking="cosine"), "cosine")
+    more = dict(reversed({**second, **beside}.items()))
+    assert compare_runs([first], [more], draws=20) == expected
+    assert list(compare_runs([more], [first], draws=20)) != list(expected)
+    assert {name: -d.value for name, d in compare_runs([more], [first], draws=20).items()} == pytest.approx(
+        {name: d.value for name, d in expected.items()}
+    )
 
 
 def test_zero_shot_accuracy_has_the_interval_of_a_share_over_clips() -> None:

@@ -80,6 +80,24 @@ def test_page_holds_the_evaluation_and_the_comparison_with_itself_is_zero(embedd
     assert {"classification/mean/accuracy", "text_to_audio_by_plan/jpn/median_rank"} <= set(comparison)
 
 
+def test_tasks_of_one_model_alone_are_named_and_the_others_compared(embeddings: tuple) -> None:
+    """A learnt metric has the ranking by cosine besides its own, and prompts are not asked of every model."""
+    audio, text, captions = embeddings
+    learnt = Embedded(audio, text, metric=np.arange(1.0, 7.0))
+    asked = Embedded(audio, text, zero_shot=ZeroShot({"eng": audio[:3]}, ["a", "b", "c"], list("abc") * 4, set()))
+    runs = [score_model(embedded, captions) for embedded in (learnt, asked)]
+    page = compose_page(
+        "t", {}, asked, captions, runs[1:], baseline=[runs[0].samples], compared=("old", "new"), draws=5
+    )
+    assert [note for note in page.reading_without_brackets if note.startswith("Not compared")] == [
+        "Not compared, as old alone has it: Text to audio, ranked by cosine; Audio to text, ranked by cosine.",
+        "Not compared, as new alone has it: Zero-shot classification.",
+    ]
+    assert {name.task for name in page.comparison} == {
+        "text_to_audio", "audio_to_text", "text_to_audio_by_plan", "audio_to_text_by_plan",
+    }  # fmt: skip
+
+
 def test_seeds_give_means_deviations_and_the_interval_of_the_mean(embeddings: tuple) -> None:
     audio, text, captions = embeddings
     rng = np.random.default_rng(5)
