@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -163,12 +163,21 @@ def _embed(
     progress: Progress | None,
 ) -> Embedded:
     captions = questions.captions
+    retriever = Retriever.from_pretrained(str(checkpoint.folder))
+    metric, ranking = retriever.learned_metric, options.ranking_of(retriever)
+    prompts = {
+        language: texts
+        for language, texts in questions.class_sentences.items()
+        if retriever.text_tower.knows(texts, language)
+    }
+    # The encoders have copies of their own.
+    del retriever
     asked = [
         (language, captions.sentences[language][m])
         for language in questions.languages
         for m in np.flatnonzero(captions.present[language])
     ]
-    asked += [(language, text) for language, texts in questions.class_sentences.items() for text in texts]
+    asked += [(language, text) for language, texts in prompts.items() for text in texts]
     source = EncodingSource.of(checkpoint.folder, questions.manifest, questions.split, encoding)
     told = None if progress is None else partial(progress, checkpoint.name)
     audio, texts = encode(source, asked, encoding, told)
@@ -185,15 +194,25 @@ def _embed(
         start += len(rows)
     classes = {
         language: texts[start + len(questions.classes) * place :][: len(questions.classes)]
-        for place, language in enumerate(questions.class_sentences)
+        for place, language in enumerate(prompts)
     }
     zero_shot = None
     if classes:
-        known = checkpoint.trained_classes(questions.manifest, questions.classes, questions.class_sentences)
+        known = checkpoint.trained_classes(questions.manifest, questions.classes, prompts)
         zero_shot = ZeroShot(classes, questions.classes, questions.labels, known)
-    retriever = Retriever.from_pretrained(str(checkpoint.folder))
     trained = (checkpoint.experiment.trained_languages or None) if checkpoint.experiment is not None else None
-    return Embedded(audio, text, retriever.learned_metric, options.ranking_of(retriever), trained, zero_shot)
+    return Embedded(audio, text, metric, ranking, trained, zero_shot, _unknown_prompts(questions, prompts))
+
+
+def _unknown_prompts(questions: Questions, prompts: Collection[str]) -> list[str]:
+    """Says in which languages classification is left out, since the text tower knows no prompts for it."""
+    unknown = [language for language in questions.class_sentences if language not in prompts]
+    if not unknown:
+        return []
+    return [
+        f"No classification by text prompts in {', '.join(unknown)}: the text tower knows only its data set's captions, which "
+        "the prompts are not."
+    ]
 
 
 def _is_evaluation(paths: Sequence[str | Location]) -> bool:

@@ -74,6 +74,10 @@ class TextTower(nn.Module):
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
         """Token ids of each text in its language (ISO 639-3)."""
 
+    def knows(self, texts: Sequence[str], language: str) -> bool:
+        """Whether `tokenise` takes all of these texts: most towers take any."""
+        return True
+
     @abstractmethod
     def forward(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
         """Encodes texts from token ids [N, L]; `token_mask` [N, L] bool is True on tokens, False on padding."""

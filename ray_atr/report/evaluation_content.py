@@ -66,6 +66,7 @@ class Embedded:
 
     metric   the metric that it learnt (`as_metric`).
     trained  the languages that it was trained on; None: not known, or all.
+    notes    what a reader must know of what could not be embedded.
     """
 
     audio: Array
@@ -74,6 +75,7 @@ class Embedded:
     ranking: RankingSettings = RankingSettings()
     trained: Collection[str] | None = None
     zero_shot: ZeroShot | None = None
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,7 @@ def compose_page(
     chosen = _choose(first.retrievals, captions, seed, named)
     own_notes = [
         *notes,
+        *embedded.notes,
         f"Ranks are {_by(embedded)}; ties count as their expectation over the orders they allow.",
         *first.notes,
     ]

@@ -69,6 +69,9 @@ class TextVectorsTower(TextTower):
         """The vectors [n, W] of rows [n]."""
         return torch.from_numpy(self.vectors.vectors(rows))
 
+    def knows(self, texts: Sequence[str], language: str) -> bool:
+        return bool((self.vectors.rows([(text, language) for text in texts]) >= 0).all())
+
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
         rows = self.vectors.rows(list(zip(texts, languages, strict=True))).tolist()
         if -1 in rows:
@@ -98,6 +101,9 @@ class EncodedText(TextVectorsTower):
         self._tower = (tower.eval(),)
         self._new_rows: dict[Caption, int] = {}
         self._new_vectors: list[Tensor] = []
+
+    def knows(self, texts: Sequence[str], language: str) -> bool:
+        return self._tower[0].knows(texts, language)
 
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
         captions = list(zip(texts, languages, strict=True))

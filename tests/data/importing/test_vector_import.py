@@ -176,6 +176,31 @@ def test_an_evaluation_of_a_head_has_a_page_with_what_queries_find(
     assert "<audio" not in page
 
 
+@pytest.mark.parametrize("words", ["{} ({})", "This is a sound of {}."], ids=["captions", "prompts"])
+def test_a_head_that_knows_its_captions_alone_is_not_asked_prompts(
+    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """Labelled vectors are retrieved; classified too only if the prompts happen to be captions."""
+    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("ray_atr.report.evaluation_content._pictures", lambda *arguments: {})
+    lines = ["audio_row,caption,text_row,language,split,clip_id,label"]
+    for row in range(CLIPS):
+        kind = f"kind {row % 6}"
+        lines += [
+            f"{row},{words.format(kind, 'eng')},{row % 6},eng,{'train' if row < 32 else 'test'},clip {row},{kind}"
+        ]
+    Path(files["table"]).write_text("\n".join(lines) + "\n")
+    import_vectors(VectorImport(**files), tmp_path / "data")
+    build_retriever(on_vectors(tmp_path / "data").model, seed=0).save_pretrained(tmp_path / "saved")
+    options = EvaluationOptions(data=str(tmp_path / "data"), draws=5, mlflow=False)
+    found = evaluate(
+        [tmp_path / "saved"], options, encoding=Encoding(ray="never"), out=tmp_path / "out", say=lambda message: None
+    )
+    notes = [note for note in found.page.notes if note.startswith("No classification by text prompts in eng: ")]
+    assert "text_to_audio/eng/recall_at_1" in found.page.metrics
+    assert ("classification/eng/accuracy" in found.page.metrics) == (not notes) == words.startswith("This")
+
+
 def test_a_saved_head_takes_vectors_after_its_data_set_is_gone(files: dict[str, str], tmp_path: Path) -> None:
     import_vectors(VectorImport(**files), tmp_path / "data")
     retriever = build_retriever(on_vectors(tmp_path / "data").model, seed=0)
