@@ -7,11 +7,17 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 import yaml
 from scripts import load_script
+from tiny import tiny, tone
+
+from ray_atr.models.retriever import build_retriever
+from ray_atr.models.text.tokenizer import train_tokenizer
+from ray_atr.objectives import LearnedSettings
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "cluster" / "README.md"]
@@ -71,6 +77,27 @@ def test_the_notebook_runs_from_top_to_bottom(
     assert found["text_to_audio/fra/recall_at_1"] > 0.5
     assert notebook.trained.best_epoch + 5 == len(notebook.trained.history) < 30
     assert f"the best of {len(notebook.trained.history)} epochs is" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "mahalanobis"])
+@pytest.mark.parametrize("page", ["README.md", "docs/evaluation.md"])
+def test_the_lines_that_load_a_retriever_run(
+    page: str, metric: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = tiny(tmp_path).model
+    tokenizer = train_tokenizer(["Ein Hund bellt.", "Es regnet."], 200)
+    learned = LearnedSettings(metric=metric)
+    build_retriever(settings, tokenizer=tokenizer, learned=learned, seed=0).save_pretrained("runs/.../best")
+    for index, name in enumerate(("rain.wav", "dog.flac")):
+        Path(name).write_bytes(tone(index, index))
+    lines = re.findall(r"```python\n(from ray_atr.models.retriever .*?)```", (ROOT / page).read_text(), re.DOTALL)
+    made: dict[str, Any] = {}
+    exec(lines[0], made)  # the file is this repository's own
+    assert made["retriever"].distance == ("euclidean" if metric == "mahalanobis" else "cosine")
+    shown = made["retriever"].similarity(made["text"], made["audio"])
+    assert shown.shape == (1, 2)
+    assert capsys.readouterr().out == f"{shown}\n"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/objectives.md"])

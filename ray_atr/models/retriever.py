@@ -118,7 +118,7 @@ ATTENTION_TEMPERATURE = 0.1
 
 
 class Retriever(nn.Module):
-    """Embeds clips and texts into one space, unit norm; holds what the objective learns."""
+    """Embeds clips and texts into one space; holds what the objective learns. `similarity` compares the vectors of both."""
 
     def __init__(
         self,
@@ -160,6 +160,16 @@ class Retriever(nn.Module):
             return embeddings
         assert self.learned_metric is not None
         return (embeddings.double() @ self.learned_metric.root().to(embeddings.device)).float()
+
+    def similarity(self, text: Tensor, audio: Tensor) -> Tensor:
+        """How well each text fits each clip [M, N], the higher the better, from `encode_*`'s vectors [M, r] and [N, r].
+
+        The cosine, or minus the distance under the learnt metric, as `distance` says.
+        """
+        if self.distance == "cosine":
+            return text @ audio.T
+        # By inner products, as torch would for many rows, near vectors lose their digits.
+        return -torch.cdist(text, audio, compute_mode="donot_use_mm_for_euclid_dist")
 
     @property
     def vector_width(self) -> int:

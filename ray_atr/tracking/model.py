@@ -37,10 +37,11 @@ PACKAGES = (
 
 
 class RetrieverModel(PythonModel):
-    """Rows of texts or audio files -> unit-norm embeddings [N, D].
+    """Rows of texts or audio files -> vectors [N, r].
 
     A row has `text` (and `language`, an ISO 639-3 code, English where it is empty), or `audio`, the bytes of a WAV, FLAC, OGG
-    or MP3 file. Similarity is the dot product of a text's and a clip's embedding.
+    or MP3 file. The vectors of a text and a clip are compared by their dot product, or if a metric was learnt by their Euclidean
+    distance (`Retriever.distance`).
     """
 
     def load_context(self, context: Any) -> None:
@@ -48,7 +49,7 @@ class RetrieverModel(PythonModel):
         self.retriever = Retriever.from_pretrained(context.artifacts["retriever"])
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> np.ndarray:
-        """Embeddings [N, D] float32, in the order of the rows. ValueError for a row with both or neither of text and audio."""
+        """Vectors [N, r] float32, in the order of the rows. ValueError for a row with both or neither of text and audio."""
         texts = _column(model_input, "text")
         clips = _column(model_input, "audio")
         languages = [language or "eng" for language in _column(model_input, "language")]

@@ -233,6 +233,8 @@ def test_the_nearest_vectors_are_the_nearest_under_the_learnt_metric(kind: str) 
     distances = torch.einsum("mnd,de,mne->mn", difference, matrix_of(retriever, kind), difference)
     found = torch.cdist(retriever.vectors(text).double(), retriever.vectors(audio).double())
     assert retriever.distance == "euclidean"
+    similarity = retriever.similarity(retriever.vectors(text), retriever.vectors(audio))
+    torch.testing.assert_close(similarity.double(), -distances.sqrt(), rtol=1e-5, atol=1e-5)
     assert torch.equal(found.argsort(dim=1), distances.argsort(dim=1))
     assert torch.equal(found.argsort(dim=0), distances.argsort(dim=0))
     assert not torch.equal((text @ audio.T).argsort(dim=1, descending=True), distances.argsort(dim=1))
@@ -253,6 +255,8 @@ def test_without_a_metric_or_by_cosine_the_vectors_are_the_unit_rows() -> None:
     for retriever in (scratch(), *(with_metric(kind, "cosine") for kind in KINDS)):
         assert retriever.distance == "cosine"
         assert torch.equal(retriever.vectors(rows), rows)
+        cosine = torch.nn.functional.cosine_similarity(rows[:2, None], rows, dim=2)
+        torch.testing.assert_close(retriever.similarity(rows[:2], rows), cosine)
 
 
 @pytest.mark.parametrize("kind", KINDS)
