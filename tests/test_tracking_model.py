@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ import pytest
 import soundfile
 from fake_runs import write_run
 
+from ray_atr.cli.report import ReportCommand, report_script
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.text.tokenizer import train_tokenizer
 from ray_atr.run_folder import RunFolder
@@ -33,6 +35,23 @@ def run(tmp_path_factory):
 
 def test_the_best_trial_is_that_of_the_best_validation(run):
     assert best_trial(RunFolder.open(run)).describe()["name"] == "m_ltm"
+
+
+@pytest.mark.parametrize("address", ["", "https://me:hush@mlflow.host"])
+def test_the_lines_that_register_prints_load_the_model(run, address, monkeypatch, capsys):
+    """In a Python that knows nothing of the run; a password is not printed, and is in the environment already."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    written = SimpleNamespace(summary="", page="", table_csv="", table_markdown="", figures=[])
+    monkeypatch.setattr("ray_atr.report.write_report", lambda *folders, out: written)
+    monkeypatch.setattr("ray_atr.tracking.model.register_model", lambda folder, name: "models:/m-1")
+    opened: list[str] = []
+    monkeypatch.setattr("mlflow.set_tracking_uri", opened.append)
+    monkeypatch.setattr("mlflow.pyfunc.load_model", opened.append)
+    report_script(ReportCommand((str(run),), register="mine"))
+    said = capsys.readouterr().out
+    assert "hush" not in said
+    exec(said.partition("to load it in Python:\n")[2], {})  # the lines that were just printed
+    assert opened == [*([] if address else [f"sqlite:///{run.parent / 'mlflow.db'}"]), "models:/m-1"]
 
 
 @pytest.mark.slow

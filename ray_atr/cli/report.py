@@ -86,8 +86,11 @@ def _upload(folders: Sequence[Location]) -> None:
 
 
 def _register(folders: Sequence[Location], name: str) -> None:
+    from ray_atr.tracking import loading_lines, store_of
     from ray_atr.tracking.model import register_model
 
-    for folder in folders:
+    # Before MLflow writes the address of the first into the environment.
+    stores = [store_of(folder) for folder in folders]
+    for folder, store in zip(folders, stores, strict=True):
         uri = register_model(folder, name=name)
-        print(f"registered as {name}: load it with mlflow.pyfunc.load_model({uri!r})")
+        print(f"registered as {name}; to load it in Python:\n{loading_lines(store, uri)}")

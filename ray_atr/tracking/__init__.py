@@ -4,7 +4,7 @@ MLflow takes seconds to import, and a run may do without it, so the functions th
 """
 
 from ray_atr.tracking.fetch import fetch_experiment
-from ray_atr.tracking.store import Store, mlflow_command, store_of
+from ray_atr.tracking.store import Store, loading_lines, mlflow_command, store_of
 from ray_atr.tracking.tracker import Tracker, upload
 
-__all__ = ["Store", "Tracker", "fetch_experiment", "mlflow_command", "store_of", "upload"]
+__all__ = ["Store", "Tracker", "fetch_experiment", "loading_lines", "mlflow_command", "store_of", "upload"]

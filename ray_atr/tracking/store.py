@@ -176,6 +176,15 @@ def mlflow_command(run_folder: str | Location) -> str:
     return f"uv run mlflow ui --backend-store-uri {shlex.quote(str(store))} --host 127.0.0.1 --port {PORT}"
 
 
+def loading_lines(store: Store, model_uri: str) -> str:
+    """Lines of Python that load a model in a new interpreter. Secrets in the store's address stay in the environment."""
+    is_shown = str(store) == store.uri
+    opens = f"import mlflow\nmlflow.set_tracking_uri({store.uri!r})"
+    if not is_shown:
+        opens = "import mlflow  # with MLFLOW_TRACKING_URI as it is here"
+    return f"{opens}\nmodel = mlflow.pyfunc.load_model({model_uri!r})"
+
+
 def comparison_page(experiment_id: str, run_ids: Sequence[str]) -> str:
     """Runs side by side: parallel coordinates, scatter, box and contour plots, and every parameter and metric."""
     return "#/compare-runs?" + _query({"runs": json.dumps(run_ids), "experiments": json.dumps([experiment_id])})
