@@ -85,6 +85,11 @@ def test_the_page_shows_the_worst_and_runs_nothing_of_the_data(audited: tuple[Pa
     _, audit, _ = audited
     page = (audit / "audit.html").read_text(encoding="utf-8")
     assert page.count("<article ") == 60
+    called = [int(row["called_wrong"]) for row in rows(audit)[:60]]
+    assert 0 < sum(called) < 60
+    assert page.count("likely to be wrong, called wrong") == sum(called)
+    assert page.count("likely to be wrong, not called wrong") == 60 - sum(called)
+    assert "whose sound the vectors do not represent scores like a wrong one" in page
     assert "<script>alert" not in page
     assert "http://" not in page
     assert "https://" not in page
