@@ -7,8 +7,11 @@ import itertools
 import json
 import math
 import re
+import shutil
+import subprocess
 import warnings
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +19,8 @@ import soundfile
 from matplotlib.figure import Figure
 
 from ray_atr.metrics import evaluate_languages, retrieve_languages
-from ray_atr.metrics.bootstrap import Spread, bootstrap_runs, compare_runs
+from ray_atr.metrics.bootstrap import Difference, Spread, bootstrap_runs, compare_runs
+from ray_atr.metrics.metric import MEAN, MEANS, Metric
 from ray_atr.metrics.samples import from_arrays, retrieval_samples, to_arrays
 from ray_atr.report.audio_players import FoundClip, Query, best_clips, players_html
 from ray_atr.report.evaluation_page import Page, as_html, as_json, as_markdown, write_page
@@ -52,6 +56,31 @@ def test_a_page_names_every_row_and_says_once_what_rows_have_in_common() -> None
     page = as_html(Page(title="x", facts={}, metrics={}, printed=[table]))
     found = re.findall(r'<tr><td class="">([^<]*)</td><td class="n">(\d)</td>', page)
     assert found == [("eng", "0"), ("trained", "1"), ("deu (never seen)", "0"), ("spa", "1"), ("", "2")]
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a browser")
+def test_wide_differences_fit_a_window_of_1280_pixels(tmp_path: Path) -> None:
+    languages = ["eng", "fra", "deu", *MEANS]
+    names = ["recall_at_1", "recall_at_5", "recall_at_10", "map_at_10"]
+    wide = {Metric("text_to_audio", language, name): WIDE for language in languages for name in names}
+    wide |= {Metric("text_to_audio", language, "median_rank"): RANKS for language in languages}
+    wide[Metric("text_to_audio", MEAN, "mean_rank_variance")] = RANKS
+    page = as_html(Page(title="x", facts={}, metrics={}, comparison=wide, trained=["eng"]))
+    boxes = "[...document.querySelectorAll('.scroll')].map(box => [box.scrollWidth, box.clientWidth])"
+    measured = page.replace("</body>", f"<script>document.title = JSON.stringify({boxes})</script></body>")
+    (tmp_path / "page.html").write_text(measured, encoding="utf-8")
+    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1280,2000", "--dump-dom"]
+    found = subprocess.run(
+        [*browser, f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "page.html").as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    widths = json.loads(re.search(r"<title>(.*?)</title>", found.stdout).group(1))  # type: ignore[union-attr]
+    assert len(widths) == 2
+    assert all(needed <= there for needed, there in widths), widths
+
+
+WIDE = Difference(0.1, 0.2, -0.111, -0.111, -0.111, 0.95, 0.01)
+RANKS = Difference(100.0, 200.0, -111.1, -111.1, -111.1, 0.95, 0.01)
 
 
 def test_json_holds_every_number(page: Page) -> None:
