@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
 import pytest
+import torch
+from crash_points import in_fork
+from tokenizers import Tokenizer, models
 
 from ray_atr.experiment import Experiment
+from ray_atr.models.saved import write_weights
+from ray_atr.models.text.small_transformer import SmallTransformerTower
 from ray_atr.report import read_runs, write_report
 from ray_atr.run_folder import RunFolder
 from ray_atr.storage import (
@@ -30,6 +37,7 @@ from ray_atr.storage import (
 )
 from ray_atr.storage.places import reaching
 from ray_atr.storage.transfer import put_folder
+from ray_atr.training.checkpoint import save_checkpoint
 
 
 @pytest.fixture(params=["local", "file", "memory"])
@@ -218,3 +226,26 @@ def test_a_full_disk_is_told_by_the_files_name(tmp_path: Path) -> None:
         # As a write to an open file does: without a name.
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "weights", "tokeniser"])
+def test_a_full_disk_is_told_by_the_files_name_also_by_libraries(tmp_path: Path, kind: str) -> None:
+    tensors = {"weights": torch.rand(100_000), "more": torch.rand(1000)}
+    words = Tokenizer(models.WordLevel({f"word{number}": number for number in range(10_000)}, unk_token="word0"))
+    writes: dict[str, Callable[[], object]] = {
+        "checkpoint": lambda: save_checkpoint(tmp_path, tensors),
+        "weights": lambda: write_weights(tmp_path / "model.safetensors", tensors),
+        "tokeniser": lambda: SmallTransformerTower.save(SimpleNamespace(tokenizer=words), tmp_path),  # type: ignore[arg-type]
+    }
+    raised: list[object] = []
+
+    def write_to_a_full_disk() -> list[object]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+        try:
+            writes[kind]()
+        except OSError as error:
+            return [error.errno, Path(error.filename).parent]
+        return []
+
+    assert in_fork(write_to_a_full_disk, raised) == 0
+    assert raised == [errno.EFBIG, tmp_path]

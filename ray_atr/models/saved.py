@@ -15,6 +15,7 @@ from torch import Tensor
 from ray_atr.migrate import migrated_retriever, migrated_weights
 from ray_atr.models.loading import read_checkpoint
 from ray_atr.settings import refuse, shortened
+from ray_atr.storage import disk_errors
 
 SETTINGS_FILE = "retriever.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -26,7 +27,9 @@ FORMAT = 1
 def write_weights(file: Path, state: Mapping[str, Tensor], *, prefix: str = "") -> None:
     """Writes the tensors by name, behind a prefix, as safetensors."""
     # Safetensors refuses tensors that share memory; a copy of each shares none.
-    save_file({prefix + name: value.detach().cpu().contiguous().clone() for name, value in state.items()}, file)
+    copies = {prefix + name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
+    with disk_errors(file):
+        save_file(copies, file)
 
 
 def link_weights(source: Path, file: Path) -> None:

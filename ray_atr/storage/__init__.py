@@ -24,13 +24,14 @@ from ray_atr.storage.records import (
     write_text,
 )
 from ray_atr.storage.transfer import fetched, sent, whole_folder
-from ray_atr.storage.whole import remove_folder, sync_folder, whole_file
+from ray_atr.storage.whole import disk_errors, remove_folder, sync_folder, whole_file
 
 __all__ = [
     "DamagedFileError",
     "Folder",
     "Location",
     "StorageError",
+    "disk_errors",
     "entries_in",
     "fetched",
     "hold",

@@ -49,6 +49,28 @@ def whole_file(file: Path, *, is_synced: bool = False, is_private: bool = False)
 
 
 @contextlib.contextmanager
+def disk_errors(file: Path) -> Iterator[None]:
+    """Raises what a library makes of a disk that refuses a write as the OSError that it was, naming the file.
+
+    torch raises a RuntimeError about positions while it handles it; safetensors puts its number into a message.
+    """
+    try:
+        yield
+    except Exception as error:
+        number = _refusal_behind(error)
+        if number is None:
+            raise
+        raise OSError(number, os.strerror(number), str(file)) from None
+
+
+def _refusal_behind(error: Exception) -> int | None:
+    if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
+        return error.__context__.errno
+    said = re.search(r"\(os error (\d+)\)", str(error))
+    return int(said[1]) if said else None
+
+
+@contextlib.contextmanager
 def new_folder(folder: Path, *, is_synced: bool = False) -> Iterator[Path]:
     """A new folder to write into, which takes the place of `folder` once everything is written."""
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ import torch
 from ray_atr.migrate import migrated_checkpoint
 from ray_atr.models.loading import require_plain_archive
 from ray_atr.settings import shortened
-from ray_atr.storage import DamagedFileError, whole_file
+from ray_atr.storage import DamagedFileError, disk_errors, whole_file
 from ray_atr.storage.digests import digest_of, digest_of_file, mapped
 
 STATE_FILE = "state.pt"
@@ -31,8 +31,10 @@ _END_BYTES, _LENGTH_BYTES, _COMMENT_BYTES = 22, 2, len(digest_of(b""))
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
     """Write `state` (tensors and plain values) to `folder/state.pt`, replacing an older one only when whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    with whole_file(folder / STATE_FILE, is_synced=True) as file:
-        torch.save(state, file)
+    path = folder / STATE_FILE
+    with whole_file(path, is_synced=True) as file:
+        with disk_errors(path):
+            torch.save(state, file)
         _seal(file)
     return folder
 

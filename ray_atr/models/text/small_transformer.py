@@ -16,6 +16,7 @@ from ray_atr.models.loading import TEXT_CHECKPOINT, find_weights, load_weights, 
 from ray_atr.models.text.tokenizer import PAD_ID, START_ID, TOKENIZER_FILE, read_tokenizer
 from ray_atr.models.tower import Encoded, TextSettings, TextTower, masked_mean
 from ray_atr.settings import refuse, setting
+from ray_atr.storage import disk_errors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,8 @@ class SmallTransformerTower(TextTower):
         return Encoded(masked_mean(tokens, token_mask), tokens, token_mask)
 
     def save(self, folder: Path) -> None:
-        self.tokenizer.save(str(folder / TOKENIZER_FILE))
+        with disk_errors(folder / TOKENIZER_FILE):
+            self.tokenizer.save(str(folder / TOKENIZER_FILE))
 
 
 class PackedBlock(nn.Module):
