@@ -139,13 +139,30 @@ def test_a_run_folders_experiment_is_a_configuration(tmp_path: Path) -> None:
         ("train: [1\n", "not YAML or JSON"),
         ("- 1\n", "allowed settings by name"),
         ("train.epochs: 3\ntrain: {epochs: 4}\n", "train.epochs occurs twice"),
+        ("train.epochs: 3\ntrain.epochs: 4\n", "train.epochs occurs twice"),
+        ("train:\n  epochs: 3\ntrain:\n  batch_size: 8\n", "train occurs twice"),
+        ("train:\n  epochs: 3\n  epochs: 4\n", "epochs occurs twice"),
+        ("\udce9: 1\n", "not UTF-8 (byte 0xe9 at position 0)"),
     ],
 )
 def test_a_mistake_in_a_configuration_names_the_file(tmp_path: Path, content: str, words: str) -> None:
-    (tmp_path / "config.yaml").write_text(content)
+    (tmp_path / "config.yaml").write_text(content, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(ValueError, match=r"--config: .*config\.yaml: ") as error:
         start_of(ExperimentOptions(config=str(tmp_path / "config.yaml")))
     assert words in str(error.value)
+
+
+def test_a_repeated_name_in_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"train": {"epochs": 3}, "train": {"batch_size": 8}}')
+    with pytest.raises(ValueError, match=r"--config: .*config\.json: train occurs twice"):
+        read_config(str(tmp_path / "config.json"))
+
+
+def test_a_yaml_name_beside_a_merge_takes_its_place(tmp_path: Path) -> None:
+    content = "a: {b: &b {x: 1, y: 2}, c: &c {<<: *b, x: 3}}\nd: {<<: *c, x: 4}\n"
+    (tmp_path / "config.yaml").write_text(content)
+    found = read_config(str(tmp_path / "config.yaml"))
+    assert found == {"a.b.x": 1, "a.b.y": 2, "a.c.x": 3, "a.c.y": 2, "d.x": 4, "d.y": 2}
 
 
 def test_a_configuration_that_is_absent_is_named(tmp_path: Path) -> None:

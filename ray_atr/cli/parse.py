@@ -150,13 +150,41 @@ def read_config(place: str) -> dict[str, Any]:
         raise ValueError(
             f"--config: {file}: a folder; allowed a YAML or JSON file, such as its experiment.json"
         ) from None
+    except UnicodeDecodeError as error:
+        found = f"byte {error.object[error.start]:#04x} at position {error.start}"
+        raise ValueError(f"--config: {file}: not UTF-8 ({found}); save the file as UTF-8") from None
     try:
-        content = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
+        content = json.loads(text, object_pairs_hook=_once) if file.suffix == ".json" else yaml.load(text, _OnceLoader)
+    except _RepeatedKeyError as error:
+        raise ValueError(f"--config: {file}: {error} occurs twice") from None
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ValueError(f"--config: {file}: not YAML or JSON ({shortened(str(error))})") from None
     if not isinstance(content, dict):
         raise ValueError(f"--config: {file}: allowed settings by name, such as train: {{epochs: 20}}")
     return dict(_flat(content, str(file)))
+
+
+class _RepeatedKeyError(ValueError):
+    """A name that occurs twice in one mapping of a file, of which YAML and JSON would keep the last alone."""
+
+
+def _once(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
+    values: dict[Any, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise _RepeatedKeyError(shortened(str(name)))
+        values[name] = value
+    return values
+
+
+class _OnceLoader(yaml.SafeLoader):
+    """PyYAML's safe loader, which refuses a repeated key."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        # As it is written, before `<<` is merged: a key beside it takes the merged one's place.
+        node = super().compose_mapping_node(anchor)
+        _once([(key.value, None) for key, _ in node.value if isinstance(key, yaml.ScalarNode)])
+        return node
 
 
 def _flat(content: Mapping[Any, Any], file: str, prefix: str = "") -> dict[str, Any]:
