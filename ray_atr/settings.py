@@ -37,6 +37,20 @@ def require_known(path: str, name: str, allowed: Collection[str]) -> None:
         raise refuse(path, name, "one of " + ", ".join(allowed), nearest(name, allowed))
 
 
+class RepeatedNameError(ValueError):
+    """A name that occurs twice in one mapping of a file, of which Python's readers would keep the last alone."""
+
+
+def each_once(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    """The pairs as a dict. RepeatedNameError for a name that occurs twice."""
+    values: dict[Any, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise RepeatedNameError(f"{shortened(str(name))} occurs twice")
+        values[name] = value
+    return values
+
+
 def _shortened(got: object) -> str:
     try:
         shown = repr(got)

@@ -39,7 +39,7 @@ from ray_atr.override import as_typed, describe
 from ray_atr.recipes import RECIPES
 from ray_atr.redaction import redact
 from ray_atr.runtime import advice_of, terminate_like_interrupt, was_terminated
-from ray_atr.settings import shortened
+from ray_atr.settings import RepeatedNameError, each_once, shortened
 from ray_atr.storage import locate
 
 Options = TypeVar("Options")
@@ -154,27 +154,16 @@ def read_config(place: str) -> dict[str, Any]:
         found = f"byte {error.object[error.start]:#04x} at position {error.start}"
         raise ValueError(f"--config: {file}: not UTF-8 ({found}); save the file as UTF-8") from None
     try:
-        content = json.loads(text, object_pairs_hook=_once) if file.suffix == ".json" else yaml.load(text, _OnceLoader)
-    except _RepeatedKeyError as error:
-        raise ValueError(f"--config: {file}: {error} occurs twice") from None
+        content = (
+            json.loads(text, object_pairs_hook=each_once) if file.suffix == ".json" else yaml.load(text, _OnceLoader)
+        )
+    except RepeatedNameError as error:
+        raise ValueError(f"--config: {file}: {error}") from None
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ValueError(f"--config: {file}: not YAML or JSON ({shortened(str(error))})") from None
     if not isinstance(content, dict):
         raise ValueError(f"--config: {file}: allowed settings by name, such as train: {{epochs: 20}}")
     return dict(_flat(content, str(file)))
-
-
-class _RepeatedKeyError(ValueError):
-    """A name that occurs twice in one mapping of a file, of which YAML and JSON would keep the last alone."""
-
-
-def _once(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
-    values: dict[Any, Any] = {}
-    for name, value in pairs:
-        if name in values:
-            raise _RepeatedKeyError(shortened(str(name)))
-        values[name] = value
-    return values
 
 
 class _OnceLoader(yaml.SafeLoader):
@@ -183,7 +172,7 @@ class _OnceLoader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # As it is written, before `<<` is merged: a key beside it takes the merged one's place.
         node = super().compose_mapping_node(anchor)
-        _once([(key.value, None) for key, _ in node.value if isinstance(key, yaml.ScalarNode)])
+        each_once((key.value, None) for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         return node
 
 

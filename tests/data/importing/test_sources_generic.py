@@ -147,6 +147,7 @@ def test_the_table_must_be_clear(tmp_path: Path) -> None:
         (b"path,caption\na\x00.wav,x\n", "zero byte"),
         (b"\xff\xfep\x00a\x00", "column path is missing; it has pa"),
         (b"path,captions\na.wav,x\n", r"column caption is missing; it has path, captions \(did you mean captions\?\)"),
+        (b"path,caption, caption\na.wav,x,y\n", r"captions\.csv: column caption occurs twice"),
     ],
 )
 def test_a_broken_csv_is_refused_by_line(tmp_path: Path, content: bytes, says: str) -> None:
@@ -161,12 +162,23 @@ def test_broken_json_lines_and_parquet_are_refused(tmp_path: Path) -> None:
         ("a.jsonl", b'{"path": 1}\n{oops\n', "line 2: not JSON"),
         ("b.jsonl", b"[1]\n", "line 1: a JSON object"),
         ("c.jsonl", b"\n", "empty"),
+        ("f.jsonl", b'{"path": 1, "caption": "a", "caption": "b"}\n', "line 1: caption occurs twice"),
         ("d.parquet", b"PAR1", "not a Parquet file"),
         ("e.xlsx", b"", "not a table of captions"),
     ]:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=says):
             list(read_table(str(tmp_path / name), required=["path"]))
+
+
+def test_a_column_is_there_once(tmp_path: Path) -> None:
+    names = ["path", "caption", "caption"]
+    pq.write_table(pa.table([["a.wav"], ["x"], ["y"]], names=names), tmp_path / "captions.parquet")
+    with pytest.raises(ValueError, match=r"captions\.parquet: column caption occurs twice"):
+        list(read_table(str(tmp_path / "captions.parquet")))
+    # What a spreadsheet leaves at the end has no name, and is nothing to refuse.
+    (tmp_path / "captions.csv").write_text("path,caption,,\na.wav,x,,\n")
+    assert [row["caption"] for _, row in read_table(str(tmp_path / "captions.csv"))] == ["x"]
 
 
 def test_a_quoted_line_break_belongs_to_the_caption(tmp_path: Path) -> None:

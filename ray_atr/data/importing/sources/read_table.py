@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from charset_normalizer import from_bytes
 
-from ray_atr.settings import nearest, refuse, shortened
+from ray_atr.settings import RepeatedNameError, each_once, nearest, refuse, shortened
 from ray_atr.storage import Folder, open_folder
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -66,7 +66,12 @@ def read_table(file: str, required: Sequence[str] = (), reading: Reading | None 
 
 
 def require_columns(file: str, found: Sequence[str], required: Sequence[str]) -> None:
-    """ValueError naming the first required column that is not among those found."""
+    """ValueError naming the first required column that is not among those found, or one that has the name of another."""
+    try:
+        # Columns without a name, as spreadsheets leave them at the end, are not read.
+        each_once((column, None) for column in found if column)
+    except RepeatedNameError as error:
+        raise ValueError(f"{file}: column {error}") from None
     for column in required:
         if column not in found:
             hint = nearest(column, found)
@@ -78,7 +83,9 @@ def require_columns(file: str, found: Sequence[str], required: Sequence[str]) ->
 def parse_json(text: str, at: str) -> Any:
     """The value that a text of JSON holds. ValueError, beginning with `at`, for anything that is none."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=each_once)
+    except RepeatedNameError as error:
+        raise ValueError(f"{at}: {error}") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"{at}: not JSON ({error.msg} at character {error.pos + 1})") from None
     except (ValueError, RecursionError) as error:
