@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -166,12 +167,18 @@ class RunFolder:
 
     path: Location
 
+    @property
+    def resuming(self) -> str:
+        """The option that continues the run, ready to be pasted into a shell."""
+        return shlex.join(["--resume", str(self.path)])
+
     @staticmethod
     def create(path: str | Location, experiment: Experiment, info: Mapping[str, Any]) -> RunFolder:
         """Make a new run folder. ValueError if it cannot be written, holds a run already, or a setting holds a secret."""
         folder = locate(path)
         if is_there(folder / "sweep.json"):
-            raise ValueError(f"{folder}: a run folder already; continue it with --resume {folder}, or choose another")
+            resuming = RunFolder(folder).resuming
+            raise ValueError(f"{folder}: a run folder already; continue it with {resuming}, or choose another")
         refuse_secrets(flatten(experiment))
         try:
             make_folder(folder / "trials")

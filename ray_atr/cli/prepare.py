@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, make_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Union
@@ -54,7 +55,8 @@ class VectorsCommand:
 
         manifest = import_vectors(self.data, self.out)
         print_plain(Console(), summary(manifest))
-        print_plain(Console(), [f"train on it: ray-atr train --recipe vectors --data.source {manifest.folder}"])
+        words = ["ray-atr", "train", "--recipe", "vectors", "--data.source", manifest.folder]
+        print_plain(Console(), [f"train on it: {shlex.join(words)}"])
 
 
 @dataclass(frozen=True, kw_only=True)

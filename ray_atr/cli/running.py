@@ -72,7 +72,7 @@ def run_plan(
     plan = replace(make_plan(experiment, kept), fixed=fixed)
     check_plan(plan, experiment, explicit, is_new=kept is None)
     run = kept or _create(name, experiment, plan, options.out)
-    with advising(f"resume it with --resume {run.path}"), run.held():
+    with advising(f"resume it with {run.resuming}"), run.held():
         _run(run, experiment, plan, how, is_new=kept is None, use_ray=use_ray, say=say)
 
 
@@ -255,15 +255,15 @@ def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float
     if result.common_failure is not None:
         print(
             f"stopped: every trial so far failed for the same reason: {result.common_failure}\n"
-            f"{len(result.unfinished)} trials were not run to their end; continue with --resume {run.path} --retry-failed",
+            f"{len(result.unfinished)} trials were not run to their end; continue with {run.resuming} --retry-failed",
             file=sys.stderr,
         )
         raise SystemExit(EXIT_FAILED_TRIALS)
     if result.unfinished and result.is_out_of_time:
-        print(f"out of time: {len(result.unfinished)} trials to do; continue with --resume {run.path}")
+        print(f"out of time: {len(result.unfinished)} trials to do; continue with {run.resuming}")
         return
     if result.unfinished:
         raise KeyboardInterrupt
     if result.failed:
-        print(f"run the failed ones again with --resume {run.path} --retry-failed", file=sys.stderr)
+        print(f"run the failed ones again with {run.resuming} --retry-failed", file=sys.stderr)
         raise SystemExit(EXIT_FAILED_TRIALS)

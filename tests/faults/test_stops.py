@@ -89,8 +89,8 @@ def test_a_second_interrupt_of_a_sweep_keeps_the_command_that_resumes(
     tracker = SimpleNamespace(start_sweep=lambda: None, finish_sweep=again)
     monkeypatch.setattr(running, "Tracker", lambda *_, **__: tracker)
     monkeypatch.setattr(running, "sweep", interrupted)
-    folder = tmp_path / "run"
-    with pytest.raises(KeyboardInterrupt, match=f"resume it with --resume {folder}"):
+    folder = tmp_path / "my run"
+    with pytest.raises(KeyboardInterrupt, match=f"resume it with --resume '{folder}'"):
         running.run_plan(
             "train",
             TrainOptions(out=str(folder)),

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from ray_atr.cli.prepare import summary
+from ray_atr.cli.prepare import run, summary
 from ray_atr.data.caption_vectors import GIVEN, open_caption_vectors
 from ray_atr.data.features import MANIFEST_FILE
 from ray_atr.data.importing.check import check_data_set, page
@@ -80,6 +80,16 @@ def test_a_set_of_vectors_is_kept_bit_for_bit_and_passes_the_check(files: dict[s
     rows = vectors.rows([("son 7", "fra"), ("sound 47", "eng"), ("sound 7", "fra")])
     assert rows[2] == -1
     np.testing.assert_array_equal(vectors.vectors(rows[:2]), np.load(files["text"])[[15, 94]])
+
+
+def test_the_command_that_trains_can_be_pasted(
+    files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word for name, file in files.items() for word in (f"--{name}", file)]
+    run(["vectors", *words, "--out", str(tmp_path / "my vectors")], "prepare")
+    assert (
+        f"train on it: ray-atr train --recipe vectors --data.source '{tmp_path}/my vectors'" in capsys.readouterr().out
+    )
 
 
 def test_a_vector_lasts_no_time(files: dict[str, str], tmp_path: Path) -> None:
