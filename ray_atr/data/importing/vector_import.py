@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from ray_atr.data.caption_vectors import GIVEN, KEYS_FILE, PART, Caption, in_key
 from ray_atr.data.features import MANIFEST_FILE
 from ray_atr.data.importing.import_options import VectorImport
 from ray_atr.data.importing.sources.read_table import read_table
-from ray_atr.data.importing.sources.source import captions_of
+from ray_atr.data.importing.sources.source import captions_of, cell_of
 from ray_atr.data.numpy_file import array_bytes, read_array
 from ray_atr.data.schema import Clip, check_language, check_split
 from ray_atr.data.shards import (
@@ -50,6 +50,7 @@ class _ClipOfRow:
     row: int
     clip_id: str
     split: str
+    at: str
     captions: dict[str, list[str]] = field(default_factory=dict)
     labels: list[str] = field(default_factory=list)
 
@@ -136,6 +137,7 @@ def _read_pairs(
 ) -> tuple[list[_ClipOfRow], dict[Caption, int]]:
     """The clips in the order of their first rows, and the vector's row of each caption."""
     clips: dict[int, _ClipOfRow] = {}
+    owners: dict[str, _ClipOfRow] = {}
     captions: dict[Caption, int] = {}
     for number, (at, row) in enumerate(read_table(settings.table, required=["audio_row", "caption"])):
         place = _row(row["audio_row"], len(audio), f"{at}, audio_row", settings.audio)
@@ -144,22 +146,40 @@ def _read_pairs(
         found = captions_of(row, at)
         if len(found) != 1:
             raise refuse(f"{at}, caption", f"{len(found)} captions", "one caption a row: it has one vector")
-        language = check_language(str(row.get("language") or settings.language).strip(), f"{at}, language")
-        split = check_split(str(row.get("split") or settings.split).strip(), f"{at}, split")
+        language = check_language(cell_of(row, "language") or settings.language, f"{at}, language")
+        split = check_split(cell_of(row, "split") or settings.split, f"{at}, split")
         caption = (" ".join(found[0].split()), language)
         if not np.array_equal(text[captions.setdefault(caption, text_place)], text[text_place]):
             raise refuse(
                 f"{at}, text_row", text_place, f"the vector that {caption[0]!r} has already, row {captions[caption]}"
             )
-        clip = clips.setdefault(place, _ClipOfRow(place, str(row.get("clip_id") or f"clip-{place:08d}"), split))
-        if clip.split != split:
-            raise ValueError(f"{at}: clip {place} is in split {clip.split} in an earlier row and in {split} here")
+        clip = _clip_of_row(_ClipOfRow(place, cell_of(row, "clip_id"), split, at), clips, owners)
         clip.captions.setdefault(language, []).append(caption[0])
         if row.get("label") and str(row["label"]) not in clip.labels:
             clip.labels.append(str(row["label"]))
     if not clips:
         raise ValueError(f"{settings.table}: no pairs")
     return list(clips.values()), captions
+
+
+def _clip_of_row(found: _ClipOfRow, clips: dict[int, _ClipOfRow], owners: dict[str, _ClipOfRow]) -> _ClipOfRow:
+    """The clip that a row speaks of, new or known. ValueError if an earlier row says otherwise of it or of its id."""
+    place, at, given = found.row, found.at, found.clip_id
+    clip = clips.setdefault(place, replace(found, clip_id=given or f"clip-{place:08d}"))
+    if clip.split != found.split:
+        raise ValueError(f"{at}: clip {place} is in split {clip.split} in an earlier row and in {found.split} here")
+    if given not in ("", clip.clip_id):
+        raise refuse(
+            f"{at}, clip_id", given, f"{clip.clip_id!r}, the id of audio_row {place} in an earlier row ({clip.at})"
+        )
+    owner = owners.setdefault(clip.clip_id, clip)
+    if owner is not clip:
+        raise refuse(
+            f"{at}, clip_id",
+            clip.clip_id,
+            f"an id of one clip alone: audio_row {owner.row} has it already ({owner.at})",
+        )
+    return clip
 
 
 def _row(value: Any, count: int, at: str, file: str) -> int:

@@ -19,6 +19,7 @@ from ray_atr.data.features import MANIFEST_FILE
 from ray_atr.data.importing.check import check_data_set, page
 from ray_atr.data.importing.import_options import Check, VectorImport
 from ray_atr.data.importing.vector_import import import_vectors
+from ray_atr.data.shards import read_captions
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import evaluate
 from ray_atr.experiment import Experiment
@@ -90,6 +91,12 @@ def test_the_command_that_trains_can_be_pasted(
     assert (
         f"train on it: ray-atr train --recipe vectors --data.source '{tmp_path}/my vectors'" in capsys.readouterr().out
     )
+
+
+def test_a_blank_id_contradicts_nothing(files: dict[str, str], tmp_path: Path) -> None:
+    Path(files["table"]).write_text("audio_row,caption,clip_id\n3,a dog,d\n3,rain,\n4,wind,\n")
+    manifest = import_vectors(VectorImport(**files), tmp_path / "data")
+    assert [clip.clip_id for clip in read_captions(manifest, "train")] == ["d", "clip-00000004"]
 
 
 def test_a_vector_lasts_no_time(files: dict[str, str], tmp_path: Path) -> None:
@@ -289,6 +296,16 @@ def with_nan(array: np.ndarray) -> np.ndarray:
         (
             lambda folder, audio: (folder / "pairs.csv").write_text("audio_row,caption\n0,a dog\n1,a dog\n"),
             "line 3, text_row: got 1; allowed the vector that 'a dog' has already, row 0",
+        ),
+        (
+            lambda folder, audio: (folder / "pairs.csv").write_text(
+                "audio_row,caption,clip_id\n0,a dog,a\n3,rain,d\n3,wind,a\n"
+            ),
+            r"line 4, clip_id: got 'a'; allowed 'd', the id of audio_row 3 in an earlier row \(.*line 3\)",
+        ),
+        (
+            lambda folder, audio: (folder / "pairs.csv").write_text("audio_row,caption,clip_id\n0,a dog,a\n3,rain,a\n"),
+            r"line 3, clip_id: got 'a'; allowed an id of one clip alone: audio_row 0 has it already \(.*line 2\)",
         ),
     ],
 )

@@ -113,6 +113,12 @@ def labels_of(value: Any, at: str) -> tuple[str, ...]:
     return tuple(str(label).strip() for label in values if not is_absent(label) and str(label).strip())
 
 
+def cell_of(row: Mapping[str, Any], column: str) -> str:
+    """The text in a cell, without blanks around it; empty if there is none."""
+    value = row.get(column)
+    return "" if is_absent(value) else str(value).strip()
+
+
 def is_absent(value: Any) -> bool:
     """Whether a cell holds nothing: None, or the number that stands for nothing in tables of pandas."""
     return value is None or (isinstance(value, float) and math.isnan(value))

@@ -17,7 +17,7 @@ from ray_atr.data.importing.sources.source import (
     Note,
     Source,
     captions_of,
-    is_absent,
+    cell_of,
     labels_of,
     texts_of,
 )
@@ -101,16 +101,16 @@ class TableSource(Source):
         return clips
 
     def _add(self, clips: dict[str, _ListedClip], row: Mapping[str, Any], at: str) -> None:
-        path = _cell(row, self.path_column)
+        path = cell_of(row, self.path_column)
         if not path:
             raise ValueError(f"{at}: {self.path_column} is blank")
         captions = self._captions(row, at)
         if not captions:
             raise ValueError(f"{at}: no caption; its columns are {shortened(', '.join(row))}")
-        split = check_split(_cell(row, "split") or self.split, f"{at}, split")
+        split = check_split(cell_of(row, "split") or self.split, f"{at}, split")
         labels = labels_of(row.get("labels") or row.get("label"), f"{at}, label")
         relative = _relative(path)
-        given = _cell(row, self.id_column)
+        given = cell_of(row, self.id_column)
         clip = clips.setdefault(relative, _ListedClip(path, given, split, at))
         if (clip.given_id, clip.split) != (given, split):
             raise ValueError(f"{at}: {path} has another split or clip_id in an earlier row ({clip.at})")
@@ -120,7 +120,7 @@ class TableSource(Source):
 
     def _captions(self, row: Mapping[str, Any], at: str) -> dict[str, list[str]]:
         """The captions of a row by language: from the columns asked for, an object by language, or the usual columns."""
-        own = check_language(_cell(row, "language") or self.language, f"{at}, language")
+        own = check_language(cell_of(row, "language") or self.language, f"{at}, language")
         if self.caption_column:
             require_columns(at, list(row), [column for _, column in self._columns()])
             found: dict[str, list[str]] = {}
@@ -143,7 +143,7 @@ class TableSource(Source):
         return columns
 
     def id_of(self, row: Any) -> str | None:
-        given, path = _cell(row, self.id_column), _cell(row, self.path_column)
+        given, path = cell_of(row, self.id_column), cell_of(row, self.path_column)
         return given or (_relative(path) if path else super().id_of(row))
 
 
@@ -155,12 +155,6 @@ class _ListedClip:
     at: str
     captions: dict[str, list[str]] = field(default_factory=dict)
     labels: list[str] = field(default_factory=list)
-
-
-def _cell(row: Mapping[str, Any], column: str) -> str:
-    """The text in a cell, without blanks around it; empty if there is none."""
-    value = row.get(column)
-    return "" if is_absent(value) else str(value).strip()
 
 
 def _relative(path: str) -> str:
