@@ -65,6 +65,11 @@ def shortened(text: str, most: int = 200) -> str:
     return text if len(text) <= most else f"{text[: most - 60]} … {text[-55:]}"
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things in words: `1 trial`, `1,000 trials`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def setting(
     default: Any = dataclasses.MISSING,
     help: str = "",

@@ -15,6 +15,7 @@ from ray_atr.data.importing.check import check_data_set, hours_of, page, reasons
 from ray_atr.data.importing.import_options import Check, Import, VectorImport
 from ray_atr.data.importing.plan import import_data_set
 from ray_atr.data.importing.sources import SOURCES, Source
+from ray_atr.data.importing.sources.source import UNUSUAL_SPLIT, unusual_splits
 
 if TYPE_CHECKING:
     from ray_atr.data.shards import Manifest
@@ -102,6 +103,7 @@ def summary(manifest: Manifest) -> list[str]:
         f"{manifest.name}: {manifest.num_rows:,} clips ({splits}){hours_of(manifest)}",
         "captions: " + ", ".join(f"{code} {manifest.num_captions(code):,}" for code in manifest.languages),
         *manifest.notes,
+        *(f"{UNUSUAL_SPLIT}: {split}" for split in unusual_splits(manifest.splits)),
     ]
     if manifest.skipped:
         lines.append(f"left out: {len(manifest.skipped):,} clips, each named with its reason in manifest.json:")

@@ -21,8 +21,9 @@ from ray_atr.data import vector_clip
 from ray_atr.data.decoding import open_sound
 from ray_atr.data.importing.caption_checks import MANY_CLIPS, RowOrder, looks_like, other_language
 from ray_atr.data.importing.import_options import Check
+from ray_atr.data.importing.sources.source import UNUSUAL_SPLIT, unusual_splits
 from ray_atr.data.sampling import uniform
-from ray_atr.data.schema import Clip, check_clip, to_clips
+from ray_atr.data.schema import SPLITS, Clip, check_clip, to_clips
 from ray_atr.data.shards import Manifest, Shard, hash_of_file, read_manifest, read_shard
 from ray_atr.languages.codes import ENGLISH
 from ray_atr.settings import shortened
@@ -30,6 +31,7 @@ from ray_atr.storage import open_folder
 from ray_atr.table import text_table
 
 EXAMPLES = 3
+TRAIN = SPLITS[0]
 ROWS_TOGETHER = 1024
 """Rows of a split whose order is looked at together."""
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -71,6 +73,15 @@ class Report:
     def is_fit(self) -> bool:
         return not self.problems
 
+    @property
+    def verdict(self) -> str:
+        """Whether the set is fit for use, and for what."""
+        if not self.is_fit:
+            return "NOT fit for use"
+        if TRAIN not in self.manifest.splits:
+            return f"fit for evaluation; to train on it, name a split with --data.train_split: none is called {TRAIN}"
+        return "fit for use"
+
     def problem(self, kind: str, example: str) -> None:
         self.problems.setdefault(kind, Finding()).add(example)
 
@@ -88,6 +99,8 @@ def check_data_set(
     options = options or Check()
     manifest = read_manifest(folder)
     report, memory, orders = Report(manifest), _Memory(), dict[str, RowOrder]()
+    for split in unusual_splits(manifest.splits):
+        report.remark(UNUSUAL_SPLIT, split)
     for number, shard in enumerate(manifest.shards, start=1):
         if _check_file(manifest, shard, report):
             order = orders.setdefault(shard.split, RowOrder())
@@ -336,7 +349,7 @@ def page(report: Report) -> list[str]:
         for kind, finding in findings.items():
             more = "" if finding.count <= EXAMPLES else ", ..."
             lines.append(f"  {finding.count:,} x {kind}: {'; '.join(finding.examples)}{more}")
-    return [*lines, "", "fit for use" if report.is_fit else "NOT fit for use"]
+    return [*lines, "", report.verdict]
 
 
 def reasons_left_out(manifest: Manifest) -> list[tuple[str, int]]:

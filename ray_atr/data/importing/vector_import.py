@@ -27,7 +27,7 @@ from ray_atr.data.caption_vectors import GIVEN, KEYS_FILE, PART, Caption, in_key
 from ray_atr.data.features import MANIFEST_FILE
 from ray_atr.data.importing.import_options import VectorImport
 from ray_atr.data.importing.sources.read_table import read_table
-from ray_atr.data.importing.sources.source import captions_of, cell_of
+from ray_atr.data.importing.sources.source import blank_splits, captions_of, cell_of
 from ray_atr.data.numpy_file import array_bytes, read_array
 from ray_atr.data.schema import Clip, check_language, check_split
 from ray_atr.data.shards import (
@@ -60,7 +60,7 @@ def import_vectors(settings: VectorImport, out: str | Path) -> Manifest:
     if not is_local(locate(out)):
         raise refuse("out", str(out), "a folder on this machine; copy the finished data set to a store")
     audio, text = read_vectors(settings.audio, "audio"), read_vectors(settings.text, "text")
-    clips, captions = _read_pairs(settings, audio, text)
+    clips, captions, notes = _read_pairs(settings, audio, text)
     with new_data_set(out) as aside:
         shards = []
         for split in dict.fromkeys(clip.split for clip in clips):
@@ -71,9 +71,9 @@ def import_vectors(settings: VectorImport, out: str | Path) -> Manifest:
                 assert shard is not None, "a shard of clips"
                 shards.append(shard)
         digest = _write_captions(aside, captions, text)
-        notes = (f"vectors: clips {audio.shape[1]}, captions {text.shape[1]} numbers each",)
+        notes.insert(0, f"vectors: clips {audio.shape[1]}, captions {text.shape[1]} numbers each")
         manifest = Manifest(
-            name=settings.name, licence=settings.licence, shards=tuple(shards), notes=notes, origin=digest
+            name=settings.name, licence=settings.licence, shards=tuple(shards), notes=tuple(notes), origin=digest
         )
         write_manifest(aside, manifest)
     return read_manifest(out)
@@ -134,11 +134,12 @@ def _column(file: str, part: str, path: str) -> NDArray[Any]:
 
 def _read_pairs(
     settings: VectorImport, audio: NDArray[np.float32], text: NDArray[np.float32]
-) -> tuple[list[_ClipOfRow], dict[Caption, int]]:
-    """The clips in the order of their first rows, and the vector's row of each caption."""
+) -> tuple[list[_ClipOfRow], dict[Caption, int], list[str]]:
+    """The clips in the order of their first rows, the vector's row of each caption, and what a person should know."""
     clips: dict[int, _ClipOfRow] = {}
     owners: dict[str, _ClipOfRow] = {}
     captions: dict[Caption, int] = {}
+    blank = 0
     for number, (at, row) in enumerate(read_table(settings.table, required=["audio_row", "caption"])):
         place = _row(row["audio_row"], len(audio), f"{at}, audio_row", settings.audio)
         at_text = f"{at}, text_row" if row.get("text_row") not in (None, "") else f"{at} (the table has no text_row)"
@@ -147,6 +148,7 @@ def _read_pairs(
         if len(found) != 1:
             raise refuse(f"{at}, caption", f"{len(found)} captions", "one caption a row: it has one vector")
         language = check_language(cell_of(row, "language") or settings.language, f"{at}, language")
+        blank += "split" in row and not cell_of(row, "split")
         split = check_split(cell_of(row, "split") or settings.split, f"{at}, split")
         caption = (" ".join(found[0].split()), language)
         if not np.array_equal(text[captions.setdefault(caption, text_place)], text[text_place]):
@@ -159,7 +161,7 @@ def _read_pairs(
             clip.labels.append(str(row["label"]))
     if not clips:
         raise ValueError(f"{settings.table}: no pairs")
-    return list(clips.values()), captions
+    return list(clips.values()), captions, [blank_splits(blank, settings.split)] if blank else []
 
 
 def _clip_of_row(found: _ClipOfRow, clips: dict[int, _ClipOfRow], owners: dict[str, _ClipOfRow]) -> _ClipOfRow:

@@ -11,6 +11,7 @@ import pytest
 import soundfile
 from clips_on_disk import tone
 
+from ray_atr.cli.prepare import summary
 from ray_atr.data.importing.check import Check, Report, check_data_set, num_clips_sharing, page, reasons_left_out
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import Manifest, Skipped, write_clips, write_manifest, write_shard
@@ -50,6 +51,22 @@ def test_a_sound_set_has_no_problem_and_one_page(tmp_path: Path) -> None:
     assert lines[-1] == "fit for use"
     assert len(lines) < 60
     assert any(line.split() == ["eng", "9", "0", "6", "of", "6", "0", "3", "of", "3", "0"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("split", "says"),
+    [
+        ("trian", "trian (did you mean train?)"),
+        ("development", "development"),
+        ("evaluation", "evaluation (did you mean test?)"),
+    ],
+)
+def test_a_split_that_training_does_not_look_for_is_remarked(tmp_path: Path, split: str, says: str) -> None:
+    report = check(tmp_path, [clip(0, split), clip(1, "val")])
+    (finding,) = report.remarks.values()
+    assert finding.examples == [says]
+    assert page(report)[-1].startswith("fit for evaluation; to train on it, name a split")
+    assert any(line.endswith(f": {says}") for line in summary(report.manifest))
 
 
 def test_a_changed_or_missing_shard_is_a_problem(tmp_path: Path) -> None:

@@ -80,6 +80,12 @@ def test_language_split_id_and_labels_have_defaults_and_columns(tmp_path: Path) 
     assert entry.captions == {"nld": ("Eén", "Twee", "Tien")}
 
 
+def test_blank_splits_are_counted(tmp_path: Path) -> None:
+    rows = [{"path": path, "caption": "x", "split": split} for path, split in (("a.wav", " "), ("sub/b.flac", "val"))]
+    manifest = import_data_set(TableSource(source=str(make_folder(tmp_path / "in", rows=rows))), tmp_path / "out")
+    assert manifest.notes == ("blank splits: 1 row, taken to be in train (--split)",)
+
+
 def test_captions_are_written_composed(tmp_path: Path) -> None:
     manifest = import_data_set(TableSource(source=str(make_folder(tmp_path / "in"))), tmp_path / "out")
     assert [row["captions"]["eng"] for row in iterate_rows(manifest, "val")] == [["Raiń"]]

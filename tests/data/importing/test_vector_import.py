@@ -99,6 +99,12 @@ def test_a_blank_id_contradicts_nothing(files: dict[str, str], tmp_path: Path) -
     assert [clip.clip_id for clip in read_captions(manifest, "train")] == ["d", "clip-00000004"]
 
 
+def test_blank_splits_of_vectors_are_counted(files: dict[str, str], tmp_path: Path) -> None:
+    Path(files["table"]).write_text("audio_row,caption,split\n3,a dog,\n4,wind,val\n")
+    manifest = import_vectors(VectorImport(**files), tmp_path / "data")
+    assert manifest.notes[1:] == ("blank splits: 1 row, taken to be in train (--split)",)
+
+
 def test_a_vector_lasts_no_time(files: dict[str, str], tmp_path: Path) -> None:
     manifest = import_vectors(VectorImport(**files), tmp_path / "data")
     assert manifest.seconds == 0

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ray_atr.data.importing.sources.places import Place, stem
 from ray_atr.data.schema import SPLITS
-from ray_atr.settings import Settings, refuse, setting
+from ray_atr.settings import Settings, counted, refuse, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,24 @@ SPLIT_OF = {
     **dict.fromkeys(("evaluation", "eval", "testing"), "test"),
 }
 """The split that a word in the name of a file or folder stands for."""
+UNUSUAL_SPLIT = "split that training looks for only if --data.train_split or the like names it (not train, val, test)"
+
+
+def unusual_splits(splits: Iterable[str]) -> list[str]:
+    """Those that training does not look for by default, each with the one that may be meant."""
+    found = []
+    for split in splits:
+        if split not in SPLITS:
+            close = difflib.get_close_matches(split, SPLIT_OF, n=1, cutoff=0.5)
+            found.append(split + (f" (did you mean {SPLIT_OF[close[0]]}?)" if close else ""))
+    return found
+
+
+def blank_splits(count: int, split: str) -> str:
+    """What to say of rows whose cell in a column of splits is blank."""
+    return f"blank splits: {counted(count, 'row')}, taken to be in {split} (--split)"
+
+
 ID_COLUMNS = ("file_name", "filename", "path", "youtube_id", "id")
 
 

@@ -16,6 +16,7 @@ from ray_atr.data.importing.sources.source import (
     Entry,
     Note,
     Source,
+    blank_splits,
     captions_of,
     cell_of,
     labels_of,
@@ -93,11 +94,16 @@ class TableSource(Source):
     def _read(self, table: str, reading: Reading) -> dict[str, _ListedClip]:
         """The clips by path, in the order of their first rows. ValueError, or a dropped row, for one that is not right."""
         clips: dict[str, _ListedClip] = {}
+        blank = 0
         for at, row in read_table(table, [self.path_column], reading):
             try:
                 self._add(clips, row, at)
             except ValueError as error:
                 reading.refuse_row(at, str(error).removeprefix(f"{at}: "))
+            else:
+                blank += "split" in row and not cell_of(row, "split")
+        if blank:
+            reading.notes.append(blank_splits(blank, self.split))
         return clips
 
     def _add(self, clips: dict[str, _ListedClip], row: Mapping[str, Any], at: str) -> None:
