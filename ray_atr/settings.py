@@ -87,7 +87,8 @@ def setting(
 ) -> Any:
     """A dataclass field with its help text (say the unit) and the values it allows.
 
-    `above`/`below` are open bounds, `at_least`/`at_most` closed ones; they are checked when the dataclass is made.
+    `above`/`below` are open bounds, `at_least`/`at_most` closed ones; they are checked when the dataclass is made. No number may
+    be infinite or NaN.
     `choices` are the allowed strings. `variants` maps a name to what builds the settings of that name: the field then
     holds a nested settings object that `override` can select by name. `path` marks a file, folder or URL: a relative one
     becomes absolute when the dataclass is made; with `if there`, only one that exists or is plainly a path, because it may be
@@ -154,7 +155,7 @@ class Settings:
             if not _is_allowed(value, field):
                 choices = field.metadata.get("choices") or ()
                 hint = nearest(value, choices) if isinstance(value, str) else ""
-                raise refuse(field.name, value, describe_allowed(field), hint)
+                raise refuse(field.name, value, describe_allowed(field) or "finite numbers", hint)
 
 
 def local_path(text: str) -> Path | None:
@@ -185,7 +186,7 @@ def _is_allowed(value: Any, field: dataclasses.Field[Any]) -> bool:
         return value is None or value in metadata["choices"]
     if isinstance(value, bool) or not isinstance(value, int | float):
         return True
-    if isinstance(value, float) and math.isnan(value):
+    if not math.isfinite(value):
         return False
     above, at_least, below, at_most = (metadata.get(key) for key in ("above", "at_least", "below", "at_most"))
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -81,6 +82,7 @@ def test_flatten_is_undone_by_override() -> None:
         ("seed", "1.5", ["seed: got '1.5'", "int"]),
         ("seed.more", 1, ["seed is a single value"]),
         ("objective.pair.margin", float("nan"), ["margin"]),
+        ("objective.pair.margin", "1e400", ["objective.pair.margin: got inf; allowed (0, inf)"]),
     ],
 )
 def test_a_mistake_names_path_value_and_remedy(path: str, value: object, words: list[str]) -> None:
@@ -88,6 +90,13 @@ def test_a_mistake_names_path_value_and_remedy(path: str, value: object, words: 
         override(Tree(), {path: value})
     for word in words:
         assert word in str(error.value)
+
+
+def test_no_setting_of_the_experiment_is_infinite() -> None:
+    numbers = [entry.path for entry in describe(Experiment()) if "float" in entry.type]
+    for path, value in itertools.product(numbers, ("inf", "-inf", "nan")):
+        with pytest.raises(ValueError, match=rf"{path}: got -?{value.strip('-')}; allowed \S+"):
+            override(Experiment(), {path: value})
 
 
 def test_every_setting_of_the_experiment_has_help() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ OPTIONS = CacheCommand
 
 def run(arguments: Sequence[str], program: str) -> None:
     options = parse(CacheCommand, arguments, program)
-    if options.unused_days < 0:
+    if not 0 <= options.unused_days < math.inf:
         raise refuse("--unused-days", options.unused_days, "a number of days, 0 or more")
     caches = prune(home(), options.unused_days) if options.prune else list_caches(home())
     table = Table("kind", "size", "unused for", "", "folder or file", box=None, pad_edge=False)

@@ -44,6 +44,16 @@ def test_caches_are_listed_and_pruned(home: Path, capsys: pytest.CaptureFixture[
     assert [cache.path.name for cache in prune(home, 30)] == ["busy"]
 
 
+@pytest.mark.parametrize("days", ["nan", "inf", "-1"])
+def test_a_number_of_days_that_is_none_removes_nothing(
+    home: Path, days: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main("cache", arguments=["--prune", f"--unused-days={days}"])
+    assert "--unused-days: got" in capsys.readouterr().err
+    assert len(list_caches(home)) == 3
+
+
 def test_a_live_writers_file_stays_and_a_dead_ones_goes(tmp_path: Path) -> None:
     file = tmp_path / "file"
     code = (
