@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from pathlib import Path
 
@@ -115,6 +116,21 @@ def test_a_path_that_leaves_the_folder_is_refused(tmp_path: Path, path: str) -> 
 def test_rows_that_are_not_right_are_refused(tmp_path: Path, rows: list[dict[str, str]], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         entries_of(TableSource(source=str(make_folder(tmp_path, rows=rows))))
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"path": "a.wav", "caption": "x", "split": "Train"}, "split: got 'Train'; allowed lower-case letters"),
+        ({"path": "../a.wav", "caption": "x", "split": "train"}, "path: got '../a.wav'; allowed a path inside"),
+    ],
+)
+def test_a_row_that_is_not_right_is_placed_once(tmp_path: Path, row: dict[str, str], says: str) -> None:
+    root = make_folder(tmp_path, rows=[row])
+    with pytest.raises(ValueError, match=rf"^{root}/captions\.csv, line 2, {re.escape(says)}"):
+        entries_of(TableSource(source=str(root)))
+    (dropped,) = (one for one in TableSource(source=str(root), drop_bad_rows=True).entries() if isinstance(one, BadRow))
+    assert dropped.reason.startswith(says)
 
 
 def test_a_named_file_that_is_not_there_is_reported(tmp_path: Path) -> None:

@@ -41,10 +41,11 @@ class Reading:
     notes: list[str] = field(default_factory=list)
 
     def refuse_row(self, at: str, reason: str) -> None:
-        """Count a row as dropped, or raise ValueError if rows are not to be dropped."""
+        """Count a row as dropped, or raise ValueError if rows are not to be dropped; a reason may begin with its place."""
+        rest = reason.removeprefix(at) if reason.startswith((f"{at}: ", f"{at}, ")) else f": {reason}"
         if not self.drops:
-            raise ValueError(f"{at}: {reason}")
-        self.bad_rows.append((at, shortened(reason)))
+            raise ValueError(f"{at}{rest}")
+        self.bad_rows.append((at, shortened(rest[2:])))
 
 
 def read_table(file: str, required: Sequence[str] = (), reading: Reading | None = None) -> Iterator[tuple[str, Row]]:
@@ -232,7 +233,7 @@ def _read_json_lines(file: str, required: Sequence[str], reading: Reading) -> It
                 raise ValueError(f"{at}: a JSON object is expected, with {', '.join(required)}")
             require_columns(at, list(row), required)
         except ValueError as error:
-            reading.refuse_row(at, str(error).removeprefix(f"{at}: "))
+            reading.refuse_row(at, str(error))
             continue
         yield at, row
     if is_empty:

@@ -70,7 +70,7 @@ class TableSource(Source):
                 # Checked before presence, so that a path outside the folder is refused whether or not it exists.
                 place = place_in(folder, clip.path, clip.at)
             except ValueError as error:
-                reading.refuse_row(clip.at, str(error).removeprefix(f"{clip.at}: "))
+                reading.refuse_row(clip.at, str(error))
                 continue
             found = there.get(unicodedata.normalize("NFC", path), path)
             if found not in there.values() and not folder.exists(found):
@@ -99,7 +99,7 @@ class TableSource(Source):
             try:
                 self._add(clips, row, at)
             except ValueError as error:
-                reading.refuse_row(at, str(error).removeprefix(f"{at}: "))
+                reading.refuse_row(at, str(error))
             else:
                 blank += "split" in row and not cell_of(row, "split")
         if blank:
