@@ -19,7 +19,7 @@ from ray_atr.audit.folds import Pairs
 from ray_atr.audit.options import AuditOptions, CrossFit
 from ray_atr.audit.score import Audit, audit_pairs
 from ray_atr.data.given_vectors import has_vectors, read_given
-from ray_atr.data.shards import Manifest, read_captions, read_manifest
+from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_writable
 from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import languages_among, pose_questions, require_split
@@ -81,12 +81,13 @@ def audit_data_set(
     """Judge every (clip, caption, language) of a split by vectors of a saved retriever, and write the audit to `out`.
 
     The retriever must not have been trained on these very pairs: it would believe them. A data set of vectors needs none. Raises
-    ValueError for bad input before anything is encoded or written.
+    ValueError for bad input, PermissionError for a folder that cannot be written, before anything is encoded or written.
     """
     options, cross_fit, encoding = options or AuditOptions(), cross_fit or CrossFit(), encoding or Encoding()
     folder = locate(out)
     if not is_local(folder) or entries_in(folder) or (folder.is_dir() and any(folder.iterdir())):
         raise refuse("out", str(out), "a new or empty local folder")
+    require_writable(folder)
     found = None if checkpoint is None else find_checkpoint(checkpoint)
     manifest = read_manifest(data)
     are_vectors = has_vectors(manifest.folder)

@@ -198,3 +198,12 @@ def test_bad_input_is_refused_before_anything_is_encoded(audited: tuple[Path, Pa
         audit_data_set(str(data), None, tmp_path / "x", encoding=HERE)
     with pytest.raises(ValueError, match=r"split: got 'trian'.*did you mean train"):
         audit_data_set(str(data), retriever, tmp_path / "x", AuditOptions(split="trian"), encoding=HERE)
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Root, as in a container, could write it all the same.
+    monkeypatch.setattr("os.access", lambda *_, **__: False)
+    with pytest.raises(PermissionError, match=f"cannot be written: '{tmp_path}'"):
+        audit_data_set(str(tmp_path / "none"), None, tmp_path / "audit")
