@@ -363,11 +363,14 @@ class Retriever(nn.Module):
     def embed_sentences(
         self, texts: Sequence[str], language: str | Sequence[str] = "eng", *, batch_size: int = 128
     ) -> Tensor:
-        """Unit-norm embeddings [N, D] (CPU) of texts, before any learnt metric. ValueError numbers one that is zero."""
+        """Unit-norm embeddings [N, D] (CPU) of texts, before any learnt metric. ValueError numbers one that is zero or none."""
         if isinstance(texts, str):
             raise refuse("texts", texts, "a list of texts")
         if isinstance(texts, np.ndarray | Tensor):
             return self._project_texts(torch.as_tensor(texts))
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise refuse(f"text {number}", text, "a string")
         languages = [language] * len(texts) if isinstance(language, str) else list(language)
         if len(languages) != len(texts):
             raise refuse(

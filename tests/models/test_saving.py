@@ -240,6 +240,12 @@ def test_the_nearest_vectors_are_the_nearest_under_the_learnt_metric(kind: str) 
     assert not torch.equal((text @ audio.T).argsort(dim=1, descending=True), distances.argsort(dim=1))
 
 
+@pytest.mark.parametrize("text", [None, 3, b"a low tone"])
+def test_what_is_no_text_is_refused_by_its_number(text: object) -> None:
+    with pytest.raises(ValueError, match=r"text 1: got .*; allowed a string"):
+        with_metric("mahalanobis").encode_text(["a low tone", text])  # type: ignore[list-item]
+
+
 def test_what_is_encoded_is_under_the_learnt_metric() -> None:
     retriever = with_metric("mahalanobis")
     texts = ["a low tone", "a high tone"]
