@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from ray_atr.cli.parse import run_script, settings_from
+from ray_atr.settings import counted
 
 
 def test_pairs_and_equals_are_the_same() -> None:
@@ -20,6 +21,18 @@ def test_pairs_and_equals_are_the_same() -> None:
 def test_what_is_not_a_pair_is_refused(arguments: list[str]) -> None:
     with pytest.raises(ValueError, match="--"):
         settings_from(arguments)
+
+
+def test_values_of_one_setting_have_commas_between_them() -> None:
+    with pytest.raises(ValueError, match=r"fra: not understood here; .*are joined: --data.languages eng,fra$"):
+        settings_from(["--data.languages", "eng", "fra"])
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(0, "0 trials"), (1, "1 trial"), (2, "2 trials"), (1000, "1,000 trials")]
+)
+def test_a_number_of_things_is_in_words(number: int, words: str) -> None:
+    assert counted(number, "trial") == words
 
 
 def test_a_users_mistake_ends_with_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
