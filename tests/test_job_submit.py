@@ -49,7 +49,7 @@ def test_a_submitted_sweep_is_stopped_and_resumed_where_it_was(head: Head) -> No
     (run,) = (head.home / "runs").glob("sweep_noise-*")
 
     output = head.job("submit", "--working-dir", ".", "--", *typed, "--resume", str(run))
-    assert "1 trials finished, 0 failed" in output
+    assert "1 trial finished, 0 failed" in output
     after = epochs_of(head.home)
     assert [row["epoch"] for row in after] == list(range(1, EPOCHS + 1))
     assert after[: len(before)] == before, "an epoch that was finished has been run again"

@@ -36,7 +36,7 @@ def test_one_trial_and_then_a_sweep_take_both_nodes(head: Head) -> None:
         env={**head.environment, "RAY_ADDRESS": head.ray_address},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    assert "1 trials finished, 0 failed" in done.stdout
+    assert "1 trial finished, 0 failed" in done.stdout
     assert "2 trials, 2 at a time" in done.stdout
     assert "2 trials finished, 0 failed" in done.stdout
     for name, trials in (("one", 1), ("many", 2)):

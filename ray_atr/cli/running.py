@@ -20,7 +20,7 @@ from ray_atr.redaction import redact_command
 from ray_atr.report import write_report
 from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.runtime import RayStartError, advising, code_version, home
-from ray_atr.settings import nearest, refuse
+from ray_atr.settings import counted, nearest, refuse
 from ray_atr.storage import write_json
 from ray_atr.sweep import ConsoleProgress, FirstEpoch, SweepListener, SweepPlan, SweepResult, sweep
 from ray_atr.sweep.describe import best_lines, check_plan, conditions_of, describe_plan
@@ -234,11 +234,11 @@ def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float
     if result.finished:
         print(f"\n{write_report(run.path).summary}")
     is_tracked = tracker is not None and end_tracking(tracker, is_complete=not result.unfinished)
-    stopped = f"{len(result.stopped)} stopped early, " if result.stopped else ""
-    to_do = f", {len(result.unfinished)} to do" if result.unfinished else ""
-    print(
-        f"\n{len(result.finished)} trials finished, {stopped}{len(result.failed)} failed{to_do}, in {seconds / 60:.1f} minutes"
-    )
+    ended = [f"{counted(len(result.finished), 'trial')} finished"]
+    ended += [f"{len(result.stopped)} stopped early"] if result.stopped else []
+    ended += [f"{len(result.failed)} failed"]
+    ended += [f"{len(result.unfinished)} to do"] if result.unfinished else []
+    print(f"\n{', '.join(ended)}, in {seconds / 60:.1f} minutes")
     for line in best_lines(run, plan):
         print(line)
     for trial_id in result.failed:
@@ -255,12 +255,12 @@ def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float
     if result.common_failure is not None:
         print(
             f"stopped: every trial so far failed for the same reason: {result.common_failure}\n"
-            f"{len(result.unfinished)} trials were not run to their end; continue with {run.resuming} --retry-failed",
+            f"not run to the end: {counted(len(result.unfinished), 'trial')}; continue with {run.resuming} --retry-failed",
             file=sys.stderr,
         )
         raise SystemExit(EXIT_FAILED_TRIALS)
     if result.unfinished and result.is_out_of_time:
-        print(f"out of time: {len(result.unfinished)} trials to do; continue with {run.resuming}")
+        print(f"out of time: {counted(len(result.unfinished), 'trial')} to do; continue with {run.resuming}")
         return
     if result.unfinished:
         raise KeyboardInterrupt

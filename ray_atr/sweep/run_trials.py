@@ -13,6 +13,7 @@ from ray_atr.experiment import Experiment
 from ray_atr.override import flatten, override, with_absolute_paths
 from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder
 from ray_atr.runtime import start_ray
+from ray_atr.settings import counted
 from ray_atr.space import Grid, Point
 from ray_atr.storage import is_there
 from ray_atr.sweep.inputs import record_data
@@ -151,7 +152,7 @@ def _announcement(queue: TrialQueue, slots: int) -> str:
     waiting, plan = len(queue.waiting), queue.plan
     more = plan.num_points - len(queue.entries) if plan.num_points is not None else 0
     trials = waiting + more * max(len(plan.seeds), 1)
-    how_many = f"{trials} trials" if trials else "trials"
+    how_many = counted(trials, "trial") if trials else "trials"
     at_once = slots if plan.scheduler in PAUSING or not trials else min(slots, trials)
     within = f", for {plan.hours:g} hours at most" if plan.hours else ""
     return f"{how_many}, {at_once} at a time{within}"

@@ -94,7 +94,7 @@ def test_a_model_is_trained_without_ray_and_resumed(
     monkeypatch.setattr(loop, "step", counted)
     main("train", arguments=["--ray", "never", "--resume", str(run)])
     assert steps == [6, 7, 8]
-    assert "1 trials finished, 0 failed" in capsys.readouterr().out
+    assert "1 trial finished, 0 failed" in capsys.readouterr().out
     assert trial.is_finished
     assert (trial.folder / "best").is_dir()
     expected: list[dict[str, Any]] = []

@@ -54,7 +54,7 @@ def test_the_commands_for_real_data_take_relative_paths(tmp_path: Path, typed: C
 
     one = ("--objectives", "contrastive", "--noise", "0.2", "--seeds", "0")
     kept = ("--train.keep_trajectory", "true", *SMALL)
-    assert "1 trials finished, 0 failed" in typed("sweep_noise", "--data.source", "data/esc50", *one, *kept)
+    assert "1 trial finished, 0 failed" in typed("sweep_noise", "--data.source", "data/esc50", *one, *kept)
     swept = the_run(tmp_path, "sweep_noise")
     assert json.loads((swept.path / "experiment.json").read_text())["data.source"] == str(tmp_path / "data" / "esc50")
     again = typed("sweep_noise", "--resume", f"runs/{swept.path.name}", *one, "--data.source", "./data/esc50")
