@@ -26,6 +26,9 @@ def test_what_is_not_a_pair_is_refused(arguments: list[str]) -> None:
 def test_values_of_one_setting_have_commas_between_them() -> None:
     with pytest.raises(ValueError, match=r"fra: not understood here; .*are joined: --data.languages eng,fra$"):
         settings_from(["--data.languages", "eng", "fra"])
+    with pytest.raises(ValueError, match=r"are joined: --data.languages 9+ … 9+,9$") as error:
+        settings_from(["--data.languages", "9" * 5000, "9"])
+    assert len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize(

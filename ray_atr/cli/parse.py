@@ -121,11 +121,11 @@ def settings_from(arguments: Sequence[str]) -> dict[str, str]:
     while queue:
         token = queue.pop(0)
         if not token.startswith("--") or len(token) == 2:
-            last = next(reversed(values), None)
-            several = "" if last is None else f"; values of one setting are joined: --{last} {values[last]},{token}"
+            last, hint = next(reversed(values), None), ""
+            if last is not None and not token.startswith("-"):
+                hint = "; values of one setting are joined: " + shortened(f"--{last} {values[last]},{token}")
             raise ValueError(
-                f"{token}: not understood here; settings are written --dotted.path VALUE (see {HELP_SETTINGS})"
-                + (several if not token.startswith("-") else "")
+                f"{token}: not understood here; settings are written --dotted.path VALUE (see {HELP_SETTINGS}){hint}"
             )
         path, equals, value = token[2:].partition("=")
         if not equals:
