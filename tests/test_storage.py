@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import fsspec
 import pytest
@@ -18,7 +19,7 @@ from crash_points import in_fork
 from tokenizers import Tokenizer, models
 
 from ray_atr.experiment import Experiment
-from ray_atr.models.saved import write_weights
+from ray_atr.models.saved import link_weights, write_weights
 from ray_atr.models.text.small_transformer import SmallTransformerTower
 from ray_atr.report import read_runs, write_report
 from ray_atr.run_folder import RunFolder
@@ -228,15 +229,22 @@ def test_a_full_disk_is_told_by_the_files_name(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["checkpoint", "weights", "tokeniser"])
-def test_a_full_disk_is_told_by_the_files_name_also_by_libraries(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["checkpoint", "weights", "linked weights", "tokeniser"])
+def test_a_full_disk_is_told_by_the_files_name_also_by_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     tensors = {"weights": torch.rand(100_000), "more": torch.rand(1000)}
     words = Tokenizer(models.WordLevel({f"word{number}": number for number in range(10_000)}, unk_token="word0"))
     writes: dict[str, Callable[[], object]] = {
         "checkpoint": lambda: save_checkpoint(tmp_path, tensors),
         "weights": lambda: write_weights(tmp_path / "model.safetensors", tensors),
+        "linked weights": lambda: link_weights(whole, tmp_path / "model.safetensors"),
         "tokeniser": lambda: SmallTransformerTower.save(SimpleNamespace(tokenizer=words), tmp_path),  # type: ignore[arg-type]
     }
+    whole = tmp_path / "another disk" / "model.safetensors"
+    whole.parent.mkdir()
+    write_weights(whole, tensors)
+    monkeypatch.setattr("os.link", Mock(side_effect=OSError(errno.EXDEV, "Invalid cross-device link")))
     raised: list[object] = []
 
     def write_to_a_full_disk() -> list[object]:

@@ -37,7 +37,8 @@ def link_weights(source: Path, file: Path) -> None:
     try:
         os.link(source, file)
     except OSError:
-        shutil.copyfile(source, file)
+        with disk_errors(file):
+            shutil.copyfile(source, file)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

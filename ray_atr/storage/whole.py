@@ -52,7 +52,8 @@ def whole_file(file: Path, *, is_synced: bool = False, is_private: bool = False)
 def disk_errors(file: Path) -> Iterator[None]:
     """Raises what a library makes of a disk that refuses a write as the OSError that it was, naming the file.
 
-    torch raises a RuntimeError about positions while it handles it; safetensors puts its number into a message.
+    torch raises a RuntimeError about positions while it handles it; safetensors puts its number into a message; shutil names
+    the file that it copies first.
     """
     try:
         yield
@@ -64,6 +65,8 @@ def disk_errors(file: Path) -> Iterator[None]:
 
 
 def _refusal_behind(error: Exception) -> int | None:
+    if isinstance(error, OSError) and error.filename2 is not None:
+        return error.errno
     if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
         return error.__context__.errno
     said = re.search(r"\(os error (\d+)\)", str(error))
