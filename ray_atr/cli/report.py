@@ -89,8 +89,6 @@ def _register(folders: Sequence[Location], name: str) -> None:
     from ray_atr.tracking import loading_lines, store_of
     from ray_atr.tracking.model import register_model
 
-    # Before MLflow writes the address of the first into the environment.
-    stores = [store_of(folder) for folder in folders]
-    for folder, store in zip(folders, stores, strict=True):
+    for folder in folders:
         uri = register_model(folder, name=name)
-        print(f"registered as {name}; to load it in Python:\n{loading_lines(store, uri)}")
+        print(f"registered as {name}; to load it in Python:\n{loading_lines(store_of(folder), uri)}")

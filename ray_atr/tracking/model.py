@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.run_folder import BEST, RunFolder, TrialFolder
 from ray_atr.settings import refuse
 from ray_atr.storage import Location, entries_in, fetched
+from ray_atr.tracking.store import ADDRESS
 from ray_atr.tracking.tracker import upload
 
 PACKAGES = (
@@ -113,7 +115,12 @@ def register_model(run_folder: Location | str, *, name: str | None = None) -> st
     run_id = tracker.trial_run_id(trial.trial_id)
     if run_id is None:
         raise ConnectionError(f"MLflow at {tracker.store}: cannot be reached")
+    address = os.environ.get(ADDRESS)
     mlflow.set_tracking_uri(tracker.store.uri)
+    # MLflow writes it into the environment as well, where the store of the next run folder would be read from.
+    os.environ.pop(ADDRESS, None)
+    if address is not None:
+        os.environ[ADDRESS] = address
     # They tell of each file they copy, and warn of pickles and missing examples, which mean nothing to who registers.
     for logger in ("mlflow.utils.uv_utils", "mlflow.utils.environment", "mlflow.pyfunc", "mlflow.store.model_registry"):
         logging.getLogger(logger).setLevel(logging.ERROR)

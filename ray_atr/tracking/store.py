@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
+ADDRESS = "MLFLOW_TRACKING_URI"
+"""Environment variable that names a server."""
 DATABASE = "mlflow.db"
 ARTIFACTS = "mlartifacts"
 PORT = 5000
@@ -160,7 +162,7 @@ def _open(uri: str) -> MlflowClient:
 
 def store_of(run_folder: str | Location) -> Store:
     """The store that a run folder's results go to. A database cannot be in an object store: it is in `home()/runs` then."""
-    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    uri = os.environ.get(ADDRESS)
     if uri:
         return Store(uri=uri, artifacts=None)
     place = locate(run_folder)
