@@ -101,7 +101,7 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
             "none with several goals",
         ),
         (
-            ["--space", "data.noise.ratio=grid(0,0.4)", "--data.noise.index", "x.npy"],
+            ["--space", "data.noise.ratio=grid(0.4,0)", "--data.noise.index", "x.npy"],
             "data.noise.ratio: got 0.4; allowed",
         ),
         (["--space", "data.noise.ratio=grid(0)", "--warm-start", "nowhere"], "--search optuna only"),
