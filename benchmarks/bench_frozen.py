@@ -58,7 +58,7 @@ def frozen(clips: int, epochs: int, size: str) -> Experiment:
 
 def anew(prepared: Prepared, experiment: Experiment) -> Prepared:
     """The same inputs as log-mel frames and captions, for towers that encode at every step."""
-    root = prepared.home / "data" / "features"
+    root = prepared.home / "data" / "cache" / "features"
     features = ensure_features(prepared.data, experiment.model.audio.front_end, root, use_ray=False)
     return dataclasses.replace(prepared, features=features, is_audio_encoded=False, captions=None)
 

@@ -40,6 +40,7 @@ from ray_atr.models.tower import AudioSettings, TextSettings, checkpoint_of, tow
 from ray_atr.override import flatten, override
 from ray_atr.runtime import WORKER_CPU_SHARE
 from ray_atr.storage import read_json, write_bytes
+from ray_atr.storage.caches import cache_folder
 
 Say = Callable[[str], None]
 
@@ -77,7 +78,7 @@ class FrozenTower:
     @property
     def root(self) -> Path:
         """The folder of all caches of vectors."""
-        return self.home / "data" / "vectors"
+        return cache_folder(self.home, "vectors")
 
     @property
     def checkpoint(self) -> str | None:
@@ -151,7 +152,7 @@ def ensure_frames(
     return ensure_features(
         data,
         front_end,
-        home / "data" / "features",
+        cache_folder(home, "features"),
         in_windows=in_windows,
         use_ray=use_ray,
         progress=lambda done, total: say(f"{what} {done:,} of {total:,} clips"),

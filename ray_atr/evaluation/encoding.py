@@ -27,6 +27,7 @@ from ray_atr.jobs import Resources, run_jobs
 from ray_atr.models.retriever import Retriever
 from ray_atr.runtime import home
 from ray_atr.storage import Location
+from ray_atr.storage.caches import cache_folder
 
 TEXTS_IN_A_JOB = 512
 Progress = Callable[[int, int], None]
@@ -66,7 +67,7 @@ class EncodingSource:
             retriever=str(retriever),
             data=manifest.folder,
             split=split,
-            features=str(home() / "data" / "features"),
+            features=str(cache_folder(home(), "features")),
             batch_size=encoding.batch_size,
             device="cuda" if on_gpu else "cpu",
             threads=0 if is_here else max(1, int(encoding.cpus_per_encoder)),

@@ -1,4 +1,4 @@
-"""What is cached under a home's `data/`: features, vectors of frozen towers, tokenisers. Each can be made again.
+"""What is cached under a home's `data/cache/`: features, vectors of frozen towers, tokenisers. Each can be made again.
 
 A cache is last used when its manifest, or the file that it is, was last changed: whoever finds one whole marks it.
 """
@@ -19,6 +19,11 @@ from ray_atr.storage.whole import remove_folder, remove_leftovers_below
 KINDS = ("features", "vectors", "tokenizers")
 MANIFEST_FILE = "manifest.json"
 DAY = 86_400.0
+
+
+def cache_folder(home: Path, kind: str) -> Path:
+    """Where the caches of a kind are: beside the data sets of users, which they may call anything else."""
+    return home / "data" / "cache" / kind
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,8 @@ def mark_used(file: Path) -> None:
 
 
 def list_caches(home: Path) -> list[Cache]:
-    """Every cache below a home's `data/`, the one that was unused longest first."""
-    found = [_describe(kind, path) for kind in KINDS for path in _paths(home / "data" / kind)]
+    """Every cache of a home, the one that was unused longest first."""
+    found = [_describe(kind, path) for kind in KINDS for path in _paths(cache_folder(home, kind))]
     return sorted(found, key=lambda cache: cache.last_used)
 
 
@@ -55,7 +60,7 @@ def prune(home: Path, unused_days: float) -> list[Cache]:
     """
     removed = [cache for cache in list_caches(home) if cache.days_unused >= unused_days and _remove(cache)]
     for kind in KINDS:
-        remove_leftovers_below(home / "data" / kind)
+        remove_leftovers_below(cache_folder(home, kind))
     return removed
 
 

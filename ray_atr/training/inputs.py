@@ -31,7 +31,7 @@ from ray_atr.models.text.vectors import EncodedText
 from ray_atr.override import flatten
 from ray_atr.soundscapes import ensure_soundscapes
 from ray_atr.storage import open_folder
-from ray_atr.storage.caches import mark_used
+from ray_atr.storage.caches import cache_folder, mark_used
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.languages import with_languages
 from ray_atr.training.start import start_from, tokeniser_of
@@ -208,7 +208,7 @@ def _tokenizer(experiment: Experiment, manifest: Manifest, home: Path) -> Path |
 
 def _cached_tokenizer(home: Path, key: bytes, make: Callable[[], bytes]) -> Path:
     """The file of a tokeniser, named by the hash of its key and made now if it is absent or damaged."""
-    path = home / "data" / "tokenizers" / f"{hashlib.sha256(key).hexdigest()[:16]}.json"
+    path = cache_folder(home, "tokenizers") / f"{hashlib.sha256(key).hexdigest()[:16]}.json"
     if not _is_whole_tokenizer(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         save_tokenizer(Tokenizer.from_buffer(make()), path)

@@ -38,7 +38,7 @@ def prepared_for(experiment: Experiment, home: Path, said: list[str] | None = No
 
 def not_encoded(prepared: Prepared, experiment: Experiment) -> Prepared:
     """The same inputs as log-mel frames and tokens, which the frozen towers encode at every step."""
-    root = prepared.home / "data" / "features"
+    root = prepared.home / "data" / "cache" / "features"
     features = ensure_features(prepared.data, experiment.model.audio.front_end, root, use_ray=False)
     return dataclasses.replace(prepared, features=features, is_audio_encoded=False, captions=None)
 
@@ -95,7 +95,11 @@ def test_a_knowledge_base_of_other_clips_is_encoded_once_too(home: Path, tmp_pat
     expected = run(experiment, not_encoded(prepared, experiment), tmp_path / "expected")
     found = run(experiment, prepared, tmp_path / "found")
     assert found[0]["train/loss"] == pytest.approx(expected[0]["train/loss"], rel=1e-5)
-    wholes = [folder for folder in (home / "data" / "vectors").glob("*-audio-*") if (folder / MANIFEST_FILE).is_file()]
+    wholes = [
+        folder
+        for folder in (home / "data" / "cache" / "vectors").glob("*-audio-*")
+        if (folder / MANIFEST_FILE).is_file()
+    ]
     assert len(open_features(prepared.features, "train")) == 24
     assert 12 in [len(open_features(folder, "train")) for folder in wholes]
 
@@ -115,7 +119,7 @@ def test_the_best_retriever_is_whole_and_encodes_audio_and_text(home: Path, tmp_
     # Its frozen towers are the cache's own files, not copies of them.
     for kind, file in prepared.frozen_weights.items():
         assert (tmp_path / "found" / BEST / kind / "frozen.safetensors").samefile(file)
-    shutil.rmtree(prepared.home / "data" / "vectors")
+    shutil.rmtree(prepared.home / "data" / "cache" / "vectors")
     assert torch.equal(
         Retriever.from_pretrained(tmp_path / "found" / BEST).encode_text(texts), found.encode_text(texts)
     )
@@ -283,7 +287,7 @@ def test_dropout_of_a_frozen_tower_is_off_so_its_vectors_serve(home: Path, tmp_p
 def test_encoders_on_ray_write_the_same_vectors(published: Experiment, home: Path, tmp_path: Path) -> None:
     here = prepared_for(published, home)
     (tmp_path / "tones").symlink_to(home / "tones")
-    shutil.copytree(home / "data" / "features", tmp_path / "data" / "features")
+    shutil.copytree(home / "data" / "cache" / "features", tmp_path / "data" / "cache" / "features")
     # Of a size that has room once: one process a tower.
     there = prepare(override(published, {"scaling.cpus_per_worker": 2}), tmp_path, say=lambda message: None)
     for mine, theirs in zip(folders(here), folders(there), strict=True):

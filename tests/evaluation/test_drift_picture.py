@@ -24,7 +24,9 @@ def test_clips_are_embedded_by_the_weights_of_each_kept_epoch(tmp_path: Path) ->
     reports: list[dict[str, object]] = []
     train(experiment, prepared_for(experiment, tmp_path), trial, reports.append, use_ray_data=False)
     assert kept_steps(trial) == [3, 6]
-    source = EncodingSource(str(trial / BEST), str(data), "test", str(tmp_path / "data" / "features"), batch_size=3)
+    source = EncodingSource(
+        str(trial / BEST), str(data), "test", str(tmp_path / "data" / "cache" / "features"), batch_size=3
+    )
     ways = embedded_along(trial, [3, 6], str(trial / BEST), source)
     assert ways.shape == (2, 8, 16)
     assert not np.allclose(ways[0], ways[1])

@@ -20,7 +20,7 @@ from ray_atr.storage.caches import DAY, list_caches, prune
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path))
     for name, days in (("features/old", 40), ("features/new", 1), ("vectors/busy", 50)):
-        folder = tmp_path / "data" / name
+        folder = tmp_path / "data" / "cache" / name
         folder.mkdir(parents=True)
         (folder / "manifest.json").write_text("{}")
         (folder / "part").write_bytes(bytes(1000))
@@ -33,15 +33,27 @@ def test_caches_are_listed_and_pruned(home: Path, capsys: pytest.CaptureFixture[
     assert list(found) == ["busy", "old", "new"]
     assert found["old"].num_bytes == 1002
     assert found["old"].days_unused == pytest.approx(40, abs=0.1)
-    (home / "data" / "features" / ".new.0123456789ab").write_bytes(b"of a killed run")
+    (home / "data" / "cache" / "features" / ".new.0123456789ab").write_bytes(b"of a killed run")
     main("cache", arguments=[])
     assert "features  0.00 MB  40.0 days" in capsys.readouterr().out
-    with FileLock(home / "data" / "vectors" / "busy.lock"):
+    with FileLock(home / "data" / "cache" / "vectors" / "busy.lock"):
         main("cache", arguments=["--prune", "--unused-days", "30"])
     assert "1 removed" in capsys.readouterr().out
     assert [cache.path.name for cache in list_caches(home)] == ["busy", "new"]
-    assert not (home / "data" / "features" / ".new.0123456789ab").exists()
+    assert not (home / "data" / "cache" / "features" / ".new.0123456789ab").exists()
     assert [cache.path.name for cache in prune(home, 30)] == ["busy"]
+
+
+@pytest.mark.parametrize("name", ["vectors", "features"])
+def test_a_data_set_of_a_users_own_is_no_cache(home: Path, name: str) -> None:
+    """The documentation's own example is called data/vectors."""
+    files = [home / "data" / name / file for file in ("manifest.json", "train/part.parquet")]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("{}")
+        os.utime(file, (time.time() - 400 * DAY,) * 2)
+    assert [cache.path.name for cache in prune(home, 30)] == ["busy", "old"]
+    assert all(file.is_file() for file in files)
 
 
 @pytest.mark.parametrize("days", ["nan", "inf", "-1"])

@@ -180,7 +180,7 @@ def test_trials_readers_and_knowledge_bases_share_two_cores(home: Path) -> None:
     assert not np.allclose(bases[0].audio, bases[1].audio)
     for trial in run.trials():
         assert [row["knowledge/version"] for row in trial.epochs()] == [1, 2]
-    caches = [folder for folder in (home / "data" / "features").iterdir() if folder.is_dir()]
+    caches = [folder for folder in (home / "data" / "cache" / "features").iterdir() if folder.is_dir()]
     assert len(caches) == 1
     left = [actor["name"] for actor in list_named_actors(all_namespaces=True) if actor["name"].startswith("knowledge-")]
     assert left == []

@@ -69,7 +69,10 @@ def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(
     make_data("s3://bucket/data/tones")  # type: ignore[arg-type]
     experiment = tiny("s3://bucket/data/tones", train__keep_trajectory=True)  # type: ignore[arg-type]
     prepared = prepare(experiment, tmp_path, use_ray=False, say=lambda message: None)
-    assert (prepared.data, prepared.features.parent) == ("s3://bucket/data/tones", tmp_path / "data" / "features")
+    assert (prepared.data, prepared.features.parent) == (
+        "s3://bucket/data/tones",
+        tmp_path / "data" / "cache" / "features",
+    )
     expected = weights_of_a_run_that_never_stopped(experiment, prepared, tmp_path / "whole")
 
     run = RunFolder.create("s3://bucket/runs/x", experiment, {"name": "test", "varied": ["seed"], "seeds": [0]})
