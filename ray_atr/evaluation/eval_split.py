@@ -13,10 +13,10 @@ from ray_atr.data.decoding import first_seconds, resample
 from ray_atr.data.given_vectors import has_vectors
 from ray_atr.data.shards import Manifest, read_captions, read_shard
 from ray_atr.languages.codes import language_codes
+from ray_atr.languages.templates import class_sentences
 from ray_atr.metrics.alignment import AlignedCaptions, align_captions
 from ray_atr.report.html import SOUNDS
 from ray_atr.settings import nearest, refuse
-from ray_atr.soundscapes.classes import class_sentences
 
 PLAYED_BYTES = 128 * 2**10
 PLAYED_SECONDS = 30

@@ -5,11 +5,7 @@ The grammar has contraction (del, dels), elision (d', l'), agreement of *se sent
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ray_atr.languages.language import Grammar, Language
-from ray_atr.languages.romance import VOWELS, Romance
-from ray_atr.languages.said import Said, capitalised, listed, ordered
+from ray_atr.languages.language import VOWELS, Adverbs, Grammar, Language, Romance, Said, listed, ordered, pattern
 
 
 def catalan_of(noun: str) -> str:
@@ -23,57 +19,25 @@ def catalan_of(noun: str) -> str:
 
 # Label of ESC-50 -> the noun with its article.
 NOUNS: dict[str, str] = {
-    "dog": "un gos",
-    "rooster": "un gall",
-    "pig": "un porc",
-    "cow": "una vaca",
-    "frog": "una granota",
-    "cat": "un gat",
-    "hen": "una gallina",
-    "insects": "insectes",
-    "sheep": "una ovella",
-    "crow": "un corb",
-    "rain": "la pluja",
-    "sea_waves": "les onades del mar",
-    "crackling_fire": "un foc que crepita",
-    "crickets": "grills",
-    "chirping_birds": "ocells que canten",
-    "water_drops": "gotes d'aigua",
-    "wind": "el vent",
-    "pouring_water": "aigua que s'aboca",
-    "toilet_flush": "la cisterna d'un vàter",
-    "thunderstorm": "una tempesta",
-    "crying_baby": "un nadó que plora",
-    "sneezing": "un esternut",
-    "clapping": "aplaudiments",
-    "breathing": "una respiració",
-    "coughing": "algú que tus",
-    "footsteps": "passos",
-    "laughing": "rialles",
-    "brushing_teeth": "algú que es raspalla les dents",
-    "snoring": "un ronc",
+    "dog": "un gos", "rooster": "un gall", "pig": "un porc", "cow": "una vaca", "frog": "una granota",
+    "cat": "un gat", "hen": "una gallina", "insects": "insectes", "sheep": "una ovella", "crow": "un corb",
+    "rain": "la pluja", "sea_waves": "les onades del mar", "crackling_fire": "un foc que crepita",
+    "crickets": "grills", "chirping_birds": "ocells que canten", "water_drops": "gotes d'aigua", "wind": "el vent",
+    "pouring_water": "aigua que s'aboca", "toilet_flush": "la cisterna d'un vàter", "thunderstorm": "una tempesta",
+    "crying_baby": "un nadó que plora", "sneezing": "un esternut", "clapping": "aplaudiments",
+    "breathing": "una respiració", "coughing": "algú que tus", "footsteps": "passos", "laughing": "rialles",
+    "brushing_teeth": "algú que es raspalla les dents", "snoring": "un ronc",
     "drinking_sipping": "algú que beu a glops",
-    "door_wood_knock": "cops a una porta de fusta",
-    "mouse_click": "un clic de ratolí",
-    "keyboard_typing": "algú que escriu en un teclat",
-    "door_wood_creaks": "una porta de fusta que grinyola",
-    "can_opening": "una llauna que s'obre",
-    "washing_machine": "una rentadora",
-    "vacuum_cleaner": "una aspiradora",
-    "clock_alarm": "un despertador",
-    "clock_tick": "un rellotge que fa tic-tac",
+    "door_wood_knock": "cops a una porta de fusta", "mouse_click": "un clic de ratolí",
+    "keyboard_typing": "algú que escriu en un teclat", "door_wood_creaks": "una porta de fusta que grinyola",
+    "can_opening": "una llauna que s'obre", "washing_machine": "una rentadora", "vacuum_cleaner": "una aspiradora",
+    "clock_alarm": "un despertador", "clock_tick": "un rellotge que fa tic-tac",
     "glass_breaking": "un vidre que es trenca",
-    "helicopter": "un helicòpter",
-    "chainsaw": "una motoserra",
-    "siren": "una sirena",
-    "car_horn": "el clàxon d'un cotxe",
-    "engine": "un motor",
-    "train": "un tren",
-    "church_bells": "campanes d'església",
-    "airplane": "un avió",
-    "fireworks": "focs artificials",
+    "helicopter": "un helicòpter", "chainsaw": "una motoserra", "siren": "una sirena",
+    "car_horn": "el clàxon d'un cotxe", "engine": "un motor", "train": "un tren",
+    "church_bells": "campanes d'església", "airplane": "un avió", "fireworks": "focs artificials",
     "hand_saw": "una serra de mà",
-}
+}  # fmt: skip
 
 
 SOUNDS: dict[str, tuple[str, str, str]] = {
@@ -130,59 +94,44 @@ SOUNDS: dict[str, tuple[str, str, str]] = {
     "guitar": ("algú", "toca la guitarra", ""),
 }
 
-INTENSITY = {"sound": ("fort", "fluix"), "rain": ("amb força", "suaument"), "waves": ("amb força", "suaument")}
-BACKGROUND = {
-    "hum": "amb un brunzit elèctric de fons",
-    "street": "amb trànsit de fons",
-    "wind": "amb vent de fons",
-    "crowd": "amb un murmuri de veus de fons",
-    "fan": "amb un ventilador en marxa de fons",
-}
-_PLURALS = ("uns ", "unes ", "els ", "les ")
-
-
-CATALAN = Romance(
-    SOUNDS,
-    INTENSITY,
+ADVERBS = Adverbs(
+    {"sound": ("fort", "fluix"), "rain": ("amb força", "suaument"), "waves": ("amb força", "suaument")},
     ("ràpidament", "lentament"),
-    {2: "dues vegades", 3: "tres vegades", 4: "quatre vegades", 5: "cinc vegades"},
-    "que",
-    catalan_of,
+    ("dues vegades", "tres vegades", "quatre vegades", "cinc vegades"),
 )
+BACKGROUND = {
+    "hum": ", amb un brunzit elèctric de fons",
+    "street": ", amb trànsit de fons",
+    "wind": ", amb vent de fons",
+    "crowd": ", amb un murmuri de veus de fons",
+    "fan": ", amb un ventilador en marxa de fons",
+}
+CATALAN = Romance(SOUNDS, ADVERBS, "que", catalan_of)
 
 
-def sentence(arrangement: str, template: str, sounds: Sequence[Said], background: str | None) -> str:
-    clauses = [CATALAN.clause(said) for said in sounds]
-    of_nouns = [CATALAN.of_noun(said) for said in sounds]
-    match arrangement, template:
-        case "single", "plain":
-            text = clauses[0]
-        case _, "while":
-            text = f"{clauses[0]} mentre {listed(clauses[1:], ' i ')}"
-        case _, "simultaneous":
-            text = f"{listed(clauses, ' i ')} alhora"
-        case _, "then":
-            text = ordered(clauses, ", després ", " i finalment ")
-        case _, "first":
-            text = "primer " + ordered(clauses, " i tot seguit ", ", i al final ")
-        case "sequence", "hear":
-            text = "se sent com " + ordered(clauses, " i a continuació ", ", i finalment ")
-        case "sequence", "recording":
-            text = "un enregistrament " + ordered(of_nouns, " i després ", ", i finalment ")
-        case "sequence", "scene":
-            text = "en aquest enregistrament, " + ordered(clauses, "; un moment després, ", "; al final, ")
-        case "single", "sound":
-            text = f"el so {of_nouns[0]}"
-        case "single", "hear":
-            noun = CATALAN.noun(sounds[0])
-            text = ("se senten " if noun.startswith(_PLURALS) else "se sent ") + noun
-        case _, "hear":
-            text = f"se sent com {listed(clauses, ' i ')}"
-        case _, "recording":
-            text = f"un enregistrament {listed(of_nouns, ' i ')}"
-        case _:
-            text = f"en aquest enregistrament, {listed(clauses, ' i ')}"
-    return capitalised(text + (f", {BACKGROUND[background]}" if background else ""))
+def is_heard(said: Said) -> str:
+    """*se sent* with its noun, plural before a plural."""
+    noun = CATALAN.noun(said)
+    return ("se senten " if noun.startswith(("uns ", "unes ", "els ", "les ")) else "se sent ") + noun
+
+
+PATTERNS = {
+    "plain": pattern("", CATALAN.clause),
+    "while": pattern("", CATALAN.clause, ordered(" mentre ", " i ")),
+    "simultaneous": pattern("", CATALAN.clause, listed(" i "), " alhora"),
+    "then": pattern("", CATALAN.clause, ordered(", després ", " i finalment ")),
+    "first": pattern("primer ", CATALAN.clause, ordered(" i tot seguit ", ", i al final ")),
+    "sequence hear": pattern("se sent com ", CATALAN.clause, ordered(" i a continuació ", ", i finalment ")),
+    "sequence recording": pattern("un enregistrament ", CATALAN.of_noun, ordered(" i després ", ", i finalment ")),
+    "sequence scene": pattern(
+        "en aquest enregistrament, ", CATALAN.clause, ordered("; un moment després, ", "; al final, ")
+    ),
+    "sound": pattern("el so ", CATALAN.of_noun),
+    "single hear": pattern("", is_heard),
+    "hear": pattern("se sent com ", CATALAN.clause, listed(" i ")),
+    "recording": pattern("un enregistrament ", CATALAN.of_noun, listed(" i ")),
+    "scene": pattern("en aquest enregistrament, ", CATALAN.clause, listed(" i ")),
+}
 
 
 LANGUAGE = Language(
@@ -193,5 +142,5 @@ LANGUAGE = Language(
     tag="cat_Latn",
     template=lambda noun: f"Aquest és el so {catalan_of(noun)}.",
     nouns=NOUNS,
-    grammar=Grammar(sentence, SOUNDS),
+    grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
 )

@@ -6,15 +6,19 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Any
 
 from ray_atr.languages import cat, deu, eng, fra, jpn, nld, spa, zho
-from ray_atr.languages.language import Language
+from ray_atr.languages.language import Grammar, Language
 from ray_atr.settings import nearest, refuse
 
 LANGUAGES: dict[str, Language] = {
     module.LANGUAGE.code: module.LANGUAGE for module in (eng, fra, deu, spa, nld, cat, jpn, zho)
 }
 """The languages with a file of their own, English first: those of Yin et al. 2025 (ACL), and any that is added here."""
+
+GRAMMAR_LANGUAGES: tuple[str, ...] = tuple(code for code, language in LANGUAGES.items() if language.grammar)
+"""The languages that can say what is heard in a scene."""
 
 ENGLISH = "eng"
 _PRIVATE_USE = re.compile(r"q[a-t][a-z]")
@@ -33,6 +37,14 @@ def require_language(code: str, path: str = "language") -> Language:
     if meant := _by_name(str(code).strip()):
         raise refuse(path, code, allowed, f" (did you mean {meant}?)")
     raise refuse(path, code, allowed, nearest(str(code).casefold(), LANGUAGES))
+
+
+def grammar_of(language: str) -> Grammar:
+    """The grammar of a language. ValueError if it has none."""
+    grammar = require_language(language).grammar
+    if grammar is None:
+        raise refuse("languages", language, ", ".join(GRAMMAR_LANGUAGES) + ", which have a grammar for soundscapes")
+    return grammar
 
 
 def language_codes(codes: Sequence[str], path: str = "languages") -> tuple[str, ...]:
@@ -96,28 +108,28 @@ def _by_name(name: str) -> str | None:
 
 
 def _in_iso(**key: str) -> Language | None:
-    # Its tables take a tenth of a second to read, for which help would wait.
-    from iso639 import Lang
-    from iso639.exceptions import DeprecatedLanguageValue, InvalidLanguageValue
-
-    try:
-        found = Lang(**key)
-    except (InvalidLanguageValue, DeprecatedLanguageValue):
-        return None
-    return Language(found.pt3, found.name, iso_639_1=found.pt1) if found.pt3 else None
+    found = _entry(**key)
+    return Language(found.pt3, found.name, iso_639_1=found.pt1) if found and found.pt3 else None
 
 
 @cache
 def _family(code: str) -> str:
     """The code of the macrolanguage that a language belongs to, or its own."""
+    found = _entry(pt3=code)
+    macro = found.macro() if found else None
+    return macro.pt3 if macro else code
+
+
+def _entry(**key: str) -> Any:
+    """The language of ISO 639 with this code or name, or None."""
+    # Its tables take a tenth of a second to read, for which help would wait.
     from iso639 import Lang
     from iso639.exceptions import DeprecatedLanguageValue, InvalidLanguageValue
 
     try:
-        macro = Lang(pt3=code).macro()
+        return Lang(**key)
     except (InvalidLanguageValue, DeprecatedLanguageValue):
-        return code
-    return macro.pt3 if macro else code
+        return None
 
 
 def normalise(text: str) -> str:

@@ -5,65 +5,33 @@ The grammar has verb second, verb last and inverted clauses, separable verbs, no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from ray_atr.languages.language import Grammar, Language
-from ray_atr.languages.said import Said, adverb, capitalised, listed, ordered, words
+from ray_atr.languages.language import Adverbs, Form, Grammar, Language, Said, listed, ordered, pattern, words
 
 # Label of ESC-50 -> the noun with its article in the genitive.
 NOUNS: dict[str, str] = {
-    "dog": "eines Hundes",
-    "rooster": "eines Hahns",
-    "pig": "eines Schweins",
-    "cow": "einer Kuh",
-    "frog": "eines Froschs",
-    "cat": "einer Katze",
-    "hen": "einer Henne",
-    "insects": "von Insekten",
-    "sheep": "eines Schafs",
-    "crow": "einer Krähe",
-    "rain": "des Regens",
-    "sea_waves": "von Meereswellen",
-    "crackling_fire": "eines knisternden Feuers",
-    "crickets": "von Grillen",
-    "chirping_birds": "von zwitschernden Vögeln",
-    "water_drops": "von Wassertropfen",
-    "wind": "des Windes",
-    "pouring_water": "von Wasser, das eingegossen wird",
-    "toilet_flush": "einer Toilettenspülung",
-    "thunderstorm": "eines Gewitters",
-    "crying_baby": "eines weinenden Babys",
-    "sneezing": "des Niesens",
-    "clapping": "des Klatschens",
-    "breathing": "des Atmens",
-    "coughing": "des Hustens",
-    "footsteps": "von Schritten",
-    "laughing": "des Lachens",
-    "brushing_teeth": "des Zähneputzens",
-    "snoring": "des Schnarchens",
+    "dog": "eines Hundes", "rooster": "eines Hahns", "pig": "eines Schweins", "cow": "einer Kuh",
+    "frog": "eines Froschs", "cat": "einer Katze", "hen": "einer Henne", "insects": "von Insekten",
+    "sheep": "eines Schafs", "crow": "einer Krähe",
+    "rain": "des Regens", "sea_waves": "von Meereswellen", "crackling_fire": "eines knisternden Feuers",
+    "crickets": "von Grillen", "chirping_birds": "von zwitschernden Vögeln", "water_drops": "von Wassertropfen",
+    "wind": "des Windes", "pouring_water": "von Wasser, das eingegossen wird",
+    "toilet_flush": "einer Toilettenspülung", "thunderstorm": "eines Gewitters",
+    "crying_baby": "eines weinenden Babys", "sneezing": "des Niesens", "clapping": "des Klatschens",
+    "breathing": "des Atmens", "coughing": "des Hustens", "footsteps": "von Schritten", "laughing": "des Lachens",
+    "brushing_teeth": "des Zähneputzens", "snoring": "des Schnarchens",
     "drinking_sipping": "von jemandem, der in kleinen Schlucken trinkt",
-    "door_wood_knock": "des Klopfens an einer Holztür",
-    "mouse_click": "eines Mausklicks",
-    "keyboard_typing": "des Tippens auf einer Tastatur",
-    "door_wood_creaks": "einer knarrenden Holztür",
-    "can_opening": "des Öffnens einer Dose",
-    "washing_machine": "einer Waschmaschine",
-    "vacuum_cleaner": "eines Staubsaugers",
-    "clock_alarm": "eines Weckers",
-    "clock_tick": "einer tickenden Uhr",
+    "door_wood_knock": "des Klopfens an einer Holztür", "mouse_click": "eines Mausklicks",
+    "keyboard_typing": "des Tippens auf einer Tastatur", "door_wood_creaks": "einer knarrenden Holztür",
+    "can_opening": "des Öffnens einer Dose", "washing_machine": "einer Waschmaschine",
+    "vacuum_cleaner": "eines Staubsaugers", "clock_alarm": "eines Weckers", "clock_tick": "einer tickenden Uhr",
     "glass_breaking": "von zerbrechendem Glas",
-    "helicopter": "eines Hubschraubers",
-    "chainsaw": "einer Kettensäge",
-    "siren": "einer Sirene",
-    "car_horn": "einer Autohupe",
-    "engine": "eines Motors",
-    "train": "eines Zuges",
-    "church_bells": "von Kirchenglocken",
-    "airplane": "eines Flugzeugs",
-    "fireworks": "eines Feuerwerks",
+    "helicopter": "eines Hubschraubers", "chainsaw": "einer Kettensäge", "siren": "einer Sirene",
+    "car_horn": "einer Autohupe", "engine": "eines Motors", "train": "eines Zuges",
+    "church_bells": "von Kirchenglocken", "airplane": "eines Flugzeugs", "fireworks": "eines Feuerwerks",
     "hand_saw": "einer Handsäge",
-}
+}  # fmt: skip
 
 
 _ARTICLES = {
@@ -76,8 +44,7 @@ _RELATIVE = {"m": "der", "f": "die", "n": "das", "p": "die"}
 NOMINATIVE, ACCUSATIVE, DATIVE, GENITIVE = range(4)
 
 
-@dataclass(frozen=True)
-class Noun:
+class Noun(NamedTuple):
     """A noun phrase in its four cases (nominative, accusative, dative, genitive) and its gender (m, f, n, p plural)."""
 
     cases: tuple[str, str, str, str]
@@ -154,25 +121,27 @@ SOUNDS: dict[str, tuple[Noun, str, str, str]] = {
     "guitar": (_SOMEONE, "spielt", "Gitarre", ""),
 }
 
-INTENSITY = {
-    "sound": ("laut", "leise"),
-    "force": ("kräftig", "sacht"),
-    "rain": ("heftig", "sanft"),
-    "waves": ("heftig", "sanft"),
-}
-TEMPO = ("schnell", "langsam")
-COUNT = {2: "zweimal", 3: "dreimal", 4: "viermal", 5: "fünfmal"}
+ADVERBS = Adverbs(
+    {
+        "sound": ("laut", "leise"),
+        "force": ("kräftig", "sacht"),
+        "rain": ("heftig", "sanft"),
+        "waves": ("heftig", "sanft"),
+    },
+    ("schnell", "langsam"),
+    ("zweimal", "dreimal", "viermal", "fünfmal"),
+)
 BACKGROUND = {
-    "hum": "mit elektrischem Brummen im Hintergrund",
-    "street": "mit Straßenverkehr im Hintergrund",
-    "wind": "mit Wind im Hintergrund",
-    "crowd": "mit Stimmengewirr im Hintergrund",
-    "fan": "mit einem laufenden Ventilator im Hintergrund",
+    "hum": ", mit elektrischem Brummen im Hintergrund",
+    "street": ", mit Straßenverkehr im Hintergrund",
+    "wind": ", mit Wind im Hintergrund",
+    "crowd": ", mit Stimmengewirr im Hintergrund",
+    "fan": ", mit einem laufenden Ventilator im Hintergrund",
 }
 
 
 def _middle(said: Said) -> str:
-    return words(COUNT.get(said.count or 0, ""), adverb(said, INTENSITY, TEMPO), SOUNDS[said.kind][2])
+    return words(ADVERBS.times(said), ADVERBS.manner(said), SOUNDS[said.kind][2])
 
 
 def main(said: Said) -> str:
@@ -193,43 +162,32 @@ def subordinate(said: Said) -> str:
     return words(noun.cases[NOMINATIVE], _middle(said), prefix + verb)
 
 
-def noun(said: Said, case: int) -> str:
+def noun(case: int) -> Form:
     """The noun in a case with a relative clause: *eines Zuges, der laut vorbeirattert*."""
-    phrase, verb, _, prefix = SOUNDS[said.kind]
-    return f"{phrase.cases[case]}, {words(_RELATIVE[phrase.gender], _middle(said), prefix + verb)}"
+
+    def in_case(said: Said) -> str:
+        phrase, verb, _, prefix = SOUNDS[said.kind]
+        return f"{phrase.cases[case]}, {words(_RELATIVE[phrase.gender], _middle(said), prefix + verb)}"
+
+    return in_case
 
 
-def sentence(arrangement: str, template: str, sounds: Sequence[Said], background: str | None) -> str:
-    first, last = sounds[0], sounds[-1]
-    turned = [inverted(said) for said in sounds]
-    heard = [noun(said, ACCUSATIVE) for said in sounds]
-    recorded = [noun(said, DATIVE) for said in sounds]
-    match arrangement, template:
-        case "single", "plain":
-            text = main(first)
-        case _, "while":
-            text = f"{main(first)}, während {listed([subordinate(said) for said in sounds[1:]], ' und ')}"
-        case _, "simultaneous":
-            text = f"{', '.join(main(said) for said in sounds[:-1])}, und gleichzeitig {inverted(last)}"
-        case _, "then":
-            text = ordered([main(first), *turned[1:]], ", dann ", ", und zuletzt ")
-        case _, "first":
-            text = "zuerst " + ordered(turned, ", danach ", ", und zum Schluss ")
-        case "sequence", "hear":
-            text = "man hört " + ordered(heard, ", und danach ", ", und schließlich ")
-        case "sequence", "recording":
-            text = "eine Aufnahme von " + ordered(recorded, ", und dann von ", ", und schließlich von ")
-        case "sequence", "scene":
-            text = "in dieser Aufnahme " + ordered(turned, "; kurz darauf ", "; am Ende ")
-        case "single", "sound":
-            text = f"das Geräusch {noun(first, GENITIVE)}"
-        case _, "hear":
-            text = f"man hört {listed(heard, ', und ')}"
-        case _, "recording":
-            text = f"eine Aufnahme von {listed(recorded, ', und ')}"
-        case _:
-            text = f"in dieser Aufnahme {listed(turned, ' und ')}"
-    return capitalised(text + (f", {BACKGROUND[background]}" if background else ""))
+PATTERNS = {
+    "plain": pattern("", main),
+    "while": pattern("", main, ordered(", während ", " und "), later=subordinate),
+    "simultaneous": pattern("", main, listed(", und gleichzeitig "), last=inverted),
+    "then": pattern("", main, ordered(", dann ", ", und zuletzt "), later=inverted),
+    "first": pattern("zuerst ", inverted, ordered(", danach ", ", und zum Schluss ")),
+    "sequence hear": pattern("man hört ", noun(ACCUSATIVE), ordered(", und danach ", ", und schließlich ")),
+    "sequence recording": pattern(
+        "eine Aufnahme von ", noun(DATIVE), ordered(", und dann von ", ", und schließlich von ")
+    ),
+    "sequence scene": pattern("in dieser Aufnahme ", inverted, ordered("; kurz darauf ", "; am Ende ")),
+    "sound": pattern("das Geräusch ", noun(GENITIVE)),
+    "hear": pattern("man hört ", noun(ACCUSATIVE), listed(", und ")),
+    "recording": pattern("eine Aufnahme von ", noun(DATIVE), listed(", und ")),
+    "scene": pattern("in dieser Aufnahme ", inverted, listed(" und ")),
+}
 
 
 LANGUAGE = Language(
@@ -240,5 +198,5 @@ LANGUAGE = Language(
     tag="deu_Latn",
     template=lambda noun: f"Das ist das Geräusch {noun}.",
     nouns=NOUNS,
-    grammar=Grammar(sentence, SOUNDS),
+    grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
 )

@@ -5,64 +5,27 @@ The grammar has finite clause ("a dog barks loudly") and noun with participle ("
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ray_atr.languages.language import Grammar, Language
-from ray_atr.languages.said import Said, adverb, capitalised, listed, ordered, words
+from ray_atr.languages.language import Adverbs, Grammar, Language, Said, listed, ordered, pattern, words
 
 # Label of ESC-50 -> the noun with its article.
 NOUNS: dict[str, str] = {
-    "dog": "a dog",
-    "rooster": "a rooster",
-    "pig": "a pig",
-    "cow": "a cow",
-    "frog": "a frog",
-    "cat": "a cat",
-    "hen": "a hen",
-    "insects": "insects",
-    "sheep": "a sheep",
-    "crow": "a crow",
-    "rain": "rain",
-    "sea_waves": "sea waves",
-    "crackling_fire": "a crackling fire",
-    "crickets": "crickets",
-    "chirping_birds": "chirping birds",
-    "water_drops": "water drops",
-    "wind": "wind",
-    "pouring_water": "pouring water",
-    "toilet_flush": "a toilet flush",
-    "thunderstorm": "a thunderstorm",
-    "crying_baby": "a crying baby",
-    "sneezing": "sneezing",
-    "clapping": "clapping",
-    "breathing": "breathing",
-    "coughing": "coughing",
-    "footsteps": "footsteps",
-    "laughing": "laughing",
-    "brushing_teeth": "brushing teeth",
-    "snoring": "snoring",
-    "drinking_sipping": "drinking and sipping",
-    "door_wood_knock": "a knock on a wooden door",
-    "mouse_click": "a mouse click",
-    "keyboard_typing": "typing on a keyboard",
-    "door_wood_creaks": "a creaking wooden door",
-    "can_opening": "the opening of a can",
-    "washing_machine": "a washing machine",
-    "vacuum_cleaner": "a vacuum cleaner",
-    "clock_alarm": "an alarm clock",
-    "clock_tick": "a ticking clock",
+    "dog": "a dog", "rooster": "a rooster", "pig": "a pig", "cow": "a cow", "frog": "a frog", "cat": "a cat",
+    "hen": "a hen", "insects": "insects", "sheep": "a sheep", "crow": "a crow",
+    "rain": "rain", "sea_waves": "sea waves", "crackling_fire": "a crackling fire", "crickets": "crickets",
+    "chirping_birds": "chirping birds", "water_drops": "water drops", "wind": "wind",
+    "pouring_water": "pouring water", "toilet_flush": "a toilet flush", "thunderstorm": "a thunderstorm",
+    "crying_baby": "a crying baby", "sneezing": "sneezing", "clapping": "clapping", "breathing": "breathing",
+    "coughing": "coughing", "footsteps": "footsteps", "laughing": "laughing", "brushing_teeth": "brushing teeth",
+    "snoring": "snoring", "drinking_sipping": "drinking and sipping",
+    "door_wood_knock": "a knock on a wooden door", "mouse_click": "a mouse click",
+    "keyboard_typing": "typing on a keyboard", "door_wood_creaks": "a creaking wooden door",
+    "can_opening": "the opening of a can", "washing_machine": "a washing machine",
+    "vacuum_cleaner": "a vacuum cleaner", "clock_alarm": "an alarm clock", "clock_tick": "a ticking clock",
     "glass_breaking": "breaking glass",
-    "helicopter": "a helicopter",
-    "chainsaw": "a chainsaw",
-    "siren": "a siren",
-    "car_horn": "a car horn",
-    "engine": "an engine",
-    "train": "a train",
-    "church_bells": "church bells",
-    "airplane": "an airplane",
-    "fireworks": "fireworks",
-    "hand_saw": "a hand saw",
-}
+    "helicopter": "a helicopter", "chainsaw": "a chainsaw", "siren": "a siren", "car_horn": "a car horn",
+    "engine": "an engine", "train": "a train", "church_bells": "church bells", "airplane": "an airplane",
+    "fireworks": "fireworks", "hand_saw": "a hand saw",
+}  # fmt: skip
 
 
 # subject | finite verb | participle | what follows the adverb
@@ -120,57 +83,45 @@ SOUNDS: dict[str, tuple[str, str, str, str]] = {
     "guitar": ("someone", "plays the guitar", "playing the guitar", ""),
 }
 
-INTENSITY = {"sound": ("loudly", "softly"), "force": ("hard", "gently"), "rain": ("heavily", "lightly")}
-INTENSITY["waves"] = ("violently", "gently")
-TEMPO = ("quickly", "slowly")
-COUNT = {2: "twice", 3: "three times", 4: "four times", 5: "five times"}
+ADVERBS = Adverbs(
+    {"sound": ("loudly", "softly"), "force": ("hard", "gently"), "rain": ("heavily", "lightly"),
+     "waves": ("violently", "gently")},
+    ("quickly", "slowly"),
+    ("twice", "three times", "four times", "five times"),
+)  # fmt: skip
 BACKGROUND = {
-    "hum": "with an electric hum in the background",
-    "street": "with traffic in the background",
-    "wind": "with wind in the background",
-    "crowd": "with people murmuring in the background",
-    "fan": "with a fan running in the background",
+    "hum": ", with an electric hum in the background",
+    "street": ", with traffic in the background",
+    "wind": ", with wind in the background",
+    "crowd": ", with people murmuring in the background",
+    "fan": ", with a fan running in the background",
 }
 
 
 def clause(said: Said) -> str:
     subject, verb, _, rest = SOUNDS[said.kind]
-    return words(subject, verb, adverb(said, INTENSITY, TEMPO), rest, COUNT.get(said.count or 0, ""))
+    return words(subject, verb, ADVERBS.manner(said), rest, ADVERBS.times(said))
 
 
 def noun(said: Said) -> str:
     subject, _, participle, rest = SOUNDS[said.kind]
-    return words(subject, participle, adverb(said, INTENSITY, TEMPO), rest, COUNT.get(said.count or 0, ""))
+    return words(subject, participle, ADVERBS.manner(said), rest, ADVERBS.times(said))
 
 
-def sentence(arrangement: str, template: str, sounds: Sequence[Said], background: str | None) -> str:
-    clauses, nouns = [clause(said) for said in sounds], [noun(said) for said in sounds]
-    match arrangement, template:
-        case "single", "plain":
-            text = clauses[0]
-        case _, "while":
-            text = f"{clauses[0]} while {listed(clauses[1:], ' and ')}"
-        case _, "simultaneous":
-            text = f"{listed(clauses, ' and ')} at the same time"
-        case _, "then":
-            text = ordered(clauses, ", then ", ", and finally ")
-        case _, "first":
-            text = "first " + ordered(clauses, ", and after that ", ", and at last ")
-        case "sequence", "hear":
-            text = "you can hear " + ordered(nouns, ", followed by ", " and finally ")
-        case "sequence", "recording":
-            text = "a recording of " + ordered(nouns, " and then ", ", and lastly ")
-        case "sequence", "scene":
-            text = "in this recording, " + ordered(clauses, "; after a moment, ", "; in the end, ")
-        case "single", "sound":
-            text = f"the sound of {nouns[0]}"
-        case _, "hear":
-            text = f"you can hear {listed(nouns, ' and ')}"
-        case _, "recording":
-            text = f"a recording of {listed(nouns, ' and ')}"
-        case _:
-            text = f"in this recording, {listed(clauses, ' and ')}"
-    return capitalised(text + (f", {BACKGROUND[background]}" if background else ""))
+PATTERNS = {
+    "plain": pattern("", clause),
+    "while": pattern("", clause, ordered(" while ", " and ")),
+    "simultaneous": pattern("", clause, listed(" and "), " at the same time"),
+    "then": pattern("", clause, ordered(", then ", ", and finally ")),
+    "first": pattern("first ", clause, ordered(", and after that ", ", and at last ")),
+    "sequence hear": pattern("you can hear ", noun, ordered(", followed by ", " and finally ")),
+    "sequence recording": pattern("a recording of ", noun, ordered(" and then ", ", and lastly ")),
+    "sequence scene": pattern("in this recording, ", clause, ordered("; after a moment, ", "; in the end, ")),
+    "sound": pattern("the sound of ", noun),
+    "hear": pattern("you can hear ", noun, listed(" and ")),
+    "recording": pattern("a recording of ", noun, listed(" and ")),
+    "scene": pattern("in this recording, ", clause, listed(" and ")),
+}
 
 
 LANGUAGE = Language(
@@ -181,5 +132,5 @@ LANGUAGE = Language(
     tag="eng_Latn",
     template=lambda noun: f"This is a sound of {noun}.",
     nouns=NOUNS,
-    grammar=Grammar(sentence, SOUNDS),
+    grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
 )

@@ -5,11 +5,7 @@ The grammar has contraction (du, des), elision (d', qu'), partitive and plural a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ray_atr.languages.language import Grammar, Language
-from ray_atr.languages.romance import VOWELS, Romance
-from ray_atr.languages.said import Said, capitalised, listed, ordered
+from ray_atr.languages.language import VOWELS, Adverbs, Grammar, Language, Romance, Said, listed, ordered, pattern
 
 
 def french_of(noun: str) -> str:
@@ -24,57 +20,26 @@ def french_of(noun: str) -> str:
 
 # Label of ESC-50 -> the noun with its article.
 NOUNS: dict[str, str] = {
-    "dog": "un chien",
-    "rooster": "un coq",
-    "pig": "un cochon",
-    "cow": "une vache",
-    "frog": "une grenouille",
-    "cat": "un chat",
-    "hen": "une poule",
-    "insects": "des insectes",
-    "sheep": "un mouton",
-    "crow": "un corbeau",
-    "rain": "la pluie",
-    "sea_waves": "les vagues de la mer",
-    "crackling_fire": "un feu qui crépite",
-    "crickets": "des grillons",
-    "chirping_birds": "des oiseaux qui gazouillent",
-    "water_drops": "des gouttes d'eau",
-    "wind": "le vent",
-    "pouring_water": "l'eau que l'on verse",
-    "toilet_flush": "une chasse d'eau",
+    "dog": "un chien", "rooster": "un coq", "pig": "un cochon", "cow": "une vache", "frog": "une grenouille",
+    "cat": "un chat", "hen": "une poule", "insects": "des insectes", "sheep": "un mouton", "crow": "un corbeau",
+    "rain": "la pluie", "sea_waves": "les vagues de la mer", "crackling_fire": "un feu qui crépite",
+    "crickets": "des grillons", "chirping_birds": "des oiseaux qui gazouillent", "water_drops": "des gouttes d'eau",
+    "wind": "le vent", "pouring_water": "l'eau que l'on verse", "toilet_flush": "une chasse d'eau",
     "thunderstorm": "un orage",
-    "crying_baby": "un bébé qui pleure",
-    "sneezing": "un éternuement",
-    "clapping": "des applaudissements",
-    "breathing": "une respiration",
-    "coughing": "quelqu'un qui tousse",
-    "footsteps": "des pas",
-    "laughing": "un rire",
-    "brushing_teeth": "quelqu'un qui se brosse les dents",
-    "snoring": "un ronflement",
+    "crying_baby": "un bébé qui pleure", "sneezing": "un éternuement", "clapping": "des applaudissements",
+    "breathing": "une respiration", "coughing": "quelqu'un qui tousse", "footsteps": "des pas", "laughing": "un rire",
+    "brushing_teeth": "quelqu'un qui se brosse les dents", "snoring": "un ronflement",
     "drinking_sipping": "quelqu'un qui boit à petites gorgées",
-    "door_wood_knock": "des coups à une porte en bois",
-    "mouse_click": "un clic de souris",
-    "keyboard_typing": "quelqu'un qui tape sur un clavier",
-    "door_wood_creaks": "une porte en bois qui grince",
-    "can_opening": "une canette que l'on ouvre",
-    "washing_machine": "une machine à laver",
-    "vacuum_cleaner": "un aspirateur",
-    "clock_alarm": "un réveil",
-    "clock_tick": "une horloge qui fait tic-tac",
+    "door_wood_knock": "des coups à une porte en bois", "mouse_click": "un clic de souris",
+    "keyboard_typing": "quelqu'un qui tape sur un clavier", "door_wood_creaks": "une porte en bois qui grince",
+    "can_opening": "une canette que l'on ouvre", "washing_machine": "une machine à laver",
+    "vacuum_cleaner": "un aspirateur", "clock_alarm": "un réveil", "clock_tick": "une horloge qui fait tic-tac",
     "glass_breaking": "le verre qui se brise",
-    "helicopter": "un hélicoptère",
-    "chainsaw": "une tronçonneuse",
-    "siren": "une sirène",
-    "car_horn": "un klaxon de voiture",
-    "engine": "un moteur",
-    "train": "un train",
-    "church_bells": "des cloches d'église",
-    "airplane": "un avion",
-    "fireworks": "un feu d'artifice",
+    "helicopter": "un hélicoptère", "chainsaw": "une tronçonneuse", "siren": "une sirène",
+    "car_horn": "un klaxon de voiture", "engine": "un moteur", "train": "un train",
+    "church_bells": "des cloches d'église", "airplane": "un avion", "fireworks": "un feu d'artifice",
     "hand_saw": "une scie à main",
-}
+}  # fmt: skip
 
 
 SOUNDS: dict[str, tuple[str, str, str]] = {
@@ -131,71 +96,51 @@ SOUNDS: dict[str, tuple[str, str, str]] = {
     "guitar": ("quelqu'un", "joue", "de la guitare"),
 }
 
-INTENSITY = {
-    "sound": ("bruyamment", "doucement"),
-    "force": ("violemment", "doucement"),
-    "rain": ("à verse", "doucement"),
-    "waves": ("violemment", "doucement"),
-}
+ADVERBS = Adverbs(
+    {"sound": ("bruyamment", "doucement"), "force": ("violemment", "doucement"), "rain": ("à verse", "doucement"),
+     "waves": ("violemment", "doucement")},
+    ("rapidement", "lentement"),
+    ("deux fois", "trois fois", "quatre fois", "cinq fois"),
+)  # fmt: skip
 BACKGROUND = {
-    "hum": "avec un bourdonnement électrique en arrière-plan",
-    "street": "avec de la circulation en arrière-plan",
-    "wind": "avec du vent en arrière-plan",
-    "crowd": "avec un murmure de voix en arrière-plan",
-    "fan": "avec un ventilateur qui tourne en arrière-plan",
+    "hum": ", avec un bourdonnement électrique en arrière-plan",
+    "street": ", avec de la circulation en arrière-plan",
+    "wind": ", avec du vent en arrière-plan",
+    "crowd": ", avec un murmure de voix en arrière-plan",
+    "fan": ", avec un ventilateur qui tourne en arrière-plan",
 }
+FRENCH = Romance(SOUNDS, ADVERBS, "qui", french_of)
 
 
-def that(clause: str) -> str:
+def that(said: Said) -> str:
     """*que* before a clause, elided before a vowel."""
+    clause = FRENCH.clause(said)
     return "qu'" + clause if clause[0] in VOWELS else "que " + clause
 
 
-def followed(noun: str) -> str:
-    """*suivi*, agreeing with its noun."""
+def followed(said: Said) -> str:
+    """The noun with *suivi*, agreeing with it."""
+    noun = FRENCH.noun(said)
     is_feminine = noun.startswith(("une ", "la ", "l'eau", "les vagues"))
-    return "suivi" + "e" * is_feminine + "s" * noun.startswith(("des ", "les "))
+    return f"{noun}, suivi" + "e" * is_feminine + "s" * noun.startswith(("des ", "les "))
 
 
-FRENCH = Romance(
-    SOUNDS,
-    INTENSITY,
-    ("rapidement", "lentement"),
-    {2: "deux fois", 3: "trois fois", 4: "quatre fois", 5: "cinq fois"},
-    "qui",
-    french_of,
-)
-
-
-def sentence(arrangement: str, template: str, sounds: Sequence[Said], background: str | None) -> str:
-    clauses = [FRENCH.clause(said) for said in sounds]
-    nouns, of_nouns = [FRENCH.noun(said) for said in sounds], [FRENCH.of_noun(said) for said in sounds]
-    match arrangement, template:
-        case "single", "plain":
-            text = clauses[0]
-        case _, "while":
-            text = f"{clauses[0]} pendant {listed([that(clause) for clause in clauses[1:]], ' et ')}"
-        case _, "simultaneous":
-            text = f"{listed(clauses, ' et ')} en même temps"
-        case _, "then":
-            text = ordered(clauses, ", puis ", ", et enfin ")
-        case _, "first":
-            text = "d'abord, " + ordered(clauses, ", et ensuite ", ", et pour finir ")
-        case "sequence", "hear":
-            text = "on entend " + ordered([nouns[0], *of_nouns[1:]], f", {followed(nouns[0])} ", " et enfin ")
-        case "sequence", "recording":
-            text = "un enregistrement " + ordered(of_nouns, " puis ", ", et enfin ")
-        case "sequence", "scene":
-            text = "dans cet enregistrement, " + ordered(clauses, " ; un instant après, ", " ; à la fin, ")
-        case "single", "sound":
-            text = f"le bruit {of_nouns[0]}"
-        case _, "hear":
-            text = f"on entend {listed(nouns, ' et ')}"
-        case _, "recording":
-            text = f"un enregistrement {listed(of_nouns, ' et ')}"
-        case _:
-            text = f"dans cet enregistrement, {listed(clauses, ' et ')}"
-    return capitalised(text + (f", {BACKGROUND[background]}" if background else ""))
+PATTERNS = {
+    "plain": pattern("", FRENCH.clause),
+    "while": pattern("", FRENCH.clause, ordered(" pendant ", " et "), later=that),
+    "simultaneous": pattern("", FRENCH.clause, listed(" et "), " en même temps"),
+    "then": pattern("", FRENCH.clause, ordered(", puis ", ", et enfin ")),
+    "first": pattern("d'abord, ", FRENCH.clause, ordered(", et ensuite ", ", et pour finir ")),
+    "sequence hear": pattern("on entend ", followed, ordered(" ", " et enfin "), later=FRENCH.of_noun),
+    "sequence recording": pattern("un enregistrement ", FRENCH.of_noun, ordered(" puis ", ", et enfin ")),
+    "sequence scene": pattern(
+        "dans cet enregistrement, ", FRENCH.clause, ordered(" ; un instant après, ", " ; à la fin, ")
+    ),
+    "sound": pattern("le bruit ", FRENCH.of_noun),
+    "hear": pattern("on entend ", FRENCH.noun, listed(" et ")),
+    "recording": pattern("un enregistrement ", FRENCH.of_noun, listed(" et ")),
+    "scene": pattern("dans cet enregistrement, ", FRENCH.clause, listed(" et ")),
+}
 
 
 LANGUAGE = Language(
@@ -206,5 +151,5 @@ LANGUAGE = Language(
     tag="fra_Latn",
     template=lambda noun: f"C'est le bruit {french_of(noun)}.",
     nouns=NOUNS,
-    grammar=Grammar(sentence, SOUNDS),
+    grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
 )

@@ -7,62 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ray_atr.languages.language import Grammar, Language
-from ray_atr.languages.said import MANNER, Said, adverb, ordered
+from ray_atr.languages.language import MANNER, Adverbs, Grammar, Language, Pattern, Said, listed, ordered, pattern
 
 # Label of ESC-50 -> the sound itself.
 NOUNS: dict[str, str] = {
-    "dog": "犬の鳴き声",
-    "rooster": "おんどりの鳴き声",
-    "pig": "豚の鳴き声",
-    "cow": "牛の鳴き声",
-    "frog": "カエルの鳴き声",
-    "cat": "猫の鳴き声",
-    "hen": "めんどりの鳴き声",
-    "insects": "虫の羽音",
-    "sheep": "羊の鳴き声",
-    "crow": "カラスの鳴き声",
-    "rain": "雨の音",
-    "sea_waves": "海の波の音",
-    "crackling_fire": "火がパチパチと燃える音",
-    "crickets": "コオロギの鳴き声",
-    "chirping_birds": "鳥のさえずり",
-    "water_drops": "水滴が落ちる音",
-    "wind": "風の音",
-    "pouring_water": "水を注ぐ音",
-    "toilet_flush": "トイレの水を流す音",
-    "thunderstorm": "雷雨の音",
-    "crying_baby": "赤ちゃんの泣き声",
-    "sneezing": "くしゃみの音",
-    "clapping": "拍手の音",
-    "breathing": "呼吸の音",
-    "coughing": "咳の音",
-    "footsteps": "足音",
-    "laughing": "笑い声",
-    "brushing_teeth": "歯磨きの音",
-    "snoring": "いびきの音",
-    "drinking_sipping": "飲み物をすする音",
-    "door_wood_knock": "木のドアをノックする音",
-    "mouse_click": "マウスのクリック音",
-    "keyboard_typing": "キーボードを打つ音",
-    "door_wood_creaks": "木のドアがきしむ音",
-    "can_opening": "缶を開ける音",
-    "washing_machine": "洗濯機の音",
-    "vacuum_cleaner": "掃除機の音",
-    "clock_alarm": "目覚まし時計の音",
-    "clock_tick": "時計が時を刻む音",
-    "glass_breaking": "ガラスが割れる音",
-    "helicopter": "ヘリコプターの音",
-    "chainsaw": "チェーンソーの音",
-    "siren": "サイレンの音",
-    "car_horn": "車のクラクションの音",
-    "engine": "エンジンの音",
-    "train": "電車の音",
-    "church_bells": "教会の鐘の音",
-    "airplane": "飛行機の音",
-    "fireworks": "花火の音",
-    "hand_saw": "のこぎりの音",
-}
+    "dog": "犬の鳴き声", "rooster": "おんどりの鳴き声", "pig": "豚の鳴き声", "cow": "牛の鳴き声",
+    "frog": "カエルの鳴き声", "cat": "猫の鳴き声", "hen": "めんどりの鳴き声", "insects": "虫の羽音",
+    "sheep": "羊の鳴き声", "crow": "カラスの鳴き声",
+    "rain": "雨の音", "sea_waves": "海の波の音", "crackling_fire": "火がパチパチと燃える音",
+    "crickets": "コオロギの鳴き声", "chirping_birds": "鳥のさえずり", "water_drops": "水滴が落ちる音",
+    "wind": "風の音", "pouring_water": "水を注ぐ音", "toilet_flush": "トイレの水を流す音", "thunderstorm": "雷雨の音",
+    "crying_baby": "赤ちゃんの泣き声", "sneezing": "くしゃみの音", "clapping": "拍手の音", "breathing": "呼吸の音",
+    "coughing": "咳の音", "footsteps": "足音", "laughing": "笑い声", "brushing_teeth": "歯磨きの音",
+    "snoring": "いびきの音", "drinking_sipping": "飲み物をすする音",
+    "door_wood_knock": "木のドアをノックする音", "mouse_click": "マウスのクリック音",
+    "keyboard_typing": "キーボードを打つ音", "door_wood_creaks": "木のドアがきしむ音", "can_opening": "缶を開ける音",
+    "washing_machine": "洗濯機の音", "vacuum_cleaner": "掃除機の音", "clock_alarm": "目覚まし時計の音",
+    "clock_tick": "時計が時を刻む音", "glass_breaking": "ガラスが割れる音",
+    "helicopter": "ヘリコプターの音", "chainsaw": "チェーンソーの音", "siren": "サイレンの音",
+    "car_horn": "車のクラクションの音", "engine": "エンジンの音", "train": "電車の音", "church_bells": "教会の鐘の音",
+    "airplane": "飛行機の音", "fireworks": "花火の音", "hand_saw": "のこぎりの音",
+}  # fmt: skip
 
 
 # subject | object or adverbial with its particle | verb in the dictionary form | class | voice or sound | continues?
@@ -121,15 +86,6 @@ SOUNDS: dict[str, tuple[str, str, str, str, str, bool]] = {
     "guitar": ("誰か", "ギターを", "弾く", "5", "音", True),
 }
 
-INTENSITY = {
-    "voice": ("大きな声で", "小さな声で"),
-    "body": ("大きく", "小さく"),
-    "sound": ("大きな音で", "小さな音で"),
-    "noise": ("大きな音を立てて", "小さな音を立てて"),
-    "force": ("強く", "軽く"),
-    "rain": ("激しく", "静かに"),
-    "waves": ("激しく", "静かに"),
-}
 _NOISE = (
     "footsteps",
     "keyboard",
@@ -143,9 +99,20 @@ _NOISE = (
     "engine",
     "bee",
 )
-_MANNERS = MANNER | dict.fromkeys(_NOISE, "noise")
-TEMPO = ("速く", "ゆっくりと")
-COUNT = {2: "二回", 3: "三回", 4: "四回", 5: "五回"}
+ADVERBS = Adverbs(
+    {
+        "voice": ("大きな声で", "小さな声で"),
+        "body": ("大きく", "小さく"),
+        "sound": ("大きな音で", "小さな音で"),
+        "noise": ("大きな音を立てて", "小さな音を立てて"),
+        "force": ("強く", "軽く"),
+        "rain": ("激しく", "静かに"),
+        "waves": ("激しく", "静かに"),
+    },
+    ("速く", "ゆっくりと"),
+    ("二回", "三回", "四回", "五回"),
+    MANNER | dict.fromkeys(_NOISE, "noise"),
+)
 BACKGROUND = {
     "hum": "電気の低いうなりを背景に、",
     "street": "車の往来を背景に、",
@@ -176,14 +143,18 @@ def te_form(verb: str, group: str) -> str:
 def _phrase(said: Said, form: str) -> str:
     subject, rest, verb, group, _, _ = SOUNDS[said.kind]
     endings = {"plain": verb, "stem": verb_stem(verb, group), "going": te_form(verb, group) + "いる"}
-    times = COUNT.get(said.count or 0, "")
-    return f"{subject}が{rest}{adverb(said, INTENSITY, TEMPO, _MANNERS)}{times}{endings[form]}"
+    return f"{subject}が{rest}{ADVERBS.manner(said)}{ADVERBS.times(said)}{endings[form]}"
 
 
 def main(said: Said) -> str:
     """The closing clause: progressive for what continues, plain for what happens once or is counted."""
     goes_on = SOUNDS[said.kind][5] and said.count is None
     return _phrase(said, "going" if goes_on else "plain")
+
+
+def plain(said: Said) -> str:
+    """The closing clause of what comes one after the other: 犬が吠える."""
+    return _phrase(said, "plain")
 
 
 def linked(said: Said) -> str:
@@ -196,38 +167,26 @@ def noun(said: Said) -> str:
     return _phrase(said, "plain") + SOUNDS[said.kind][4]
 
 
-def sentence(arrangement: str, template: str, sounds: Sequence[Said], background: str | None) -> str:
-    nouns = [noun(said) for said in sounds]
-    linked_first = [linked(said) for said in sounds[:-1]]
-    # One after the other: the last is plain too. At once: the last continues.
-    in_turn, at_once = [*linked_first, _phrase(sounds[-1], "plain")], [*linked_first, main(sounds[-1])]
-    scene = "この録音では、" if template == "scene" else ""
-    match arrangement, template:
-        case "single", "plain":
-            text = main(sounds[0])
-        case _, "while":
-            text = "、".join([*(linked(said) for said in sounds[1:-1]), main(sounds[-1])]) + f"中、{main(sounds[0])}"
-        case _, "simultaneous":
-            text = "、".join(linked_first) + f"、同時に{main(sounds[-1])}"
-        case _, "then":
-            text = ordered(in_turn, "、それから", "、最後に")
-        case _, "first":
-            text = "まず" + ordered(in_turn, "、次に", "、最後に")
-        case "sequence", "hear":
-            text = ordered(nouns, "に続いて、", "、そして") + "が聞こえる"
-        case "sequence", "recording":
-            text = ordered(nouns, "、続いて", "、最後に") + "の録音"
-        case "sequence", "scene":
-            text = ordered(in_turn, "、少し後に", "、最後に")
-        case "single", "sound":
-            text = nouns[0]
-        case _, "hear":
-            text = "と、".join(nouns) + "が聞こえる"
-        case _, "recording":
-            text = "と、".join(nouns) + "の録音"
-        case _:
-            text = "、".join(at_once)
-    return scene + (BACKGROUND[background] if background else "") + text + "。"
+def during(sounds: Sequence[Said]) -> tuple[str, str]:
+    """What the first sound is heard during comes before it: 鳥がさえずっている中、犬が吠えている."""
+    first, *between, last = sounds
+    return "", "、".join([*map(linked, between), main(last)]) + f"中、{main(first)}"
+
+
+PATTERNS: dict[str, Pattern] = {
+    "plain": pattern("", main),
+    "while": during,
+    "simultaneous": pattern("", linked, listed("、同時に", "、"), last=main),
+    "then": pattern("", linked, ordered("、それから", "、最後に"), last=plain),
+    "first": pattern("", lambda said: "まず" + linked(said), ordered("、次に", "、最後に"), later=linked, last=plain),
+    "sequence hear": pattern("", noun, ordered("に続いて、", "、そして"), "が聞こえる"),
+    "sequence recording": pattern("", noun, ordered("、続いて", "、最後に"), "の録音"),
+    "sequence scene": pattern("この録音では、", linked, ordered("、少し後に", "、最後に"), last=plain),
+    "sound": pattern("", noun),
+    "hear": pattern("", noun, "と、".join, "が聞こえる"),
+    "recording": pattern("", noun, "と、".join, "の録音"),
+    "scene": pattern("この録音では、", linked, "、".join, last=main),
+}
 
 
 LANGUAGE = Language(
@@ -238,5 +197,5 @@ LANGUAGE = Language(
     tag="jpn_Jpan",
     template=lambda noun: f"これは{noun}です。",
     nouns=NOUNS,
-    grammar=Grammar(sentence, SOUNDS),
+    grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND, "{opening}{background}{sounds}。"),
 )

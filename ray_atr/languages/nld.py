@@ -5,64 +5,29 @@ The grammar has verb second, verb last and inverted clauses, separable verbs, *d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ray_atr.languages.language import Grammar, Language
-from ray_atr.languages.said import Said, adverb, capitalised, listed, ordered, words
+from ray_atr.languages.language import Adverbs, Grammar, Language, Said, listed, ordered, pattern, words
 
 # Label of ESC-50 -> the noun with its article.
 NOUNS: dict[str, str] = {
-    "dog": "een hond",
-    "rooster": "een haan",
-    "pig": "een varken",
-    "cow": "een koe",
-    "frog": "een kikker",
-    "cat": "een kat",
-    "hen": "een kip",
-    "insects": "insecten",
-    "sheep": "een schaap",
-    "crow": "een kraai",
-    "rain": "regen",
-    "sea_waves": "zeegolven",
-    "crackling_fire": "een knetterend vuur",
-    "crickets": "krekels",
-    "chirping_birds": "tjilpende vogels",
-    "water_drops": "waterdruppels",
-    "wind": "de wind",
-    "pouring_water": "water dat wordt ingeschonken",
-    "toilet_flush": "een toilet dat wordt doorgespoeld",
+    "dog": "een hond", "rooster": "een haan", "pig": "een varken", "cow": "een koe", "frog": "een kikker",
+    "cat": "een kat", "hen": "een kip", "insects": "insecten", "sheep": "een schaap", "crow": "een kraai",
+    "rain": "regen", "sea_waves": "zeegolven", "crackling_fire": "een knetterend vuur", "crickets": "krekels",
+    "chirping_birds": "tjilpende vogels", "water_drops": "waterdruppels", "wind": "de wind",
+    "pouring_water": "water dat wordt ingeschonken", "toilet_flush": "een toilet dat wordt doorgespoeld",
     "thunderstorm": "een onweersbui",
-    "crying_baby": "een huilende baby",
-    "sneezing": "iemand die niest",
-    "clapping": "handgeklap",
-    "breathing": "ademhaling",
-    "coughing": "iemand die hoest",
-    "footsteps": "voetstappen",
-    "laughing": "gelach",
-    "brushing_teeth": "iemand die tanden poetst",
-    "snoring": "gesnurk",
+    "crying_baby": "een huilende baby", "sneezing": "iemand die niest", "clapping": "handgeklap",
+    "breathing": "ademhaling", "coughing": "iemand die hoest", "footsteps": "voetstappen", "laughing": "gelach",
+    "brushing_teeth": "iemand die tanden poetst", "snoring": "gesnurk",
     "drinking_sipping": "iemand die met kleine slokjes drinkt",
-    "door_wood_knock": "geklop op een houten deur",
-    "mouse_click": "een muisklik",
-    "keyboard_typing": "iemand die op een toetsenbord typt",
-    "door_wood_creaks": "een krakende houten deur",
-    "can_opening": "een blikje dat wordt geopend",
-    "washing_machine": "een wasmachine",
-    "vacuum_cleaner": "een stofzuiger",
-    "clock_alarm": "een wekker",
-    "clock_tick": "een tikkende klok",
+    "door_wood_knock": "geklop op een houten deur", "mouse_click": "een muisklik",
+    "keyboard_typing": "iemand die op een toetsenbord typt", "door_wood_creaks": "een krakende houten deur",
+    "can_opening": "een blikje dat wordt geopend", "washing_machine": "een wasmachine",
+    "vacuum_cleaner": "een stofzuiger", "clock_alarm": "een wekker", "clock_tick": "een tikkende klok",
     "glass_breaking": "brekend glas",
-    "helicopter": "een helikopter",
-    "chainsaw": "een kettingzaag",
-    "siren": "een sirene",
-    "car_horn": "een autoclaxon",
-    "engine": "een motor",
-    "train": "een trein",
-    "church_bells": "kerkklokken",
-    "airplane": "een vliegtuig",
-    "fireworks": "vuurwerk",
-    "hand_saw": "een handzaag",
-}
+    "helicopter": "een helikopter", "chainsaw": "een kettingzaag", "siren": "een sirene",
+    "car_horn": "een autoclaxon", "engine": "een motor", "train": "een trein", "church_bells": "kerkklokken",
+    "airplane": "een vliegtuig", "fireworks": "vuurwerk", "hand_saw": "een handzaag",
+}  # fmt: skip
 
 
 # subject | relative pronoun | finite verb | what is between adverb and verb end | separable prefix
@@ -120,25 +85,22 @@ SOUNDS: dict[str, tuple[str, str, str, str, str]] = {
     "guitar": ("iemand", "die", "speelt", "gitaar", ""),
 }
 
-INTENSITY = {
-    "sound": ("luid", "zacht"),
-    "force": ("hard", "zacht"),
-    "rain": ("hard", "zacht"),
-    "waves": ("hard", "zacht"),
-}
-TEMPO = ("snel", "langzaam")
-COUNT = {2: "twee keer", 3: "drie keer", 4: "vier keer", 5: "vijf keer"}
+ADVERBS = Adverbs(
+    {"sound": ("luid", "zacht")} | dict.fromkeys(("force", "rain", "waves"), ("hard", "zacht")),
+    ("snel", "langzaam"),
+    ("twee keer", "drie keer", "vier keer", "vijf keer"),
+)
 BACKGROUND = {
-    "hum": "met een elektrisch gebrom op de achtergrond",
-    "street": "met verkeer op de achtergrond",
-    "wind": "met wind op de achtergrond",
-    "crowd": "met geroezemoes op de achtergrond",
-    "fan": "met een draaiende ventilator op de achtergrond",
+    "hum": ", met een elektrisch gebrom op de achtergrond",
+    "street": ", met verkeer op de achtergrond",
+    "wind": ", met wind op de achtergrond",
+    "crowd": ", met geroezemoes op de achtergrond",
+    "fan": ", met een draaiende ventilator op de achtergrond",
 }
 
 
 def _middle(said: Said) -> str:
-    return words(COUNT.get(said.count or 0, ""), adverb(said, INTENSITY, TEMPO), SOUNDS[said.kind][3])
+    return words(ADVERBS.times(said), ADVERBS.manner(said), SOUNDS[said.kind][3])
 
 
 def main(said: Said) -> str:
@@ -167,35 +129,20 @@ def noun(said: Said) -> str:
     return words(subject, relative, _middle(said), prefix + verb)
 
 
-def sentence(arrangement: str, template: str, sounds: Sequence[Said], background: str | None) -> str:
-    first, last = sounds[0], sounds[-1]
-    nouns, turned = [noun(said) for said in sounds], [inverted(said) for said in sounds]
-    match arrangement, template:
-        case "single", "plain":
-            text = main(first)
-        case _, "while":
-            text = f"{main(first)} terwijl {listed([subordinate(said) for said in sounds[1:]], ' en ')}"
-        case _, "simultaneous":
-            text = f"{', '.join(main(said) for said in sounds[:-1])} en tegelijkertijd {inverted(last)}"
-        case _, "then":
-            text = ordered([main(first), *turned[1:]], ", dan ", " en ten slotte ")
-        case _, "first":
-            text = "eerst " + ordered(turned, ", daarna ", " en tot slot ")
-        case "sequence", "hear":
-            text = "je hoort " + ordered(nouns, ", gevolgd door ", " en ten slotte ")
-        case "sequence", "recording":
-            text = "een opname van " + ordered(nouns, " en daarna ", ", en ten slotte ")
-        case "sequence", "scene":
-            text = "in deze opname " + ordered(turned, "; even later ", "; op het einde ")
-        case "single", "sound":
-            text = f"het geluid van {nouns[0]}"
-        case _, "hear":
-            text = f"je hoort {listed(nouns, ' en ')}"
-        case _, "recording":
-            text = f"een opname van {listed(nouns, ' en ')}"
-        case _:
-            text = f"in deze opname {listed(turned, ' en ')}"
-    return capitalised(text + (f", {BACKGROUND[background]}" if background else ""))
+PATTERNS = {
+    "plain": pattern("", main),
+    "while": pattern("", main, ordered(" terwijl ", " en "), later=subordinate),
+    "simultaneous": pattern("", main, listed(" en tegelijkertijd "), last=inverted),
+    "then": pattern("", main, ordered(", dan ", " en ten slotte "), later=inverted),
+    "first": pattern("eerst ", inverted, ordered(", daarna ", " en tot slot ")),
+    "sequence hear": pattern("je hoort ", noun, ordered(", gevolgd door ", " en ten slotte ")),
+    "sequence recording": pattern("een opname van ", noun, ordered(" en daarna ", ", en ten slotte ")),
+    "sequence scene": pattern("in deze opname ", inverted, ordered("; even later ", "; op het einde ")),
+    "sound": pattern("het geluid van ", noun),
+    "hear": pattern("je hoort ", noun, listed(" en ")),
+    "recording": pattern("een opname van ", noun, listed(" en ")),
+    "scene": pattern("in deze opname ", inverted, listed(" en ")),
+}
 
 
 LANGUAGE = Language(
@@ -206,5 +153,5 @@ LANGUAGE = Language(
     tag="nld_Latn",
     template=lambda noun: f"Dit is het geluid van {noun}.",
     nouns=NOUNS,
-    grammar=Grammar(sentence, SOUNDS),
+    grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
 )

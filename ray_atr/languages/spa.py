@@ -5,11 +5,7 @@ The grammar has contraction (del), personal *a*, agreement of *se oye* and *se o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ray_atr.languages.language import Grammar, Language
-from ray_atr.languages.romance import Romance
-from ray_atr.languages.said import Said, capitalised, listed, ordered
+from ray_atr.languages.language import Adverbs, Grammar, Language, Romance, Said, listed, ordered, pattern
 
 
 def spanish_of(noun: str) -> str:
@@ -19,57 +15,26 @@ def spanish_of(noun: str) -> str:
 
 # Label of ESC-50 -> the noun with its article.
 NOUNS: dict[str, str] = {
-    "dog": "un perro",
-    "rooster": "un gallo",
-    "pig": "un cerdo",
-    "cow": "una vaca",
-    "frog": "una rana",
-    "cat": "un gato",
-    "hen": "una gallina",
-    "insects": "insectos",
-    "sheep": "una oveja",
-    "crow": "un cuervo",
-    "rain": "la lluvia",
-    "sea_waves": "las olas del mar",
-    "crackling_fire": "un fuego que crepita",
-    "crickets": "grillos",
-    "chirping_birds": "pájaros que cantan",
-    "water_drops": "gotas de agua",
-    "wind": "el viento",
-    "pouring_water": "agua que se vierte",
-    "toilet_flush": "la cisterna de un inodoro",
+    "dog": "un perro", "rooster": "un gallo", "pig": "un cerdo", "cow": "una vaca", "frog": "una rana",
+    "cat": "un gato", "hen": "una gallina", "insects": "insectos", "sheep": "una oveja", "crow": "un cuervo",
+    "rain": "la lluvia", "sea_waves": "las olas del mar", "crackling_fire": "un fuego que crepita",
+    "crickets": "grillos", "chirping_birds": "pájaros que cantan", "water_drops": "gotas de agua",
+    "wind": "el viento", "pouring_water": "agua que se vierte", "toilet_flush": "la cisterna de un inodoro",
     "thunderstorm": "una tormenta",
-    "crying_baby": "un bebé que llora",
-    "sneezing": "un estornudo",
-    "clapping": "aplausos",
-    "breathing": "una respiración",
-    "coughing": "alguien que tose",
-    "footsteps": "pasos",
-    "laughing": "risas",
-    "brushing_teeth": "alguien que se cepilla los dientes",
-    "snoring": "un ronquido",
+    "crying_baby": "un bebé que llora", "sneezing": "un estornudo", "clapping": "aplausos",
+    "breathing": "una respiración", "coughing": "alguien que tose", "footsteps": "pasos", "laughing": "risas",
+    "brushing_teeth": "alguien que se cepilla los dientes", "snoring": "un ronquido",
     "drinking_sipping": "alguien que bebe a sorbos",
-    "door_wood_knock": "golpes en una puerta de madera",
-    "mouse_click": "un clic de ratón",
-    "keyboard_typing": "alguien que escribe en un teclado",
-    "door_wood_creaks": "una puerta de madera que chirría",
-    "can_opening": "una lata que se abre",
-    "washing_machine": "una lavadora",
-    "vacuum_cleaner": "una aspiradora",
-    "clock_alarm": "un despertador",
-    "clock_tick": "un reloj que hace tictac",
+    "door_wood_knock": "golpes en una puerta de madera", "mouse_click": "un clic de ratón",
+    "keyboard_typing": "alguien que escribe en un teclado", "door_wood_creaks": "una puerta de madera que chirría",
+    "can_opening": "una lata que se abre", "washing_machine": "una lavadora", "vacuum_cleaner": "una aspiradora",
+    "clock_alarm": "un despertador", "clock_tick": "un reloj que hace tictac",
     "glass_breaking": "un cristal que se rompe",
-    "helicopter": "un helicóptero",
-    "chainsaw": "una motosierra",
-    "siren": "una sirena",
-    "car_horn": "el claxon de un coche",
-    "engine": "un motor",
-    "train": "un tren",
-    "church_bells": "campanas de iglesia",
-    "airplane": "un avión",
-    "fireworks": "fuegos artificiales",
+    "helicopter": "un helicóptero", "chainsaw": "una motosierra", "siren": "una sirena",
+    "car_horn": "el claxon de un coche", "engine": "un motor", "train": "un tren",
+    "church_bells": "campanas de iglesia", "airplane": "un avión", "fireworks": "fuegos artificiales",
     "hand_saw": "una sierra de mano",
-}
+}  # fmt: skip
 
 
 SOUNDS: dict[str, tuple[str, str, str]] = {
@@ -127,69 +92,46 @@ SOUNDS: dict[str, tuple[str, str, str]] = {
 }
 
 _FORCE = ("con fuerza", "suavemente")
-INTENSITY = {"sound": ("ruidosamente", "suavemente")}
-INTENSITY |= dict.fromkeys(("voice", "body", "force", "rain", "waves"), _FORCE)
+ADVERBS = Adverbs(
+    {"sound": ("ruidosamente", "suavemente")} | dict.fromkeys(("voice", "body", "force", "rain", "waves"), _FORCE),
+    ("rápidamente", "lentamente"),
+    ("dos veces", "tres veces", "cuatro veces", "cinco veces"),
+)
 BACKGROUND = {
-    "hum": "con un zumbido eléctrico de fondo",
-    "street": "con tráfico de fondo",
-    "wind": "con viento de fondo",
-    "crowd": "con un murmullo de voces de fondo",
-    "fan": "con un ventilador en marcha de fondo",
+    "hum": ", con un zumbido eléctrico de fondo",
+    "street": ", con tráfico de fondo",
+    "wind": ", con viento de fondo",
+    "crowd": ", con un murmullo de voces de fondo",
+    "fan": ", con un ventilador en marcha de fondo",
 }
-_PEOPLE = ("alguien", "un hombre", "una mujer", "un bebé")
-_PLURALS = ("unos ", "unas ", "los ", "las ")
+SPANISH = Romance(SOUNDS, ADVERBS, "que", spanish_of)
 
 
-def is_heard(noun: str) -> str:
+def is_heard(said: Said) -> str:
     """*se oye* with its noun: personal *a* before people, plural verb before a plural."""
+    noun = SPANISH.noun(said)
     if noun.startswith("el público"):
         return "se oye al " + noun[3:]
-    if noun.startswith(_PEOPLE):
+    if noun.startswith(("alguien", "un hombre", "una mujer", "un bebé")):
         return "se oye a " + noun
-    return ("se oyen " if noun.startswith(_PLURALS) else "se oye ") + noun
+    return ("se oyen " if noun.startswith(("unos ", "unas ", "los ", "las ")) else "se oye ") + noun
 
 
-SPANISH = Romance(
-    SOUNDS,
-    INTENSITY,
-    ("rápidamente", "lentamente"),
-    {2: "dos veces", 3: "tres veces", 4: "cuatro veces", 5: "cinco veces"},
-    "que",
-    spanish_of,
-)
-
-
-def sentence(arrangement: str, template: str, sounds: Sequence[Said], background: str | None) -> str:
-    clauses = [SPANISH.clause(said) for said in sounds]
-    of_nouns = [SPANISH.of_noun(said) for said in sounds]
-    match arrangement, template:
-        case "single", "plain":
-            text = clauses[0]
-        case _, "while":
-            text = f"{clauses[0]} mientras {listed(clauses[1:], ' y ')}"
-        case _, "simultaneous":
-            text = f"{listed(clauses, ' y ')} al mismo tiempo"
-        case _, "then":
-            text = ordered(clauses, ", luego ", " y por último ")
-        case _, "first":
-            text = "primero " + ordered(clauses, " y después ", ", y al final ")
-        case "sequence", "hear":
-            text = "se oye cómo " + ordered(clauses, " y a continuación ", ", y por último ")
-        case "sequence", "recording":
-            text = "una grabación " + ordered(of_nouns, " y luego ", ", y por último ")
-        case "sequence", "scene":
-            text = "en esta grabación, " + ordered(clauses, "; un momento después, ", "; al final, ")
-        case "single", "sound":
-            text = f"el sonido {of_nouns[0]}"
-        case "single", "hear":
-            text = is_heard(SPANISH.noun(sounds[0]))
-        case _, "hear":
-            text = f"se oye cómo {listed(clauses, ' y ')}"
-        case _, "recording":
-            text = f"una grabación {listed(of_nouns, ' y ')}"
-        case _:
-            text = f"en esta grabación, {listed(clauses, ' y ')}"
-    return capitalised(text + (f", {BACKGROUND[background]}" if background else ""))
+PATTERNS = {
+    "plain": pattern("", SPANISH.clause),
+    "while": pattern("", SPANISH.clause, ordered(" mientras ", " y ")),
+    "simultaneous": pattern("", SPANISH.clause, listed(" y "), " al mismo tiempo"),
+    "then": pattern("", SPANISH.clause, ordered(", luego ", " y por último ")),
+    "first": pattern("primero ", SPANISH.clause, ordered(" y después ", ", y al final ")),
+    "sequence hear": pattern("se oye cómo ", SPANISH.clause, ordered(" y a continuación ", ", y por último ")),
+    "sequence recording": pattern("una grabación ", SPANISH.of_noun, ordered(" y luego ", ", y por último ")),
+    "sequence scene": pattern("en esta grabación, ", SPANISH.clause, ordered("; un momento después, ", "; al final, ")),
+    "sound": pattern("el sonido ", SPANISH.of_noun),
+    "single hear": pattern("", is_heard),
+    "hear": pattern("se oye cómo ", SPANISH.clause, listed(" y ")),
+    "recording": pattern("una grabación ", SPANISH.of_noun, listed(" y ")),
+    "scene": pattern("en esta grabación, ", SPANISH.clause, listed(" y ")),
+}
 
 
 LANGUAGE = Language(
@@ -200,5 +142,5 @@ LANGUAGE = Language(
     tag="spa_Latn",
     template=lambda noun: f"Este es el sonido {spanish_of(noun)}.",
     nouns=NOUNS,
-    grammar=Grammar(sentence, SOUNDS),
+    grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
 )

@@ -1,12 +1,15 @@
-"""Captions for class labels: "This is a sound of {class}" for the 50 classes of ESC-50.
+"""A sentence for each class of a data set's labels: "This is a sound of {class}".
 
-K. J. Piczak, "ESC: Dataset for Environmental Sound Classification", ACM Multimedia 2015, for the classes.
+K. J. Piczak, "ESC: Dataset for Environmental Sound Classification", ACM Multimedia 2015, for the 50 classes of ESC-50.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ray_atr.languages import eng
-from ray_atr.languages.codes import LANGUAGES, require_language
+from ray_atr.languages.codes import ENGLISH, LANGUAGES, require_language
+from ray_atr.languages.language import Said
 from ray_atr.settings import nearest, refuse
 
 ESC50_CLASSES: tuple[str, ...] = tuple(eng.NOUNS)
@@ -17,10 +20,29 @@ TEMPLATE_LANGUAGES: tuple[str, ...] = tuple(code for code, language in LANGUAGES
 
 
 def caption(class_name: str, language: str) -> str:
-    """The sentence "This is a sound of {class}" in a language. ValueError for an unknown class or language."""
+    """The sentence of a class of ESC-50 in a language. ValueError for an unknown class or language."""
     words = require_language(language)
     if words.template is None:
         raise refuse("language", language, ", ".join(TEMPLATE_LANGUAGES) + ", which have words for the classes")
     if class_name not in ESC50_CLASSES:
         raise refuse("class_name", class_name, "the 50 classes of ESC-50", nearest(class_name, ESC50_CLASSES))
     return words.template(words.nouns[class_name])
+
+
+def class_sentences(classes: Sequence[str], languages: Sequence[str]) -> dict[str, list[str]]:
+    """Language -> the sentence of each class, for zero-shot classification; only languages with words for all of them.
+
+    The classes of ESC-50 have words in the languages with a template, the kinds of the soundscapes in those with a grammar.
+    Other labels are taken as English words.
+    """
+    if set(classes) <= set(ESC50_CLASSES):
+        spoken = [language for language in languages if language in TEMPLATE_LANGUAGES]
+        return {language: [caption(name, language) for name in classes] for language in spoken}
+    grammars = {language: grammar for language in languages if (grammar := require_language(language).grammar)}
+    if set(classes) <= set(eng.SOUNDS):
+        return {
+            language: [grammar.sentence("single", "sound", [Said(name)], None) for name in classes]
+            for language, grammar in grammars.items()
+        }
+    of_labels = [f"This is a sound of {' '.join(name.replace('_', ' ').split())}." for name in classes]
+    return {ENGLISH: of_labels} if ENGLISH in languages else {}

@@ -5,69 +5,31 @@ The grammar has measure words for nouns and for actions, aspect markers 在, 正
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from ray_atr.languages.language import Grammar, Language
-from ray_atr.languages.said import MANNER, Said, adverb, ordered
+from ray_atr.languages.language import MANNER, Adverbs, Grammar, Language, Said, listed, ordered, pattern
 
 # Label of ESC-50 -> the sound itself.
 NOUNS: dict[str, str] = {
-    "dog": "狗叫声",
-    "rooster": "公鸡打鸣声",
-    "pig": "猪叫声",
-    "cow": "牛叫声",
-    "frog": "蛙鸣声",
-    "cat": "猫叫声",
-    "hen": "母鸡叫声",
-    "insects": "昆虫的嗡嗡声",
-    "sheep": "羊叫声",
-    "crow": "乌鸦叫声",
-    "rain": "雨声",
-    "sea_waves": "海浪声",
-    "crackling_fire": "火堆噼啪作响的声音",
-    "crickets": "蟋蟀鸣叫声",
-    "chirping_birds": "鸟鸣声",
-    "water_drops": "水滴声",
-    "wind": "风声",
-    "pouring_water": "倒水声",
-    "toilet_flush": "冲马桶的声音",
-    "thunderstorm": "雷雨声",
-    "crying_baby": "婴儿哭声",
-    "sneezing": "打喷嚏的声音",
-    "clapping": "鼓掌声",
-    "breathing": "呼吸声",
-    "coughing": "咳嗽声",
-    "footsteps": "脚步声",
-    "laughing": "笑声",
-    "brushing_teeth": "刷牙声",
-    "snoring": "打鼾声",
+    "dog": "狗叫声", "rooster": "公鸡打鸣声", "pig": "猪叫声", "cow": "牛叫声", "frog": "蛙鸣声", "cat": "猫叫声",
+    "hen": "母鸡叫声", "insects": "昆虫的嗡嗡声", "sheep": "羊叫声", "crow": "乌鸦叫声",
+    "rain": "雨声", "sea_waves": "海浪声", "crackling_fire": "火堆噼啪作响的声音", "crickets": "蟋蟀鸣叫声",
+    "chirping_birds": "鸟鸣声", "water_drops": "水滴声", "wind": "风声", "pouring_water": "倒水声",
+    "toilet_flush": "冲马桶的声音", "thunderstorm": "雷雨声",
+    "crying_baby": "婴儿哭声", "sneezing": "打喷嚏的声音", "clapping": "鼓掌声", "breathing": "呼吸声",
+    "coughing": "咳嗽声", "footsteps": "脚步声", "laughing": "笑声", "brushing_teeth": "刷牙声", "snoring": "打鼾声",
     "drinking_sipping": "小口喝水的声音",
-    "door_wood_knock": "敲木门的声音",
-    "mouse_click": "鼠标点击声",
-    "keyboard_typing": "敲键盘的声音",
-    "door_wood_creaks": "木门吱呀作响的声音",
-    "can_opening": "打开易拉罐的声音",
-    "washing_machine": "洗衣机的声音",
-    "vacuum_cleaner": "吸尘器的声音",
-    "clock_alarm": "闹钟声",
-    "clock_tick": "时钟的滴答声",
+    "door_wood_knock": "敲木门的声音", "mouse_click": "鼠标点击声", "keyboard_typing": "敲键盘的声音",
+    "door_wood_creaks": "木门吱呀作响的声音", "can_opening": "打开易拉罐的声音", "washing_machine": "洗衣机的声音",
+    "vacuum_cleaner": "吸尘器的声音", "clock_alarm": "闹钟声", "clock_tick": "时钟的滴答声",
     "glass_breaking": "玻璃破碎声",
-    "helicopter": "直升机的声音",
-    "chainsaw": "链锯声",
-    "siren": "警笛声",
-    "car_horn": "汽车喇叭声",
-    "engine": "发动机的声音",
-    "train": "火车的声音",
-    "church_bells": "教堂的钟声",
-    "airplane": "飞机的声音",
-    "fireworks": "烟花爆裂声",
-    "hand_saw": "手锯声",
-}
+    "helicopter": "直升机的声音", "chainsaw": "链锯声", "siren": "警笛声", "car_horn": "汽车喇叭声",
+    "engine": "发动机的声音", "train": "火车的声音", "church_bells": "教堂的钟声", "airplane": "飞机的声音",
+    "fireworks": "烟花爆裂声", "hand_saw": "手锯声",
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A sound's words: `measure` counts the action (三声, 三下), `aspect` marks it as going on (在, 正) or done (了)."""
 
     subject: str
@@ -132,21 +94,23 @@ SOUNDS: dict[str, Row] = {
     "guitar": Row("有人", "弹", "吉他"),
 }
 
-INTENSITY = {
-    "voice": ("大声地", "轻声地"),
-    "body": ("大声地", "轻轻地"),
-    "sound": ("响亮地", "轻轻地"),
-    "noise": ("很响地", "轻轻地"),
-    "weight": ("重重地", "轻轻地"),
-    "force": ("用力地", "轻轻地"),
-    "rain": ("猛烈地", "轻柔地"),
-    "waves": ("猛烈地", "轻柔地"),
-}
 _NOISE = ("train", "helicopter", "airplane", "engine", "motorcycle", "drill", "vacuum_cleaner", "glass", "drip", "fire")
 _WEIGHT = ("footsteps", "keyboard", "door_slam")
-_MANNERS = MANNER | dict.fromkeys(_NOISE, "noise") | dict.fromkeys(_WEIGHT, "weight")
-TEMPO = ("快速地", "缓慢地")
-COUNT = {2: "两", 3: "三", 4: "四", 5: "五"}
+ADVERBS = Adverbs(
+    {
+        "voice": ("大声地", "轻声地"),
+        "body": ("大声地", "轻轻地"),
+        "sound": ("响亮地", "轻轻地"),
+        "noise": ("很响地", "轻轻地"),
+        "weight": ("重重地", "轻轻地"),
+        "force": ("用力地", "轻轻地"),
+        "rain": ("猛烈地", "轻柔地"),
+        "waves": ("猛烈地", "轻柔地"),
+    },
+    ("快速地", "缓慢地"),
+    ("两", "三", "四", "五"),
+    MANNER | dict.fromkeys(_NOISE, "noise") | dict.fromkeys(_WEIGHT, "weight"),
+)
 BACKGROUND = {
     "hum": "，背景中有电流的嗡嗡声",
     "street": "，背景中有车流声",
@@ -158,52 +122,34 @@ BACKGROUND = {
 
 def main(said: Said) -> str:
     """A clause: 一只狗在大声地叫; counted: 一只狗大声地叫了三声."""
-    row, manner = SOUNDS[said.kind], adverb(said, INTENSITY, TEMPO, _MANNERS)
+    row, manner = SOUNDS[said.kind], ADVERBS.manner(said)
     if said.count is not None:
-        return f"{row.subject}{row.place}{manner}{row.verb}了{COUNT[said.count]}{row.measure}{row.object}"
+        return f"{row.subject}{row.place}{manner}{row.verb}了{ADVERBS.times(said)}{row.measure}{row.object}"
     before, after = ("", "了") if row.aspect == "了" else (row.aspect, "")
     return f"{row.subject}{before}{row.place}{manner}{row.verb}{after}{row.object}"
 
 
 def noun(said: Said) -> str:
     """The sound of it: 一只狗大声地叫三声的声音."""
-    row, manner = SOUNDS[said.kind], adverb(said, INTENSITY, TEMPO, _MANNERS)
-    times = COUNT[said.count] + row.measure if said.count is not None else ""
-    return f"{row.subject}{row.place}{manner}{row.verb}{times}{row.object}的声音"
+    row = SOUNDS[said.kind]
+    times = ADVERBS.times(said) + row.measure if said.count is not None else ""
+    return f"{row.subject}{row.place}{ADVERBS.manner(said)}{row.verb}{times}{row.object}的声音"
 
 
-def sentence(arrangement: str, template: str, sounds: Sequence[Said], background: str | None) -> str:
-    clauses, nouns = [main(said) for said in sounds], [noun(said) for said in sounds]
-    match arrangement, template:
-        case "single", "plain":
-            text = clauses[0]
-        case _, "while":
-            text = f"{clauses[0]}，与此同时，{'，'.join(clauses[1:])}"
-        case _, "simultaneous":
-            text = "，".join(clauses[:-1]) + f"，同时{clauses[-1]}"
-        case _, "then":
-            text = ordered(clauses, "，然后", "，最后")
-        case _, "first":
-            text = "首先" + ordered(clauses, "，接着", "，最后")
-        case "sequence", "hear":
-            text = "可以听到" + ordered(nouns, "，随后是", "，最后是")
-        case "sequence", "recording":
-            text = "录音中先是" + ordered(nouns, "，再是", "，最后是")
-        case "sequence", "scene":
-            text = "在这段录音中，" + ordered(clauses, "，过了一会儿，", "，最后")
-        case "single", "sound":
-            text = nouns[0]
-        case _, "hear":
-            text = f"可以听到{_and(nouns)}"
-        case _, "recording":
-            text = f"录音中传来{_and(nouns)}"
-        case _:
-            text = "在这段录音中，" + "，".join(clauses)
-    return text + (BACKGROUND[background] if background else "") + "。"
-
-
-def _and(parts: list[str]) -> str:
-    return "、".join(parts[:-1]) + ("和" if len(parts) > 1 else "") + parts[-1]
+PATTERNS = {
+    "plain": pattern("", main),
+    "while": pattern("", main, ordered("，与此同时，", "，")),
+    "simultaneous": pattern("", main, listed("，同时", "，")),
+    "then": pattern("", main, ordered("，然后", "，最后")),
+    "first": pattern("首先", main, ordered("，接着", "，最后")),
+    "sequence hear": pattern("可以听到", noun, ordered("，随后是", "，最后是")),
+    "sequence recording": pattern("录音中先是", noun, ordered("，再是", "，最后是")),
+    "sequence scene": pattern("在这段录音中，", main, ordered("，过了一会儿，", "，最后")),
+    "sound": pattern("", noun),
+    "hear": pattern("可以听到", noun, listed("和", "、")),
+    "recording": pattern("录音中传来", noun, listed("和", "、")),
+    "scene": pattern("在这段录音中，", main, "，".join),
+}
 
 
 LANGUAGE = Language(
@@ -214,5 +160,5 @@ LANGUAGE = Language(
     tag="zho_Hans",
     template=lambda noun: f"这是{noun}。",
     nouns=NOUNS,
-    grammar=Grammar(sentence, SOUNDS),
+    grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND, "{opening}{sounds}{background}。"),
 )

@@ -4,14 +4,11 @@ Every clip is a pure function of (seed, split, index), so that anything may make
 for a first comparison on a laptop; nothing measured on them is a result about real audio.
 """
 
-from ray_atr.soundscapes.clips import SPLITS, SoundscapesSettings, clip, described
+from ray_atr.soundscapes.clips import SPLITS, SoundscapesSettings, clip, described, ensure_soundscapes, generate
 from ray_atr.soundscapes.kinds import KINDS
-from ray_atr.soundscapes.making import ensure_soundscapes, generate
-from ray_atr.soundscapes.scene_captions import NUM_PARAPHRASES
 
 __all__ = [
     "KINDS",
-    "NUM_PARAPHRASES",
     "SPLITS",
     "SoundscapesSettings",
     "clip",

@@ -7,10 +7,11 @@ import pytest
 from shared_folder import SHARED
 
 from ray_atr.languages.cat import catalan_of
-from ray_atr.languages.codes import LANGUAGES, normalise
+from ray_atr.languages.codes import GRAMMAR_LANGUAGES, LANGUAGES, normalise
 from ray_atr.languages.fra import french_of
 from ray_atr.languages.spa import spanish_of
-from ray_atr.languages.templates import ESC50_CLASSES, caption
+from ray_atr.languages.templates import ESC50_CLASSES, caption, class_sentences
+from ray_atr.soundscapes.kinds import KINDS
 
 
 def test_fifty_classes_each_with_its_own_sentence_in_every_language() -> None:
@@ -92,3 +93,18 @@ def test_unknown_class_and_language_are_refused() -> None:
         caption("doog", "eng")
     with pytest.raises(ValueError, match="language: got 'xyz'"):
         caption("dog", "xyz")
+
+
+@pytest.mark.parametrize("classes", [ESC50_CLASSES, tuple(KINDS)])
+def test_known_classes_have_their_own_sentence_in_eight_languages(classes: tuple[str, ...]) -> None:
+    got = class_sentences(classes, list(GRAMMAR_LANGUAGES))
+    assert list(got) == list(GRAMMAR_LANGUAGES)
+    for sentences in got.values():
+        assert len(set(sentences)) == len(classes)
+
+
+def test_other_labels_are_english_words() -> None:
+    assert class_sentences(["dog_bark", "street  music"], ["fra", "eng"]) == {
+        "eng": ["This is a sound of dog bark.", "This is a sound of street music."]
+    }
+    assert class_sentences(["dog_bark"], ["fra"]) == {}

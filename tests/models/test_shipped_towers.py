@@ -12,6 +12,8 @@ import torch
 from tiny import prepared_for
 
 from ray_atr.data.audio import clip_windows
+from ray_atr.languages.codes import GRAMMAR_LANGUAGES
+from ray_atr.languages.templates import class_sentences
 from ray_atr.models import loading
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.loading import SHIPPED
@@ -23,8 +25,6 @@ from ray_atr.override import override
 from ray_atr.recipes import RECIPES
 from ray_atr.run_folder import BEST
 from ray_atr.soundscapes import KINDS, SoundscapesSettings, clip
-from ray_atr.soundscapes.classes import class_sentences
-from ray_atr.soundscapes.scene_captions import GRAMMAR_LANGUAGES
 from ray_atr.storage.digests import DamagedFileError, check_folder, digests_of
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.loop import train

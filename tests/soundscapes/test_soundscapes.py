@@ -11,12 +11,13 @@ import soundfile
 from scipy import signal
 
 from ray_atr.data.shards import read_manifest
-from ray_atr.languages.said import TEMPLATES, Said
+from ray_atr.languages.codes import GRAMMAR_LANGUAGES, grammar_of
+from ray_atr.languages.language import TEMPLATES, Said
 from ray_atr.soundscapes import KINDS, SPLITS, SoundscapesSettings, clip, ensure_soundscapes, generate
+from ray_atr.soundscapes.clips import captions
 from ray_atr.soundscapes.kinds import BACKGROUNDS, may_join
 from ray_atr.soundscapes.render import render
 from ray_atr.soundscapes.scene import Event, Scene, draw_scene
-from ray_atr.soundscapes.scene_captions import GRAMMAR_LANGUAGES, captions, grammar_of
 
 SMALL = SoundscapesSettings(num_train=6, num_val=4, num_test=3)
 CODES = GRAMMAR_LANGUAGES
