@@ -9,12 +9,10 @@ In use:
 """
 
 from ray_atr.transport.across_ranks import log_plan_across_ranks
-from ray_atr.transport.exact import exact_plan
 from ray_atr.transport.gradient import log_plan, matching_loss
-from ray_atr.transport.plan import TransportPlan
-from ray_atr.transport.problem import Problem
+from ray_atr.transport.problem import Problem, TransportPlan
 from ray_atr.transport.ranks import Ranks
-from ray_atr.transport.solve import solve
+from ray_atr.transport.solve import exact_plan, solve
 
 __all__ = [
     "Problem",

@@ -18,10 +18,8 @@ from ray_atr.transport.active_set import solve_active_set_across_ranks
 from ray_atr.transport.balanced import CHECK_EVERY
 from ray_atr.transport.gradient import LogPlan
 from ray_atr.transport.partial import shared_blocks
-from ray_atr.transport.plan import TransportPlan
-from ray_atr.transport.problem import KERNEL_RANGE, Problem, require_marginal
-from ray_atr.transport.ranks import Ranks
-from ray_atr.transport.row_blocks import KernelRows, LogRows, RowBlock
+from ray_atr.transport.problem import Problem, TransportPlan, marginal_of, require_marginal
+from ray_atr.transport.ranks import KernelRows, LogRows, Ranks, RowBlock
 from ray_atr.transport.solve import MAX_ITERATIONS
 
 MATCHED = 1e-5
@@ -46,8 +44,7 @@ def log_plan_across_ranks(
     uniform). The gradient costs one solve by conjugate gradients, or none if the envelope theorem gives it. Every process
     must take part, forward and backward. ValueError on every process for costs that are not finite on one.
     """
-    a = cost.new_full((N,), 1 / N) if rows is None else rows.to(cost)
-    b = cost.new_full((cost.shape[1],), 1 / cost.shape[1]) if columns is None else columns.to(cost)
+    a, b = marginal_of(rows, N, cost), marginal_of(columns, cost.shape[1], cost)
     plan = solve_across_ranks(cost, epsilon, a, b, ranks, mass, tolerance, max_iterations)
     backward = partial(adjoint_across_ranks, plan, (a[ranks.own(N)], b) if mass == 1 else None, ranks)
     return LogPlan.apply(cost, plan, epsilon, backward), plan
@@ -63,31 +60,18 @@ def solve_across_ranks(
         raise refuse("cost", tuple(cost.shape), f"{own.stop - own.start} of {len(a)} rows, and {len(b)} columns")
     require_marginal("rows", a, len(a))
     require_marginal("columns", b, len(b))
-    log_range = _log_range(cost, epsilon, ranks)
-    scores = cost.detach() / -epsilon
-    is_kernel_safe = log_range <= KERNEL_RANGE
-    block = KernelRows(scores, ranks) if is_kernel_safe else LogRows(scores, ranks)
-    if tolerance is None:
-        tolerance = 1e-9 if cost.dtype == torch.float64 else max(1e-5, torch.finfo(cost.dtype).eps * log_range)
-    problem = Problem(cost.detach(), float(epsilon), float(mass))
+    problem = Problem(cost.detach(), float(epsilon), float(mass), log_range=_log_range(cost, epsilon, ranks))
+    tolerance = problem.default_tolerance if tolerance is None else tolerance
+    scores = problem.cost / -epsilon
+    domain, block = ("kernel", KernelRows(scores, ranks)) if problem.is_kernel_safe else ("log", LogRows(scores, ranks))
+    level = None
     if problem.is_balanced:
         row, column, residual, sweeps = balanced_sweeps(block, a[own], b, tolerance, most)
-        level = row.new_zeros(())
-        row_active, column_active = torch.ones_like(row, dtype=torch.bool), torch.ones_like(column, dtype=torch.bool)
     else:
         u, column, level, residual, sweeps = shared_blocks(block, torch.zeros_like(b), mass, tolerance, most, a, b)
         row = u[own]
-        row_active, column_active = row < 0, column < 0
-    return TransportPlan(
-        log_matrix=scores.add_(row[:, None]).add_(column).add_(level),
-        row_potential=row + level,
-        column_potential=column,
-        row_active=row_active,
-        column_active=column_active,
-        residual=residual,
-        iterations=sweeps,
-        tolerance=tolerance,
-        domain="kernel" if is_kernel_safe else "log",
+    return TransportPlan.of(
+        scores, row, column, level, residual=residual, iterations=sweeps, tolerance=tolerance, domain=domain
     )
 
 

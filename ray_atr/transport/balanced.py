@@ -19,10 +19,8 @@ import torch
 from torch import Tensor
 
 from ray_atr.transport.newton import ascend
-from ray_atr.transport.plan import TransportPlan
-from ray_atr.transport.problem import KERNEL_RANGE, Problem
-from ray_atr.transport.scalings import Marginals, Scalings, SmallScalings
-from ray_atr.transport.small import is_small
+from ray_atr.transport.problem import Problem, TransportPlan
+from ray_atr.transport.scalings import Marginals, Scalings, SmallScalings, is_small
 
 # A check costs about as much as two sweeps: the next is made where, at the rate seen, the tolerance may be met.
 CHECK_EVERY, FARTHEST_CHECK = 4, 32
@@ -41,14 +39,13 @@ def solve_balanced(
     """The plan with row sums a and column sums b."""
     scores = problem.cost / -problem.epsilon
     N, M = scores.shape
-    row, column = scores.new_zeros(N), scores.new_zeros(M)
-    if start is not None:
-        column = start.column_potential
+    row, column = scores.new_zeros(N), scores.new_zeros(M) if start is None else start.column_potential
     may_use_newton = max(N, M) <= NEWTON_LARGEST
     patience = max(PATIENCE_LEAST, M // 2) if may_use_newton else max_iterations
-    marginals = None if problem.rows is None and problem.columns is None else Marginals.of(problem)
+    a, b = problem.row_marginal, problem.column_marginal
+    marginals = None if problem.rows is None and problem.columns is None else Marginals(a, b)
     iterations, residual, domain = 0, math.inf, "kernel"
-    is_safe = problem.log_range <= KERNEL_RANGE
+    is_safe = problem.is_kernel_safe
     while True:
         if not is_safe:
             sweeps = min(LOG_SWEEPS, max_iterations - iterations)
@@ -62,27 +59,11 @@ def solve_balanced(
             break
         if may_use_newton and (swept.is_slow or iterations >= patience):
             # A step squares the error, and the relative error of a small gradient profits from one more.
-            row, column, residual, steps = ascend(
-                scores,
-                column,
-                tolerance / 10,
-                max_iterations - iterations,
-                problem.row_marginal,
-                problem.column_marginal,
-            )
+            row, column, residual, steps = ascend(scores, column, tolerance / 10, max_iterations - iterations, a, b)
             iterations, domain = iterations + steps, "newton"
             break
-    everywhere = torch.ones(1, dtype=torch.bool, device=scores.device)
-    return TransportPlan(
-        log_matrix=scores.add_(row[:, None]).add_(column),
-        row_potential=row,
-        column_potential=column,
-        row_active=everywhere.expand(N),
-        column_active=everywhere.expand(M),
-        residual=residual,
-        iterations=iterations,
-        tolerance=tolerance,
-        domain=domain,
+    return TransportPlan.of(
+        scores, row, column, None, residual=residual, iterations=iterations, tolerance=tolerance, domain=domain
     )
 
 

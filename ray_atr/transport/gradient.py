@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.transport.active_set import solve_active_set
-from ray_atr.transport.plan import TransportPlan
+from ray_atr.transport.problem import TransportPlan
 from ray_atr.transport.solve import SolveOptions, solve
 
 

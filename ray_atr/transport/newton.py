@@ -11,8 +11,6 @@ A potential at its bound that the gradient pushes against it is held; the others
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -139,20 +137,13 @@ def _solve_hessian(plan: Tensor, sums: Tensor, right: Tensor, factor: Tensor, ro
     return solution if is_fine else None
 
 
-class Ascended(NamedTuple):
-    """Potentials u, v <= 0 and the log level l; the summed violation of the optimality conditions; steps made."""
-
-    u: Tensor
-    v: Tensor
-    level: Tensor
-    residual: float
-    steps: int
-
-
 def ascend_projected(
     scores: Tensor, u: Tensor, v: Tensor, mass: float, tolerance: float, most: int, rows: Tensor, columns: Tensor
-) -> Ascended:
-    """The partial problem's potentials, from u and v <= 0 near them; computed in float64, returned in the scores' type."""
+) -> tuple[Tensor, Tensor, Tensor, float, int]:
+    """(u, v <= 0, log level l, summed violation of the optimality conditions, steps made), from u and v <= 0 near them.
+
+    Computed in float64, returned in the scores' type.
+    """
     dtype, exact = scores.dtype, scores.double()
     u, v, a, b = u.double(), v.double(), rows.double(), columns.double()
     value, level = _partial_dual(exact, u, v, mass, a, b)
@@ -180,7 +171,7 @@ def ascend_projected(
         else:
             break
         u, v, value, level = new_u, new_v, new_value, new_level
-    return Ascended(u.to(dtype), v.to(dtype), level.to(dtype), residual, step)
+    return u.to(dtype), v.to(dtype), level.to(dtype), residual, step
 
 
 def _partial_dual(scores: Tensor, u: Tensor, v: Tensor, mass: float, a: Tensor, b: Tensor) -> tuple[float, Tensor]:

@@ -16,11 +16,9 @@ import torch
 from torch import Tensor
 
 from ray_atr.transport.newton import ascend_projected
-from ray_atr.transport.plan import TransportPlan
-from ray_atr.transport.problem import KERNEL_RANGE, Problem
-from ray_atr.transport.ranks import Ranks
-from ray_atr.transport.row_blocks import LogRows, RowBlock
-from ray_atr.transport.small import has_view, is_small, times
+from ray_atr.transport.problem import Problem, TransportPlan
+from ray_atr.transport.ranks import LogRows, Ranks, RowBlock
+from ray_atr.transport.scalings import has_view, is_small, times
 
 CHECK_EVERY = 5
 NEWTON_AFTER_LEAST = 30
@@ -37,28 +35,21 @@ def solve_partial(
     v = scores.new_zeros(M) if start is None else start.column_potential
     may_use_newton = max(N, M) <= NEWTON_LARGEST
     blocks = min(max_iterations, max(NEWTON_AFTER_LEAST, M // 8)) if may_use_newton else max_iterations
-    is_kernel_safe = problem.log_range <= KERNEL_RANGE
     options = problem.mass, tolerance, blocks, rows, columns
-    found = (
-        kernel_blocks(scores, v, *options) if is_kernel_safe else shared_blocks(LogRows(scores, Ranks()), v, *options)
-    )
+    if problem.is_kernel_safe:
+        domain, found = "kernel", kernel_blocks(scores, v, *options)
+    else:
+        domain, found = "log", shared_blocks(LogRows(scores, Ranks()), v, *options)
     u, v, level, residual, iterations = found
-    domain = "kernel" if is_kernel_safe else "log"
     if residual > tolerance and iterations < max_iterations:
-        newton = ascend_projected(scores, u, v, problem.mass, tolerance, max_iterations - iterations, rows, columns)
-        iterations += newton.steps
-        if newton.residual < residual:
-            u, v, level, residual, domain = newton.u, newton.v, newton.level, newton.residual, "newton"
-    return TransportPlan(
-        log_matrix=scores.add_(u[:, None]).add_(v).add_(level),
-        row_potential=u + level,
-        column_potential=v,
-        row_active=u < 0,
-        column_active=v < 0,
-        residual=residual,
-        iterations=iterations,
-        tolerance=tolerance,
-        domain=domain,
+        left = max_iterations - iterations
+        ascended = ascend_projected(scores, u, v, problem.mass, tolerance, left, rows, columns)
+        iterations += ascended[-1]
+        if ascended[-2] < residual:
+            u, v, level, residual, _ = ascended
+            domain = "newton"
+    return TransportPlan.of(
+        scores, u, v, level, residual=residual, iterations=iterations, tolerance=tolerance, domain=domain
     )
 
 

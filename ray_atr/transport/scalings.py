@@ -1,19 +1,37 @@
 """Sinkhorn's scalings u and v of a kernel near the solution: pi_ij = a_i u_i K_ij v_j, each row of K summing to 1.
 
 A sweep makes the column sums exact, then fits the rows to theirs: two products of a matrix and a vector. `Scalings` are
-torch's; `SmallScalings` are NumPy's, whose calls cost a third of torch's where the products cost hardly more than a call.
+torch's; `SmallScalings` are NumPy's, for small matrices.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ray_atr.transport.problem import Problem
+# NumPy's calls cost a third of torch's, and up to this size its product of a matrix and a vector computes on one thread.
+SMALL = 96 * 96
+
+
+def has_view(tensor: Tensor) -> bool:
+    """Whether a view of NumPy's shares the tensor's memory: not on a GPU, nor under `torch.compile`."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def is_small(matrix: Tensor) -> bool:
+    """Whether sweeps over a matrix [N, M] are better made on a view of NumPy's."""
+    return matrix.numel() <= SMALL and has_view(matrix)
+
+
+def times(matrix: Any, vector: Any) -> Any:
+    """The product of a matrix [N, M] and a vector [M]; a vector of NumPy's gives one, also where torch has the matrix."""
+    if isinstance(vector, np.ndarray) and isinstance(matrix, Tensor):
+        return (matrix @ torch.from_numpy(vector)).numpy()
+    return matrix @ vector
 
 
 class Marginals(NamedTuple):
@@ -21,11 +39,6 @@ class Marginals(NamedTuple):
 
     rows: Tensor
     columns: Tensor
-
-    @classmethod
-    def of(cls, problem: Problem) -> Marginals:
-        """Those of a problem."""
-        return cls(problem.row_marginal.detach(), problem.column_marginal.detach())
 
 
 class Scalings:
@@ -93,21 +106,17 @@ class SmallScalings:
         self.u, self.v, self.inflow = (np.ones(size, kernel.dtype) for size in (N, M, N))
 
     def sweep(self) -> None:
-        """Make the columns' sums exact; `inflow` is then 1/u where the rows' are."""
         np.reciprocal(np.dot(self.transposed, self.u, out=self.v), out=self.v)
         np.dot(self.kernel, self.v, out=self.inflow)
 
     def fit_rows(self) -> None:
-        """Make the rows' sums exact."""
         np.reciprocal(self.inflow, out=self.u)
 
     def residual_and_range(self) -> tuple[float, float, float]:
-        """(the rows' summed error after `sweep`, the smallest and the largest scaling)."""
         left = np.abs(self.u * self.inflow - 1)
         error = left.sum() / len(left) if self.rows is None else left @ self.rows
         both = np.concatenate([self.u, self.v])
         return float(error), float(both.min()), float(both.max())
 
     def potentials(self) -> tuple[Tensor, Tensor]:
-        """Those of the rows [N] and of the columns [M], which the scalings are brought into."""
         return torch.from_numpy(self.row + np.log(self.u)), torch.from_numpy(self.column + np.log(self.v))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.settings import refuse
-from ray_atr.transport.small import is_small
+from ray_atr.transport.scalings import is_small
 
 FIRST = 0.05
 LEAST_SHARE = 0.1
