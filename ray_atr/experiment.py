@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ray_atr.choices import RANKING_HELP, RANKINGS, RELEVANCE, RELEVANCE_HELP
 from ray_atr.data.noise import Noise
 from ray_atr.data.positives import POSITIVES
 from ray_atr.languages.codes import ENGLISH, language_codes
@@ -20,7 +19,7 @@ from ray_atr.models.retriever import ModelSettings
 from ray_atr.models.tower import checkpoint_of
 from ray_atr.objectives import PRESETS, LearnedSettings, Objective
 from ray_atr.override import flatten, override
-from ray_atr.settings import Settings, refuse, setting
+from ray_atr.settings import RANKING_HELP, RANKINGS, RELEVANCE, RELEVANCE_HELP, Settings, refuse, setting
 from ray_atr.soundscapes import SoundscapesSettings
 from ray_atr.storage import Location, is_there, read_json
 

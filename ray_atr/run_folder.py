@@ -281,6 +281,20 @@ def metric_chosen_by(settings: Mapping[str, Any]) -> str:
     return str(settings.get("evaluation.select_by", "text_to_audio/mean/recall_at_1"))
 
 
+def hashes_of(info: Mapping[str, Any]) -> dict[str, str]:
+    """Data set -> manifest hash, of a sweep.json."""
+    data = info.get("data") or {"name": "", "hash": ""}
+    hashes = data["hash"].split(", ")
+    # Of one data set an earlier version kept the comma too.
+    names = data["name"].split(", ") if len(hashes) > 1 else [data["name"].replace(",", " ")]
+    return {name: digest for name, digest in zip(names, hashes, strict=True) if name}
+
+
+def sets_of(info: Mapping[str, Any]) -> list[str]:
+    """What the data sets of a sweep.json call themselves in their manifests; none for a run of before that was noted."""
+    return [name for name in (info.get("data") or {}).get("set", "").split(", ") if name]
+
+
 def trial_place(folder: Location, path: str) -> Location:
     """The folder itself, or that of the only trial if it is a run's. ValueError names the trials if there are several."""
     if not is_there(folder / "sweep.json"):

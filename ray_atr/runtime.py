@@ -313,6 +313,12 @@ def code_version() -> dict[str, str]:
     return versions
 
 
+def differences_of_code(info: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
+    """In words, how the code that resumes a sweep differs from the code that started it."""
+    kept = info.get("code") or {}
+    return [f"{name} was {kept[name]}, is {now[name]}" for name in now if name in kept and kept[name] != now[name]]
+
+
 def _git_commit() -> str:
     folder = Path(__file__).parent
     # No tag's name (--exclude), but the commit's, whole.

@@ -14,7 +14,7 @@ from ray_atr.recipes import RECIPES
 from ray_atr.run_folder import RunFolder, make_trial_id
 from ray_atr.storage import read_json, write_json
 from ray_atr.sweep import FixedPoints, SweepPlan
-from ray_atr.sweep.trial import experiment_of
+from ray_atr.sweep.inheritance import experiment_of
 from ray_atr.sweep.trial_queue import TrialQueue, recorded_points
 
 POINTS = [{"objective": name, "seed": 0} for name in ("contrastive", "m_ltm", "m_ltm_pot")]

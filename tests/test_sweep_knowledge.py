@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray_atr.cli import comparisons
+from ray_atr.cli.experiment_options import FIGURES, TABLES, KnowledgeSweep, ask
 from ray_atr.override import override
 from ray_atr.recipes import RECIPES
 
@@ -12,15 +12,15 @@ BASE = RECIPES["quickstart"]()
 
 
 def test_every_point_of_every_table_and_figure_is_a_valid_experiment() -> None:
-    for points in (*comparisons.TABLES.values(), *comparisons.FIGURES.values()):
+    for points in (*TABLES.values(), *FIGURES.values()):
         experiments = [override(BASE, point) for point in points]
         assert len({repr(experiment.objective) for experiment in experiments}) == len(points)
 
 
 def test_the_ablation_switches_one_part_off_at_a_time() -> None:
-    whole = override(BASE, comparisons.ask()).objective.knowledge
+    whole = override(BASE, ask()).objective.knowledge
     names: list[Any] = [
-        override(BASE, point).objective.knowledge for point in comparisons.KnowledgeSweep(table="ablation").points()
+        override(BASE, point).objective.knowledge for point in KnowledgeSweep(table="ablation").points()
     ]
     assert names[0].name == "none"
     assert names[1] == whole
@@ -33,7 +33,7 @@ def test_the_ablation_switches_one_part_off_at_a_time() -> None:
 
 
 def test_the_figure_of_the_refresh_period_has_the_baseline_and_a_base_that_is_never_refreshed() -> None:
-    points = comparisons.KnowledgeSweep(figure="refresh").points()
+    points = KnowledgeSweep(figure="refresh").points()
     found: list[Any] = [override(BASE, point).objective.knowledge for point in points]
     baseline, *periods = found
     assert baseline.name == "none"
@@ -41,7 +41,7 @@ def test_the_figure_of_the_refresh_period_has_the_baseline_and_a_base_that_is_ne
 
 
 def test_the_grid_is_every_combination_over_any_scheme_and_pair_loss() -> None:
-    points = comparisons.KnowledgeSweep(neighbours=(1, 5), injection_ratio=(0.1,), refresh_lag=(0, 4, 8)).points()
+    points = KnowledgeSweep(neighbours=(1, 5), injection_ratio=(0.1,), refresh_lag=(0, 4, 8)).points()
     assert len(points) == 1 + 2 * 3
     tree = override(BASE, {"objective.scheme": "kcl", "objective.pair": "partial_learning_to_match"})
     objective = override(tree, points[-1]).objective

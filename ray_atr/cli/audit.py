@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 
 from ray_atr.audit.options import AuditOptions, CrossFit
-from ray_atr.cli.parse import count_on, option, parse, print_plain, progress_bar
+from ray_atr.cli.parse import counting, option, parse, print_plain
 from ray_atr.evaluation.options import Encoding
 from ray_atr.storage import read_json
 
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str], program: str) -> None:
         return
     from ray_atr.audit.run import audit_data_set
 
-    with progress_bar("{task.description}", "steps", console) as bar:
+    with counting("steps", console) as count:
         folder = audit_data_set(
             given.data,
             given.checkpoint,
@@ -63,8 +63,8 @@ def run(arguments: Sequence[str], program: str) -> None:
             given.audit,
             cross_fit=given.judges,
             encoding=given.encoding,
-            progress=count_on(bar),
-            say=lambda message: bar.console.print(message, markup=False, highlight=False),
+            progress=count,
+            say=lambda message: console.print(message, markup=False, highlight=False),
         )
     print_plain(console, [*audit_lines(folder), f"page to decide on: {folder / 'audit.html'}"])
 

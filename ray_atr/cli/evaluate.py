@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import tyro
 from rich.console import Console
 
-from ray_atr.cli.parse import count_on, option, parse, print_plain, progress_bar
+from ray_atr.cli.parse import counting, option, parse, print_plain
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 
 if TYPE_CHECKING:
@@ -49,15 +49,15 @@ def run(arguments: Sequence[str], program: str) -> None:
 
     # Into a file, rows stay whole.
     console = Console(width=None if sys.stdout.isatty() else 140)
-    with progress_bar("{task.description}", "clips and captions", console) as bar:
+    with counting("clips and captions", console) as count:
         evaluated = evaluate(
             given.checkpoint,
             given.evaluation,
             baseline=given.baseline,
             encoding=given.encoding,
             out=given.out,
-            progress=count_on(bar, "encoding by {}"),
-            say=lambda message: bar.console.print(message, markup=False, highlight=False),
+            progress=lambda name, done, total: count(f"encoding by {name}", done, total),
+            say=lambda message: console.print(message, markup=False, highlight=False),
         )
     print_evaluation(evaluated, console)
 

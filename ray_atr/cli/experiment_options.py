@@ -1,11 +1,21 @@
-"""The options of commands that run experiments. Nothing heavy is imported here: help reads this alone."""
+"""The options of commands that run experiments: one, a search, and the papers' comparisons, sweeps that differ in their grid.
+
+Nothing heavy is imported here: help reads this alone.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 from ray_atr.cli.parse import option
 from ray_atr.recipes import RECIPES
+from ray_atr.settings import refuse, require_known
+from ray_atr.space import Point, combinations
+
+NOISE_HELP = "noise ratios, each in [0, 1)"
 
 
 @dataclass(frozen=True)
@@ -74,3 +84,173 @@ class SpaceOptions(SweepOptions):
     warm_start: str | None = option(
         None, "run folder of an earlier sweep, from whose finished points optuna learns", metavar="FOLDER", unset="none"
     )
+
+
+@dataclass(frozen=True)
+class ComparisonSweep(SweepOptions, ABC):
+    """A sweep over a grid of its own."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def points(self) -> list[Point]:
+        """What is compared, the seeds left out. ValueError for an unknown table or figure."""
+
+    def before(self, settings: Mapping[str, str]) -> ComparisonSweep:
+        """What is done before the points are made, given the command line's settings; the comparison that it leads to."""
+        return self
+
+    def require_values(self) -> None:
+        """ValueError for an option that is given without a value: nothing would be compared."""
+        for one in fields(self):
+            if isinstance(one.default, tuple) and one.default and not getattr(self, one.name):
+                raise refuse(f"--{one.name.replace('_', '-')}", "nothing", "one value or more")
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The options that other sweeps do not have."""
+        shared = {one.name for one in fields(SweepOptions)}
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in shared}
+
+    @property
+    def varies_anything(self) -> bool:
+        """Whether an option of the comparison's own, or the seeds, is another than its default."""
+        deciding = {**self.own, "seeds": self.seeds}
+        return any(deciding[one.name] != one.default for one in fields(self) if one.name in deciding)
+
+
+@dataclass(frozen=True)
+class NoiseSweep(ComparisonSweep):
+    """Compare training objectives under noisy correspondence: objective x noise ratio x seed."""
+
+    name: ClassVar[str] = "noise"
+
+    objectives: tuple[str, ...] = option(
+        ("triplet", "contrastive", "m_ltm", "m_ltm_pot"), "objectives to compare, by preset name", metavar="NAME ..."
+    )
+    noise: tuple[float, ...] = option((0.0, 0.2, 0.4, 0.6), NOISE_HELP, metavar="RATIO ...")
+    seeds: tuple[int, ...] = option((0, 1, 2), "seeds, averaged in the report", metavar="INT ...")
+
+    def points(self) -> list[Point]:
+        ratios = [float(ratio) for ratio in self.noise]
+        return list(combinations({"objective": self.objectives, "data.noise.ratio": ratios}))
+
+
+@dataclass(frozen=True)
+class ObjectivesSweep(ComparisonSweep):
+    """Compare language schemes and pair losses: scheme x pair loss x noise ratio x seed."""
+
+    name: ClassVar[str] = "objectives"
+
+    schemes: tuple[str, ...] = option(("english", "ml_clap", "cacl", "kcl"), "language schemes", metavar="NAME ...")
+    pairs: tuple[str, ...] = option(
+        ("contrastive", "m_ltm", "m_ltm_pot"),
+        "pair losses: by a preset's name (m_ltm), or by their own names with their defaults",
+        metavar="NAME ...",
+    )
+    noise: tuple[float, ...] = option((0.0,), NOISE_HELP, metavar="RATIO ...")
+
+    def points(self) -> list[Point]:
+        from ray_atr.objectives import PAIRS, PRESETS
+
+        for name in self.pairs:
+            require_known("--pairs", name, list(dict.fromkeys((*PAIRS, *PRESETS))))
+        choice = {name: "objective.pair" if name in PAIRS else "objective" for name in self.pairs}
+        return [
+            {"objective.scheme": scheme, choice[pair]: pair, "data.noise.ratio": float(ratio)}
+            for scheme in self.schemes
+            for pair in self.pairs
+            for ratio in self.noise
+        ]
+
+
+@dataclass(frozen=True)
+class TransportSweep(ComparisonSweep):
+    """Compare partial transport's settings: transport mass x epsilon x noise ratio x seed (m-LTM with partial transport)."""
+
+    name: ClassVar[str] = "transport"
+
+    masses: tuple[str, ...] = option(
+        ("0.6", "0.8", "0.95", "1.0", "auto"), "transport masses, each in (0, 1], or auto", metavar="MASS ..."
+    )
+    epsilons: tuple[float, ...] = option((0.05,), "entropic regularisations, each > 0", metavar="EPSILON ...")
+    noise: tuple[float, ...] = option((0.2, 0.4, 0.6), NOISE_HELP, metavar="RATIO ...")
+
+    def points(self) -> list[Point]:
+        values: dict[str, Sequence[Any]] = {
+            "objective": ["m_ltm_pot"],
+            "objective.pair.transport_mass": [float(mass) if mass != "auto" else mass for mass in self.masses],
+            "objective.pair.epsilon": self.epsilons,
+            "data.noise.ratio": [float(ratio) for ratio in self.noise],
+        }
+        return list(combinations(values))
+
+
+KNOWLEDGE = "objective.knowledge"
+NOTHING: Point = {KNOWLEDGE: "none"}
+
+
+def ask(**settings: Any) -> Point:
+    """ASK with some of its settings changed."""
+    return {KNOWLEDGE: "ask", **{f"{KNOWLEDGE}.{name}": value for name, value in settings.items()}}
+
+
+TABLES: dict[str, list[Point]] = {
+    # One row without knowledge, one with all of ASK, one without each part.
+    "ablation": [
+        NOTHING,
+        ask(),
+        ask(fine=False),
+        ask(coarse=False),
+        ask(injection=False),
+        ask(transport=False),
+        ask(reliability=False),
+        ask(refresh_every_epochs=0),
+    ],
+    # The paper's Appendix E.
+    "baselines": [NOTHING, {KNOWLEDGE: "moco"}, {KNOWLEDGE: "nnclr"}, {KNOWLEDGE: "ance"}, ask()],
+}
+
+FIGURES: dict[str, list[Point]] = {
+    "neighbours": [ask(neighbours=count) for count in (1, 2, 5, 10, 20)],
+    "injection": [ask(injection_ratio=ratio) for ratio in (0.0, 0.1, 0.2, 0.4, 0.6, 0.8)],
+    "prototypes": [ask(prototypes=count) for count in (16, 64, 256, 512)],
+    "modulation": [ask(lambda_fine=weight, lambda_coarse=weight) for weight in (0.0, 0.1, 0.2, 0.3, 0.4)],
+    # The paper's Figure 5 has the baseline and a base that is never refreshed besides the periods.
+    "refresh": [NOTHING, *(ask(refresh_every_epochs=epochs) for epochs in (0, 1, 2, 5, 10))],
+    "lag": [ask(refresh_lag=steps) for steps in (0, 4, 8, 16)],
+}
+
+
+@dataclass(frozen=True)
+class KnowledgeSweep(ComparisonSweep):
+    """Compare a knowledge base's settings: a table or figure of ASK's paper, or a grid against training without one."""
+
+    name: ClassVar[str] = "knowledge"
+
+    table: str | None = option(None, "a table of ASK's paper: " + ", ".join(TABLES), metavar="NAME", unset="none")
+    figure: str | None = option(None, "one setting over its range: " + ", ".join(FIGURES), metavar="NAME", unset="none")
+    neighbours: tuple[int, ...] = option((1, 5, 20), "entries that a query retrieves (K)", metavar="INT ...")
+    injection_ratio: tuple[float, ...] = option((0.2, 0.5), "lambda, each in [0, 1]", metavar="RATIO ...")
+    prototypes: tuple[int, ...] = option((), "clusters of the coarse base", metavar="INT ...", unset="not varied")
+    refresh_every_epochs: tuple[int, ...] = option(
+        (), "refresh periods; 0: never", metavar="INT ...", unset="not varied"
+    )
+    refresh_lag: tuple[int, ...] = option(
+        (), "steps from publishing to searching; 0: wait", metavar="INT ...", unset="not varied"
+    )
+    lambda_fine: tuple[float, ...] = option((), "modulation by single clips", metavar="WEIGHT ...", unset="not varied")
+    lambda_coarse: tuple[float, ...] = option((), "modulation by prototypes", metavar="WEIGHT ...", unset="not varied")
+
+    def points(self) -> list[Point]:
+        if self.table is not None and self.figure is not None:
+            raise refuse("--figure", self.figure, "only without --table")
+        if self.table is not None:
+            require_known("--table", self.table, TABLES)
+            return TABLES[self.table]
+        if self.figure is not None:
+            require_known("--figure", self.figure, FIGURES)
+            return FIGURES[self.figure]
+        # All but the table and the figure are settings of ASK.
+        given = {name: values for name, values in self.own.items() if values}
+        return [NOTHING, *(ask(**point) for point in combinations(given))]

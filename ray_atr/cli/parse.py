@@ -1,4 +1,4 @@
-"""What every command shares: parse, run, and end with one clear line when the user made a mistake.
+"""What every command shares: parse, run, show progress, and end with one clear line when the user made a mistake.
 
 A command's own options are a small dataclass of `option`s that tyro parses; everything it does not know is taken as
 `--dotted.path value` (or `--dotted.path=value`) and goes through `override`, like a sweep's or a test's settings.
@@ -11,29 +11,17 @@ import dataclasses
 import json
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
 import yaml
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
-from tyro.constructors import (
-    MISSING_NONPROP,
-    ConstructorRegistry,
-    StructConstructorSpec,
-    StructFieldSpec,
-    StructTypeInfo,
-)
+from tyro import constructors
 
 from ray_atr.override import as_typed, describe
 from ray_atr.recipes import RECIPES
@@ -43,6 +31,7 @@ from ray_atr.settings import RepeatedNameError, each_once, shortened
 from ray_atr.storage import locate
 
 Options = TypeVar("Options")
+Say = Callable[[str], None]
 
 EXIT_BAD_INPUT = 2
 EXIT_IO = 74  # sysexits.h: an input or output failed
@@ -50,6 +39,8 @@ EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 MAX_MESSAGE = 480
 """Characters of an error that are printed: what it repeats of the input may be long."""
+SECONDS = 10.0
+"""The longest silence."""
 
 HELP_SETTINGS = "--help-settings"
 ABOUT_SETTINGS = (
@@ -63,28 +54,29 @@ def option(default: Any = dataclasses.MISSING, help: str = "", *, metavar: str =
     return dataclasses.field(default=default, metadata={"help": help, "metavar": metavar, "unset": unset})
 
 
-OPTIONS_AND_SETTINGS = ConstructorRegistry()
+OPTIONS_AND_SETTINGS = constructors.ConstructorRegistry()
 """How tyro reads the fields that `option` and `setting` declare."""
 
 
 @OPTIONS_AND_SETTINGS.struct_rule
-def _read_fields(info: StructTypeInfo) -> StructConstructorSpec | None:
+def _read_fields(info: constructors.StructTypeInfo) -> constructors.StructConstructorSpec | None:
     fields = dataclasses.fields(info.type) if dataclasses.is_dataclass(info.type) else ()
     if not any("help" in field.metadata for field in fields):
         return None
     hints = get_type_hints(info.type, include_extras=True)
     given = vars(info.default) if isinstance(info.default, info.type) else {}
-    return StructConstructorSpec(info.type, tuple(_read_field(one, hints[one.name], given) for one in fields))
+    specs = (_read_field(one, hints[one.name], given) for one in fields)
+    return constructors.StructConstructorSpec(info.type, tuple(specs))
 
 
-def _read_field(field: dataclasses.Field[Any], hint: Any, given: Mapping[str, Any]) -> StructFieldSpec:
+def _read_field(field: dataclasses.Field[Any], hint: Any, given: Mapping[str, Any]) -> constructors.StructFieldSpec:
     """A field as tyro shows it. No empty default is shown: the help says what happens without a value."""
-    default = MISSING_NONPROP if field.default is dataclasses.MISSING else field.default
+    default = constructors.MISSING_NONPROP if field.default is dataclasses.MISSING else field.default
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()
     metavar, unset = field.metadata.get("metavar"), field.metadata.get("unset")
     hint = Annotated[hint, tyro.conf.arg(metavar=metavar or None, help_behavior_hint=_shown(unset))]
-    return StructFieldSpec(field.name, hint, given.get(field.name, default), field.metadata.get("help"))
+    return constructors.StructFieldSpec(field.name, hint, given.get(field.name, default), field.metadata.get("help"))
 
 
 def _shown(unset: str | None) -> str | Callable[[str], str]:
@@ -206,30 +198,49 @@ def print_settings() -> None:
     console.print(recipes)
 
 
-def progress_bar(doing: str, unit: str, console: Console) -> Progress:
-    """A bar with what is done, of how many, the time gone and left."""
-    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
-    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
+@contextlib.contextmanager
+def counting(unit: str, console: Console, *begun: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A callback (what, done, total) that keeps a bar for each `what`, with the time gone and left; of those `begun` at once."""
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
+    times = (progress.TextColumn(unit), progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
+    with progress.Progress(*columns, *times, console=console) as bar:
+        tasks = {what: bar.add_task(what, total=None) for what in begun}
+
+        def count(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield count
 
 
 @contextlib.contextmanager
-def counting(doing: str, unit: str, console: Console) -> Iterator[Callable[[int, int], None]]:
-    """A callback (done, total) that keeps the one row of a bar."""
-    with progress_bar(doing, unit, console) as bar:
-        task = bar.add_task(doing, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+def heartbeat(what: str, *, seconds: float = SECONDS, write: Say = print) -> Iterator[Say]:
+    """A `say` that prints `what` at once and, whenever it has said nothing for `seconds`, a line with the time gone."""
+    started = last = time.monotonic()
+    lock, stop = threading.Lock(), threading.Event()
 
+    def say(message: str) -> None:
+        nonlocal last
+        with lock:
+            write(message)
+            last = time.monotonic()
 
-def count_on(bar: Progress, description: str = "{}") -> Callable[[str, int, int], None]:
-    """A callback (what, done, total) that keeps a row of the bar for each `what`, described by it."""
-    tasks: dict[str, TaskID] = {}
+    def watch() -> None:
+        # A tenth early, so that a busy machine does not make the silence longer.
+        while not stop.wait(seconds / 20):
+            if time.monotonic() - last >= 0.9 * seconds:
+                gone = int(time.monotonic() - started)
+                say(f"... {gone // 60}:{gone % 60:02d} elapsed")
 
-    def advance(what: str, done: int, total: int) -> None:
-        if what not in tasks:
-            tasks[what] = bar.add_task(description.format(what), total=total)
-        bar.update(tasks[what], completed=done)
-
-    return advance
+    say(what)
+    thread = threading.Thread(target=watch, daemon=True, name="heartbeat")
+    thread.start()
+    try:
+        yield say
+    finally:
+        stop.set()
+        thread.join()
 
 
 def print_plain(console: Console, lines: Sequence[str]) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ray_atr.cli.comparisons import ComparisonSweep
-from ray_atr.cli.experiment_options import SpaceOptions, SweepOptions
+from ray_atr.cli.experiment_options import ComparisonSweep, SpaceOptions, SweepOptions
 from ray_atr.experiment import Experiment
 from ray_atr.metrics.epoch_report import GROUPS
 from ray_atr.run_folder import FINISHED, RunFolder
@@ -19,8 +18,7 @@ from ray_atr.sweep import SCHEDULERS, SEARCHES, FixedPoints, Goal, SweepPlan
 from ray_atr.sweep.describe import values_by_path
 from ray_atr.sweep.schedulers import check_perturbed, check_scheduler
 from ray_atr.sweep.search import Known
-from ray_atr.sweep.trial_queue import recorded_points
-from ray_atr.sweep.warm_start import read_earlier
+from ray_atr.sweep.trial_queue import read_earlier, recorded_points
 from ray_atr.training.languages import with_languages
 from ray_atr.training.selection import check_metric
 

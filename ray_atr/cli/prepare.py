@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, make_dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import tyro
@@ -37,7 +38,8 @@ class ImportCommand:
 
     def run(self) -> None:
         console = Console()
-        with counting("importing", "clips", console) as progress:
+        with counting("clips", console, "importing") as count:
+            progress = partial(count, "importing")
             manifest = import_data_set(
                 self.data, self.out, captions=self.captions, options=self.importing, progress=progress
             )
@@ -69,8 +71,8 @@ class CheckCommand:
 
     def run(self) -> None:
         console = Console()
-        with counting("checking", "shards", console) as progress:
-            report = check_data_set(self.data, self.check, progress)
+        with counting("shards", console, "checking") as count:
+            report = check_data_set(self.data, self.check, partial(count, "checking"))
         print_plain(console, page(report))
         if not report.is_fit:
             raise ValueError(f"{self.data}: {', '.join(report.problems)}")

@@ -1,25 +1,35 @@
-"""Who is a true pair: the reality check of correspondence, each method tuned with the same budget first."""
+"""Who is a true pair: the reality check of correspondence, each method first tuned with the same budget.
+
+That budget is some trials by Optuna, on the validation split, before anything is compared.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from ray_atr.cli.comparisons import NOISE_HELP, ComparisonSweep
+from ray_atr.cli.experiment_options import NOISE_HELP, ComparisonSweep
 from ray_atr.cli.parse import option
 from ray_atr.recipes.methods import CORRESPONDENCE, METHODS, ON_ANY_DATA, PAIR
 from ray_atr.settings import refuse, require_known
-from ray_atr.space import Point, combinations
-from ray_atr.storage import is_there, locate, read_json
+from ray_atr.space import Point, Space, combinations
+from ray_atr.storage import Location, is_there, locate, read_json, write_json
 
-TEMPERATURE = "objective.pair.temperature"
+if TYPE_CHECKING:
+    from ray_atr.run_folder import RunFolder
+    from ray_atr.sweep import Goal
+
+TUNED_FILE = "tuned.json"
+TUNING_SEED = 1_000_003
+"""No seed that is reported."""
+TEMPERATURE, EPSILON = "objective.pair.temperature", "objective.pair.epsilon"
 OWN: dict[str, dict[str, str]] = {
     "contrastive": {TEMPERATURE: "loguniform(0.03,0.2)"},
     "complementary": {TEMPERATURE: "loguniform(0.02,0.1)"},
     "triplet": {"objective.pair.margin": "loguniform(0.05,0.4)"},
-    "learning_to_match": {"objective.pair.epsilon": "loguniform(0.02,0.3)"},
-    "partial_learning_to_match": {"objective.pair.epsilon": "loguniform(0.02,0.3)"},
+    "learning_to_match": {EPSILON: "loguniform(0.02,0.3)"},
+    "partial_learning_to_match": {EPSILON: "loguniform(0.02,0.3)"},
 }
 """What is tuned of a pair loss, besides the rate."""
 
@@ -60,17 +70,12 @@ class CorrespondenceSweep(ComparisonSweep):
             return self
         if self.tune_noise in self.noise:
             raise refuse("--tune-noise", self.tune_noise, "a ratio that is not reported (--noise)")
-        from ray_atr.cli.tuning import TUNED_FILE, tune_methods, tuning_folder
-
-        if self.resume is not None:
-            kept = tuning_folder(self.resume) / TUNED_FILE
-            if not is_there(kept):
-                raise refuse("--tune", self.tune, f"with --resume only if {kept} is there; give --tuned FILE instead")
-            return replace(self, tuned=str(kept))
-        methods = self.known_methods()
-        spaces = {method: space_of(method) for method in methods}
-        file = tune_methods(self, settings, methods, spaces, num_trials=self.tune, noise=self.tune_noise)
-        return replace(self, tuned=str(file))
+        if self.resume is None:
+            return replace(self, tuned=str(tune_methods(self, settings)))
+        kept = tuning_folder(self.resume) / TUNED_FILE
+        if not is_there(kept):
+            raise refuse("--tune", self.tune, f"with --resume only if {kept} is there; give --tuned FILE instead")
+        return replace(self, tuned=str(kept))
 
 
 def space_of(method: str) -> dict[str, str]:
@@ -79,8 +84,58 @@ def space_of(method: str) -> dict[str, str]:
 
     fixed: Mapping[str, Any] = METHODS[method]
     settings = {field.name for field in fields(CORRESPONDENCES[fixed[CORRESPONDENCE]])}
-    return {
-        "train.learning_rate": "loguniform(0.0002,0.005)",
-        **OWN[fixed[PAIR]],
-        **({f"{CORRESPONDENCE}.warmup_epochs": "randint(1,4)"} if "warmup_epochs" in settings else {}),
-    }
+    warm_up = {f"{CORRESPONDENCE}.warmup_epochs": "randint(1,4)"} if "warmup_epochs" in settings else {}
+    return {"train.learning_rate": "loguniform(0.0002,0.005)", **OWN[fixed[PAIR]], **warm_up}
+
+
+def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> Location:
+    """Tune each method by as many trials as asked for, and return the file of what was best, by method.
+
+    One run folder a method, below `OUT-tuning`; what is there already is continued. ValueError if no trial of a method finished.
+    """
+    from ray_atr.cli.running import start_of
+    from ray_atr.override import override
+    from ray_atr.run_folder import RunFolder
+    from ray_atr.runtime import advising, code_version, home
+    from ray_atr.sweep import SEARCHES, Goal, SweepPlan, sweep
+    from ray_atr.sweep.describe import describe_plan
+    from ray_atr.training.languages import with_languages
+
+    methods = options.known_methods()
+    if options.out is None:
+        raise refuse("--out", None, "a folder, with --tune: the tuning is kept beside it")
+    folder = tuning_folder(options.out)
+    base = override(start_of(options, settings), settings)
+    found = {}
+    for method, fixed in methods.items():
+        experiment = with_languages(override(base, {**fixed, "data.noise.ratio": options.tune_noise}))
+        goals = (Goal(experiment.evaluation.select_by),)
+        space = Space.parse([f"{path}={text}" for path, text in space_of(method).items()], experiment)
+        search = SEARCHES["optuna"](space, goals, 0, ())
+        plan = SweepPlan(search, seeds=(TUNING_SEED,), num_points=options.tune, goals=goals)
+        place = folder / method
+        info = {"name": "tuning", **describe_plan(plan), "code": code_version(), "command": ""}
+        is_begun = is_there(place / "sweep.json")
+        run = RunFolder.open(place) if is_begun else RunFolder.create(place, experiment, info)
+        with advising(f"run the same command again to continue ({folder} holds the tuning so far)"), run.held():
+            result = sweep(run, plan, home(), concurrency=options.concurrency)
+            if result.unfinished and result.common_failure is None:
+                raise KeyboardInterrupt
+        found[method] = best_point(run, goals[0], method)
+        print(f"tuned {method}: " + ", ".join(f"{path}={value:.4g}" for path, value in found[method].items()))
+    write_json(folder / TUNED_FILE, found)
+    return folder / TUNED_FILE
+
+
+def tuning_folder(run_folder: str) -> Location:
+    """Where the tuning of a sweep is kept, beside its run folder."""
+    return locate(f"{run_folder.rstrip('/')}-tuning")
+
+
+def best_point(run: RunFolder, goal: Goal, method: str) -> dict[str, Any]:
+    """The point of the best finished trial. ValueError if none has finished."""
+    finished = [trial for trial in run.trials() if trial.is_finished]
+    if not finished:
+        raise ValueError(f"{run.path}: no trial of {method} has finished")
+    best = max(finished, key=goal.score)
+    return {path: value for path, value in best.describe()["overrides"].items() if path != "seed"}

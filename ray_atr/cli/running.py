@@ -19,13 +19,12 @@ from ray_atr.recipes import RECIPES
 from ray_atr.redaction import redact_command
 from ray_atr.report import write_report
 from ray_atr.run_folder import RunFolder, TrialFolder
-from ray_atr.runtime import RayStartError, advising, code_version, home
+from ray_atr.runtime import RayStartError, advising, code_version, differences_of_code, home
 from ray_atr.settings import counted, nearest, refuse
 from ray_atr.storage import write_json
 from ray_atr.sweep import ConsoleProgress, FirstEpoch, SweepListener, SweepPlan, SweepResult, sweep
 from ray_atr.sweep.describe import best_lines, check_plan, conditions_of, describe_plan
 from ray_atr.sweep.fixed import Varied, set_by_recipe, split_settings
-from ray_atr.sweep.inputs import differences_of_code
 from ray_atr.tracking import Tracker, mlflow_command
 from ray_atr.training.inputs import Say
 from ray_atr.training.languages import with_languages

@@ -7,10 +7,15 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-from ray_atr.cli.comparisons import ComparisonSweep, KnowledgeSweep, NoiseSweep, ObjectivesSweep, TransportSweep
-from ray_atr.cli.experiment_options import SpaceOptions
-from ray_atr.cli.heartbeat import heartbeat
-from ray_atr.cli.parse import parse_with_settings
+from ray_atr.cli.experiment_options import (
+    ComparisonSweep,
+    KnowledgeSweep,
+    NoiseSweep,
+    ObjectivesSweep,
+    SpaceOptions,
+    TransportSweep,
+)
+from ray_atr.cli.parse import heartbeat, parse_with_settings
 from ray_atr.cli.reality_check import CorrespondenceSweep
 
 COMPARISONS: dict[str, type[ComparisonSweep]] = {

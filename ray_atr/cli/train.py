@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ray_atr.cli.experiment_options import ExperimentOptions
-from ray_atr.cli.heartbeat import heartbeat
-from ray_atr.cli.parse import option, parse_with_settings
+from ray_atr.cli.parse import heartbeat, option, parse_with_settings
 
 
 @dataclass(frozen=True)

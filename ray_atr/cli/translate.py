@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import tyro
@@ -28,8 +29,8 @@ class Fill:
         from ray_atr.data.importing.translation import fill_languages
 
         console = Console()
-        with counting("translating", "clips", console) as progress:
-            manifest = fill_languages(self.data, self.out, self.translation, progress=progress)
+        with counting("clips", console, "translating") as count:
+            manifest = fill_languages(self.data, self.out, self.translation, progress=partial(count, "translating"))
         lines = [
             f"{code}: {manifest.num_captions(code):,} captions, {manifest.num_translated(code):,} made by machine"
             for code in manifest.languages

@@ -11,11 +11,10 @@ from ray_atr.experiment import NOT_DECIDING, Experiment
 from ray_atr.languages.codes import normalise
 from ray_atr.models.saved import SETTINGS_FILE
 from ray_atr.override import flatten
-from ray_atr.run_folder import BEST, RunFolder, TrialFolder, trial_place
+from ray_atr.run_folder import BEST, RunFolder, TrialFolder, sets_of, trial_place
 from ray_atr.settings import refuse
 from ray_atr.storage import Location, is_local, is_there, locate
-from ray_atr.sweep.inputs import sets_of
-from ray_atr.sweep.trial import experiment_of
+from ray_atr.sweep.inheritance import experiment_of
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from ray_atr.choices import RANKING_HELP, RANKINGS, RELEVANCE, RELEVANCE_HELP
-from ray_atr.settings import Settings, setting
+from ray_atr.settings import RANKING_HELP, RANKINGS, RELEVANCE, RELEVANCE_HELP, Settings, setting
 
 if TYPE_CHECKING:
     from ray_atr.metrics.ranking import RankingSettings

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import torch
 
-from ray_atr.choices import RANKINGS
 from ray_atr.metrics.arrays import Array, IntegerArray, as_floats, as_matrix
 from ray_atr.metrics.measures import of_queries
 from ray_atr.metrics.metric import DIRECTIONS, MEAN, Metric, task_name, with_means
@@ -16,7 +15,7 @@ from ray_atr.metrics.ranking import DEFAULT_PLAN, LearnedMetric, PlanOptions, au
 from ray_atr.metrics.ranks import count_ranks
 from ray_atr.metrics.relevance import Relevance, as_relevance
 from ray_atr.metrics.retrieval import Retrieval, retrieve, score
-from ray_atr.settings import nearest, refuse
+from ray_atr.settings import RANKINGS, nearest, refuse
 
 ENGLISH = "eng"
 CHUNK = 8192

@@ -7,9 +7,8 @@ from typing import TypeAlias
 
 import torch
 
-from ray_atr.choices import RANKING_HELP, RANKINGS, Ranking
 from ray_atr.metrics.arrays import Array, as_floats
-from ray_atr.settings import Settings, setting
+from ray_atr.settings import RANKING_HELP, RANKINGS, Ranking, Settings, setting
 from ray_atr.transport.mahalanobis import Mahalanobis
 
 LearnedMetric: TypeAlias = Array | Mahalanobis

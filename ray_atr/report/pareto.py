@@ -15,7 +15,7 @@ from ray_atr.report.labels import label_ends
 from ray_atr.report.read import MEMORY, OBJECTIVE, Runs
 from ray_atr.report.style import QUIET, RC, looks
 from ray_atr.report.tables import of_whom
-from ray_atr.sweep.goal import pareto_front
+from ray_atr.sweep.search import pareto_front
 
 RECALL = Metric("text_to_audio", TRAINED, "recall_at_1")
 COSTS = (

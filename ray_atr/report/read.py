@@ -17,10 +17,18 @@ from ray_atr.objectives import PAIRS, PRESETS
 from ray_atr.objectives.schemes import SCHEMES
 from ray_atr.override import as_typed, flatten
 from ray_atr.report import formatting
-from ray_atr.run_folder import CHOICES, FINISHED, SHORT_NAMES, RunFolder, TrialFolder, joint_name, train_seconds
+from ray_atr.run_folder import (
+    CHOICES,
+    FINISHED,
+    SHORT_NAMES,
+    RunFolder,
+    TrialFolder,
+    joint_name,
+    sets_of,
+    train_seconds,
+)
 from ray_atr.storage import Location
 from ray_atr.sweep.inheritance import perturbations
-from ray_atr.sweep.inputs import sets_of
 
 NOISE, SEED = "data.noise.ratio", "seed"
 TRAINED_LANGUAGES = "trained_languages"

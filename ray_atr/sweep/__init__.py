@@ -6,13 +6,12 @@ is therefore the same as starting it: what the folder holds is known, and the re
 Ray Tune is imported by the functions that use it: it takes three seconds, and trials in this process do without it.
 """
 
-from ray_atr.sweep.goal import Goal
 from ray_atr.sweep.optuna_search import OptunaSearch
 from ray_atr.sweep.progress import ConsoleProgress, FirstEpoch
 from ray_atr.sweep.recording import SweepListener
 from ray_atr.sweep.run_trials import SweepResult, sweep
 from ray_atr.sweep.schedulers import SCHEDULERS
-from ray_atr.sweep.search import FixedPoints, GridSearch, RandomSearch, SpaceSearch, SweepPlan
+from ray_atr.sweep.search import FixedPoints, Goal, GridSearch, RandomSearch, SpaceSearch, SweepPlan
 
 SEARCHES: dict[str, type[SpaceSearch]] = {search.name: search for search in (GridSearch, RandomSearch, OptunaSearch)}
 """The searches of a space by the name that --search takes."""

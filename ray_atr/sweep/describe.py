@@ -10,9 +10,8 @@ from ray_atr.override import override
 from ray_atr.run_folder import FINISHED, RunFolder, trial_name
 from ray_atr.space import Point, Space
 from ray_atr.sweep.fixed import check_fixed, lines_of_fixed
-from ray_atr.sweep.goal import Goal, pareto_front
-from ray_atr.sweep.rivals import compared
-from ray_atr.sweep.search import Known, SpaceSearch, SweepPlan
+from ray_atr.sweep.schedulers import compared
+from ray_atr.sweep.search import Goal, Known, SpaceSearch, SweepPlan, pareto_front
 from ray_atr.sweep.trial_queue import PointTrials, recorded_trials
 from ray_atr.training.checks import check_experiment, check_noise
 from ray_atr.training.languages import with_languages

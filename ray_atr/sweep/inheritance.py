@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ray_atr.experiment import Experiment, stored_experiment
+from ray_atr.experiment import Experiment, resolved, stored_experiment
 from ray_atr.override import override
-from ray_atr.run_folder import BEST, LAST, METRICS_FILE, TrialFolder
+from ray_atr.run_folder import BEST, LAST, METRICS_FILE, RunFolder, TrialFolder
 from ray_atr.storage import (
     is_local,
     is_there,
@@ -52,6 +52,11 @@ def perturbed_settings(trial: TrialFolder) -> dict[str, Any]:
     """The settings that a trial has now in place of those it started with."""
     changes = perturbations(trial)
     return dict(changes[-1]["settings"]) if changes else {}
+
+
+def experiment_of(folder: RunFolder, trial: TrialFolder) -> Experiment:
+    """A trial's experiment: the run's, with what the trial varies, and what was changed since it started."""
+    return resolved(override(folder.experiment, {**trial.describe()["overrides"], **perturbed_settings(trial)}))
 
 
 def save_for_others(trial: TrialFolder, target: Path, *, with_weights: bool) -> None:

@@ -1,20 +1,30 @@
-"""Points by Optuna's tree-structured Parzen estimator, for one goal or several."""
+"""Points by Optuna's tree-structured Parzen estimator, for one goal or several.
+
+Optuna takes a third of a second to import, and every trial's process imports this module: its functions import it.
+"""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from ray_atr.space import Point
-from ray_atr.sweep.search import History, RandomSearch, SpaceSearch
+from ray_atr.run_folder import FAILED, FINISHED, STOPPED
+from ray_atr.space import Dimension, Grid, LogUniform, Point, QUniform, RandInt
+from ray_atr.sweep.search import History, Known, RandomSearch, SpaceSearch
 
 if TYPE_CHECKING:
-    from ray_atr.sweep.optuna_study import Study
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import Trial
 
 ATTEMPTS = 10
 """Proposals that repeat a known point before one is drawn at random instead."""
+STARTUP_POINTS = 5
+"""Points drawn at random before the estimator has something to go by."""
+STUDY = "points"
+STATES = {FINISHED: "COMPLETE", STOPPED: "PRUNED", FAILED: "FAIL"}
+"""Status of a point -> Optuna's name of it; any other is RUNNING."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +40,6 @@ class OptunaSearch(SpaceSearch):
     is_adaptive: ClassVar[bool] = True
 
     def proposals(self, history: History) -> Iterator[Point]:
-        # Optuna takes a third of a second to import, and every trial's process imports this module.
-        from ray_atr.sweep.optuna_study import Study
-
         cells = self.space.cells()
         studies = [Study(self, cell, history) for cell in cells]
         at_random = RandomSearch(self.space, seed=self.seed)
@@ -46,8 +53,124 @@ class OptunaSearch(SpaceSearch):
 
     def _unknown(self, study: Study, history: History) -> Point | None:
         """The first proposal that is not in the history; None if `ATTEMPTS` of them are."""
-        for attempt in range(ATTEMPTS):
-            point = study.propose(zlib.crc32(f"{self.seed}/{len(history)}/{attempt}".encode()))
-            if point not in history:
-                return point
-        return None
+        seeds = (zlib.crc32(f"{self.seed}/{len(history)}/{attempt}".encode()) for attempt in range(ATTEMPTS))
+        return next((point for point in map(study.propose, seeds) if point not in history), None)
+
+
+class Study:
+    """Optuna's study of the points of one cell: told once of each point, and again when it has ended."""
+
+    def __init__(self, search: SpaceSearch, cell: Point, history: History) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.space, self.cell, self.history = search.space, cell, history
+        self.storage = optuna.storages.InMemoryStorage()
+        ways = optuna.study.StudyDirection
+        directions = [ways.MAXIMIZE if goal.is_maximised else ways.MINIMIZE for goal in search.goals]
+        self.study_id = self.storage.create_new_study(directions, STUDY)
+        self.num_read = 0
+        self.open: dict[int, int] = {}
+        """Place in the history -> trial of the study, of what had not ended when last looked at."""
+        for one in search.earlier:
+            if self._is_here(one):
+                self._tell(one)
+
+    def keep_up(self) -> None:
+        """Tell the study what the history has learnt since the last time."""
+        known = self.history.known
+        for place, trial in list(self.open.items()):
+            if known[place].status in STATES:
+                self._end(trial, known[place])
+                del self.open[place]
+        for place in range(self.num_read, len(known)):
+            if self._is_here(known[place]):
+                trial = self._tell(known[place])
+                if known[place].status not in STATES:
+                    self.open[place] = trial
+        self.num_read = len(known)
+
+    def propose(self, seed: int) -> Point:
+        """The estimator's proposal by the random numbers of a seed."""
+        import optuna
+
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_POINTS, constant_liar=True)
+        # Optuna keeps a list of trials with the object of a study: a new object sees those that were told since.
+        study = optuna.load_study(study_name=STUDY, storage=self.storage, sampler=sampler)
+        trial = study.ask()
+
+        def choose(path: str) -> Any:
+            return self.cell[path] if path in self.cell else _suggested(trial, path, self.space.dimensions[path])
+
+        point = self.space.build(choose)
+        # The history tells of the point if it is given out. The estimator passes over what failed.
+        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        return point
+
+    def _is_here(self, one: Known) -> bool:
+        return all(one.point.get(path, value) == value for path, value in self.cell.items())
+
+    def _tell(self, one: Known) -> int:
+        """A further trial of the study."""
+        import optuna
+
+        searched = {path: value for path, value in one.point.items() if path not in self.cell}
+        dimensions = self.space.dimensions
+        frozen = optuna.trial.create_trial(
+            state=optuna.trial.TrialState[STATES.get(one.status, "RUNNING")],
+            params={path: _encoded(dimensions[path], value) for path, value in searched.items()},
+            distributions={path: _distribution(dimensions[path]) for path in searched},
+            values=list(one.scores) if one.status == FINISHED else None,
+            intermediate_values=_reached(one),
+        )
+        return self.storage.create_new_trial(self.study_id, frozen)
+
+    def _end(self, trial: int, one: Known) -> None:
+        """What became of a trial that the study was told of as running."""
+        import optuna
+
+        for epoch, value in _reached(one).items():
+            self.storage.set_trial_intermediate_value(trial, epoch, value)
+        state = optuna.trial.TrialState[STATES[one.status]]
+        self.storage.set_trial_state_values(trial, state, one.scores if one.status == FINISHED else None)
+
+
+def _reached(one: Known) -> dict[int, float]:
+    """Epoch and score of a stopped point: Optuna ranks pruned trials by how far they came, then by what they had there.
+
+    Nothing for several goals, by which Optuna does not rank them.
+    """
+    return {one.epochs: one.scores[0]} if one.status == STOPPED and len(one.scores) == 1 else {}
+
+
+def _distribution(dimension: Dimension) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(dimension, Grid):
+        # By number: Optuna's categories hold fewer types than settings do.
+        return CategoricalDistribution(tuple(range(len(dimension.values))))
+    if isinstance(dimension, QUniform):
+        return IntDistribution(0, dimension.num_steps)
+    if isinstance(dimension, RandInt):
+        return IntDistribution(int(dimension.low), int(dimension.high))
+    return FloatDistribution(dimension.low, dimension.high, log=isinstance(dimension, LogUniform))
+
+
+def _suggested(trial: Trial, path: str, dimension: Dimension) -> Any:
+    if isinstance(dimension, Grid):
+        return dimension.values[trial.suggest_categorical(path, range(len(dimension.values)))]
+    if isinstance(dimension, QUniform):
+        return dimension.fit(dimension.low + trial.suggest_int(path, 0, dimension.num_steps) * dimension.step)
+    if isinstance(dimension, RandInt):
+        return trial.suggest_int(path, int(dimension.low), int(dimension.high))
+    is_log = isinstance(dimension, LogUniform)
+    return dimension.fit(trial.suggest_float(path, dimension.low, dimension.high, log=is_log))
+
+
+def _encoded(dimension: Dimension, value: Any) -> Any:
+    """Optuna's value for a dimension's own."""
+    if isinstance(dimension, Grid):
+        return dimension.values.index(value)
+    if isinstance(dimension, QUniform):
+        return round((value - dimension.low) / dimension.step)
+    return value

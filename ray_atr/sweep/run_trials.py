@@ -11,17 +11,16 @@ from typing import Any
 
 from ray_atr.experiment import Experiment
 from ray_atr.override import flatten, override, with_absolute_paths
-from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder
+from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder, hashes_of, sets_of
 from ray_atr.runtime import start_ray
 from ray_atr.settings import counted
 from ray_atr.space import Grid, Point
 from ray_atr.storage import is_there
-from ray_atr.sweep.inputs import record_data
+from ray_atr.sweep.inheritance import experiment_of
 from ray_atr.sweep.placement import concurrent_trials
 from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
 from ray_atr.sweep.schedulers import PAUSING, check_scheduler, make_scheduler
 from ray_atr.sweep.search import FixedPoints, SweepPlan
-from ray_atr.sweep.trial import experiment_of
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.sweep.tune_bridge import run_with_tune
 from ray_atr.training.checks import check_experiment
@@ -146,6 +145,26 @@ def _prepare_all(experiments: Sequence[Experiment], home: Path, say: Say, *, use
         if key not in prepared:
             prepared[key] = prepare(experiment, home, use_ray=use_ray, say=say)
     return list(prepared.values())
+
+
+def record_data(run: RunFolder, prepared: Sequence[Prepared]) -> None:
+    """Note names and manifest hashes of the data sets in sweep.json; ValueError if one is not what it was before."""
+    info = run.info
+    kept = hashes_of(info)
+    # Commas separate the names where they are kept.
+    found = {one.data.rstrip("/").rsplit("/", 1)[-1].replace(",", " "): one.data_hash for one in prepared}
+    for name, digest in found.items():
+        if kept.get(name, digest) != digest:
+            raise ValueError(
+                f"{run.path}: run on other data: {name} has the hash {kept[name]} there and {digest} now; "
+                "start a new sweep, or restore the data"
+            )
+    if found.items() <= kept.items():
+        return
+    data = {**kept, **found}
+    sets = sorted({one.data_name for one in prepared if one.data_name} | set(sets_of(info)))
+    noted = {"name": ", ".join(data), "hash": ", ".join(data.values()), "set": ", ".join(sets)}
+    run.update_info(data=noted)
 
 
 def _announcement(queue: TrialQueue, slots: int) -> str:

@@ -1,9 +1,12 @@
-"""Ray Tune's schedulers over a run folder's trials: who is stopped early, and who continues from another's weights."""
+"""Ray Tune's schedulers over a run folder's trials: who is stopped early, and who continues from another's weights.
+
+They rank trials against their rivals alone: those that differ in nothing but what is compared.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +15,10 @@ from ray_atr.experiment import Experiment
 from ray_atr.override import describe
 from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.settings import refuse, require_known
-from ray_atr.space import Dimension, Grid, LogUniform, Space
+from ray_atr.space import Dimension, Grid, LogUniform, Space, point_key
 from ray_atr.storage import Location, is_local
-from ray_atr.sweep.goal import Goal
 from ray_atr.sweep.inheritance import perturbed_settings
-from ray_atr.sweep.rivals import compared, ranked_apart
-from ray_atr.sweep.search import SweepPlan
+from ray_atr.sweep.search import Goal, SweepPlan
 
 SCHEDULERS = ("none", "asha", "hyperband", "pbt")
 PAUSING = ("hyperband", "pbt")
@@ -26,6 +27,8 @@ REDUCTION_FACTOR = 3
 """ASHA and HyperBand let about one trial in this many continue from each rung."""
 PERTURBATIONS = 5
 """Times that population-based training compares its trials in the course of their epochs."""
+DATA = "data."
+"""Beginning of the settings that make the task harder or easier: their trials are never ranked against each other."""
 
 
 def check_scheduler(plan: SweepPlan, experiment: Experiment, run_path: Location) -> None:
@@ -66,6 +69,88 @@ def check_perturbed(space: Space) -> None:
             raise refuse(path, str(dimension), allowed)
         if path == "train.weight_decay" and not min(dimension.probes) > 0:
             raise refuse(path, str(dimension), "values above 0 with --scheduler pbt, which changes it by a factor")
+
+
+def compared(space: Space) -> list[str]:
+    """The paths whose values a scheduler compares: what is chosen or drawn; in a space of grids alone, what is listed."""
+    paths = [path for path in space.dimensions if not path.startswith(DATA)]
+    return [path for path in paths if type(space.dimensions[path]) is not Grid] or paths
+
+
+def rivals_key(overrides: Mapping[str, Any], space: Space | None) -> str:
+    """The same text for trials that are ranked against each other: one seed, one data, one value of each grid."""
+    apart: Collection[str] = set() if space is None else space.dimensions.keys() - compared(space)
+    return point_key(
+        {path: value for path, value in overrides.items() if path == "seed" or path.startswith(DATA) or path in apart}
+    )
+
+
+def ranked_apart(make: Callable[[], Any], run: RunFolder, space: Space | None) -> Any:
+    """Tune's scheduler that ranks each group of rivals by a scheduler of its own, which `make` makes."""
+    from ray.tune.schedulers import TrialScheduler
+
+    class RankedApart(TrialScheduler):
+        """Passes each of Tune's events on to the scheduler of the trial's group."""
+
+        # HyperBand allows none, the others do not need them.
+        _supports_buffered_results = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.by_group: dict[str, Any] = {}
+            self._group_of: dict[str, str] = {}
+
+        def scheduler_of(self, trial: Any) -> Any:
+            group = self._group(trial)
+            if group not in self.by_group:
+                self.by_group[group] = make()
+            return self.by_group[group]
+
+        def _group(self, trial: Any) -> str:
+            trial_id = trial.config["trial_id"]
+            if trial_id not in self._group_of:
+                self._group_of[trial_id] = rivals_key(run.trial(trial_id).describe()["overrides"], space)
+            return self._group_of[trial_id]
+
+        def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+            self.scheduler_of(trial).on_trial_add(tune_controller, trial)
+
+        def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+            self.scheduler_of(trial).on_trial_error(tune_controller, trial)
+
+        def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+            return str(self.scheduler_of(trial).on_trial_result(tune_controller, trial, result))
+
+        def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+            self.scheduler_of(trial).on_trial_complete(tune_controller, trial, result)
+
+        def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
+            self.scheduler_of(trial).on_trial_remove(tune_controller, trial)
+
+        def choose_trial_to_run(self, tune_controller: Any) -> Any:
+            for group, scheduler in self.by_group.items():
+                of_group = _OfGroup(tune_controller, lambda trial, group=group: self._group(trial) == group)  # type: ignore[misc]
+                if (trial := scheduler.choose_trial_to_run(of_group)) is not None:
+                    return trial
+            return None
+
+        def debug_string(self) -> str:
+            return "; ".join(scheduler.debug_string() for scheduler in self.by_group.values())
+
+    return RankedApart()
+
+
+class _OfGroup:
+    """Tune's controller with the trials of one group: population-based training looks for what it knows of each trial."""
+
+    def __init__(self, controller: Any, is_member: Callable[[Any], bool]) -> None:
+        self._controller, self._is_member = controller, is_member
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._controller, name)
+
+    def get_trials(self) -> list[Any]:
+        return [trial for trial in self._controller.get_trials() if self._is_member(trial)]
 
 
 def make_scheduler(plan: SweepPlan, epochs: int, run: RunFolder, recorded: Sequence[TrialFolder]) -> Any:

@@ -1,11 +1,15 @@
-"""The bridge to Ray Tune: it is handed trial ids, runs them as its scheduler says, and its events go into the run folder."""
+"""The bridge to Ray Tune: it is handed trial ids, runs them as its scheduler says, and its events go into the run folder.
+
+`run_in_tune` is what runs in a trial's process: its experiment from the run folder, trained, and what it reports to Tune.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +18,13 @@ from ray_atr.redaction import redact
 from ray_atr.run_folder import FINISHED, STOPPED, RunFolder, TrialFolder
 from ray_atr.runtime import WORKER_CPU_SHARE, own_handlers
 from ray_atr.storage import is_there, write_text
+from ray_atr.sweep.inheritance import complete_take_over, experiment_of, inherit, save_for_others, saved_by
 from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
 from ray_atr.sweep.schedulers import PAUSING
-from ray_atr.sweep.trial import run_in_tune
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.training.out_of_memory import remedy
-from ray_atr.training.packing import unpacked
-from ray_atr.training.ray_train import ERROR_FILE, ray_storage
+from ray_atr.training.packing import packed, unpacked
+from ray_atr.training.ray_train import ERROR_FILE, TrialError, ray_storage, run_trial
 
 TRACEBACK_FILE = "traceback.txt"
 # A trial's own process only waits for its workers; Tune refuses 0.
@@ -185,3 +189,62 @@ def _error_of(folder: TrialFolder, trial: Any) -> str:
         return "the trial's process died"
     write_text(folder.folder / TRACEBACK_FILE, redact(text) + "\n", is_private=True)
     return f"{text.splitlines()[-1].strip()} ({folder.folder / TRACEBACK_FILE}){remedy(text)}"
+
+
+def run_in_tune(config: dict[str, Any], run: str, home: str, scheduler: str, shown: Sequence[str] = ()) -> None:
+    """Train the trial `config["trial_id"]` of a run folder to its end, reporting to Tune. TrialError if it cannot continue.
+
+    `shown` are the metrics that the scheduler compares.
+    """
+    from ray import tune
+    from ray.tune.integration.ray_train import TuneReportCallback
+
+    folder = RunFolder.open(run)
+    trial = folder.trial(config["trial_id"])
+    error = trial.folder / ERROR_FILE
+    error.unlink(missing_ok=True)
+    complete_take_over(trial)
+    if scheduler == "pbt":
+        _take_over(config, folder, trial)
+    experiment = experiment_of(folder, trial)
+    report = (
+        _report_with_checkpoints(trial, scheduler, shown)
+        if scheduler in PAUSING
+        else lambda metrics: tune.report(packed(metrics, shown))
+    )
+    callbacks = [TuneReportCallback()] if experiment.scaling.workers else []
+    run_trial(experiment, trial.folder, Path(home), callbacks, report, shown)
+    if is_there(error):
+        raise TrialError(error.read_text(encoding="utf-8"))
+
+
+def _take_over(config: Mapping[str, Any], folder: RunFolder, trial: TrialFolder) -> None:
+    """Where Tune hands this trial another's checkpoint: make its weights, optimiser and history this trial's."""
+    from ray import tune
+
+    checkpoint = tune.get_checkpoint()
+    if checkpoint is None:
+        return
+    settings = {path: value for path, value in config.items() if path != "trial_id"}
+    with checkpoint.as_directory() as source:
+        donor = saved_by(Path(source))
+        # Its own checkpoint comes back after a pause; the run folder has it already.
+        if donor != trial.trial_id:
+            inherit(trial, Path(source), settings, donor, experiment_of(folder, trial))
+
+
+def _report_with_checkpoints(trial: TrialFolder, scheduler: str, shown: Sequence[str]) -> Any:
+    """Reports for schedulers that pause: what was reported before the pause, or by the trial taken over, is not again."""
+    from ray import tune
+
+    reported = {row["epoch"] for row in trial.epochs()} if tune.get_checkpoint() or scheduler == "pbt" else set()
+
+    def report(metrics: Mapping[str, Any]) -> None:
+        if metrics.get("is_final"):
+            tune.report(packed(metrics, shown))
+        elif metrics["epoch"] not in reported:
+            with tempfile.TemporaryDirectory() as aside:
+                save_for_others(trial, Path(aside), with_weights=scheduler == "pbt")
+                tune.report(packed(metrics, shown), checkpoint=tune.Checkpoint.from_directory(aside))
+
+    return report

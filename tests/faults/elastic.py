@@ -36,7 +36,7 @@ from ray_atr.override import override  # noqa: E402
 from ray_atr.recipes import RECIPES  # noqa: E402
 from ray_atr.run_folder import LAST, RunFolder, TrialFolder  # noqa: E402
 from ray_atr.runtime import start_timeout  # noqa: E402
-from ray_atr.sweep.trial import experiment_of  # noqa: E402
+from ray_atr.sweep.inheritance import experiment_of  # noqa: E402
 from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint  # noqa: E402
 from ray_atr.training.loop import train  # noqa: E402
 

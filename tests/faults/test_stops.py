@@ -18,7 +18,7 @@ import torch
 from own_ray import end_processes_of, environment_without_ray, wait_until
 
 from ray_atr import runtime
-from ray_atr.cli import running, tuning
+from ray_atr.cli import running
 from ray_atr.cli.parse import run_script
 from ray_atr.cli.reality_check import CorrespondenceSweep
 from ray_atr.cli.train import TrainOptions
@@ -103,7 +103,7 @@ def test_a_second_interrupt_of_a_sweep_keeps_the_command_that_resumes(
 
 
 def test_tuning_ends_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "sweep", lambda *_, **__: SweepResult(["one trial"], [], ["another"], []))
+    monkeypatch.setattr("ray_atr.sweep.sweep", lambda *_, **__: SweepResult(["one trial"], [], ["another"], []))
     comparison = CorrespondenceSweep(methods=("contrastive",), tune=2, out=str(tmp_path / "check"))
     with pytest.raises(KeyboardInterrupt, match=r"run the same command again to continue .*check-tuning"):
         comparison.before({})

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 from tiny import make_data, prepared_for, tiny
 
-from ray_atr.cli.reality_check import CorrespondenceSweep, space_of
-from ray_atr.cli.tuning import tuning_folder
+from ray_atr.cli.reality_check import CorrespondenceSweep, space_of, tuning_folder
 from ray_atr.experiment import Experiment
 from ray_atr.override import override
 from ray_atr.recipes.methods import METHODS, method_of

@@ -25,7 +25,7 @@ from ray_atr.report.layouts import paper_layouts
 from ray_atr.report.tables import recall_table
 from ray_atr.report.write import main_tables
 from ray_atr.storage import read_json
-from ray_atr.sweep.goal import pareto_front
+from ray_atr.sweep.search import pareto_front
 
 NOISE_SPACE = {
     "objective": ["contrastive", "m_ltm", "m_ltm_pot"],

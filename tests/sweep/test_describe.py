@@ -11,10 +11,11 @@ import pytest
 
 from ray_atr.experiment import Experiment
 from ray_atr.override import override
-from ray_atr.run_folder import FINISHED, RunFolder
+from ray_atr.run_folder import FINISHED, RunFolder, hashes_of, sets_of
+from ray_atr.runtime import differences_of_code
 from ray_atr.sweep import Goal
 from ray_atr.sweep.describe import noise_line, unbeaten
-from ray_atr.sweep.inputs import differences_of_code, hashes_of, record_data, sets_of
+from ray_atr.sweep.run_trials import record_data
 from ray_atr.sweep.search import Known
 from ray_atr.training.inputs import Prepared
 

@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
-from ray_atr.cli.comparisons import ComparisonSweep, KnowledgeSweep, NoiseSweep, ObjectivesSweep, TransportSweep
-from ray_atr.cli.experiment_options import SpaceOptions
+from ray_atr.cli.experiment_options import (
+    ComparisonSweep,
+    KnowledgeSweep,
+    NoiseSweep,
+    ObjectivesSweep,
+    SpaceOptions,
+    TransportSweep,
+)
 from ray_atr.cli.planning import plan_points, plan_search, values_of, varied_by
 from ray_atr.cli.running import resumed_settings, varied_in
 from ray_atr.cli.sweep import COMPARISONS

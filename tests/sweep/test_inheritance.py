@@ -12,8 +12,7 @@ from tiny import make_data, tiny
 from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.experiment import Experiment
 from ray_atr.run_folder import RunFolder, TrialFolder
-from ray_atr.sweep.inheritance import inherit, perturbed_settings, save_for_others
-from ray_atr.sweep.trial import experiment_of
+from ray_atr.sweep.inheritance import experiment_of, inherit, perturbed_settings, save_for_others
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ray_atr.cli.heartbeat import heartbeat
+from ray_atr.cli.parse import heartbeat
 from ray_atr.sweep.progress import ConsoleProgress, FirstEpoch
 
 

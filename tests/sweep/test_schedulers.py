@@ -14,8 +14,7 @@ from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.space import Space
 from ray_atr.sweep import FixedPoints, Goal, GridSearch, RandomSearch, SweepPlan
 from ray_atr.sweep.describe import conditions_of
-from ray_atr.sweep.rivals import compared
-from ray_atr.sweep.schedulers import check_perturbed, make_scheduler
+from ray_atr.sweep.schedulers import check_perturbed, compared, make_scheduler
 
 RECALL = Goal("text_to_audio/eng/recall_at_1")
 PLAN = SweepPlan(FixedPoints([]), goals=(RECALL,), scheduler="asha")

@@ -16,7 +16,7 @@ from ray_atr.space import Space
 from ray_atr.sweep import Goal, RandomSearch, SweepPlan
 from ray_atr.sweep.inheritance import perturbed_settings
 from ray_atr.sweep.schedulers import make_scheduler
-from ray_atr.sweep.trial import run_in_tune
+from ray_atr.sweep.tune_bridge import run_in_tune
 from ray_atr.training.packing import unpacked
 
 

@@ -14,8 +14,7 @@ from ray_atr.run_folder import FAILED, FINISHED, RUNNING, STOPPED, RunFolder, Tr
 from ray_atr.space import Space
 from ray_atr.sweep import FixedPoints, Goal, GridSearch, OptunaSearch, RandomSearch, SweepPlan
 from ray_atr.sweep.search import History, Known
-from ray_atr.sweep.trial_queue import TrialQueue, status_of
-from ray_atr.sweep.warm_start import read_earlier
+from ray_atr.sweep.trial_queue import TrialQueue, read_earlier, status_of
 
 RECALL = Goal("text_to_audio/eng/recall_at_1")
 SECONDS = Goal("seconds/train", is_maximised=False)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from ray import cloudpickle
 
-from ray_atr.cli.heartbeat import heartbeat
+from ray_atr.cli.parse import heartbeat
 from ray_atr.experiment import Experiment
 from ray_atr.override import flatten, override
 from ray_atr.recipes import RECIPES

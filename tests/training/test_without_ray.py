@@ -13,7 +13,7 @@ import torch
 from tiny import tiny
 
 from ray_atr.cli import main
-from ray_atr.cli.heartbeat import SECONDS
+from ray_atr.cli.parse import SECONDS
 from ray_atr.run_folder import RunFolder
 from ray_atr.sweep import sweep
 from ray_atr.training import loop
