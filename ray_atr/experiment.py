@@ -195,8 +195,8 @@ class ScalingSettings(Settings):
             object.__setattr__(self, "workers", int(self.workers))
         super().__post_init__()
         if isinstance(self.workers, str):
-            fewest, separator, most = self.workers.partition(":")
-            if not separator or not fewest.isdecimal() or not most.isdecimal() or not 1 <= int(fewest) <= int(most):
+            fewest, _, most = self.workers.partition(":")
+            if not (fewest.isdecimal() and most.isdecimal() and 1 <= int(fewest) <= int(most)):
                 raise refuse("workers", self.workers, "a number, or FEWEST:MOST with 1 <= FEWEST <= MOST")
         for name in ("worker_labels", "encoder_labels"):
             parse_labels(name, getattr(self, name))
@@ -209,22 +209,22 @@ class ScalingSettings(Settings):
     @property
     def fewest_workers(self) -> int:
         """The least workers that a trial trains with."""
-        return int(self.workers.partition(":")[0]) if isinstance(self.workers, str) else self.workers
+        return int(str(self.workers).partition(":")[0])
 
     @property
     def most_workers(self) -> int:
         """The most workers that a trial trains with."""
-        return int(self.workers.partition(":")[2]) if isinstance(self.workers, str) else self.workers
+        return int(str(self.workers).rpartition(":")[2])
 
 
 def parse_labels(name: str, text: str) -> dict[str, str]:
     """Node labels by key, of `KEY=VALUE,KEY=VALUE`. ValueError for anything else."""
     labels: dict[str, str] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
-        key, separator, value = entry.partition("=")
-        if not separator or not key.strip() or not value.strip() or key.strip() in labels:
+        key, _, value = (part.strip() for part in entry.partition("="))
+        if not key or not value or key in labels:
             raise refuse(name, text, "KEY=VALUE,KEY=VALUE, each key once")
-        labels[key.strip()] = value.strip()
+        labels[key] = value
     return labels
 
 
@@ -294,13 +294,9 @@ class Experiment(Settings):
     @property
     def ranking(self) -> RankingSettings:
         """How its retriever ranks: a plan has the objective's own epsilon unless one is set."""
-        evaluation = self.evaluation
-        own = flatten(self.objective.pair).get("epsilon", EPSILON)
-        return RankingSettings(
-            ranking=evaluation.ranking,
-            plan_epsilon=own if evaluation.plan_epsilon is None else evaluation.plan_epsilon,
-            plan_sweeps=evaluation.plan_sweeps,
-        )
+        chosen, epsilon = self.evaluation, self.evaluation.plan_epsilon
+        epsilon = flatten(self.objective.pair).get("epsilon", EPSILON) if epsilon is None else epsilon
+        return RankingSettings(ranking=chosen.ranking, plan_epsilon=epsilon, plan_sweeps=chosen.plan_sweeps)
 
     @property
     def learning_rate(self) -> float:

@@ -20,21 +20,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Resources:
-    """What each of several processes gets, and how many there are.
-
-    cpus, gpus  logical ones, may be shares.
-    processes   how many; 0: as many as fit into the cluster.
-    threads     torch's threads in each; 0: as Ray sets them.
-    setting     what an error calls `processes`.
-    labels      of the nodes that they may run on; none: any.
-    """
+    """What each of several processes gets (logical CPUs and GPUs, may be shares), and how many there are."""
 
     cpus: float = 1.0
     gpus: float = 0.0
-    processes: int = 0
-    threads: int = 0
-    setting: str = "processes"
-    labels: Mapping[str, str] = field(default_factory=dict)
+    processes: int = 0  # 0: as many as fit into the cluster
+    threads: int = 0  # torch's in each; 0: as Ray sets them
+    setting: str = "processes"  # what an error calls `processes`
+    labels: Mapping[str, str] = field(default_factory=dict)  # of the nodes that they may run on; none: any
 
 
 @dataclass(frozen=True)
@@ -69,14 +62,11 @@ def run_jobs(
     work, not a hang. Raises what a job raises, ValueError if the processes asked for do not fit into the cluster, and
     TimeoutError if the resources of the first one do not come free.
     """
-    if not jobs:
-        return
-    if ray is not None:
+    if jobs and ray is not None:
         yield from _run_on_ray(jobs, make_worker, ray)
-        return
-    worker = make_worker()
-    for number, job in enumerate(jobs):
-        yield number, worker(job)
+    elif jobs:
+        worker = make_worker()
+        yield from ((number, worker(job)) for number, job in enumerate(jobs))
 
 
 def _run_on_ray(
@@ -122,8 +112,7 @@ class _Process:
 
                 torch.set_num_threads(self.threads)
             self.worker = self.make_worker()
-        result = self.worker(pickle.loads(row["job"]))
-        return {"number": row["number"], "result": pickle.dumps(result)}
+        return {"number": row["number"], "result": pickle.dumps(self.worker(pickle.loads(row["job"])))}
 
 
 def num_processes(resources: Resources, has: Mapping[str, float], *, grows: bool = False) -> int:

@@ -12,14 +12,11 @@ VALUES: dict[str, dict[str, str]] = {
     "interaction": {"local": "late"},  # a saved retriever's settings have no prefix
 }
 """Former values of a setting -> today's, by its path."""
-
-
 FORMAT = 3
 """Written into run folders. A preset's name meant something else in those of format 1, which hold none; a pair loss's in 2."""
 
 PRESETS = {"m_ltm": "m_ltm_factored", "m_ltm_pot": "m_ltm_pot_factored"}
 """Former preset -> the one that is what it was."""
-
 OBJECTIVE, PAIR, METRIC = "objective", "objective.pair", "objective.pair.metric"
 PAIRS_OF_PRESETS = {"m_ltm_pot": "partial_learning_to_match", "m_ltm": "learning_to_match"}
 """How a preset's name begins -> the pair loss that was Euclidean when it was chosen by its own name."""
@@ -98,13 +95,9 @@ def migrated_retriever(content: Mapping[str, Any]) -> dict[str, Any]:
     Before rankings were kept with it, its vectors were unit rows, ranked by cosine: they stay so.
     """
     content = {"ranking": {"ranking": "cosine"}, **content}
-    if "metric" in content:
-        metric = content.pop("metric")
-        content["learned"] = {
-            "metric": metric["kind"],
-            "metric_rank": metric["rank"],
-            "project_every": metric["project_every"],
-        }
+    if metric := content.pop("metric", None):
+        names = {"metric": "kind", "metric_rank": "rank", "project_every": "project_every"}
+        content["learned"] = {name: metric[former] for name, former in names.items()}
     return content
 
 

@@ -7,8 +7,9 @@ same answer everywhere. `flatten` is its inverse: `override(default, flatten(tre
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -20,6 +21,9 @@ from ray_atr.settings import describe_allowed, nearest, refuse, shortened
 Tree = TypeVar("Tree")
 
 MAX_PATH = 200
+# Slow, and asked for often.
+_hints = cache(typing.get_type_hints)
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def override(tree: Tree, values: Mapping[str, Any]) -> Tree:
@@ -31,9 +35,8 @@ def override(tree: Tree, values: Mapping[str, Any]) -> Tree:
     is allowed and the nearest name.
     """
     if longest := [path for path in values if len(path) > MAX_PATH]:
-        raise ValueError(
-            f"{shortened(longest[0])}: no such setting; a setting's path has at most {MAX_PATH} characters"
-        )
+        path = shortened(longest[0])
+        raise ValueError(f"{path}: no such setting; a setting's path has at most {MAX_PATH} characters")
     values = migrated(values)
     # Shorter paths first: choosing `objective.pair` must not undo `objective.pair.epsilon`.
     for path in sorted(values, key=lambda path: path.count(".")):
@@ -45,13 +48,11 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     """Every setting of the tree as `{dotted path: plain value}`, variants by their name; JSON-ready."""
     flat: dict[str, Any] = {}
     for field in dataclasses.fields(tree):
-        value = getattr(tree, field.name)
-        path = prefix + field.name
+        value, path = getattr(tree, field.name), prefix + field.name
         if dataclasses.is_dataclass(value):
-            name = variant_name(field, value)
-            if name is not None:
+            if (name := variant_name(field, value)) is not None:
                 flat[path] = name
-            flat.update(flatten(value, path + "."))
+            flat |= flatten(value, path + ".")
         else:
             flat[path] = list(value) if isinstance(value, tuple) else value
     return flat
@@ -89,18 +90,15 @@ def describe(tree: Any, prefix: str = "") -> Iterator[Setting]:
     """Every setting of the tree with its type, current value, allowed values and help, depth first."""
     hints = _hints(tree.__class__)
     for field in dataclasses.fields(tree):
-        value = getattr(tree, field.name)
-        path = prefix + field.name
-        help_text = field.metadata.get("help", "")
+        value, path = getattr(tree, field.name), prefix + field.name
+        allowed, help_text = describe_allowed(field), field.metadata.get("help", "")
         if dataclasses.is_dataclass(value):
             if field.metadata.get("variants"):
-                name = variant_name(field, value) or "-"
-                yield Setting(path, "name", name, describe_allowed(field), help_text)
+                yield Setting(path, "name", variant_name(field, value) or "-", allowed, help_text)
             yield from describe(value, path + ".")
         else:
-            hint = hints[field.name]
-            changes = bool(field.metadata.get("changeable"))
-            yield Setting(path, _in_words(hint), value, describe_allowed(field), help_text, changes)
+            is_changeable = bool(field.metadata.get("changeable"))
+            yield Setting(path, _in_words(hints[field.name]), value, allowed, help_text, is_changeable)
 
 
 def _in_words(hint: Any) -> str:
@@ -119,12 +117,6 @@ def variant_name(field: dataclasses.Field[Any], value: Any) -> str | None:
     """The registered name of a nested settings object, or None if the field has no variants of classes."""
     variants = field.metadata.get("variants") or {}
     return next((str(name) for name, variant in variants.items() if variant is type(value)), None)
-
-
-@cache
-def _hints(cls: type) -> dict[str, Any]:
-    """Resolved annotations of a class; resolving them is slow and `describe` asks often."""
-    return typing.get_type_hints(cls)
 
 
 def _replace(tree: Any, parts: list[str], value: Any, path: str) -> Any:
@@ -149,10 +141,8 @@ def _replace(tree: Any, parts: list[str], value: Any, path: str) -> Any:
     try:
         return dataclasses.replace(tree, **{name: new})
     except ValueError as error:
-        message = str(error)
         # The part that refused the value knows only its own field's name; the user typed the full path.
-        if not rest and message.startswith(name + ":"):
-            message = path + message[len(name) :]
+        message = str(error) if rest else re.sub(f"^{name}:", f"{path}:", str(error))
         raise ValueError(message) from None
 
 
@@ -166,20 +156,14 @@ def _variant(field: dataclasses.Field[Any], current: Any, value: Any, path: str)
     if isinstance(value, type(current)) or (variants and dataclasses.is_dataclass(value)):
         return value
     if not variants:
-        raise refuse(
-            path, value, f"several settings: set one of them, e.g. {path}.{dataclasses.fields(current)[0].name}"
-        )
+        first = dataclasses.fields(current)[0].name
+        raise refuse(path, value, f"several settings: set one of them, e.g. {path}.{first}")
     if not isinstance(value, str) or value not in variants:
         raise refuse(path, value, "one of " + ", ".join(variants), nearest(str(value), variants))
     if variant_name(field, current) == value:
         return current
     variant = variants[value]
     return variant() if callable(variant) and not dataclasses.is_dataclass(type(variant)) else variant
-
-
-@cache
-def _adapter(hint: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(hint)
 
 
 def _coerce(hint: Any, value: Any, path: str, field: dataclasses.Field[Any]) -> Any:
@@ -194,5 +178,4 @@ def _coerce(hint: Any, value: Any, path: str, field: dataclasses.Field[Any]) -> 
     try:
         return _adapter(hint).validate_python(value)
     except ValidationError:
-        allowed = describe_allowed(field)
-        raise refuse(path, value, f"{_in_words(hint)} {allowed}".strip()) from None
+        raise refuse(path, value, f"{_in_words(hint)} {describe_allowed(field)}".strip()) from None

@@ -33,33 +33,23 @@ def redact_command(words: Iterable[str]) -> str:
         name, equals, _ = word.partition("=")
         if is_value and not word.startswith("--"):
             word = HIDDEN
-        elif equals and is_secret_option(name):
+        elif equals and _is_secret_option(name):
             word = f"{name}={HIDDEN}"
-        is_value = not equals and is_secret_option(word)
+        is_value = not equals and _is_secret_option(word)
         hidden.append(redact(word))
     return shlex.join(hidden).replace(f"'{HIDDEN}'", HIDDEN)
 
 
-def is_secret_option(word: str) -> bool:
-    """Whether a word of a command is an option whose value is a secret."""
+def _is_secret_option(word: str) -> bool:
     return word.startswith("--") and _SECRET_NAME.search(word) is not None
 
 
-def redact_values(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A mapping with every text in it redacted, however deep."""
-    return {name: _redacted(value) for name, value in content.items()}
-
-
-def holds_secret(value: object) -> bool:
-    """Whether something in a value would be hidden."""
-    return _redacted(value) != value
-
-
-def _redacted(value: Any) -> Any:
+def redact_values(value: Any) -> Any:
+    """A value with every text in it redacted, however deep in mappings, lists and tuples."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, Mapping):
-        return redact_values(value)
+        return {name: redact_values(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_redacted(one) for one in value)
+        return type(value)(redact_values(one) for one in value)
     return value

@@ -31,7 +31,7 @@ from ray_atr.experiment import Experiment, load_experiment, resolved
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
 from ray_atr.migrate import FORMAT, migrated_run, migrated_trial
 from ray_atr.override import flatten, override
-from ray_atr.redaction import HIDDEN, holds_secret, redact, redact_values
+from ray_atr.redaction import HIDDEN, redact, redact_values
 from ray_atr.settings import refuse
 from ray_atr.storage import (
     Location,
@@ -50,16 +50,10 @@ from ray_atr.storage import (
     write_lines,
 )
 
-PENDING, RUNNING, FINISHED, FAILED, STOPPED = "pending", "running", "finished", "failed", "stopped"
-
-METRICS_FILE = "metrics.jsonl"
-RESULT_FILE = "result.json"
-
+STATUSES = PENDING, RUNNING, FINISHED, FAILED, STOPPED = "pending", "running", "finished", "failed", "stopped"
+METRICS_FILE, RESULT_FILE, TEST_SCORES = "metrics.jsonl", "result.json", "test/scores.npz"
 LAST, BEST = "last", "best"
 """A trial's checkpoints: all that it takes to resume, and the retriever of the best validation epoch."""
-
-TEST_SCORES = "test/scores.npz"
-"""Within a trial's folder."""
 
 
 def make_trial_id(overrides: Mapping[str, Any]) -> str:
@@ -141,18 +135,16 @@ class TrialFolder:
         """Write the result: the best epoch's validation and test metrics, and the last epoch's validation metrics."""
         rows, final = self.epochs(), FinalReport(final)
         best = next((row for row in rows if row.epoch == final["best_epoch"]), EpochReport())
-        write_json(
-            self.folder / RESULT_FILE,
-            {
-                "best_epoch": final["best_epoch"],
-                "out_of_patience": final.out_of_patience,
-                "clean_share": final.clean_share,
-                "val": best.validation,
-                "last": rows[-1].validation if rows else {},
-                "test": final.test,
-                "train_seconds": train_seconds(rows),
-            },
-        )
+        result = {
+            "best_epoch": final["best_epoch"],
+            "out_of_patience": final.out_of_patience,
+            "clean_share": final.clean_share,
+            "val": best.validation,
+            "last": rows[-1].validation if rows else {},
+            "test": final.test,
+            "train_seconds": train_seconds(rows),
+        }
+        write_json(self.folder / RESULT_FILE, result)
         self.update(status=FINISHED, error=None, train_seconds=train_seconds(rows))
 
 
@@ -233,7 +225,8 @@ class RunFolder:
         for part in ("name", "command"):
             if not isinstance(content.get(part, ""), str):
                 raise refuse(f"{file}: {part}", content[part], "a text")
-        return redact_values(migrated_run(content, _settings(self.path) if content.get("format") != FORMAT else {}))
+        base = _settings(self.path) if content.get("format") != FORMAT else {}
+        return dict(redact_values(migrated_run(content, base)))
 
     def update_info(self, **changes: Any) -> None:
         """Change entries of `sweep.json`."""
@@ -277,7 +270,7 @@ class RunFolder:
 
 
 def metric_chosen_by(settings: Mapping[str, Any]) -> str:
-    """The validation metric that flattened settings choose by; that of a folder of an earlier version, which has none."""
+    """The validation metric that flattened settings choose epochs and trials by; an earlier version's settings have none."""
     return str(settings.get("evaluation.select_by", "text_to_audio/mean/recall_at_1"))
 
 
@@ -324,18 +317,17 @@ def _described(file: Location, trial_id: str) -> dict[str, Any]:
     content = {"name": trial_id, "error": None, "train_seconds": None, **_object(file)}
     if not isinstance(content.get("overrides"), dict):
         raise refuse(f"{file}: overrides", content.get("overrides"), "an object of settings by their paths")
-    if content.get("status") not in (PENDING, RUNNING, FINISHED, FAILED, STOPPED):
-        raise refuse(f"{file}: status", content.get("status"), "pending, running, finished, failed, stopped")
+    if content.get("status") not in STATUSES:
+        raise refuse(f"{file}: status", content.get("status"), ", ".join(STATUSES))
     return content
 
 
 def refuse_secrets(settings: Mapping[str, Any]) -> None:
     """ValueError for a setting with a password or key in a URL: a run folder keeps its settings, and shows them."""
     for path, value in settings.items():
-        if holds_secret(value):
-            raise refuse(
-                path,
-                redact(str(value)),
+        if redact_values(value) != value:
+            allowed = (
                 f"a URL without a user, password or key (here {HIDDEN}); give those in the environment, in the store's own "
-                "variables (AWS_ACCESS_KEY_ID and the like), or in fsspec's configuration file",
+                "variables (AWS_ACCESS_KEY_ID and the like), or in fsspec's configuration file"
             )
+            raise refuse(path, redact(str(value)), allowed)

@@ -26,6 +26,18 @@ NAMESPACE = "ray_atr"
 # A worker asks for less than the CPUs it computes on: the rest is what Ray Data's readers and the actors of a small
 # machine run on, which would starve if the workers held every logical CPU.
 WORKER_CPU_SHARE = 0.75
+DECIDING_PACKAGES = [
+    "ray_atr",
+    "ray",
+    "torch",
+    "torchaudio",
+    "transformers",
+    "faiss-cpu",
+    "numpy",
+    "pyarrow",
+    "mlflow",
+    "optuna",
+]
 CONNECT_SECONDS = 10
 ROOM_SECONDS = 600
 """How long work may wait for its first process: by then resources have come free, or a cluster has grown, or never will."""
@@ -62,11 +74,10 @@ def prepare_environment() -> None:
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
     constants = sys.modules.get("ray._private.ray_constants")
     for variable, constant in switches.items():
-        if variable in os.environ:
-            continue
-        os.environ[variable] = "0"
-        if constants is not None:
-            setattr(constants, constant, False)
+        if variable not in os.environ:
+            os.environ[variable] = "0"
+            if constants is not None:
+                setattr(constants, constant, False)
 
 
 def start_ray(num_cpus: int | None = None) -> None:
@@ -103,11 +114,10 @@ def _start_local(**options: Any) -> None:
         try:
             with start_timeout(seconds):
                 ray.init(**options)
+            return
         except Exception as error:  # noqa: BLE001 Ray raises a plain Exception when its node does not appear
             ray.shutdown()
             reason = shortened(str(error), 120)
-        else:
-            return
     load, cpus = os.getloadavg()[0], os.cpu_count() or 1
     raise RayStartError(
         f"Ray did not start on this machine in {time.monotonic() - started:.0f} s, tried twice ({reason}; load {load:.0f} on "
@@ -153,14 +163,15 @@ def own_handlers() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-_terminated = threading.Event()
+TERMINATED = threading.Event()
+"""Whether a SIGTERM came since `terminate_like_interrupt`."""
 
 
 def terminate_like_interrupt() -> None:
-    """From now on SIGTERM does what Ctrl-C does in this process; `was_terminated` tells them apart."""
+    """From now on SIGTERM does what Ctrl-C does in this process; `TERMINATED` tells them apart."""
 
     def interrupt(number: int, frame: Any) -> None:
-        _terminated.set()
+        TERMINATED.set()
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
             # As a shell starts what a script puts into the background.
             raise KeyboardInterrupt
@@ -168,11 +179,6 @@ def terminate_like_interrupt() -> None:
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, interrupt)
-
-
-def was_terminated() -> bool:
-    """Whether a SIGTERM came since `terminate_like_interrupt`."""
-    return _terminated.is_set()
 
 
 @contextlib.contextmanager
@@ -213,12 +219,11 @@ def quiet_ray_data() -> None:
         # Its remarks stay in the session's log file; only errors reach the console.
         if handler.get_name() == "console":
             handler.setLevel(logging.ERROR)
-
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    # It takes every silence for a hang: a long job, and a reader that is ahead of a step or a validation of minutes. Who
-    # runs something on Ray Data waits for its resources first (`await_room`), for a bounded time.
+    # It takes every silence for a hang: a long job, a reader ahead of a validation of minutes. Who runs something on Ray
+    # Data waits for its resources first (`await_room`), for a bounded time.
     context.execution_no_progress_timeout_s = -1  # type: ignore[attr-defined]
 
 
@@ -246,12 +251,7 @@ def labels_of_this_node() -> dict[str, str]:
 
 
 def await_room(
-    cpus: float,
-    gpus: float = 0.0,
-    *,
-    what: str,
-    labels: Mapping[str, str] | None = None,
-    seconds: float | None = None,
+    cpus: float, gpus: float = 0.0, *, what: str, labels: Mapping[str, str] | None = None, seconds: float | None = None
 ) -> None:
     """Returns when the resources of one process are free, on a node with the labels.
 
@@ -260,23 +260,15 @@ def await_room(
     import ray
 
     seconds = ROOM_SECONDS if seconds is None else seconds
-
     # Spread, as Ray Data's own work is: inside a placement group it would otherwise wait for room there.
-    room = ray.remote(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD", label_selector=dict(labels or {}))(
-        _nothing
-    ).remote()
+    takes: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus, "label_selector": dict(labels or {})}
+    room = ray.remote(scheduling_strategy="SPREAD", **takes)(lambda: None).remote()
     try:
         ray.get(room, timeout=seconds)
     except ray.exceptions.GetTimeoutError:
         ray.cancel(room, force=True)
-        raise TimeoutError(
-            f"{what}: {cpus:g} CPUs and {gpus:g} GPUs did not become free within {seconds:g} s; allowed: "
-            "at most what the training workers leave free"
-        ) from None
-
-
-def _nothing() -> None:
-    """What is run to find out if there is room."""
+        late = f"{cpus:g} CPUs and {gpus:g} GPUs did not become free within {seconds:g} s"
+        raise TimeoutError(f"{what}: {late}; allowed: at most what the training workers leave free") from None
 
 
 def home() -> Path:
@@ -284,8 +276,7 @@ def home() -> Path:
 
     A submitted job runs in a copy of the working directory that Ray deletes, so there it is `~/ray_atr`.
     """
-    configured = os.environ.get("RAY_ATR_HOME")
-    if configured:
+    if configured := os.environ.get("RAY_ATR_HOME"):
         return Path(configured).expanduser().resolve()
     return Path.home() / "ray_atr" if is_submitted_job() else Path.cwd()
 
@@ -293,23 +284,18 @@ def home() -> Path:
 def code_version() -> dict[str, str]:
     """The git commit (with `-dirty` where files changed) and the versions of the packages that decide a result."""
     versions = {"python": sys.version.split()[0]}
-    for package in (
-        "ray_atr",
-        "ray",
-        "torch",
-        "torchaudio",
-        "transformers",
-        "faiss-cpu",
-        "numpy",
-        "pyarrow",
-        "mlflow",
-        "optuna",
-    ):
+    for package in DECIDING_PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "absent"
-    versions["git_commit"] = _git_commit()
+    # No tag's name (--exclude), but the commit's, whole.
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    options: dict[str, Any] = {"cwd": Path(__file__).parent, "capture_output": True, "text": True, "timeout": 10}
+    try:
+        versions["git_commit"] = subprocess.run(command, check=True, **options).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        versions["git_commit"] = "unknown"
     return versions
 
 
@@ -317,14 +303,3 @@ def differences_of_code(info: Mapping[str, Any], now: Mapping[str, str]) -> list
     """In words, how the code that resumes a sweep differs from the code that started it."""
     kept = info.get("code") or {}
     return [f"{name} was {kept[name]}, is {now[name]}" for name in now if name in kept and kept[name] != now[name]]
-
-
-def _git_commit() -> str:
-    folder = Path(__file__).parent
-    # No tag's name (--exclude), but the commit's, whole.
-    command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
-    try:
-        described = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=10)
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-    return described.stdout.strip()

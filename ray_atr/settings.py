@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import operator
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping
@@ -41,7 +42,12 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 
 def refuse(path: str, got: object, allowed: str, hint: str = "") -> ValueError:
     """The one form of a user's mistake: *path: got X; allowed Y (did you mean Z?)*; a long X is cut."""
-    return ValueError(f"{path}: got {_shortened(got)}; allowed {allowed}{hint}")
+    try:
+        shown = repr(got)
+    except ValueError:  # an integer of more digits than Python prints
+        shown = f"an integer of more than {sys.get_int_max_str_digits()} digits"
+    shown = shown if len(shown) <= MAX_SHOWN else f"{shown[: MAX_SHOWN - 1]}…"
+    return ValueError(f"{path}: got {shown}; allowed {allowed}{hint}")
 
 
 def require_known(path: str, name: str, allowed: Collection[str]) -> None:
@@ -64,15 +70,7 @@ def each_once(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
     return values
 
 
-def _shortened(got: object) -> str:
-    try:
-        shown = repr(got)
-    except ValueError:  # an integer of more digits than Python prints
-        return f"an integer of more than {sys.get_int_max_str_digits()} digits"
-    return shown if len(shown) <= MAX_SHOWN else f"{shown[: MAX_SHOWN - 1]}…"
-
-
-def shortened(text: str, most: int = 200) -> str:
+def shortened(text: str, most: int = MAX_SHOWN) -> str:
     """A text from outside on one line, its middle left out if it is longer than `most` characters."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 60]} … {text[-55:]}"
@@ -100,26 +98,16 @@ def setting(
 ) -> Any:
     """A dataclass field with its help text (say the unit) and the values it allows.
 
-    `above`/`below` are open bounds, `at_least`/`at_most` closed ones; they are checked when the dataclass is made. No number may
-    be infinite or NaN.
-    `choices` are the allowed strings. `variants` maps a name to what builds the settings of that name: the field then
-    holds a nested settings object that `override` can select by name. `path` marks a file, folder or URL: a relative one
-    becomes absolute when the dataclass is made; with `if there`, only one that exists or is plainly a path, because it may be
-    a hub id as well. `words` are values that are never a path. `changeable` settings may change between two epochs of a trial:
-    population-based training can vary them.
+    `above`/`below` are open bounds, `at_least`/`at_most` closed ones, checked when the dataclass is made. No number may be
+    infinite or NaN. `choices` are the allowed strings. `variants` maps a name to what builds the settings of that name: the
+    field then holds a nested settings object that `override` can select by name. `path` marks a file, folder or URL: a
+    relative one becomes absolute when the dataclass is made; with `if there`, only one that exists or is plainly a path, as
+    it may be a hub id. `words` are values that are never a path. `changeable` settings may change between two epochs of a
+    trial: population-based training can vary them.
     """
-    metadata = {
-        "help": help,
-        "above": above,
-        "at_least": at_least,
-        "below": below,
-        "at_most": at_most,
-        "choices": tuple(choices) if choices is not None else None,
-        "variants": variants,
-        "path": path,
-        "words": tuple(words),
-        "changeable": changeable,
-    }
+    bounds = {"above": above, "at_least": at_least, "below": below, "at_most": at_most}
+    allowed = {"choices": None if choices is None else tuple(choices), "variants": variants, "words": tuple(words)}
+    metadata = {"help": help, **bounds, **allowed, "path": path, "changeable": changeable}
     return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)
 
 
@@ -132,18 +120,17 @@ def inherited(base: type, name: str, default: Any) -> Any:
 def describe_allowed(field: dataclasses.Field[Any]) -> str:
     """The allowed values of a field in words: `(0, 1]`, `one of a, b`, or nothing."""
     metadata = field.metadata
-    if metadata.get("choices"):
-        return "one of " + ", ".join(metadata["choices"])
-    if metadata.get("variants"):
-        return "one of " + ", ".join(metadata["variants"])
-    low_open, low, high_open, high = (metadata.get(key) for key in ("above", "at_least", "below", "at_most"))
-    if low_open is None and low is None and high_open is None and high is None:
+    if names := metadata.get("choices") or metadata.get("variants"):
+        return "one of " + ", ".join(names)
+    low_open, low, high_open, high = bounds = [metadata.get(name) for name in BOUNDS]
+    if all(bound is None for bound in bounds):
         return ""
     left = f"({low_open:g}" if low_open is not None else f"[{low:g}" if low is not None else "(-inf"
     right = f"{high_open:g})" if high_open is not None else f"{high:g}]" if high is not None else "inf)"
     return f"{left}, {right}"
 
 
+BOUNDS = {"above": operator.gt, "at_least": operator.ge, "below": operator.lt, "at_most": operator.le}
 LARGEST_INTEGER = 2**63 - 1
 """What an integer setting can be at most, as what is computed with it must be too."""
 
@@ -159,9 +146,8 @@ class Settings:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if field.metadata.get("path") and isinstance(value, str | tuple):
-                parts = (value,) if isinstance(value, str) else value
-                absolute = tuple(_absolute(part, field.metadata) for part in parts)
-                value = absolute[0] if isinstance(value, str) else absolute
+                parts = [_absolute(part, field.metadata) for part in ((value,) if isinstance(value, str) else value)]
+                value = parts[0] if isinstance(value, str) else tuple(parts)
                 object.__setattr__(self, field.name, value)
             if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
                 raise refuse(field.name, value, "integers of 64 bits")
@@ -201,10 +187,5 @@ def _is_allowed(value: Any, field: dataclasses.Field[Any]) -> bool:
         return True
     if not math.isfinite(value):
         return False
-    above, at_least, below, at_most = (metadata.get(key) for key in ("above", "at_least", "below", "at_most"))
-    return (
-        (above is None or value > above)
-        and (at_least is None or value >= at_least)
-        and (below is None or value < below)
-        and (at_most is None or value <= at_most)
-    )
+    bounds = ((holds, metadata.get(name)) for name, holds in BOUNDS.items())
+    return all(bound is None or holds(value, bound) for holds, bound in bounds)

@@ -57,10 +57,7 @@ def run(arguments: Sequence[str], program: str) -> None:
 
     with counting("steps", console) as count:
         folder = audit_data_set(
-            given.data,
-            given.checkpoint,
-            given.out,
-            given.audit,
+            *(given.data, given.checkpoint, given.out, given.audit),
             cross_fit=given.judges,
             encoding=given.encoding,
             progress=count,
@@ -74,11 +71,9 @@ def run_apply(given: AuditCommand, console: Console) -> None:
 
     assert given.apply is not None
     applied = apply_decisions(Path(given.data), Path(given.apply), given.out)
-    found = (
-        f"{applied.dropped:,} captions dropped, {applied.fixed:,} fixed; "
-        f"{applied.clips_without_captions:,} clips had none left and were left out"
-    )
-    print_plain(console, [found, f"written to {applied.manifest.folder}"])
+    found = f"{applied.dropped:,} captions dropped, {applied.fixed:,} fixed"
+    left_out = f"{applied.clips_without_captions:,} clips had none left and were left out"
+    print_plain(console, [f"{found}; {left_out}", f"written to {applied.manifest.folder}"])
 
 
 def audit_lines(folder: Path) -> list[str]:

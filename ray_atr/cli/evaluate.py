@@ -69,17 +69,15 @@ def print_evaluation(evaluated: Evaluated, console: Console) -> None:
 
     page = evaluated.page
     console.rule(page.title)
-    for warning in page.warnings:
-        console.print(warning, markup=False, highlight=False, style="bold")
     # The page has the intervals of all numbers; at a terminal they would break the rows, so none are announced.
-    for note in page.reading_without_brackets:
-        console.print(note, markup=False, highlight=False, style="dim")
+    for notes, style in ((page.warnings, "bold"), (page.reading_without_brackets, "dim")):
+        for note in notes:
+            console.print(note, markup=False, highlight=False, style=style)
     tables = metric_tables(page.metrics, None, page.spreads, page.titles, page.trained)
     print_plain(console, [table.to_text(console.width) for table in tables])
     if page.comparison:
         console.rule(f"{page.compared[1]} against {page.compared[0]}")
         print_plain(console, [page.comparisons[0].to_text(console.width)])
-    lines = [f"results: {evaluated.folder}", f"page:    {evaluated.folder / 'evaluation.html'}"]
+    print_plain(console, [f"results: {evaluated.folder}", f"page:    {evaluated.folder / 'evaluation.html'}"])
     if evaluated.mlflow_run is not None:
-        lines += [f"MLflow:  {mlflow_command(evaluated.folder)}"]
-    print_plain(console, lines)
+        print_plain(console, [f"MLflow:  {mlflow_command(evaluated.folder)}"])

@@ -6,7 +6,7 @@ Nothing heavy is imported here: help reads this alone.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -177,13 +177,10 @@ class TransportSweep(ComparisonSweep):
     noise: tuple[float, ...] = option((0.2, 0.4, 0.6), NOISE_HELP, metavar="RATIO ...")
 
     def points(self) -> list[Point]:
-        values: dict[str, Sequence[Any]] = {
-            "objective": ["m_ltm_pot"],
-            "objective.pair.transport_mass": [float(mass) if mass != "auto" else mass for mass in self.masses],
-            "objective.pair.epsilon": self.epsilons,
-            "data.noise.ratio": [float(ratio) for ratio in self.noise],
-        }
-        return list(combinations(values))
+        masses = [float(mass) if mass != "auto" else mass for mass in self.masses]
+        pair = {"objective.pair.transport_mass": masses, "objective.pair.epsilon": self.epsilons}
+        ratios = [float(ratio) for ratio in self.noise]
+        return list(combinations({"objective": ["m_ltm_pot"], **pair, "data.noise.ratio": ratios}))
 
 
 KNOWLEDGE = "objective.knowledge"
@@ -198,13 +195,8 @@ def ask(**settings: Any) -> Point:
 TABLES: dict[str, list[Point]] = {
     # One row without knowledge, one with all of ASK, one without each part.
     "ablation": [
-        NOTHING,
-        ask(),
-        ask(fine=False),
-        ask(coarse=False),
-        ask(injection=False),
-        ask(transport=False),
-        ask(reliability=False),
+        *(NOTHING, ask()),
+        *(ask(**{part: False}) for part in ("fine", "coarse", "injection", "transport", "reliability")),
         ask(refresh_every_epochs=0),
     ],
     # The paper's Appendix E.
@@ -245,12 +237,13 @@ class KnowledgeSweep(ComparisonSweep):
     def points(self) -> list[Point]:
         if self.table is not None and self.figure is not None:
             raise refuse("--figure", self.figure, "only without --table")
-        if self.table is not None:
-            require_known("--table", self.table, TABLES)
-            return TABLES[self.table]
-        if self.figure is not None:
-            require_known("--figure", self.figure, FIGURES)
-            return FIGURES[self.figure]
+        for name, chosen, known in (("--table", self.table, TABLES), ("--figure", self.figure, FIGURES)):
+            if chosen is not None:
+                require_known(name, chosen, known)
+                return known[chosen]
         # All but the table and the figure are settings of ASK.
         given = {name: values for name, values in self.own.items() if values}
         return [NOTHING, *(ask(**point) for point in combinations(given))]
+
+
+OF_PAPERS: tuple[type[ComparisonSweep], ...] = (NoiseSweep, ObjectivesSweep, TransportSweep, KnowledgeSweep)

@@ -51,16 +51,15 @@ def _print_help() -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, text in COMMANDS.items():
         table.add_row(f"  {name}", text)
-    console = Console()
-    console.print(f"usage: {PROGRAM} COMMAND ...\n", highlight=False)
-    console.print(table)
     lines = (
         f"{PROGRAM} COMMAND --help            the options of a command",
         f"{PROGRAM} train --help-settings     every setting of an experiment, given as --dotted.path VALUE",
         f"{PROGRAM} --tyro-print-completion bash|zsh|tcsh     a shell's completion script",
         f"{PROGRAM} --version",
     )
-    console.print("\n" + "\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    console = Console()
+    console.print(f"usage: {PROGRAM} COMMAND ...\n", table, sep="\n", highlight=False)
+    console.print("", *lines, sep="\n", highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_completion(words: list[str]) -> None:

@@ -26,17 +26,15 @@ from tyro import constructors
 from ray_atr.override import as_typed, describe
 from ray_atr.recipes import RECIPES
 from ray_atr.redaction import redact
-from ray_atr.runtime import advice_of, terminate_like_interrupt, was_terminated
+from ray_atr.runtime import TERMINATED, advice_of, terminate_like_interrupt
 from ray_atr.settings import RepeatedNameError, each_once, shortened
 from ray_atr.storage import locate
 
 Options = TypeVar("Options")
 Say = Callable[[str], None]
 
-EXIT_BAD_INPUT = 2
-EXIT_IO = 74  # sysexits.h: an input or output failed
-EXIT_INTERRUPTED = 130
-EXIT_TERMINATED = 143
+# 74 is sysexits.h's: an input or output failed.
+EXIT_BAD_INPUT, EXIT_IO, EXIT_INTERRUPTED, EXIT_TERMINATED = 2, 74, 130, 143
 MAX_MESSAGE = 480
 """Characters of an error that are printed: what it repeats of the input may be long."""
 SECONDS = 10.0
@@ -75,14 +73,13 @@ def _read_field(field: dataclasses.Field[Any], hint: Any, given: Mapping[str, An
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()
     metavar, unset = field.metadata.get("metavar"), field.metadata.get("unset")
-    hint = Annotated[hint, tyro.conf.arg(metavar=metavar or None, help_behavior_hint=_shown(unset))]
+    shown = f"(default: {unset})" if unset else _shown
+    hint = Annotated[hint, tyro.conf.arg(metavar=metavar or None, help_behavior_hint=shown)]
     return constructors.StructFieldSpec(field.name, hint, given.get(field.name, default), field.metadata.get("help"))
 
 
-def _shown(unset: str | None) -> str | Callable[[str], str]:
-    if unset:
-        return f"(default: {unset})"
-    return lambda default: "" if default in ("", "''", "None") else f"(default: {default})"
+def _shown(default: str) -> str:
+    return "" if default in ("", "''", "None") else f"(default: {default})"
 
 
 def parse(options: Any, arguments: Sequence[str], program: str) -> Any:
@@ -113,12 +110,11 @@ def settings_from(arguments: Sequence[str]) -> dict[str, str]:
     while queue:
         token = queue.pop(0)
         if not token.startswith("--") or len(token) == 2:
-            last, hint = next(reversed(values), None), ""
-            if last is not None and not token.startswith("-"):
-                hint = "; values of one setting are joined: " + shortened(f"--{last} {values[last]},{token}")
-            raise ValueError(
-                f"{token}: not understood here; settings are written --dotted.path VALUE (see {HELP_SETTINGS}){hint}"
-            )
+            hint = f"settings are written --dotted.path VALUE (see {HELP_SETTINGS})"
+            if values and not token.startswith("-"):
+                last = next(reversed(values))
+                hint += "; values of one setting are joined: " + shortened(f"--{last} {values[last]},{token}")
+            raise ValueError(f"{token}: not understood here; {hint}")
         path, equals, value = token[2:].partition("=")
         if not equals:
             if not queue or queue[0].startswith("--"):
@@ -142,16 +138,14 @@ def read_config(place: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise ValueError(f"--config: {file}: no such file") from None
     except IsADirectoryError:
-        raise ValueError(
-            f"--config: {file}: a folder; allowed a YAML or JSON file, such as its experiment.json"
-        ) from None
+        remedy = "allowed a YAML or JSON file, such as its experiment.json"
+        raise ValueError(f"--config: {file}: a folder; {remedy}") from None
     except UnicodeDecodeError as error:
         found = f"byte {error.object[error.start]:#04x} at position {error.start}"
         raise ValueError(f"--config: {file}: not UTF-8 ({found}); save the file as UTF-8") from None
     try:
-        content = (
-            json.loads(text, object_pairs_hook=each_once) if file.suffix == ".json" else yaml.load(text, _OnceLoader)
-        )
+        is_json = file.suffix == ".json"
+        content = json.loads(text, object_pairs_hook=each_once) if is_json else yaml.load(text, _OnceLoader)
     except RepeatedNameError as error:
         raise ValueError(f"--config: {file}: {error}") from None
     except (ValueError, RecursionError, yaml.YAMLError) as error:
@@ -184,9 +178,8 @@ def _flat(content: Mapping[Any, Any], file: str, prefix: str = "") -> dict[str, 
 
 def print_settings() -> None:
     """The settings tree as a table: path, default, what is allowed, what it does; then the recipes."""
-    tree = RECIPES["quickstart"]()
     table = Table("setting", "default", "allowed", "meaning", box=None, pad_edge=False)
-    for entry in describe(tree):
+    for entry in describe(RECIPES["quickstart"]()):
         default = "none" if entry.default is None else str(as_typed(entry.default))
         table.add_row("--" + entry.path, default, entry.allowed or entry.type, entry.help)
     console = Console(width=None if sys.stdout.isatty() else 200)
@@ -267,7 +260,7 @@ def run_script(main: Callable[[], None]) -> None:
         print(f"\ninterrupted{': ' + advice if advice else ''}", file=sys.stderr, flush=True)
         # One more ends the process at once, without a traceback of whatever is still being closed.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        raise SystemExit(EXIT_TERMINATED if was_terminated() else EXIT_INTERRUPTED) from None
+        raise SystemExit(EXIT_TERMINATED if TERMINATED.is_set() else EXIT_INTERRUPTED) from None
 
 
 def _one_line(error: Exception) -> str:

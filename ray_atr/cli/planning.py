@@ -53,15 +53,17 @@ def plan_search(options: SpaceOptions, experiment: Experiment, kept: RunFolder |
     missing, and for anything else that differs from the folder's.
     """
     info: Mapping[str, Any] = kept.info if kept is not None else {}
-    space = _space(options, experiment, info)
-    goals = _goals(options, experiment, info)
+    space, goals = _space(options, experiment, info), _goals(options, experiment, info)
     method = _kept_or_given(info, "search", options.search, "grid", SEARCHES)
     scheduler = _kept_or_given(info, "scheduler", options.scheduler, "none", SCHEDULERS)
     seed = _kept_or_given(info, "search_seed", options.search_seed, 0)
-    earlier = _earlier(options, method, space, goals, info)
+    # Those given are added to the run folder's; the default is no wish for seed 0.
+    seeds = info.get("seeds", ())
+    if not seeds or options.seeds != SweepOptions.seeds:
+        seeds = {*seeds, *options.seeds}
     plan = SweepPlan(
-        search=SEARCHES[method](space, goals, seed, tuple(earlier)),
-        seeds=_seeds(options, info),
+        search=SEARCHES[method](space, goals, seed, tuple(_earlier(options, method, space, goals, info))),
+        seeds=tuple(sorted(seeds)),
         num_points=info.get("trials") if options.trials is None else options.trials,
         hours=options.hours,
         goals=goals,
@@ -87,24 +89,15 @@ def _space(options: SpaceOptions, experiment: Experiment, info: Mapping[str, Any
         raise refuse("--space", None, "PATH=DIMENSION ..., e.g. 'data.noise.ratio=grid(0,0.2,0.4)'")
     space = Space.parse(entries, experiment)
     if info and space.describe() != info.get("space"):
-        raise refuse(
-            "--space", " ".join(options.space), f"the one of the run folder with --resume: {info.get('space')}"
-        )
+        kept = f"the one of the run folder with --resume: {info.get('space')}"
+        raise refuse("--space", " ".join(options.space), kept)
     return space
 
 
-def _seeds(options: SpaceOptions, info: Mapping[str, Any]) -> tuple[int, ...]:
-    """The run folder's seeds and those given; the default is no wish for seed 0."""
-    kept = info.get("seeds", ())
-    given = () if kept and options.seeds == SweepOptions.seeds else options.seeds
-    return tuple(sorted({*kept, *given}))
-
-
 def _goals(options: SpaceOptions, experiment: Experiment, info: Mapping[str, Any]) -> tuple[Goal, ...]:
-    if not (options.maximize or options.minimize):
+    raised, lowered = options.maximize, options.minimize
+    if not (raised or lowered):
         raised, lowered = info.get("maximize", (experiment.evaluation.select_by,)), info.get("minimize", ())
-    else:
-        raised, lowered = options.maximize, options.minimize
     goals = (*(Goal(metric) for metric in raised), *(Goal(metric, is_maximised=False) for metric in lowered))
     if info and [list(raised), list(lowered)] != [info.get("maximize"), info.get("minimize")]:
         wanted = f"{info.get('maximize')} up and {info.get('minimize')} down, as in the run folder"
@@ -123,14 +116,12 @@ def _earlier(
         raise refuse("--warm-start", options.warm_start, "nothing with --resume: the run folder already holds it")
     if not SEARCHES[method].is_adaptive:
         learning = " or ".join(name for name, search in SEARCHES.items() if search.is_adaptive)
-        raise refuse(
-            "--warm-start", options.warm_start, f"--search {learning} only; other searches learn nothing from points"
-        )
-    earlier = read_earlier(RunFolder.open(options.warm_start), space, goals)
-    print(
-        f"warm start: {len(earlier.known)} of the {earlier.num_points} finished points of {options.warm_start} are in the space"
-    )
-    return earlier.known
+        allowed = f"--search {learning} only; other searches learn nothing from points"
+        raise refuse("--warm-start", options.warm_start, allowed)
+    known, num_points = read_earlier(RunFolder.open(options.warm_start), space, goals)
+    found = f"{len(known)} of the {num_points} finished points of {options.warm_start} are in the space"
+    print(f"warm start: {found}")
+    return known
 
 
 def _kept_or_given(info: Mapping[str, Any], name: str, given: Any, default: Any, allowed: Collection[str] = ()) -> Any:

@@ -57,9 +57,8 @@ class VectorsCommand:
         from ray_atr.data.importing.vector_import import import_vectors
 
         manifest = import_vectors(self.data, self.out)
-        print_plain(Console(), summary(manifest))
         words = ["ray-atr", "train", "--recipe", "vectors", "--data.source", manifest.folder]
-        print_plain(Console(), [f"train on it: {shlex.join(words)}"])
+        print_plain(Console(), [*summary(manifest), f"train on it: {shlex.join(words)}"])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,13 +38,16 @@ def run(arguments: Sequence[str], program: str) -> None:
 
 def report_script(options: ReportCommand) -> None:
     """Write a report, print its tables and where it is. ValueError without anything to read, or where MLflow is away."""
+    from ray_atr.report import write_report
+
     try:
         folders = _folders(options)
-        _write(folders, options.out)
-        if options.upload:
-            _upload(folders)
-        if options.register is not None:
-            _register(folders, options.register)
+        report = write_report(*folders, out=options.out)
+        print(f"{report.summary}\n\nreport: {report.page}")
+        for path in (report.table_csv, report.table_markdown, *report.figures):
+            print(f"        {path}")
+        if options.upload or options.register is not None:
+            _send(folders, is_uploaded=options.upload, name=options.register)
     except ConnectionError as error:
         raise ValueError(str(error)) from None
 
@@ -62,33 +65,17 @@ def _folders(options: ReportCommand) -> list[Location]:
     return fetch_experiment(options.experiment, store_of(home() / "runs" / "any"), locate(out))
 
 
-def _write(folders: Sequence[Location], out: str | None) -> None:
-    from ray_atr.report import write_report
-
-    report = write_report(*folders, out=out)
-    print(report.summary + "\n")
-    print(f"report: {report.page}")
-    for path in (report.table_csv, report.table_markdown, *report.figures):
-        print(f"        {path}")
-
-
-def _upload(folders: Sequence[Location]) -> None:
-    from ray_atr.tracking import mlflow_command, upload
-
-    for folder in folders:
-        tracker = upload(folder)
-        print(
-            f"MLflow run {tracker.parent_run_id()} holds everything of {folder}; compare with\n  {mlflow_command(folder)}"
-        )
-        print(
-            f"curves, best trial first:\n  {tracker.charts_url()}\ntrials side by side:\n  {tracker.comparison_url()}"
-        )
-
-
-def _register(folders: Sequence[Location], name: str) -> None:
-    from ray_atr.tracking import loading_lines, store_of
+def _send(folders: Sequence[Location], *, is_uploaded: bool, name: str | None) -> None:
+    """Upload results, and register the best trials' models under a name if there is one."""
+    from ray_atr.tracking import loading_lines, mlflow_command, store_of, upload
     from ray_atr.tracking.model import register_model
 
-    for folder in folders:
-        uri = register_model(folder, name=name)
-        print(f"registered as {name}; to load it in Python:\n{loading_lines(store_of(folder), uri)}")
+    for folder in folders if is_uploaded else ():
+        tracker = upload(folder)
+        print(f"MLflow run {tracker.parent_run_id()} holds everything of {folder}; compare with")
+        print(f"  {mlflow_command(folder)}\ncurves, best trial first:\n  {tracker.charts_url()}")
+        print(f"trials side by side:\n  {tracker.comparison_url()}")
+    if name is not None:
+        for folder in folders:
+            uri = register_model(folder, name=name)
+            print(f"registered as {name}; to load it in Python:\n{loading_lines(store_of(folder), uri)}")

@@ -30,9 +30,6 @@ from ray_atr.training.inputs import Say
 from ray_atr.training.languages import with_languages
 
 EXIT_FAILED_TRIALS = 1
-SOURCE = "data.source"
-
-
 MakePlan = Callable[[Experiment, RunFolder | None], SweepPlan]
 """The plan for an experiment, and for the run folder that it continues, if any."""
 
@@ -78,8 +75,11 @@ def run_plan(
 def _run(
     run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOptions, *, is_new: bool, use_ray: bool, say: Say
 ) -> None:
-    if not is_new:
-        _extend(run, plan, experiment)
+    # What was added to a sweep, and the resources that it resumes with.
+    if not is_new and {**run.info, **describe_plan(plan)} != run.info:
+        run.update_info(**describe_plan(plan))
+    if not is_new and flatten(experiment) != run.settings:
+        write_json(run.path / "experiment.json", flatten(experiment), is_private=True)
     print(f"run folder: {run.path}")
     for condition in conditions_of(plan, experiment):
         print(condition)
@@ -89,17 +89,9 @@ def _run(
         tracker.start_sweep()
         listeners.append(Tracking(tracker))
     started = time.monotonic()
+    choices: dict[str, Any] = {"concurrency": how.concurrency, "retry_failed": how.retry_failed, "use_ray": use_ray}
     try:
-        result = sweep(
-            run,
-            plan,
-            home(),
-            listeners=listeners,
-            concurrency=how.concurrency,
-            retry_failed=how.retry_failed,
-            use_ray=use_ray,
-            say=say,
-        )
+        result = sweep(run, plan, home(), listeners=listeners, say=say, **choices)
     except RayStartError:
         if is_new:
             # Nothing has run: the same command finds its place free again.
@@ -115,10 +107,10 @@ def _run(
 def start_of(options: ExperimentOptions, settings: Mapping[str, str] | None = None) -> Experiment:
     """The recipe of the options with what their configuration file changes. ValueError names the file or the recipe.
 
-    The towers of the quickstart know synthetic sounds alone: other data gets towers that learn from it, unless a recipe is named.
+    The quickstart's towers know synthetic sounds alone: other data gets towers that learn from it, unless a recipe is named.
     """
     values = {} if options.config is None else migrated(read_config(options.config))
-    is_synthetic = {**values, **(settings or {})}.get(SOURCE, "soundscapes") == "soundscapes"
+    is_synthetic = {**values, **(settings or {})}.get("data.source", "soundscapes") == "soundscapes"
     recipe = options.recipe or ("quickstart" if is_synthetic else "from_scratch")
     if recipe not in RECIPES:
         raise refuse("recipe", recipe, "a recipe that --help lists", nearest(recipe, RECIPES))
@@ -167,10 +159,8 @@ def open_run(place: str, name: str, *, same_code: bool = False) -> RunFolder:
     if differences and same_code:
         raise ValueError(f"{place}: run by other code ({'; '.join(differences)}), and --same-code was given")
     if differences:
-        print(
-            f"warning: this sweep resumes with a different version of the code: {'; '.join(differences)}",
-            file=sys.stderr,
-        )
+        warning = f"warning: this sweep resumes with a different version of the code: {'; '.join(differences)}"
+        print(warning, file=sys.stderr)
     return run
 
 
@@ -180,21 +170,16 @@ def resumed_experiment(run: RunFolder, settings: Mapping[str, str]) -> Experimen
     kept, wanted = flatten(experiment), flatten(override(experiment, settings))
     different = sorted(path for path in wanted if kept.get(path) != wanted[path] and not path.startswith("scaling."))
     if different:
-        path = different[0]
-        raise ValueError(
-            f"{run.path}: the run of another experiment; {path} is {kept.get(path)!r} there and {wanted[path]!r} here"
-            + (f" (and {len(different) - 1} more)" if len(different) > 1 else "")
-        )
+        path, more = different[0], f" (and {len(different) - 1} more)" if different[1:] else ""
+        was = f"{path} is {kept.get(path)!r} there and {wanted[path]!r} here{more}"
+        raise ValueError(f"{run.path}: the run of another experiment; {was}")
     return override(experiment, settings)
 
 
 def varied_in(run: RunFolder) -> Varied:
     """What a run folder's sweep varies."""
-    space = run.info.get("space", {})
-    lists = (
-        {path: values for path, values in space.items() if isinstance(values, list)} if isinstance(space, dict) else {}
-    )
-    return {path: lists.get(path, ()) for path in run.info.get("varied", ())}
+    space, varied = run.info.get("space") or {}, run.info.get("varied", ())
+    return {path: space[path] if isinstance(space.get(path), list) else () for path in varied}
 
 
 def resumed_settings(run: RunFolder, settings: Mapping[str, str]) -> dict[str, Any]:
@@ -209,23 +194,12 @@ def resumed_settings(run: RunFolder, settings: Mapping[str, str]) -> dict[str, A
 
 def _create(name: str, experiment: Experiment, plan: SweepPlan, out: str | None) -> RunFolder:
     folder = out or home() / "runs" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    info = {"name": name, **describe_plan(plan), "code": code_version(), "command": typed_command()}
-    return RunFolder.create(folder, experiment, info)
-
-
-def typed_command() -> str:
-    """The command line as it was typed, without its secrets: `ray-atr ...`, or `python pipelines/...`."""
     program = Path(sys.argv[0])
     words = [program.name] if program.name == "ray-atr" else [Path(sys.executable).name, str(program)]
-    return redact_command([*words, *sys.argv[1:]])
-
-
-def _extend(run: RunFolder, plan: SweepPlan, experiment: Experiment) -> None:
-    """Note what was added to a sweep, and the resources that it resumes with."""
-    if {**run.info, **describe_plan(plan)} != run.info:
-        run.update_info(**describe_plan(plan))
-    if flatten(experiment) != run.settings:
-        write_json(run.path / "experiment.json", flatten(experiment), is_private=True)
+    command = redact_command([*words, *sys.argv[1:]])
+    return RunFolder.create(
+        folder, experiment, {"name": name, **describe_plan(plan), "code": code_version(), "command": command}
+    )
 
 
 def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float, tracker: Tracker | None) -> None:
@@ -233,13 +207,10 @@ def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float
     if result.finished:
         print(f"\n{write_report(run.path).summary}")
     is_tracked = tracker is not None and end_tracking(tracker, is_complete=not result.unfinished)
-    ended = [f"{counted(len(result.finished), 'trial')} finished"]
-    ended += [f"{len(result.stopped)} stopped early"] if result.stopped else []
-    ended += [f"{len(result.failed)} failed"]
-    ended += [f"{len(result.unfinished)} to do"] if result.unfinished else []
-    print(f"\n{', '.join(ended)}, in {seconds / 60:.1f} minutes")
-    for line in best_lines(run, plan):
-        print(line)
+    others = {"stopped early": result.stopped, "failed": result.failed, "to do": result.unfinished}
+    ended = [f"{len(trials)} {fate}" for fate, trials in others.items() if trials or fate == "failed"]
+    ended.insert(0, f"{counted(len(result.finished), 'trial')} finished")
+    print(f"\n{', '.join(ended)}, in {seconds / 60:.1f} minutes", *best_lines(run, plan), sep="\n")
     for trial_id in result.failed:
         described = run.trial(trial_id).describe()
         print(f"failed: {described['name']}: {described['error']}", file=sys.stderr)
@@ -248,18 +219,15 @@ def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float
         print(f"report:      {run.path / 'report' / 'report.html'}")
         if tracker is not None and is_tracked:
             print(f"compare:     {mlflow_command(run.path)}")
-            page = tracker.comparison_url()
-            if page is not None:
+            if (page := tracker.comparison_url()) is not None:
                 print(f"             {page}")
+    left = counted(len(result.unfinished), "trial")
     if result.common_failure is not None:
-        print(
-            f"stopped: every trial so far failed for the same reason: {result.common_failure}\n"
-            f"not run to the end: {counted(len(result.unfinished), 'trial')}; continue with {run.resuming} --retry-failed",
-            file=sys.stderr,
-        )
+        print(f"stopped: every trial so far failed for the same reason: {result.common_failure}", file=sys.stderr)
+        print(f"not run to the end: {left}; continue with {run.resuming} --retry-failed", file=sys.stderr)
         raise SystemExit(EXIT_FAILED_TRIALS)
     if result.unfinished and result.is_out_of_time:
-        print(f"out of time: {counted(len(result.unfinished), 'trial')} to do; continue with {run.resuming}")
+        print(f"out of time: {left} to do; continue with {run.resuming}")
         return
     if result.unfinished:
         raise KeyboardInterrupt

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Union
 
 import tyro
 
-from ray_atr.cli.experiment_options import (
-    ComparisonSweep,
-    KnowledgeSweep,
-    NoiseSweep,
-    ObjectivesSweep,
-    SpaceOptions,
-    TransportSweep,
-)
+from ray_atr.cli.experiment_options import OF_PAPERS, ComparisonSweep, SpaceOptions
 from ray_atr.cli.parse import heartbeat, parse_with_settings
 from ray_atr.cli.reality_check import CorrespondenceSweep
 
-COMPARISONS: dict[str, type[ComparisonSweep]] = {
-    sweep.name: sweep for sweep in (NoiseSweep, ObjectivesSweep, TransportSweep, KnowledgeSweep, CorrespondenceSweep)
-}
+COMPARISONS: dict[str, type[ComparisonSweep]] = {one.name: one for one in OF_PAPERS}
+COMPARISONS[CorrespondenceSweep.name] = CorrespondenceSweep
 
 OPTIONS: Any = Union[
     (
@@ -47,7 +40,7 @@ def run(arguments: Sequence[str], program: str) -> None:
         from ray_atr.cli.running import run_plan
 
         varied = varied_by(options)
-        run_plan("sweep", options, settings, lambda base, kept: plan_search(options, base, kept), varied, say=say)
+        run_plan("sweep", options, settings, partial(plan_search, options), varied, say=say)
 
 
 def compare(comparison: type[ComparisonSweep], arguments: Sequence[str], program: str) -> None:
@@ -59,6 +52,5 @@ def compare(comparison: type[ComparisonSweep], arguments: Sequence[str], program
 
         options = options.before(settings)
         varied = values_of(options)
-        run_plan(
-            f"sweep_{options.name}", options, settings, lambda _, kept: plan_points(options, kept), varied, say=say
-        )
+        name = f"sweep_{options.name}"
+        run_plan(name, options, settings, lambda _, kept: plan_points(options, kept), varied, say=say)

@@ -54,34 +54,20 @@ class BackTranslate:
     )
 
     def run(self) -> None:
-        from ray_atr.data.importing.translation import (
-            EmbeddingSimilarity,
-            Translator,
-            back_translate,
-            back_translation_table,
-        )
+        from ray_atr.data.importing import translation
 
-        manifest, options = read_manifest(self.data), self.translation
-        languages = [
-            code for code in options.languages if code in manifest.languages and code != options.source_language
-        ]
+        manifest, options, source = read_manifest(self.data), self.translation, self.translation.source_language
+        languages = [code for code in options.languages if code in manifest.languages and code != source]
         if not languages:
-            raise ValueError(
-                f"{self.data}: it has no language to translate back; it has {', '.join(manifest.languages)}"
-            )
-        results = back_translate(
-            manifest,
-            self.split,
-            Translator(options),
-            languages,
-            samples=self.samples,
-            similarity=EmbeddingSimilarity(self.embedder) if self.embedder else None,
-            source_language=options.source_language,
-        )
-        measure = f"cosine by {self.embedder}" if self.embedder else "chrF"
-        print(f"{manifest.name} ({self.split}): captions translated back to {options.source_language}, {measure}")
-        for line in back_translation_table(results):
-            print(line)
+            has = ", ".join(manifest.languages)
+            raise ValueError(f"{self.data}: it has no language to translate back; it has {has}")
+        by, measure = None, "chrF"
+        if self.embedder:
+            by, measure = translation.EmbeddingSimilarity(self.embedder), f"cosine by {self.embedder}"
+        asked = (manifest, self.split, translation.Translator(options), languages)
+        results = translation.back_translate(*asked, samples=self.samples, similarity=by, source_language=source)
+        print(f"{manifest.name} ({self.split}): captions translated back to {source}, {measure}")
+        print(*translation.back_translation_table(results), sep="\n")
 
 
 OPTIONS = Annotated[Fill, tyro.conf.subcommand("fill")] | Annotated[BackTranslate, tyro.conf.subcommand("check")]

@@ -8,11 +8,11 @@ from typing import Any
 from ray_atr.experiment import Experiment
 from ray_atr.override import override
 from ray_atr.run_folder import FINISHED, RunFolder, trial_name
-from ray_atr.space import Point, Space
+from ray_atr.space import Point
 from ray_atr.sweep.fixed import check_fixed, lines_of_fixed
 from ray_atr.sweep.schedulers import compared
 from ray_atr.sweep.search import Goal, Known, SpaceSearch, SweepPlan, pareto_front
-from ray_atr.sweep.trial_queue import PointTrials, recorded_trials
+from ray_atr.sweep.trial_queue import recorded_trials
 from ray_atr.training.checks import check_experiment, check_noise
 from ray_atr.training.languages import with_languages
 
@@ -65,7 +65,12 @@ def check_plan(plan: SweepPlan, experiment: Experiment, explicit: Collection[str
 def points_to_check(plan: SweepPlan) -> list[Point]:
     """The points of a list; of a space, those in which one setting after the other takes each of its telling values."""
     search = plan.search
-    return list(_corners(search.space)) if isinstance(search, SpaceSearch) else [dict(point) for point in search.points]
+    if not isinstance(search, SpaceSearch):
+        return [dict(point) for point in search.points]
+    space = search.space
+    first = {path: one.probes[0] for path, one in space.dimensions.items()}
+    telling = ({**first, path: probe} for path, one in space.dimensions.items() for probe in one.probes)
+    return [space.build(values.__getitem__) for values in telling]
 
 
 def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
@@ -97,9 +102,8 @@ def best_lines(run: RunFolder, plan: SweepPlan) -> Iterator[str]:
     """The best finished point of a search by its goals, or those that no other beats in every goal."""
     if not isinstance(plan.search, SpaceSearch) or not plan.goals:
         return
-    known = [PointTrials(point, trials).known(plan.goals) for point, trials in recorded_trials(run, without_seed=True)]
-    finished = [one for one in known if one.status == FINISHED]
-    best = unbeaten(finished, plan.goals)
+    known = [one.known(plan.goals) for one in recorded_trials(run, without_seed=True)]
+    best = unbeaten([one for one in known if one.status == FINISHED], plan.goals)
     seeds = f" (means of {len(plan.seeds)} seeds)" if len(plan.seeds) > 1 else ""
     for one in best[:MOST_BEST]:
         scores = ", ".join(f"{goal.metric} {score:.4g}" for goal, score in zip(plan.goals, one.scores, strict=True))
@@ -113,12 +117,3 @@ def unbeaten(known: Sequence[Known], goals: Sequence[Goal]) -> list[Known]:
     signs = [1 if goal.is_maximised else -1 for goal in goals]
     gains = [tuple(sign * score for sign, score in zip(signs, one.scores, strict=True)) for one in known]
     return [known[index] for index in pareto_front(gains)]
-
-
-def _corners(space: Space) -> Iterator[Point]:
-    """Points in which one setting after the other takes each of its telling values."""
-    for path, dimension in space.dimensions.items():
-        for probe in dimension.probes:
-            yield space.build(
-                lambda other, path=path, probe=probe: probe if other == path else space.dimensions[other].probes[0]  # type: ignore[misc]
-            )

@@ -40,20 +40,19 @@ TOLERANCE = 1e-9
 def processes_of(experiment: Experiment, *, fewest: bool = False) -> list[Placed]:
     """What each process of a trial keeps busy, and where; with `fewest`, of one with the least workers that it can do with."""
     scaling = experiment.scaling
-    worker = Placed(
-        {"CPU": scaling.cpus_per_worker, "GPU": scaling.gpus_per_worker},
+
+    def placed(cpus: float, gpus: float, role: str = "") -> Placed:
         # A trial that trains in its own process has no workers to place.
-        parse_labels("scaling.worker_labels", scaling.worker_labels) if scaling.workers else {},
-    )
+        name = f"{role}_labels"
+        labels = parse_labels(f"scaling.{name}", getattr(scaling, name)) if role and scaling.workers else {}
+        return Placed({"CPU": cpus, "GPU": gpus}, labels)
+
+    worker = placed(scaling.cpus_per_worker, scaling.gpus_per_worker, "worker")
     processes = [worker] * max(scaling.fewest_workers if fewest else scaling.most_workers, 1)
     if scaling.validate_beside:
-        processes.append(Placed({"CPU": scaling.cpus_per_validation, "GPU": scaling.gpus_per_validation}))
+        processes.append(placed(scaling.cpus_per_validation, scaling.gpus_per_validation))
     if isinstance(experiment.objective.knowledge, KnowledgeBaseObjective):
-        encoder = Placed(
-            {"CPU": scaling.cpus_per_encoder, "GPU": scaling.gpus_per_encoder},
-            parse_labels("scaling.encoder_labels", scaling.encoder_labels) if scaling.workers else {},
-        )
-        processes += [encoder] * max(scaling.encoders, 1)
+        processes += [placed(scaling.cpus_per_encoder, scaling.gpus_per_encoder, "encoder")] * max(scaling.encoders, 1)
     return processes
 
 
@@ -129,11 +128,11 @@ def _refuse_other_room(experiment: Experiment, worker: Placed, nodes: Sequence[P
     """
     anywhere = Placed(worker.resources)
     if others := [node for node in nodes if not node.takes(worker) and num_trials_that_fit([anywhere], [node])]:
-        raise refuse(
-            "scaling.worker_labels", experiment.scaling.worker_labels,
-            "with a range of workers, labels that every node with room for a worker has; "
-            f"{len(others)} of those nodes lack them: start these with fewer CPUs (`ray start --num-cpus`) than a worker takes",
-        )  # fmt: skip
+        allowed = (
+            f"with a range of workers, labels that every node with room for a worker has; {len(others)} of those nodes lack "
+            "them: start these with fewer CPUs (`ray start --num-cpus`) than a worker takes"
+        )
+        raise refuse("scaling.worker_labels", experiment.scaling.worker_labels, allowed)
 
 
 def _impossible(experiment: Experiment, processes: Sequence[Placed], nodes: Sequence[Placed]) -> ValueError:

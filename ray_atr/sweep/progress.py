@@ -44,7 +44,12 @@ class ConsoleProgress(SweepListener):
 
     def epoch_ended(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
         self.epochs_ended += 1
-        self._time_epoch(trial.trial_id)
+        now, begun = time.monotonic(), self.marks.get(trial.trial_id)
+        self.marks[trial.trial_id] = now
+        if begun is not None and trial.trial_id in self.first_epochs:
+            self.epochs.append(now - begun)
+        elif begun is not None:
+            self.first_epochs[trial.trial_id] = now - begun
         report = EpochReport(metrics)
         measured = report.validation
         recall = [
@@ -53,14 +58,12 @@ class ConsoleProgress(SweepListener):
             if (metric := Metric(direction, TRAINED, "recall_at_1")) in measured
         ]
         loss = report.group("train").get("loss")
-        words = [
-            self._head(trial),
-            f"epoch {metrics['epoch']}/{self.epochs_per_trial}",
-            *([f"loss {loss:.3f}"] if loss is not None else []),
-            *recall,
-            self._clock(),
-        ]
-        self.say("  ".join(words))
+        trained = [f"loss {loss:.3f}"] if loss is not None else []
+        left = self._seconds_left()
+        clock = f"{_minutes(time.monotonic() - self.started)} gone"
+        clock += f", about {_minutes(left)} left" if left is not None else ""
+        epoch = f"epoch {metrics['epoch']}/{self.epochs_per_trial}"
+        self.say("  ".join([self._head(trial), epoch, *trained, *recall, clock]))
 
     def trial_finished(self, trial: TrialFolder) -> None:
         self.marks.pop(trial.trial_id, None)
@@ -88,22 +91,6 @@ class ConsoleProgress(SweepListener):
 
     def _number(self, trial: TrialFolder) -> int:
         return self.numbers.setdefault(trial.trial_id, self.num_ended_before + len(self.numbers) + 1)
-
-    def _clock(self) -> str:
-        left = self._seconds_left()
-        gone = f"{_minutes(time.monotonic() - self.started)} gone"
-        return gone if left is None else f"{gone}, about {_minutes(left)} left"
-
-    def _time_epoch(self, trial_id: str) -> None:
-        now = time.monotonic()
-        begun = self.marks.get(trial_id)
-        self.marks[trial_id] = now
-        if begun is None:
-            return
-        if trial_id in self.first_epochs:
-            self.epochs.append(now - begun)
-        else:
-            self.first_epochs[trial_id] = now - begun
 
     def _seconds_left(self) -> float | None:
         """Of the epochs and start-ups that are to come, as many at a time as run now; None until an epoch was timed.

@@ -51,12 +51,6 @@ class CommonFailure:
     alive: set[str] = field(default_factory=set)
     """Trials that have reported an epoch and have not failed since."""
 
-    def epoch_ended(self, trial_id: str) -> None:
-        self.alive.add(trial_id)
-
-    def trial_ended(self) -> None:
-        self.has_succeeded = True
-
     def trial_failed(self, trial_id: str, error: str) -> None:
         self.alive.discard(trial_id)
         # A reason may name the trial's own files.
@@ -88,7 +82,7 @@ class Recording:
 
     def reported(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
         """The metrics of an epoch, or the result."""
-        self.failure.epoch_ended(trial.trial_id)
+        self.failure.alive.add(trial.trial_id)
         if metrics.get("is_final"):
             trial.finish(metrics)
         elif "epoch" in metrics and trial.add_epoch(metrics):
@@ -97,15 +91,15 @@ class Recording:
 
     def ended(self, trial: TrialFolder, *, is_over: bool = False) -> None:
         """A trial ended without an error: it has its result, a scheduler stopped it, or the whole sweep was stopped."""
-        if trial.is_finished:
-            self.failure.trial_ended()
+        is_finished = trial.is_finished
+        self.failure.has_succeeded |= is_finished or not is_over
+        if is_finished:
             for listener in self.listeners:
                 listener.trial_finished(trial)
         elif is_over:
             # Not stopped for what it reached: a resumed sweep continues it.
             trial.update(status=PENDING)
         else:
-            self.failure.trial_ended()
             trial.update(status=STOPPED, train_seconds=train_seconds(trial.epochs()))
             for listener in self.listeners:
                 listener.trial_stopped(trial)

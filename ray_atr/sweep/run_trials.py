@@ -99,7 +99,11 @@ def sweep(
         failure = run_with_tune(queue, experiments[0], home, slots, scheduler, listeners, deadline)
         _nothing_runs_any_more(queue.trials)
     is_out_of_time = deadline is not None and time.monotonic() >= deadline
-    return _result(queue.trials, is_out_of_time, failure)
+    ids: dict[str, list[str]] = {FINISHED: [], FAILED: [], PENDING: [], STOPPED: []}
+    for trial in queue.trials:
+        status = status_of(trial)
+        ids[status if status in ids else PENDING].append(trial.trial_id)
+    return SweepResult(ids[FINISHED], ids[FAILED], ids[PENDING], ids[STOPPED], is_out_of_time, failure)
 
 
 def _run_in_process(
@@ -112,8 +116,7 @@ def _run_in_process(
     failure = CommonFailure()
     recording = Recording(listeners, failure)
     while failure.reason is None and (deadline is None or time.monotonic() < deadline):
-        trial = queue.next()
-        if trial is None:
+        if (trial := queue.next()) is None:
             break
         error = trial.folder / ERROR_FILE
         error.unlink(missing_ok=True)
@@ -129,8 +132,7 @@ def _run_in_process(
 def _experiments(base: Experiment, plan: SweepPlan, queue: TrialQueue) -> list[Experiment]:
     """The experiments known before the first trial starts; of a search at least those of its choices of data and model."""
     points: list[Point] = [plan.overrides(base, entry.point) for entry in queue.entries]
-    space = plan.space
-    if space is not None:
+    if (space := plan.space) is not None:
         listed = (path for path, dimension in space.dimensions.items() if isinstance(dimension, Grid))
         points += space.points_of(path for path in listed if path.startswith(("data.", "model.")))
     return [override(base, point) for point in points] or [base]
@@ -155,16 +157,12 @@ def record_data(run: RunFolder, prepared: Sequence[Prepared]) -> None:
     found = {one.data.rstrip("/").rsplit("/", 1)[-1].replace(",", " "): one.data_hash for one in prepared}
     for name, digest in found.items():
         if kept.get(name, digest) != digest:
-            raise ValueError(
-                f"{run.path}: run on other data: {name} has the hash {kept[name]} there and {digest} now; "
-                "start a new sweep, or restore the data"
-            )
-    if found.items() <= kept.items():
-        return
-    data = {**kept, **found}
-    sets = sorted({one.data_name for one in prepared if one.data_name} | set(sets_of(info)))
-    noted = {"name": ", ".join(data), "hash": ", ".join(data.values()), "set": ", ".join(sets)}
-    run.update_info(data=noted)
+            other = f"{name} has the hash {kept[name]} there and {digest} now"
+            raise ValueError(f"{run.path}: run on other data: {other}; start a new sweep, or restore the data")
+    if not found.items() <= kept.items():
+        data = {**kept, **found}
+        sets = sorted({one.data_name for one in prepared if one.data_name} | set(sets_of(info)))
+        run.update_info(data={"name": ", ".join(data), "hash": ", ".join(data.values()), "set": ", ".join(sets)})
 
 
 def _announcement(queue: TrialQueue, slots: int) -> str:
@@ -182,11 +180,3 @@ def _nothing_runs_any_more(trials: Sequence[TrialFolder]) -> None:
     for trial in trials:
         if status_of(trial) == RUNNING:
             trial.update(status=PENDING)
-
-
-def _result(trials: Sequence[TrialFolder], is_out_of_time: bool, failure: str | None) -> SweepResult:
-    by_status: dict[str, list[str]] = {FINISHED: [], FAILED: [], STOPPED: []}
-    unfinished: list[str] = []
-    for trial in trials:
-        by_status.get(status_of(trial), unfinished).append(trial.trial_id)
-    return SweepResult(by_status[FINISHED], by_status[FAILED], unfinished, by_status[STOPPED], is_out_of_time, failure)

@@ -18,7 +18,7 @@ from ray_atr.settings import refuse, require_known
 from ray_atr.space import Dimension, Grid, LogUniform, Space, point_key
 from ray_atr.storage import Location, is_local
 from ray_atr.sweep.inheritance import perturbed_settings
-from ray_atr.sweep.search import Goal, SweepPlan
+from ray_atr.sweep.search import SweepPlan
 
 SCHEDULERS = ("none", "asha", "hyperband", "pbt")
 PAUSING = ("hyperband", "pbt")
@@ -38,24 +38,22 @@ def check_scheduler(plan: SweepPlan, experiment: Experiment, run_path: Location)
         return
     if len(plan.goals) != 1:
         raise refuse("--scheduler", plan.scheduler, "none with several goals: trials are stopped by one metric")
-    if experiment.evaluation.every_epochs != 1:
-        raise refuse(
-            "evaluation.every_epochs", experiment.evaluation.every_epochs, f"1 with --scheduler {plan.scheduler}"
-        )
+    every, workers, beside = (
+        experiment.evaluation.every_epochs,
+        experiment.scaling.workers,
+        f"with --scheduler {plan.scheduler}",
+    )
+    if every != 1:
+        raise refuse("evaluation.every_epochs", every, f"1 {beside}")
     if plan.scheduler not in PAUSING:
         return
-    if experiment.scaling.workers:
-        raise refuse(
-            "scaling.workers",
-            experiment.scaling.workers,
-            f"0 with --scheduler {plan.scheduler}: trials that pause train in their own process (asha takes any number)",
-        )
+    if workers:
+        alone = "trials that pause train in their own process (asha takes any number)"
+        raise refuse("scaling.workers", workers, f"0 {beside}: {alone}")
     if plan.search.is_adaptive:
-        raise refuse(
-            "--search", plan.search.name, f"grid or random with --scheduler {plan.scheduler}: its trials start together"
-        )
+        raise refuse("--search", plan.search.name, f"grid or random {beside}: its trials start together")
     if not is_local(run_path):
-        raise refuse("--out", str(run_path), f"a file system with --scheduler {plan.scheduler}: weights are copied")
+        raise refuse("--out", str(run_path), f"a file system {beside}: weights are copied")
 
 
 def check_perturbed(space: Space) -> None:
@@ -163,8 +161,13 @@ def make_scheduler(plan: SweepPlan, epochs: int, run: RunFolder, recorded: Seque
     if plan.scheduler == "pbt" and plan.space is None:
         raise refuse("--scheduler", plan.scheduler, "only with --space, whose settings it changes")
     scheduler = ranked_apart(partial(_one_scheduler, plan, epochs, run), run, plan.space)
-    if plan.scheduler == "asha":
-        _tell(scheduler, plan.goals[0], recorded)
+    for trial in recorded if plan.scheduler == "asha" else ():
+        # The rungs of successive halving are filled with what earlier sessions of the sweep reported.
+        stand_in = SimpleNamespace(trial_id=trial.trial_id, config={"trial_id": trial.trial_id})
+        if rows := [row for row in trial.epochs() if plan.goals[0].metric in row]:
+            scheduler.on_trial_add(None, stand_in)
+            for row in rows:
+                scheduler.on_trial_result(None, stand_in, row)
     return scheduler
 
 
@@ -177,22 +180,8 @@ def _one_scheduler(plan: SweepPlan, epochs: int, run: RunFolder) -> Any:
         return _population(common, epochs, plan.space, run)
     from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
 
-    if plan.scheduler == "asha":
-        asha = _sparing_results(ASHAScheduler, epochs)
-        return asha(**common, max_t=epochs + 1, grace_period=1, reduction_factor=REDUCTION_FACTOR)
-    hyperband = _sparing_results(HyperBandScheduler, epochs)
-    return hyperband(**common, max_t=epochs + 1, reduction_factor=REDUCTION_FACTOR)
-
-
-def _tell(scheduler: Any, goal: Goal, recorded: Sequence[TrialFolder]) -> None:
-    """Fill the rungs of successive halving with what earlier sessions of the sweep reported."""
-    for trial in recorded:
-        stand_in = SimpleNamespace(trial_id=trial.trial_id, config={"trial_id": trial.trial_id})
-        rows = [row for row in trial.epochs() if goal.metric in row]
-        if rows:
-            scheduler.on_trial_add(None, stand_in)
-            for row in rows:
-                scheduler.on_trial_result(None, stand_in, row)
+    kind, own = (ASHAScheduler, {"grace_period": 1}) if plan.scheduler == "asha" else (HyperBandScheduler, {})
+    return _sparing_results(kind, epochs)(**common, max_t=epochs + 1, reduction_factor=REDUCTION_FACTOR, **own)
 
 
 def _population(common: dict[str, Any], epochs: int, space: Space, run: RunFolder) -> Any:

@@ -37,11 +37,7 @@ class Goal:
         Validation decides, never the test split. Raises ValueError if the trial did not measure the metric.
         """
         rows = trial.epochs()
-        if trial.is_finished:
-            best = trial.result()["val"]
-            if self.metric in best:
-                return float(best[self.metric])
-        for row in reversed(rows):
+        for row in [*([trial.result()["val"]] if trial.is_finished else []), *reversed(rows)]:
             if self.metric in row:
                 return float(row[self.metric])
         validated = {metric for row in rows for metric in row.validation if metric.language not in (MEAN, UNSEEN)}
@@ -81,10 +77,8 @@ class History:
     """The points that were given out, in their order, with what is known of each; a point is added once and never removed."""
 
     def __init__(self, known: Iterable[Known] = ()) -> None:
-        self.known: list[Known] = []
-        self._keys: set[str] = set()
-        for one in known:
-            self.add(one)
+        self.known = list(known)
+        self._keys = {point_key(one.point) for one in self.known}
 
     def __len__(self) -> int:
         return len(self.known)
@@ -171,10 +165,6 @@ class RandomSearch(SpaceSearch):
         return None
 
 
-Search = FixedPoints | SpaceSearch
-"""What proposes points."""
-
-
 def _new(points: Iterable[Mapping[str, Any]], history: History) -> Iterator[Point]:
     """Those of the points that are not in the history when their turn comes."""
     return (dict(point) for point in points if point not in history)
@@ -184,7 +174,7 @@ def _new(points: Iterable[Mapping[str, Any]], history: History) -> Iterator[Poin
 class SweepPlan:
     """The points to run, how often each, for how long, and what is looked for."""
 
-    search: Search
+    search: FixedPoints | SpaceSearch
     seeds: tuple[int, ...] = ()
     """Each point is run once a seed; without any, once, with the seed that it names or the experiment's."""
     num_points: int | None = None
@@ -195,7 +185,6 @@ class SweepPlan:
     """What a search maximises or minimises, and a scheduler (by the first) compares."""
     scheduler: str = "none"
     """One of schedulers.SCHEDULERS; population-based training changes the settings of the search's space."""
-
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Settings that hold in every point that has them: what was set below what the sweep varies."""
 

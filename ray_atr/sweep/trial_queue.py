@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -38,8 +39,7 @@ class PointTrials:
         scores = [[goal.score(trial) for trial in self.trials] for goal in goals]
         means = tuple(sum(of_seeds) / len(of_seeds) for of_seeds in scores)
         if STOPPED in statuses:
-            epochs = min(len(trial.epochs()) for trial in self.trials)
-            return Known(self.point, STOPPED, means, epochs)
+            return Known(self.point, STOPPED, means, min(len(trial.epochs()) for trial in self.trials))
         return Known(self.point, FINISHED, means)
 
 
@@ -91,10 +91,9 @@ class TrialQueue:
 
     def next(self) -> TrialFolder | None:
         """A trial to run that was not handed out before; None if the plan has no more."""
-        while not self.waiting:
-            if not self._propose():
-                return None
-        return self.waiting.popleft()
+        while not self.waiting and self._propose():
+            pass
+        return self.waiting.popleft() if self.waiting else None
 
     def _propose(self) -> bool:
         if self.plan.num_points is not None and len(self.entries) >= self.plan.num_points:
@@ -159,58 +158,37 @@ def status_of(trial: TrialFolder) -> str:
 
 def recorded_points(run: RunFolder, *, without_seed: bool) -> list[Point]:
     """The points of a run folder's trials in the order they were proposed; `without_seed` if the sweep gives the seeds."""
-    return [point for point, _ in recorded_trials(run, without_seed=without_seed)]
+    return [one.point for one in recorded_trials(run, without_seed=without_seed)]
 
 
-def recorded_trials(run: RunFolder, *, without_seed: bool) -> list[tuple[Point, list[TrialFolder]]]:
+def recorded_trials(run: RunFolder, *, without_seed: bool) -> list[PointTrials]:
     """The same with each point's trials."""
     left_out = {*run.info.get("fixed", ()), *(["seed"] if without_seed else [])}
-    found: dict[str, tuple[float, Point, list[TrialFolder]]] = {}
+    found: dict[str, tuple[float, PointTrials]] = {}
     for trial in run.trials():
         described = trial.describe()
         number = described.get("point")
         point = {path: value for path, value in described["overrides"].items() if path not in left_out}
-        found.setdefault(point_key(point), (math.inf if number is None else number, point, []))[2].append(trial)
-    return [(point, trials) for _, point, trials in sorted(found.values(), key=lambda one: one[0])]
+        place = math.inf if number is None else number
+        found.setdefault(point_key(point), (place, PointTrials(point)))[1].trials.append(trial)
+    return [one for _, one in sorted(found.values(), key=lambda entry: entry[0])]
 
 
-@dataclass(frozen=True)
-class Earlier:
-    """The points of an earlier sweep that a search can be told."""
+def read_earlier(run: RunFolder, space: Space, goals: Sequence[Goal]) -> tuple[list[Known], int]:
+    """(the finished points of a run folder that are in the space, how many had finished there), for a search to learn from.
 
-    known: tuple[Known, ...]
-    num_points: int
-    """How many had finished there."""
-
-
-def read_earlier(run: RunFolder, space: Space, goals: Sequence[Goal]) -> Earlier:
-    """The finished points of a run folder that are in the space, with the mean of their trials' scores.
-
-    A setting that the earlier sweep did not vary has the value it had there. ValueError if a trial lacks a goal's metric.
+    A setting that the earlier sweep did not vary has the value it had there. A point has the mean of its trials' scores.
+    ValueError if a trial lacks a goal's metric.
     """
-    scores: dict[str, list[list[float]]] = {}
-    points: dict[str, Point] = {}
+    found: dict[str, PointTrials] = {}
     finished = set()
     for trial in run.trials():
-        if status_of(trial) != FINISHED:
-            continue
-        overrides = trial.describe()["overrides"]
-        finished.add(point_key({path: value for path, value in overrides.items() if path != "seed"}))
-        settings = {**flatten(override(run.experiment, overrides)), **overrides}
-        point = _within(space, settings)
-        if point is not None:
-            points[point_key(point)] = point
-            scores.setdefault(point_key(point), []).append([goal.score(trial) for goal in goals])
-    known = []
-    for key, of_trials in scores.items():
-        means = tuple(sum(column) / len(column) for column in zip(*of_trials, strict=True))
-        known.append(Known(points[key], FINISHED, means))
-    return Earlier(tuple(known), len(finished))
-
-
-def _within(space: Space, settings: dict[str, object]) -> Point | None:
-    try:
-        point = space.build(lambda path: as_typed(settings[path]))
-    except KeyError:
-        return None
-    return point if space.holds(point) else None
+        if status_of(trial) == FINISHED:
+            overrides = trial.describe()["overrides"]
+            finished.add(point_key({path: value for path, value in overrides.items() if path != "seed"}))
+            settings = {**flatten(override(run.experiment, overrides)), **overrides}
+            with contextlib.suppress(KeyError):
+                point = space.build(lambda path, settings=settings: as_typed(settings[path]))  # type: ignore[misc]
+                if space.holds(point):
+                    found.setdefault(point_key(point), PointTrials(point)).trials.append(trial)
+    return [one.known(goals) for one in found.values()], len(finished)

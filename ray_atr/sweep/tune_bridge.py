@@ -97,18 +97,15 @@ def run_with_tune(
         with own_handlers():
             tuner.fit()
     except tune.TuneError as error:
-        # Tune tells of an error in a callback as the text of its traceback.
-        if (storage := _storage_behind(error)) is not None:
-            raise storage from None
+        # Tune tells of an error in a callback as the text of its traceback. Behind it may be a failure of storage: a run
+        # folder that is gone, a store that is away, a full disk.
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is not None:
+            raise cause from None
         raise
     return failure.reason
-
-
-def _storage_behind(error: BaseException | None) -> OSError | None:
-    """The failure of storage that another error came of: a run folder that is gone, a store that is away, a full disk."""
-    while error is not None and not isinstance(error, OSError):
-        error = error.__cause__ or error.__context__
-    return error
 
 
 def resources_of_trial_process(experiment: Experiment) -> dict[str, float]:
@@ -129,9 +126,7 @@ def _asker(queue: TrialQueue, is_over: Callable[[], bool]) -> Any:
 
         def suggest(self, trial_id: str) -> Any:
             trial = None if is_over() else queue.next()
-            if trial is None:
-                return Searcher.FINISHED
-            return {"trial_id": trial.trial_id}
+            return Searcher.FINISHED if trial is None else {"trial_id": trial.trial_id}
 
         def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None: ...
 
@@ -196,7 +191,6 @@ def run_in_tune(config: dict[str, Any], run: str, home: str, scheduler: str, sho
 
     `shown` are the metrics that the scheduler compares.
     """
-    from ray import tune
     from ray.tune.integration.ray_train import TuneReportCallback
 
     folder = RunFolder.open(run)
@@ -207,11 +201,7 @@ def run_in_tune(config: dict[str, Any], run: str, home: str, scheduler: str, sho
     if scheduler == "pbt":
         _take_over(config, folder, trial)
     experiment = experiment_of(folder, trial)
-    report = (
-        _report_with_checkpoints(trial, scheduler, shown)
-        if scheduler in PAUSING
-        else lambda metrics: tune.report(packed(metrics, shown))
-    )
+    report = _reporter(trial, scheduler, shown)
     callbacks = [TuneReportCallback()] if experiment.scaling.workers else []
     run_trial(experiment, trial.folder, Path(home), callbacks, report, shown)
     if is_there(error):
@@ -233,10 +223,12 @@ def _take_over(config: Mapping[str, Any], folder: RunFolder, trial: TrialFolder)
             inherit(trial, Path(source), settings, donor, experiment_of(folder, trial))
 
 
-def _report_with_checkpoints(trial: TrialFolder, scheduler: str, shown: Sequence[str]) -> Any:
-    """Reports for schedulers that pause: what was reported before the pause, or by the trial taken over, is not again."""
+def _reporter(trial: TrialFolder, scheduler: str, shown: Sequence[str]) -> Any:
+    """What reports to Tune. With schedulers that pause, what was reported before, or by the trial taken over, is not again."""
     from ray import tune
 
+    if scheduler not in PAUSING:
+        return lambda metrics: tune.report(packed(metrics, shown))
     reported = {row["epoch"] for row in trial.epochs()} if tune.get_checkpoint() or scheduler == "pbt" else set()
 
     def report(metrics: Mapping[str, Any]) -> None:

@@ -232,7 +232,7 @@ def test_an_earlier_sweep_is_read_as_far_as_it_lies_in_the_space(run: RunFolder)
         for seed in (0, 1):
             finish(run.add_trial({**overrides, "seed": seed}), recall=0.1 * number + 0.2 * seed)
     run.add_trial({"objective.pair.transport_mass": 0.7, "seed": 0})
-    earlier = read_earlier(run, SPACE, (RECALL,))
-    assert earlier.num_points == 3
-    found = {one.point["objective.pair.transport_mass"]: one.scores[0] for one in earlier.known}
+    known, num_points = read_earlier(run, SPACE, (RECALL,))
+    assert num_points == 3
+    found = {one.point["objective.pair.transport_mass"]: one.scores[0] for one in known}
     assert found == {0.5: pytest.approx(0.1), 0.95: pytest.approx(0.3)}

@@ -132,13 +132,13 @@ def test_another_reason_or_a_trial_that_works_keeps_the_sweep_going() -> None:
     assert failed(CommonFailure(), "no data", "no data", "out of memory").reason is None
     assert failed(CommonFailure(has_succeeded=True), "no data", "no data", "no data").reason is None
     finished = CommonFailure()
-    finished.trial_ended()
+    Recording((), finished).ended(SimpleNamespace(is_finished=True))
     assert failed(finished, "no data", "no data", "no data").reason is None
 
 
 def test_a_trial_that_still_trains_keeps_the_sweep_going_until_it_fails_too() -> None:
     failure = CommonFailure()
-    failure.epoch_ended("trial9")
+    Recording((), failure).reported(SimpleNamespace(trial_id="trial9"), {})
     assert failed(failure, "no data", "no data", "no data").reason is None
     failure.trial_failed("trial9", "no data")
     assert failure.reason == "no data"
