@@ -285,6 +285,17 @@ def test_a_run_of_an_earlier_version_with_an_index_and_a_ratio_goes_on(home: Pat
         check_plan(plan, run.experiment)
 
 
+def test_what_a_comparison_refuses_is_refused_before_its_methods_are_tuned(
+    home: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = tmp_path_factory.mktemp("elsewhere") / "index.npy"
+    np.save(index, np.arange(1200))
+    arguments = ["--methods", "small_loss", "--tune", "2", "--noise", "0.4", "--out", str(home / "run")]
+    error = error_of("sweep correspondence", [*arguments, "--data.noise.index", str(index)], capsys)
+    assert "data.noise.ratio: got 0.4; allowed 0.0 with data.noise.index" in error
+    assert list(home.iterdir()) == []
+
+
 @pytest.mark.parametrize("command", ["train", "sweep noise"])
 @pytest.mark.parametrize("source", ["soundscapes", "tones"])
 def test_a_noise_index_that_does_not_fit_is_refused_before_anything_starts(

@@ -91,9 +91,11 @@ def space_of(method: str) -> dict[str, str]:
 def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> Location:
     """Tune each method by as many trials as asked for, and return the file of what was best, by method.
 
-    One run folder a method, below `OUT-tuning`; what is there already is continued. ValueError if no trial of a method finished.
+    One run folder a method, below `OUT-tuning`; what is there already is continued. ValueError if no trial of a method
+    finished, and, before anything is tuned, for what the comparison itself refuses.
     """
-    from ray_atr.cli.running import start_of
+    from ray_atr.cli.planning import plan_points, values_of
+    from ray_atr.cli.running import planned, start_of
     from ray_atr.override import override
     from ray_atr.run_folder import RunFolder
     from ray_atr.runtime import advising, code_version, home
@@ -104,6 +106,7 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
     methods = options.known_methods()
     if options.out is None:
         raise refuse("--out", None, "a folder, with --tune: the tuning is kept beside it")
+    planned(options, settings, lambda *_: plan_points(options, None), values_of(options))
     folder = tuning_folder(options.out)
     base = override(start_of(options, settings), settings)
     found = {}

@@ -52,6 +52,22 @@ def run_plan(
     # A single trial that has failed is what there is to run again.
     how = options if isinstance(options, SweepOptions) else SweepOptions(retry_failed=True)
     kept = None if options.resume is None else open_run(options.resume, name, same_code=how.same_code)
+    experiment, plan = planned(options, settings, make_plan, varied, kept, use_ray=use_ray)
+    run = kept or _create(name, experiment, plan, options.out)
+    with advising(f"resume it with {run.resuming}"), run.held():
+        _run(run, experiment, plan, how, is_new=kept is None, use_ray=use_ray, say=say)
+
+
+def planned(
+    options: ExperimentOptions,
+    settings: Mapping[str, str],
+    make_plan: MakePlan,
+    varied: Varied,
+    kept: RunFolder | None = None,
+    *,
+    use_ray: bool = True,
+) -> tuple[Experiment, SweepPlan]:
+    """The experiment and the plan of a command line, checked; ValueError for a mistake. Nothing is written."""
     if kept is None:
         start = start_of(options, settings)
         own, explicit = split_settings(settings, varied)
@@ -67,9 +83,7 @@ def run_plan(
         experiment = without_ray(experiment, settings)
     plan = replace(make_plan(experiment, kept), fixed=fixed)
     check_plan(plan, experiment, explicit, is_new=kept is None)
-    run = kept or _create(name, experiment, plan, options.out)
-    with advising(f"resume it with {run.resuming}"), run.held():
-        _run(run, experiment, plan, how, is_new=kept is None, use_ray=use_ray, say=say)
+    return experiment, plan
 
 
 def _run(
