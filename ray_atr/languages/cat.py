@@ -135,12 +135,7 @@ PATTERNS = {
 
 
 LANGUAGE = Language(
-    code="cat",
-    name="Catalan",
-    endonym="català",
-    iso_639_1="ca",
-    tag="cat_Latn",
-    template=lambda noun: f"Aquest és el so {catalan_of(noun)}.",
-    nouns=NOUNS,
+    code="cat", name="Catalan", endonym="català", iso_639_1="ca", tag="cat_Latn",
+    template=lambda noun: f"Aquest és el so {catalan_of(noun)}.", nouns=NOUNS,
     grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
-)
+)  # fmt: skip

@@ -191,12 +191,7 @@ PATTERNS = {
 
 
 LANGUAGE = Language(
-    code="deu",
-    name="German",
-    endonym="Deutsch",
-    iso_639_1="de",
-    tag="deu_Latn",
-    template=lambda noun: f"Das ist das Geräusch {noun}.",
-    nouns=NOUNS,
+    code="deu", name="German", endonym="Deutsch", iso_639_1="de", tag="deu_Latn",
+    template=lambda noun: f"Das ist das Geräusch {noun}.", nouns=NOUNS,
     grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
-)
+)  # fmt: skip

@@ -125,12 +125,7 @@ PATTERNS = {
 
 
 LANGUAGE = Language(
-    code="eng",
-    name="English",
-    endonym="English",
-    iso_639_1="en",
-    tag="eng_Latn",
-    template=lambda noun: f"This is a sound of {noun}.",
-    nouns=NOUNS,
+    code="eng", name="English", endonym="English", iso_639_1="en", tag="eng_Latn",
+    template=lambda noun: f"This is a sound of {noun}.", nouns=NOUNS,
     grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
-)
+)  # fmt: skip

@@ -144,12 +144,7 @@ PATTERNS = {
 
 
 LANGUAGE = Language(
-    code="fra",
-    name="French",
-    endonym="français",
-    iso_639_1="fr",
-    tag="fra_Latn",
-    template=lambda noun: f"C'est le bruit {french_of(noun)}.",
-    nouns=NOUNS,
+    code="fra", name="French", endonym="français", iso_639_1="fr", tag="fra_Latn",
+    template=lambda noun: f"C'est le bruit {french_of(noun)}.", nouns=NOUNS,
     grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
-)
+)  # fmt: skip

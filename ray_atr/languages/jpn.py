@@ -190,12 +190,7 @@ PATTERNS: dict[str, Pattern] = {
 
 
 LANGUAGE = Language(
-    code="jpn",
-    name="Japanese",
-    endonym="日本語",
-    iso_639_1="ja",
-    tag="jpn_Jpan",
-    template=lambda noun: f"これは{noun}です。",
-    nouns=NOUNS,
+    code="jpn", name="Japanese", endonym="日本語", iso_639_1="ja", tag="jpn_Jpan",
+    template=lambda noun: f"これは{noun}です。", nouns=NOUNS,
     grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND, "{opening}{background}{sounds}。"),
-)
+)  # fmt: skip

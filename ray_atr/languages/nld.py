@@ -146,12 +146,7 @@ PATTERNS = {
 
 
 LANGUAGE = Language(
-    code="nld",
-    name="Dutch",
-    endonym="Nederlands",
-    iso_639_1="nl",
-    tag="nld_Latn",
-    template=lambda noun: f"Dit is het geluid van {noun}.",
-    nouns=NOUNS,
+    code="nld", name="Dutch", endonym="Nederlands", iso_639_1="nl", tag="nld_Latn",
+    template=lambda noun: f"Dit is het geluid van {noun}.", nouns=NOUNS,
     grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
-)
+)  # fmt: skip

@@ -135,12 +135,7 @@ PATTERNS = {
 
 
 LANGUAGE = Language(
-    code="spa",
-    name="Spanish",
-    endonym="español",
-    iso_639_1="es",
-    tag="spa_Latn",
-    template=lambda noun: f"Este es el sonido {spanish_of(noun)}.",
-    nouns=NOUNS,
+    code="spa", name="Spanish", endonym="español", iso_639_1="es", tag="spa_Latn",
+    template=lambda noun: f"Este es el sonido {spanish_of(noun)}.", nouns=NOUNS,
     grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
-)
+)  # fmt: skip

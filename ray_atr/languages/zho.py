@@ -153,12 +153,7 @@ PATTERNS = {
 
 
 LANGUAGE = Language(
-    code="zho",
-    name="Chinese",
-    endonym="中文",
-    iso_639_1="zh",
-    tag="zho_Hans",
-    template=lambda noun: f"这是{noun}。",
-    nouns=NOUNS,
+    code="zho", name="Chinese", endonym="中文", iso_639_1="zh", tag="zho_Hans",
+    template=lambda noun: f"这是{noun}。", nouns=NOUNS,
     grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND, "{opening}{sounds}{background}。"),
-)
+)  # fmt: skip

@@ -7,12 +7,4 @@ for a first comparison on a laptop; nothing measured on them is a result about r
 from ray_atr.soundscapes.clips import SPLITS, SoundscapesSettings, clip, described, ensure_soundscapes, generate
 from ray_atr.soundscapes.kinds import KINDS
 
-__all__ = [
-    "KINDS",
-    "SPLITS",
-    "SoundscapesSettings",
-    "clip",
-    "described",
-    "ensure_soundscapes",
-    "generate",
-]
+__all__ = ["KINDS", "SPLITS", "SoundscapesSettings", "clip", "described", "ensure_soundscapes", "generate"]

@@ -31,8 +31,6 @@ class Texture:
     """A sound that continues for as long as it is given: rain, an engine."""
 
     make: Callable[[Synth, float, float], Samples]
-    has_tempo: bool = False
-    is_counted: bool = False
 
 
 KINDS: dict[str, Call | Texture] = {
