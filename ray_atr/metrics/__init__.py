@@ -6,8 +6,8 @@ What a page shows is composed in `ray_atr.report.evaluation_content`, which need
 from ray_atr.metrics.alignment import align_captions
 from ray_atr.metrics.bootstrap import across_seeds, bootstrap_runs, compare_runs
 from ray_atr.metrics.languages import evaluate_languages, retrieve_languages
-from ray_atr.metrics.plan_ranking import plan_scores, retrieve_by_plan
-from ray_atr.metrics.retrieval import retrieval_metrics, retrieve
+from ray_atr.metrics.ranking import plan_scores
+from ray_atr.metrics.retrieval import retrieval_metrics, retrieve, retrieve_by_plan
 from ray_atr.metrics.samples import retrieval_samples
 from ray_atr.metrics.zero_shot import classification_metrics, classify, classify_languages
 

@@ -123,15 +123,13 @@ def _mean_over_runs(
 ) -> tuple[Drawn, Drawn]:
     """Each metric as it is, [1], and under each draw, [draws], averaged over the runs."""
     groups = _unit_groups(runs[0])
-    whole = _mean_of([resampled(samples, np.ones((1, _num_units(groups))), trained) for samples in runs])
-    parts = [
-        _mean_of([resampled(samples, weight, trained) for samples in runs]) for weight in _weights(groups, draws, seed)
-    ]
+
+    def mean(weight: np.ndarray) -> Drawn:
+        of_runs = [resampled(samples, weight, trained) for samples in runs]
+        return {name: np.mean([run[name] for run in of_runs], axis=0) for name in of_runs[0]}
+
+    whole, parts = mean(np.ones((1, _num_units(groups)))), [mean(weight) for weight in _weights(groups, draws, seed)]
     return whole, {name: np.concatenate([part[name] for part in parts]) for name in whole}
-
-
-def _mean_of(parts: Sequence[Drawn]) -> Drawn:
-    return {name: np.mean([part[name] for part in parts], axis=0) for name in parts[0]}
 
 
 def _unit_groups(samples: Samples) -> list[np.ndarray]:

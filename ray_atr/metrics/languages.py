@@ -7,14 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import torch
 
-from ray_atr.metrics.arrays import Array, IntegerArray, as_floats, as_matrix
 from ray_atr.metrics.measures import of_queries
 from ray_atr.metrics.metric import DIRECTIONS, MEAN, Metric, task_name, with_means
-from ray_atr.metrics.plan_ranking import retrieve_by_plan
 from ray_atr.metrics.ranking import DEFAULT_PLAN, LearnedMetric, PlanOptions, audio_rows, text_rows
 from ray_atr.metrics.ranks import count_ranks
-from ray_atr.metrics.relevance import Relevance, as_relevance
-from ray_atr.metrics.retrieval import Retrieval, retrieve, score
+from ray_atr.metrics.relevance import Array, IntegerArray, Relevance, as_floats, as_matrix, as_relevance
+from ray_atr.metrics.retrieval import Retrieval, retrieve, retrieve_by_plan, score
 from ray_atr.settings import RANKINGS, nearest, refuse
 
 ENGLISH = "eng"
@@ -53,14 +51,7 @@ def evaluate_languages(
     result: dict[Metric, float] = {}
     for one in (ranking, *beside):
         retrievals = retrieve_languages(
-            audio,
-            text,
-            relevant,
-            present=present,
-            ranking=one,
-            metric=metric,
-            plan=plan,
-            device=device,
+            audio, text, relevant, present=present, ranking=one, metric=metric, plan=plan, device=device
         )
         if keep is not None and one == ranking:
             keep(retrievals)
@@ -168,18 +159,13 @@ def embedding_metrics(
         if len(both):
             gap = _mean_unit(captions[ENGLISH], both) - _mean_unit(captions[language], both)
             result[Metric("embedding", language, "language_gap")] = float(gap.norm())
-            result[Metric("embedding", language, "language_distance")] = _mean_distance(
-                captions[ENGLISH], captions[language], both
-            )
+            distance = _mean_distance(captions[ENGLISH], captions[language], both)
+            result[Metric("embedding", language, "language_distance")] = distance
     for name in ("modality_gap", "language_gap", "language_distance"):
-        others = [
-            result[key]
-            for language in rows
-            if (key := Metric("embedding", language, name)) in result
-            and (name == "modality_gap" or language != ENGLISH)
-        ]
-        if others:
-            result[Metric("embedding", MEAN, name)] = sum(others) / len(others)
+        asked = [language for language in rows if name == "modality_gap" or language != ENGLISH]
+        found = [result[key] for language in asked if (key := Metric("embedding", language, name)) in result]
+        if found:
+            result[Metric("embedding", MEAN, name)] = sum(found) / len(found)
     return result
 
 
@@ -211,11 +197,8 @@ def _mean_unit(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 def _mean_distance(first: torch.Tensor, second: torch.Tensor, rows: torch.Tensor) -> float:
     """Mean norm of the difference of paired unit rows."""
-    sums = [
-        float((_unit(first, part) - _unit(second, part).to(first.device)).norm(dim=1).sum())
-        for part in rows.split(CHUNK)
-    ]
-    return sum(sums) / len(rows)
+    pairs = ((_unit(first, part), _unit(second, part).to(first.device)) for part in rows.split(CHUNK))
+    return sum(float((one - other).norm(dim=1).sum()) for one, other in pairs) / len(rows)
 
 
 def _unit(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

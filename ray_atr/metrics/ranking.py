@@ -7,14 +7,15 @@ from typing import TypeAlias
 
 import torch
 
-from ray_atr.metrics.arrays import Array, as_floats
-from ray_atr.settings import RANKING_HELP, RANKINGS, Ranking, Settings, setting
-from ray_atr.transport.mahalanobis import Mahalanobis
+from ray_atr.metrics.relevance import Array, as_floats, as_matrix
+from ray_atr.settings import RANKING_HELP, RANKINGS, Ranking, Settings, refuse, setting
+from ray_atr.transport import solve
+from ray_atr.transport.balanced import log_sweeps
+from ray_atr.transport.mahalanobis import Mahalanobis, squared_distances
 
 LearnedMetric: TypeAlias = Array | Mahalanobis
 CHUNK = 8192
-
-
+MAX_ENTRIES = 2**28
 EPSILON = 0.05
 """What learning to match evaluates with (Luong et al. 2024, section 5.3)."""
 
@@ -89,3 +90,34 @@ def _right(rows: torch.Tensor, learnt: Mahalanobis) -> torch.Tensor:
     unit = torch.nn.functional.normalize(rows.double(), dim=1)
     weighed = learnt.to(unit).weigh(unit[:0], unit)
     return torch.cat([weighed.right, torch.ones_like(unit[:, :1]), -weighed.right_norms[:, None] / 2], dim=1)
+
+
+def plan_scores(
+    text: Array, audio: Array, *, epsilon: float = EPSILON, sweeps: int = 0, metric: LearnedMetric | None = None
+) -> torch.Tensor:
+    """Log plan [M, N] between unit rows of `text` [M, D] and `audio` [N, D] with uniform marginals, float64.
+
+    All queries are matched to all candidates at once (Luong et al. 2024, Eq. 5). Transductive: what one query finds depends on
+    the others, so its numbers do not compare with those of a ranking of each query by itself.
+
+    The cost is the Euclidean distance, or that of a learnt `metric` (`as_metric`), over its maximum. `sweeps` 0 solves to
+    convergence; N makes that many sweeps of Sinkhorn, a column update last, so that each clip's share is exactly 1/N. The whole
+    matrix is held: sets of more than 2^28 pairs are refused with ValueError; rank those by distance.
+    """
+    clips = as_matrix("audio", audio)
+    texts = as_matrix("text", text, clips.shape[1]).to(clips.device)
+    if len(clips) * len(texts) > MAX_ENTRIES:
+        raise refuse("ranking", f"plan of {len(texts)} texts x {len(clips)} clips", f"up to {MAX_ENTRIES} pairs")
+    if not epsilon > 0:
+        raise refuse("epsilon", epsilon, "(0, inf)")
+    if sweeps < 0:
+        raise refuse("sweeps", sweeps, "[0, inf)")
+    u, v = (torch.nn.functional.normalize(rows.double(), dim=1) for rows in (texts, clips))
+    cost = squared_distances(as_metric(metric, clips.shape[1]).to(u).weigh(u, v)).clamp_(min=0).sqrt_()
+    largest = float(cost.max())
+    cost = cost / largest if largest > 0 else cost
+    if not sweeps:
+        return solve(cost, epsilon).log_matrix
+    scores = cost / -epsilon
+    row, column = log_sweeps(scores, scores.new_zeros(len(clips)), sweeps)
+    return scores + row[:, None] + column

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ray_atr.metrics.arrays import Array, as_floats, as_matrix
-from ray_atr.metrics.relevance import Relevance, as_relevance
+from ray_atr.metrics.relevance import Array, Relevance, as_floats, as_matrix, as_relevance
 from ray_atr.settings import refuse
 
 # Two float64 cosines nearer than this are equal: rounding in float64 stays below 1e-15 for unit rows.
@@ -66,7 +65,8 @@ def count_ranks(
         raise refuse("block_side", block_side, "[1, inf)")
     texts = _Rows("text", text_matrix, device, is_unit=is_cosine)
     clips = _Rows("audio", audio_matrix, device, is_unit=is_cosine)
-    score = _pair_cosines(texts, clips, relevance, side)
+    pairs = zip(relevance.text.split(side), relevance.clip.split(side), strict=True)
+    score = torch.cat([_dots(texts.pick(text), clips.pick(clip)) for text, clip in pairs])
     # Worst rounding of a float32 inner product of unit rows grows like sqrt(D) units of 2^-24; four times that is safe.
     size = texts.largest * clips.largest
     margin = size * max(1e-6, 4 * audio_matrix.shape[1] ** 0.5 * 2.0**-24)
@@ -143,12 +143,8 @@ class _CosineBlock(_Block):
         if len(rows) * 16 > self.scores.numel():
             return self._scores_float64[rows, columns]
         pieces = max(1, 2**22 // self.rows.shape[1])
-        return torch.cat(
-            [
-                _dots(self.rows[i], self.columns[j])
-                for i, j in zip(rows.split(pieces), columns.split(pieces), strict=True)
-            ]
-        )
+        pairs = zip(rows.split(pieces), columns.split(pieces), strict=True)
+        return torch.cat([_dots(self.rows[i], self.columns[j]) for i, j in pairs])
 
     @cached_property
     def _scores_float64(self) -> torch.Tensor:
@@ -168,27 +164,6 @@ class _Transposed(_Block):
         return self.block.exact(columns, rows)
 
 
-class _Level(NamedTuple):
-    """At most one relevant pair of each query, in the order of the queries."""
-
-    queries: np.ndarray
-    pairs: torch.Tensor
-
-
-class _Many(NamedTuple):
-    """The queries of many relevant pairs, in order, and the pairs of each."""
-
-    queries: np.ndarray
-    pairs: list[torch.Tensor]
-
-
-class _BlockCounts(NamedTuple):
-    """Candidates of a block that score above each of some pairs by more than the margin, and those within it; [P]."""
-
-    above: torch.Tensor
-    near: torch.Tensor
-
-
 class _Counter:
     """Adds up, over blocks of scores, the candidates above and level with each relevant pair of a query."""
 
@@ -205,43 +180,50 @@ class _Counter:
     def add(self, block: _Block, first_query: int, first_candidate: int) -> None:
         num_queries = len(block.scores)
         flags = torch.empty_like(block.scores)
-        for level in self.levels:
-            start, stop = np.searchsorted(level.queries, (first_query, first_query + num_queries))
+        for queries, pairs_of in self.levels:
+            start, stop = np.searchsorted(queries, (first_query, first_query + num_queries))
             if start == stop:
                 continue
-            pairs = level.pairs[start:stop]
+            pairs = pairs_of[start:stop]
             whole = stop - start == num_queries
             scores = block.scores if whole else block.select(self.query[pairs] - first_query)
             flag = flags if whole else torch.empty_like(scores)
             low, high = self._band(pairs, scores.dtype)
             above = _count(torch.gt(scores, high[:, None], out=flag))
             near = _count(torch.ge(scores, low[:, None], out=flag)) - above
-            self._add(block, pairs, _BlockCounts(above, near), first_query, first_candidate)
-        start, stop = np.searchsorted(self.many.queries, (first_query, first_query + num_queries))
-        for pairs in self.many.pairs[start:stop]:
+            self._add(block, pairs, above, near, first_query, first_candidate)
+        queries, pairs_of_many = self.many
+        start, stop = np.searchsorted(queries, (first_query, first_query + num_queries))
+        for pairs in pairs_of_many[start:stop]:
             rising = block.select(self.query[pairs[:1]] - first_query)[0].sort().values
             low, high = self._band(pairs, rising.dtype)
             above = len(rising) - torch.searchsorted(rising, high, right=True)
             near = len(rising) - torch.searchsorted(rising, low) - above
-            self._add(block, pairs, _BlockCounts(above, near), first_query, first_candidate)
+            self._add(block, pairs, above, near, first_query, first_candidate)
 
     def _add(
-        self, block: _Block, pairs: torch.Tensor, counts: _BlockCounts, first_query: int, first_candidate: int
+        self,
+        block: _Block,
+        pairs: torch.Tensor,
+        above: torch.Tensor,
+        near: torch.Tensor,
+        first_query: int,
+        first_candidate: int,
     ) -> None:
+        """`above` and `near` [P]: the block's candidates that score above a pair by more than the margin, and within it."""
         num_candidates = block.scores.shape[1]
         candidate = self.candidate[pairs]
         own = ((candidate >= first_candidate) & (candidate < first_candidate + num_candidates)).long()
-        settled = counts.near == own  # nothing but the relevant candidate itself is within the margin
-        self.greater[pairs] += counts.above
+        settled = near == own  # nothing but the relevant candidate itself is within the margin
+        self.greater[pairs] += above
         self.tied[pairs] += own * settled
         open_pairs = pairs[~settled]
-        if len(open_pairs):
-            for part in open_pairs.split(BLOCK_SIDE_CPU):
-                rows = self.query[part] - first_query
-                self._settle(block, block.select(rows), rows, part)
+        for part in open_pairs.split(BLOCK_SIDE_CPU) if len(open_pairs) else ():
+            self._settle(block, self.query[part] - first_query, part)
 
-    def _settle(self, block: _Block, scores: torch.Tensor, rows: torch.Tensor, pairs: torch.Tensor) -> None:
+    def _settle(self, block: _Block, rows: torch.Tensor, pairs: torch.Tensor) -> None:
         """Decides in float64 every candidate that float32 cannot tell from the relevant one."""
+        scores = block.select(rows)
         low, high = self._band(pairs, scores.dtype)
         which, candidate = ((scores >= low[:, None]) & (scores <= high[:, None])).nonzero(as_tuple=True)
         difference = block.exact(rows[which], candidate) - self.score[pairs[which]]
@@ -261,8 +243,11 @@ def _count(flags: torch.Tensor) -> torch.Tensor:
     return flags.sum(1).long()
 
 
-def _levels(query: torch.Tensor, device: torch.device) -> tuple[list[_Level], _Many]:
-    """The pairs split so that level r holds the r-th relevant pair of each query that has at least r.
+_Levels = list[tuple[np.ndarray, torch.Tensor]]
+
+
+def _levels(query: torch.Tensor, device: torch.device) -> tuple[_Levels, tuple[np.ndarray, list[torch.Tensor]]]:
+    """([(queries in order, the r-th relevant pair of each) for each r], (queries of many pairs, the pairs of each)).
 
     Queries of many pairs are in no level.
     """
@@ -271,21 +256,16 @@ def _levels(query: torch.Tensor, device: torch.device) -> tuple[list[_Level], _M
     first, size = np.searchsorted(ordered, ordered), np.bincount(ordered)[ordered]
     is_many = size >= MANY_PAIRS
     starts = np.unique(first[is_many])
-    many = _Many(ordered[starts], [order[start : start + size[start]].to(device) for start in starts])
+    many = ordered[starts], [order[start : start + size[start]].to(device) for start in starts]
     few = np.flatnonzero(~is_many)
     occurrence = few - first[few]
     by_level = few[np.argsort(occurrence, kind="stable")]
     bounds = np.cumsum(np.bincount(occurrence))[:-1]
-    return [_Level(ordered[part], order[part].to(device)) for part in np.split(by_level, bounds)], many
-
-
-def _pair_cosines(texts: _Rows, clips: _Rows, relevance: Relevance, chunk: int) -> torch.Tensor:
-    """Float64 cosine of each relevant pair, [P]."""
-    pairs = zip(relevance.text.split(chunk), relevance.clip.split(chunk), strict=True)
-    return torch.cat([_dots(texts.pick(text), clips.pick(clip)) for text, clip in pairs])
+    return [(ordered[part], order[part].to(device)) for part in np.split(by_level, bounds)], many
 
 
 def _dots(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Inner products of paired rows, float64."""
     return (a.double() * b).sum(1)
 
 

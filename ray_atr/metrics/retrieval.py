@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from scipy.special import digamma
 
-from ray_atr.metrics.arrays import Array, IntegerArray, as_matrix
 from ray_atr.metrics.measures import MAP_AT, RECALL_AT, QueryScores, of_queries
 from ray_atr.metrics.metric import DIRECTIONS
-from ray_atr.metrics.ranking import LearnedMetric, audio_rows, text_rows
-from ray_atr.metrics.ranks import BothRanks, PairRanks, count_ranks
-from ray_atr.metrics.relevance import Relevance, as_relevance
+from ray_atr.metrics.ranking import EPSILON, LearnedMetric, audio_rows, plan_scores, text_rows
+from ray_atr.metrics.ranks import BothRanks, PairRanks, count_ranks, count_ranks_of_matrix
+from ray_atr.metrics.relevance import Array, IntegerArray, Relevance, as_matrix, as_relevance
+
+PLAN_TIE = 1e-7  # in log plan: two clips that are the same recording differ by rounding in their potentials
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,7 @@ class Retrieval:
 
 
 def retrieval_metrics(
-    audio: Array,
-    captions: Array,
-    clip_of_caption: IntegerArray,
-    *,
-    device: torch.device | str | None = None,
+    audio: Array, captions: Array, clip_of_caption: IntegerArray, *, device: torch.device | str | None = None
 ) -> dict[str, float]:
     """Retrieval metrics of captions [M, D] against clips `audio` [N, D]; caption m describes clip `clip_of_caption[m]`.
 
@@ -70,6 +67,22 @@ def retrieve(
     relevance = as_relevance(relevant, len(captions), len(audio))
     ranks = ranked(audio, captions, relevance, metric=metric, device=device)
     return score(ranks, relevance, text_number)
+
+
+def retrieve_by_plan(
+    audio: Array,
+    captions: Array,
+    relevant: IntegerArray | Relevance,
+    *,
+    epsilon: float = EPSILON,
+    sweeps: int = 0,
+    metric: LearnedMetric | None = None,
+    text_number: np.ndarray | None = None,
+) -> Retrieval:
+    """As `retrieve`, but ranked by the plan between all captions [M, D] and all clips [N, D]. See `plan_scores`."""
+    relevance = as_relevance(relevant, len(captions), len(audio))
+    scores = plan_scores(captions, audio, epsilon=epsilon, sweeps=sweeps, metric=metric)
+    return score(count_ranks_of_matrix(scores, relevance, tie=PLAN_TIE), relevance, text_number)
 
 
 def ranked(

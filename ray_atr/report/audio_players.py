@@ -9,7 +9,7 @@ from html import escape
 import torch
 from torch.nn import functional
 
-from ray_atr.metrics.arrays import Array, as_matrix
+from ray_atr.metrics.relevance import Array, as_matrix
 from ray_atr.report.html import data_url
 
 

@@ -11,7 +11,6 @@ import torch
 from matplotlib.figure import Figure
 
 from ray_atr.metrics.alignment import AlignedCaptions
-from ray_atr.metrics.arrays import Array, as_matrix
 from ray_atr.metrics.bootstrap import DRAWS, LEVEL, Interval, across_seeds, bootstrap_runs, compare_runs
 from ray_atr.metrics.languages import (
     ENGLISH,
@@ -21,8 +20,8 @@ from ray_atr.metrics.languages import (
     retrieve_languages,
 )
 from ray_atr.metrics.metric import DIRECTIONS, TRAINED, Metric
-from ray_atr.metrics.plan_ranking import MAX_ENTRIES, plan_scores
-from ray_atr.metrics.ranking import LearnedMetric, RankingSettings, rankings_beside
+from ray_atr.metrics.ranking import MAX_ENTRIES, LearnedMetric, RankingSettings, plan_scores, rankings_beside
+from ray_atr.metrics.relevance import Array, as_matrix
 from ray_atr.metrics.retrieval import Retrieval
 from ray_atr.metrics.samples import Sample, Samples, retrieval_samples, tasks_of, zero_shot_samples
 from ray_atr.metrics.zero_shot import CLASSIFICATION, classification_metrics, classify_languages

@@ -10,7 +10,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
-from ray_atr.metrics.arrays import Array, as_floats, as_matrix
+from ray_atr.metrics.relevance import Array, as_floats, as_matrix
 from ray_atr.report.style import SPARE_COLOURS, SPARE_MARKERS
 from ray_atr.settings import refuse
 

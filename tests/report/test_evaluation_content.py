@@ -11,7 +11,7 @@ import soundfile
 
 from ray_atr.metrics import evaluate_languages
 from ray_atr.metrics.alignment import align_captions
-from ray_atr.metrics.plan_ranking import MAX_ENTRIES
+from ray_atr.metrics.ranking import MAX_ENTRIES
 from ray_atr.metrics.samples import from_arrays, to_arrays
 from ray_atr.report.evaluation_content import Embedded, ZeroShot, compose_page, score_model
 from ray_atr.report.evaluation_page import as_html, as_json
