@@ -53,6 +53,8 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         (["--objectives", "contrastiv"], "did you mean contrastive?"),
         (["--objectives", "--seeds", "0"], "--objectives: got 'nothing'; allowed one value or more"),
         (["--seeds"], "--seeds: got 'nothing'; allowed one value or more"),
+        (["--hours", "nan"], "--hours: got nan; allowed a number above 0"),
+        (["--hours", "-1"], "--hours: got -1.0; allowed a number above 0"),
         (
             ["--train.batch_size", "5000"],
             "train.batch_size: got 5000; allowed at most 1200, the number of training clips",
@@ -82,6 +84,7 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         (["--space", "data.noise.ratio=uniform(0,0.5)"], "a range needs --search random or optuna"),
         (["--space", MASS, "--search", "random", "--trials", "3"], "objective.pair.transport_mass: no such setting"),
         (["--space", "data.noise.ratio=uniform(0,0.5)", "--search", "random"], "--trials: got None"),
+        (["--space", "data.noise.ratio=uniform(0,0.5)", "--search", "random", "--hours", "0"], "--hours: got 0.0"),
         (["--space", "data.noise.ratio=grid(0)", "--search", "optun"], "did you mean optuna?"),
         (["--space", "data.noise.ratio=grid(0)", "--scheduler", "ahsa"], "did you mean asha?"),
         (["--space", "data.noise.ratio=grid(0,0.2)", "--trials", "0"], "--trials: got 0; allowed at least 1"),

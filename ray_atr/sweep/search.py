@@ -188,6 +188,11 @@ class SweepPlan:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Settings that hold in every point that has them: what was set below what the sweep varies."""
 
+    def __post_init__(self) -> None:
+        # NaN is not above 0 either.
+        if self.hours is not None and not self.hours > 0:
+            raise refuse("--hours", self.hours, "a number above 0")
+
     def overrides(self, base: Experiment, point: Mapping[str, Any]) -> Point:
         """What a point changes in the experiment, the fixed settings included."""
         return overrides_of(base, point, self.fixed) if self.fixed else dict(point)
