@@ -53,6 +53,13 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         (["--objectives", "contrastiv"], "did you mean contrastive?"),
         (["--objectives", "--seeds", "0"], "--objectives: got 'nothing'; allowed one value or more"),
         (["--seeds"], "--seeds: got 'nothing'; allowed one value or more"),
+        (
+            ["--scheduler", "asha"],
+            "--noise here, and settings (--help-settings) (it is an option of ray-atr sweep --space PATH=DIMENSION ...)",
+        ),
+        (["--objectivs", "m_ltm"], "--objectivs: got 'm_ltm'; allowed --recipe, --config, "),
+        (["--objectivs", "m_ltm"], "(did you mean --objectives?)"),
+        (["--epochs", "3"], "epochs: no such setting"),
         (["--hours", "nan"], "--hours: got nan; allowed a number above 0"),
         (["--hours", "-1"], "--hours: got -1.0; allowed a number above 0"),
         (

@@ -247,3 +247,8 @@ class KnowledgeSweep(ComparisonSweep):
 
 
 OF_PAPERS: tuple[type[ComparisonSweep], ...] = (NoiseSweep, ObjectivesSweep, TransportSweep, KnowledgeSweep)
+COMMAND_OF = {
+    **{one.name: f"ray-atr sweep {sweep.name}" for sweep in reversed(OF_PAPERS) for one in fields(sweep)},
+    **{one.name: "ray-atr sweep --space PATH=DIMENSION ..." for one in fields(SpaceOptions)},
+}
+"""Option -> a command that has it."""

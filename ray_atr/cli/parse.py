@@ -27,7 +27,7 @@ from ray_atr.override import as_typed, describe
 from ray_atr.recipes import RECIPES
 from ray_atr.redaction import redact
 from ray_atr.runtime import TERMINATED, advice_of, terminate_like_interrupt
-from ray_atr.settings import RepeatedNameError, each_once, shortened
+from ray_atr.settings import RepeatedNameError, each_once, nearest, refuse, shortened
 from ray_atr.storage import locate
 
 Options = TypeVar("Options")
@@ -89,9 +89,12 @@ def parse(options: Any, arguments: Sequence[str], program: str) -> Any:
 
 
 def parse_with_settings(
-    options: Callable[..., Options], arguments: Sequence[str], program: str
+    options: type[Options], arguments: Sequence[str], program: str, others: Mapping[str, str] | None = None
 ) -> tuple[Options, dict[str, str]]:
-    """A command's options, and the settings to override by dotted path, from the command line."""
+    """A command's options, and the settings to override by dotted path, from the command line.
+
+    `others` are options of other commands with what these are called. ValueError for one of them, or a misspelt option.
+    """
     if HELP_SETTINGS in arguments:
         print_settings()
         raise SystemExit(0)
@@ -100,7 +103,16 @@ def parse_with_settings(
         parsed, rest = tyro.cli(
             options, args=list(arguments), prog=program, description=about, return_unknown_args=True
         )
-    return parsed, settings_from(rest)
+    settings = settings_from(rest)
+    own = [field.name for field in dataclasses.fields(options)]  # type: ignore[arg-type]
+    paths = [entry.path.split(".") for entry in describe(RECIPES["quickstart"]())] if settings else []
+    for name in settings.keys() - {part for path in paths for part in (path[0], path[-1])}:
+        elsewhere = (others or {}).get(name)
+        hint = f" (it is an option of {elsewhere})" if elsewhere else nearest(name, own).replace("mean ", "mean --")
+        if hint and "." not in name:
+            allowed = ", ".join("--" + one for one in own).replace("_", "-")
+            raise refuse(f"--{name}", settings[name], f"{allowed} here, and settings ({HELP_SETTINGS})", hint)
+    return parsed, settings
 
 
 def settings_from(arguments: Sequence[str]) -> dict[str, str]:

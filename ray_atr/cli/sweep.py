@@ -8,7 +8,7 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-from ray_atr.cli.experiment_options import OF_PAPERS, ComparisonSweep, SpaceOptions
+from ray_atr.cli.experiment_options import COMMAND_OF, OF_PAPERS, ComparisonSweep, SpaceOptions
 from ray_atr.cli.parse import heartbeat, parse_with_settings
 from ray_atr.cli.reality_check import CorrespondenceSweep
 
@@ -34,7 +34,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     if arguments and arguments[0] in COMPARISONS:
         compare(COMPARISONS[arguments[0]], arguments[1:], f"{program} {arguments[0]}")
         return
-    options, settings = parse_with_settings(SearchOptions, arguments, program)
+    options, settings = parse_with_settings(SearchOptions, arguments, program, COMMAND_OF)
     with heartbeat("starting") as say:
         from ray_atr.cli.planning import plan_search, varied_by
         from ray_atr.cli.running import run_plan
@@ -45,7 +45,7 @@ def run(arguments: Sequence[str], program: str) -> None:
 
 def compare(comparison: type[ComparisonSweep], arguments: Sequence[str], program: str) -> None:
     """Run a comparison's points; `--resume` alone continues with those of the run folder."""
-    options, settings = parse_with_settings(comparison, arguments, program)
+    options, settings = parse_with_settings(comparison, arguments, program, COMMAND_OF)
     with heartbeat("starting") as say:
         from ray_atr.cli.planning import plan_points, values_of
         from ray_atr.cli.running import run_plan

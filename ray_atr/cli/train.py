@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ray_atr.cli.experiment_options import ExperimentOptions
+from ray_atr.cli.experiment_options import COMMAND_OF, ExperimentOptions
 from ray_atr.cli.parse import heartbeat, option, parse_with_settings
 
 
@@ -21,7 +21,7 @@ OPTIONS = TrainOptions
 
 
 def run(arguments: Sequence[str], program: str) -> None:
-    options, settings = parse_with_settings(TrainOptions, arguments, program)
+    options, settings = parse_with_settings(TrainOptions, arguments, program, COMMAND_OF)
     with heartbeat("starting") as say:
         from ray_atr.cli.running import run_plan
         from ray_atr.sweep import FixedPoints, SweepPlan
