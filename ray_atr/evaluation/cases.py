@@ -15,7 +15,7 @@ from ray_atr.data.shards import read_captions, read_manifest
 from ray_atr.evaluation.checkpoints import Checkpoint
 from ray_atr.evaluation.eval_split import Questions
 from ray_atr.experiment import Experiment
-from ray_atr.knowledge.cases import Case, explain
+from ray_atr.knowledge.drift import Case, explain
 from ray_atr.knowledge.snapshot import Snapshot, load
 from ray_atr.objectives.knowledge import Ask
 from ray_atr.report.evaluation_content import Embedded

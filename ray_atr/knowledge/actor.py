@@ -48,16 +48,15 @@ class RefresherActor(InProcessRefresher):
             self.references = {known: ref for known, ref in self.references.items() if known <= version}
 
     def files(self, version: int) -> dict[str, bytes]:
-        return files_of(self._path(version))
+        return files_of(version_folder(self.folder, version))
 
     def receive(self, version: int, files: Mapping[str, bytes]) -> None:
         """Take a version that an earlier base of the run built, on a node whose disk is not this one's."""
         with self._lock:
             if version not in self.versions():
-                write_files(files, self._path(version))
+                write_files(files, version_folder(self.folder, version))
 
     def node(self) -> str:
-        """The node that this runs on."""
         return this_node()
 
 
@@ -143,6 +142,11 @@ def start_knowledge_base(
     labels              of the node that it runs on; none: that of the process that starts it, if there is room.
     """
     _end_earlier(actor_name(run))
+    # Beside the worker that starts it, which copies the versions to the run's storage with each checkpoint.
+    placed: dict[str, Any] = {} if labels else {"scheduling_strategy": here_if_there_is_room()}
+    if labels:
+        # Ray would place it in the group of the worker that starts it, and never find a node with its labels there.
+        placed = {"label_selector": dict(labels), "scheduling_strategy": "DEFAULT"}
     actor = (
         ray.remote(RefresherActor)
         .options(
@@ -153,22 +157,13 @@ def start_knowledge_base(
             max_restarts=-1,
             max_task_retries=-1,
             max_concurrency=clients + 4,
-            **_placed(labels),
+            **placed,
         )
         .remote(encode, settings, folder)
     )
     host = ActorRefresher(actor)
     host.give_back(folder)
     return host
-
-
-def _placed(labels: Mapping[str, str] | None) -> dict[str, Any]:
-    """Ray's options for where a base runs."""
-    if labels:
-        # Named, or Ray would place it in the group of the worker that starts it, and never find a node with its labels there.
-        return {"label_selector": dict(labels), "scheduling_strategy": "DEFAULT"}
-    # Beside the worker that starts it, which copies the versions to the run's storage with each checkpoint.
-    return {"scheduling_strategy": here_if_there_is_room()}
 
 
 def _end_earlier(name: str) -> None:

@@ -95,14 +95,13 @@ class SnapshotMemory(Memory):
     """A refreshed knowledge base (ASK, ANCE)."""
 
     def __init__(
-        self, client: SnapshotClient, knowledge: KnowledgeBaseObjective, seed: int, ids: Sequence[str]
+        self, client: SnapshotClient, knowledge: KnowledgeBaseObjective, seed: int, ids: Sequence[str], width: int
     ) -> None:
         self.client, self.knowledge, self.seed = client, knowledge, seed
+        # Of the last global batch's clips, and what it retrieved.
         self.groups: Tensor | None = None
-        """Of the last global batch's clips."""
         self.found: Positions | None = None
-        """What the last global batch retrieved."""
-        self.written = WriteThrough(ids) if knowledge.refresh == "write_through" else None
+        self.written = WriteThrough(ids, width) if knowledge.refresh == "write_through" else None
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -114,9 +113,8 @@ class SnapshotMemory(Memory):
         if self.client.next_version == 1:
             self.client.refresh(step, weights() if self.client.is_publisher else None, lag=0)
             return
-        every = self.knowledge.refresh_every_epochs
+        every, payload = self.knowledge.refresh_every_epochs, None
         if every and epoch % every == 0:
-            payload = None
             if self.client.is_publisher:
                 payload = weights() if self.written is None else self.written.entries()
             self.client.refresh(step, payload)
@@ -225,20 +223,16 @@ class WriteThrough:
     They were made in training mode and are up to an epoch old. A clip enters once its English text was embedded.
     """
 
-    def __init__(self, ids: Sequence[str]) -> None:
+    def __init__(self, ids: Sequence[str], width: int) -> None:
         self.ids = np.asarray(ids, dtype=np.str_)
         self._row = {name: row for row, name in enumerate(self.ids.tolist())}
-        self.audio: Tensor | None = None
-        self.text: Tensor | None = None
-        self.there = torch.zeros(len(self.ids), dtype=torch.bool)
-        self.groups = torch.full((len(self.ids),), NOBODY)
+        self.audio, self.text = torch.zeros(len(ids), width), torch.zeros(len(ids), width)
+        self.there = torch.zeros(len(ids), dtype=torch.bool)
+        self.groups = torch.full((len(ids),), NOBODY)
 
     @torch.no_grad()
     def write(self, embeddings: Embeddings, clip_ids: Sequence[str], groups: Tensor) -> None:
         """Keep a global batch's embeddings, [B, D] and the English of [B, K, D], and groups [B]."""
-        if self.audio is None or self.text is None:
-            self.audio = torch.zeros(len(self.ids), embeddings.audio.shape[1])
-            self.text = torch.zeros_like(self.audio)
         has_english = embeddings.available()[:, 0].cpu()
         rows = torch.tensor([self._row[name] for name in clip_ids])[has_english]
         self.audio[rows] = embeddings.audio.detach().float().cpu()[has_english]
@@ -248,24 +242,20 @@ class WriteThrough:
 
     def entries(self) -> Entries:
         """What has been written so far."""
-        if self.audio is None or self.text is None or not bool(self.there.any()):
-            raise ValueError("objective.knowledge.refresh: got write_through before any step with English texts")
         there = self.there.numpy()
-        return Entries(
-            self.audio.numpy()[there], self.text.numpy()[there], self.ids[there], groups=self.groups.numpy()[there]
-        )
+        if not there.any():
+            raise ValueError("objective.knowledge.refresh: got write_through before any step with English texts")
+        audio, text, groups = (rows.numpy()[there] for rows in (self.audio, self.text, self.groups))
+        return Entries(audio, text, self.ids[there], groups=groups)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Tensors for a checkpoint; empty before the first step."""
-        if self.audio is None:
-            return {}
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors for a checkpoint."""
         return {"audio": self.audio, "text": self.text, "there": self.there, "groups": self.groups}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state:
-            self.audio, self.text, self.there = state["audio"].cpu(), state["text"].cpu(), state["there"].cpu()
-            # Absent in checkpoints of version 0.1.
-            self.groups = state["groups"].cpu() if "groups" in state else torch.full_like(self.groups, NOBODY)
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Continue from a checkpoint: version 0.1 wrote no groups, and nothing before the first step."""
+        for name, rows in state.items():
+            setattr(self, name, rows.cpu())
 
 
 def make_memory(
@@ -282,16 +272,15 @@ def make_memory(
     seed: int = 0,
 ) -> Memory:
     """The memory that an objective's knowledge needs. `host` refreshes its base, in this process or in an actor."""
-    if isinstance(knowledge, KnowledgeBaseObjective):
-        if host is None:
-            raise ValueError(f"objective.knowledge: {knowledge.name} needs a knowledge base; give make_memory a host")
-        spec = knowledge.search_spec
-        assert spec is not None, "what has a base says how to search it"
-        lag = knowledge.lag_steps(steps_per_epoch)
-        client = SnapshotClient(host, spec, lag, is_publisher=is_first, device=device)
-        return SnapshotMemory(client, knowledge, seed, ids)
     if isinstance(knowledge, Nnclr):
         return SupportMemory(Queue(knowledge.support_size, width, languages, device))
     if isinstance(knowledge, Moco):
         return MomentumMemory(retriever, Queue(knowledge.queue_size, width, languages, device), knowledge.momentum)
-    return Memory()
+    if not isinstance(knowledge, KnowledgeBaseObjective):
+        return Memory()
+    if host is None:
+        raise ValueError(f"objective.knowledge: {knowledge.name} needs a knowledge base; give make_memory a host")
+    assert knowledge.search_spec is not None, "what has a base says how to search it"
+    lag = knowledge.lag_steps(steps_per_epoch)
+    client = SnapshotClient(host, knowledge.search_spec, lag, is_publisher=is_first, device=device)
+    return SnapshotMemory(client, knowledge, seed, ids, width)

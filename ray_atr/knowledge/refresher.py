@@ -55,8 +55,8 @@ class InProcessRefresher:
 
     def __init__(self, encode: Encode, settings: SnapshotSettings, folder: Path) -> None:
         self.encode, self.settings, self.folder = encode, settings, folder
-        self.folder.mkdir(parents=True, exist_ok=True)
-        remove_leftovers_below(self.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers_below(folder)
         # OpenMP's limits are a thread's own: a new one would compute on every core, which the training needs.
         self._executor = ThreadPoolExecutor(
             1, "knowledge-refresh", initializer=_limit_threads, initargs=(torch.get_num_threads(),)
@@ -81,11 +81,11 @@ class InProcessRefresher:
         earlier = [known for known in self.versions() if known < version]
         previous = self.get(earlier[-1]) if earlier else None
         snapshot = build(entries, self.settings, version=version, step=step, previous=previous)
-        save(snapshot, self._path(version))
+        save(snapshot, version_folder(self.folder, version))
         with self._lock:
             self._open[version] = snapshot
             for old in self.versions()[:-KEEP]:
-                remove_folder(self._path(old))
+                remove_folder(version_folder(self.folder, old))
                 self._open.pop(old, None)
         return time.perf_counter() - started
 
@@ -107,7 +107,7 @@ class InProcessRefresher:
         """A version that is ready. ValueError if it is not here."""
         with self._lock:
             if version not in self._open:
-                self._open[version] = load(self._path(version))
+                self._open[version] = load(version_folder(self.folder, version))
             return self._open[version]
 
     def versions(self) -> list[int]:
@@ -119,16 +119,13 @@ class InProcessRefresher:
         wait(list(self._futures.values()))
         with self._lock:
             for later in [known for known in self.versions() if known > version]:
-                remove_folder(self._path(later))
+                remove_folder(version_folder(self.folder, later))
                 self._open.pop(later, None)
             self._futures = {known: future for known, future in self._futures.items() if known <= version}
 
     def close(self) -> None:
         """Build nothing more that has not been started."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-
-    def _path(self, version: int) -> Path:
-        return version_folder(self.folder, version)
 
 
 def version_folder(folder: Path, version: int) -> Path:
@@ -150,18 +147,13 @@ class Refresher(Protocol):
     """A knowledge base as its clients see it: in this process, or an actor elsewhere."""
 
     def publish(self, payload: Any, version: int, step: int) -> None: ...
-
     def wait(self, version: int, timeout: float) -> Outcome: ...
-
     def get(self, version: int) -> Snapshot: ...
-
     def rewind(self, version: int) -> None: ...
-
     def close(self) -> None: ...
 
 
-@dataclass
-class Pending:
+class Pending(NamedTuple):
     """A version that was published at a step, and the step at which every worker switches to it."""
 
     version: int
@@ -252,9 +244,8 @@ class SnapshotClient:
         while outcome.state in (UNKNOWN, BUILDING):
             if outcome.state == UNKNOWN:
                 if self.is_publisher and one.version not in self._sent:
-                    raise RuntimeError(
-                        f"knowledge base: version {one.version} of step {one.step} is gone from its folder"
-                    )
+                    lost = f"version {one.version} of step {one.step} is gone from its folder"
+                    raise RuntimeError(f"knowledge base: {lost}")
                 # Still under way to the base, or lost with a crash of it.
                 time.sleep(0.02)
                 if self.is_publisher and time.perf_counter() - sent > self.republish_seconds:
@@ -306,7 +297,7 @@ class SnapshotClient:
         return {
             "version": self.version,
             "next_version": self.next_version,
-            "pending": [[one.version, one.step, one.due] for one in self.pending],
+            "pending": [list(one) for one in self.pending],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

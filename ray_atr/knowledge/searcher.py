@@ -67,12 +67,8 @@ def fused_top_k(queries: Tensor, entries: Tensor, k: int) -> tuple[Tensor, Tenso
 
     No index is built and nothing is copied: the base may be mapped, read-only memory.
     """
-    values, positions = faiss.knn(
-        np.ascontiguousarray(queries.numpy(), dtype=np.float32),
-        entries.numpy(),
-        min(k, len(entries)),
-        metric=faiss.METRIC_INNER_PRODUCT,
-    )
+    wanted, k = np.ascontiguousarray(queries.numpy(), dtype=np.float32), min(k, len(entries))
+    values, positions = faiss.knn(wanted, entries.numpy(), k, metric=faiss.METRIC_INNER_PRODUCT)
     return torch.from_numpy(values), torch.from_numpy(positions)
 
 
@@ -102,17 +98,12 @@ class SearchableRows:
             self.index = faiss.IndexFlatIP(rows.shape[1])
             self.index.add(np.ascontiguousarray(rows, dtype=np.float32))
 
-    @property
-    def _is_plain(self) -> bool:
-        """Whether FAISS can read the rows where they are: float32 in this process's memory, all of them present."""
-        return self.rows.device.type == "cpu" and self.rows.dtype == torch.float32 and self.present is None
-
     def top_k(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """(scores, positions), both [B, min(k, N)]; -inf and any position if there is none."""
-        if self.index is None and self._is_plain:
-            return fused_top_k(queries, self.rows, k)
         if self.index is None:
-            return exact_top_k(queries, self.rows, k, self.present)
+            # FAISS reads the rows where they are if they are float32 in this process's memory, all of them present.
+            is_plain = self.rows.device.type == "cpu" and self.rows.dtype == torch.float32 and self.present is None
+            return fused_top_k(queries, self.rows, k) if is_plain else exact_top_k(queries, self.rows, k, self.present)
         k = min(k, len(self.rows))
         values, where = self.index.search(np.ascontiguousarray(queries.cpu().numpy(), dtype=np.float32), k)
         scores, positions = torch.from_numpy(values).to(queries.device), torch.from_numpy(where).to(queries.device)
@@ -148,13 +139,11 @@ class Searcher:
     def __init__(self, snapshot: Snapshot, spec: SearchSpec, device: torch.device | str = "cpu") -> None:
         self.snapshot, self.spec, self.device = snapshot, spec, torch.device(device)
         table = partial(SearchableRows, device=self.device, spec=spec)
-        languages = range(len(snapshot.text))
         self.fine_audio = table(snapshot.audio, None, index=snapshot.audio_index)
-        self.fine_text = [
-            table(snapshot.text[k], snapshot.text_mask[k], index=snapshot.text_index[k]) for k in languages
-        ]
+        texts = zip(snapshot.text, snapshot.text_mask, snapshot.text_index, strict=True)
+        self.fine_text = [table(rows, mask, index=index) for rows, mask, index in texts]
         self.coarse_audio = table(snapshot.coarse_audio, snapshot.coarse_audio_mask)
-        self.coarse_text = [table(snapshot.coarse_text[k], snapshot.coarse_mask[k]) for k in languages]
+        self.coarse_text = [table(*of) for of in zip(snapshot.coarse_text, snapshot.coarse_mask, strict=True)]
         self._by_id, self._by_group = _Places(snapshot.ids), _Places(snapshot.groups)
 
     @torch.no_grad()
@@ -215,31 +204,23 @@ class Searcher:
     def look_up(self, positions: Positions) -> Retrieved:
         """The entries at the positions, as float32 on the positions' device."""
         return Retrieved(
-            fine=self._granularity(positions.fine_audio, positions.fine_text, self.fine_audio, self.fine_text),
-            coarse=self._granularity(
-                positions.coarse_audio, positions.coarse_text, self.coarse_audio, self.coarse_text
-            ),
+            fine=_granularity(positions.fine_audio, positions.fine_text, self.fine_audio, self.fine_text),
+            coarse=_granularity(positions.coarse_audio, positions.coarse_text, self.coarse_audio, self.coarse_text),
         )
 
-    def _granularity(
-        self, by_audio: Tensor, by_text: Tensor, audio: SearchableRows, texts: list[SearchableRows]
-    ) -> Granularity | None:
-        if by_audio.shape[-1] == 0:
-            return None
-        return Granularity(
-            Neighbours(
-                audio=_take(audio, by_audio),
-                text=torch.cat([_take(text, by_audio) for text in texts], dim=1),
-                valid=by_audio >= 0,
-            ),
-            Neighbours(
-                audio=_take(audio, by_text),
-                text=_take(texts[0], by_text)
-                if len(texts) == 1
-                else torch.cat([_take(text, by_text[:, k : k + 1]) for k, text in enumerate(texts)], dim=1),
-                valid=by_text >= 0,
-            ),
-        )
+
+def _granularity(
+    by_audio: Tensor, by_text: Tensor, audio: SearchableRows, texts: list[SearchableRows]
+) -> Granularity | None:
+    if by_audio.shape[-1] == 0:
+        return None
+    text_of_audio = torch.cat([_take(text, by_audio) for text in texts], dim=1)
+    of_languages = (_take(text, by_text[:, k : k + 1]) for k, text in enumerate(texts))
+    text_of_text = _take(texts[0], by_text) if len(texts) == 1 else torch.cat(list(of_languages), dim=1)
+    return Granularity(
+        Neighbours(_take(audio, by_audio), text_of_audio, by_audio >= 0),
+        Neighbours(_take(audio, by_text), text_of_text, by_text >= 0),
+    )
 
 
 def draw_from_pool(positions: Positions, ids: Sequence[str], count: int, seed: int, step: int) -> Positions:
@@ -257,9 +238,8 @@ def draw_from_pool(positions: Positions, ids: Sequence[str], count: int, seed: i
         order = keys.to(found.device).masked_fill(found < 0, 2**62).argsort(dim=2)
         return found.gather(2, order[:, :, :count])
 
-    return positions._replace(
-        fine_audio=drawn(positions.fine_audio, "audio"), fine_text=drawn(positions.fine_text, "text")
-    )
+    of_audio, of_text = drawn(positions.fine_audio, "audio"), drawn(positions.fine_text, "text")
+    return positions._replace(fine_audio=of_audio, fine_text=of_text)
 
 
 def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:

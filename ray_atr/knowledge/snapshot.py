@@ -145,9 +145,8 @@ def _unit(name: str, rows: NDArray[Any], ids: NDArray[np.str_]) -> NDArray[np.fl
     norms = np.linalg.norm(rows, axis=1)
     if not np.isfinite(norms).all():
         bad = ids[~np.isfinite(norms)]
-        raise refuse(
-            f"knowledge.base.{name}", f"{len(bad)} rows that are not finite ({', '.join(bad[:3])})", "finite values"
-        )
+        got = f"{len(bad)} rows that are not finite ({', '.join(bad[:3])})"
+        raise refuse(f"knowledge.base.{name}", got, "finite values")
     return rows / np.maximum(norms, 1e-12)[:, None]
 
 
@@ -280,8 +279,6 @@ def load(folder: Path) -> Snapshot:
         arrays["groups"] = _own_groups(content["entries"])
         arrays["coarse_audio_mask"] = np.ones(P, dtype=bool)
         arrays["text_centroids"] = np.zeros((0, P, D), dtype=np.float32)
-    indices = [
-        np.load(folder / f"text_index-{position}.npy", allow_pickle=False)
-        for position in range(content["text_languages"])
-    ]
-    return Snapshot(version=content["version"], step=content["step"], text_index=tuple(indices), **arrays)
+    files = (folder / f"text_index-{position}.npy" for position in range(content["text_languages"]))
+    indices = tuple(np.load(file, allow_pickle=False) for file in files)
+    return Snapshot(version=content["version"], step=content["step"], text_index=indices, **arrays)

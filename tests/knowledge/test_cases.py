@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from ray_atr.knowledge.cases import explain
+from ray_atr.knowledge.drift import explain
 from ray_atr.knowledge.snapshot import Entries, SnapshotSettings, build
 from ray_atr.objectives.knowledge import Ask
 

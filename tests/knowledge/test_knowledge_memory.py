@@ -166,7 +166,7 @@ def test_write_through_builds_the_base_from_what_was_trained_on(tmp_path):
     assert set(snapshot.ids.tolist()) == trained_on
     assert isinstance(recall.written.entries(), Entries)
     with pytest.raises(ValueError, match="write_through"):
-        type(recall.written)(IDS).entries()
+        type(recall.written)(IDS, D).entries()
 
 
 def test_a_base_needs_a_host():
