@@ -84,7 +84,7 @@ def an_epoch(experiment: Experiment, home: Path, folder: Path) -> Callable[[Took
     prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
     group, clock = WorkerGroup(), Clock()
     data = TrainingData(experiment, prepared, group)
-    state = first_state(experiment, prepared, data, folder, group, None)
+    state = first_state(data, folder)
     texts = TextBatcher(state.retriever)
     batches = list(next(iter(data.epochs(0, 0, use_ray=False)))[1])
     warm_up = 4

@@ -89,8 +89,8 @@ def compare(name: str, home: Path, steps: int, batch: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = TrainingData(experiment, prepared, group)
         batches = list(next(iter(data.epochs(0, 0, use_ray=False)))[1])[:steps]
-        ours = first_state(experiment, prepared, data, Path(folder), group, None)
-        theirs = first_state(experiment, prepared, data, Path(folder), group, None)
+        ours = first_state(data, Path(folder))
+        theirs = first_state(data, Path(folder))
     texts, clock = TextBatcher(ours.retriever), Clock()
     inputs = [plain_inputs(batch, theirs.retriever) for batch in batches]
     pair = experiment.objective.pair

@@ -19,8 +19,8 @@ from ray_atr.sweep.describe import values_by_path
 from ray_atr.sweep.schedulers import check_perturbed, check_scheduler
 from ray_atr.sweep.search import Known
 from ray_atr.sweep.trial_queue import read_earlier, recorded_points
+from ray_atr.training.checks import check_metric
 from ray_atr.training.languages import with_languages
-from ray_atr.training.selection import check_metric
 
 
 def plan_points(options: ComparisonSweep, kept: RunFolder | None) -> SweepPlan:

@@ -28,7 +28,7 @@ from ray_atr.report.sweep_page import Picture
 from ray_atr.run_folder import TEST_SCORES, RunFolder, TrialFolder
 from ray_atr.storage import Location
 from ray_atr.table import Cell, Table
-from ray_atr.training.kept_scores import MEASURE
+from ray_atr.training.validation import MEASURE
 
 FLOOR, CEILING = "contrastive", "oracle"
 DRAWS, SEED_OF_DRAWS = 2000, 0

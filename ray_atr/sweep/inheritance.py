@@ -30,8 +30,7 @@ from ray_atr.storage import (
     write_json,
     write_lines,
 )
-from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
-from ray_atr.training.state import deciding_settings
+from ray_atr.training.checkpoint import deciding_settings, load_checkpoint, save_checkpoint
 
 PERTURBED_FILE = "perturbed.json"
 TAKEOVER = "takeover"

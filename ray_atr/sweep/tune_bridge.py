@@ -22,9 +22,7 @@ from ray_atr.sweep.inheritance import complete_take_over, experiment_of, inherit
 from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
 from ray_atr.sweep.schedulers import PAUSING
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
-from ray_atr.training.out_of_memory import remedy
-from ray_atr.training.packing import packed, unpacked
-from ray_atr.training.ray_train import ERROR_FILE, TrialError, ray_storage, run_trial
+from ray_atr.training.ray_train import ERROR_FILE, TrialError, packed, ray_storage, remedy, run_trial, unpacked
 
 TRACEBACK_FILE = "traceback.txt"
 # A trial's own process only waits for its workers; Tune refuses 0.

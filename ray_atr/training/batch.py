@@ -92,45 +92,20 @@ class Batch:
 
         Without `clips` one window is heard of each.
         """
-        if clips is None:
-            clips = torch.arange(len(clip_ids))
-        if rows is None:
-            rows = torch.arange(len(clip_ids)) + group.rank * len(clip_ids)
-        columns = [torch.from_numpy(captions.groups), rows, torch.from_numpy(captions.slots)]
-        numbers = torch.stack(columns + ([] if draw is None else [draw]), dim=1)
+        own = torch.arange(len(clip_ids))
+        clips = own if clips is None else clips
+        rows = own + group.rank * len(own) if rows is None else rows
+        numbers = [torch.from_numpy(captions.groups), rows, torch.from_numpy(captions.slots)]
         mask = torch.from_numpy(captions.mask).long()
-        all_numbers = group.gather(torch.cat([mask, numbers], dim=1).to(group.device))
-        all_mask, all_numbers = all_numbers[:, : mask.shape[1]].bool(), all_numbers[:, mask.shape[1] :]
-        everyone = Everyone(
-            mask=all_mask,
-            groups=all_numbers[:, 0],
-            rows=all_numbers[:, 1],
-            slots=all_numbers[:, 2],
-            draw=None if draw is None else all_numbers[:, 3],
-        )
+        columns = torch.cat([mask, torch.stack(numbers + ([] if draw is None else [draw]), dim=1)], dim=1)
+        everyones = group.gather(columns.to(group.device))
+        groups, all_rows, slots, *draws = everyones[:, mask.shape[1] :].unbind(dim=1)
+        all_mask = everyones[:, : mask.shape[1]].bool()
+        everyone = Everyone(all_mask, groups, all_rows, slots, draws[0] if draws else None)
         return cls(clip_ids, features, frames, clips, captions, draw, languages, everyone, epoch, step)
 
 
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """What an epoch goes through once: ids, the row of each in the training split, and its caption (None: one is drawn)."""
-
-    ids: list[str]
-    rows: np.ndarray
-    slots: np.ndarray | None
-
-    @classmethod
-    def of(cls, captions: TrainingCaptions, per_epoch: str) -> Samples:
-        """The clips, or with `each` every pair of a clip and a caption that it has in any language."""
-        ids = captions.features.clip_ids
-        if per_epoch == "one":
-            return cls(list(ids), np.arange(len(ids)), None)
-        rows, slots = np.nonzero(captions.is_there.any(axis=2))
-        return cls([sample_id(ids[row], int(slot)) for row, slot in zip(rows, slots, strict=True)], rows, slots)
-
-
-def sample_id(clip_id: str, slot: int) -> str:
-    """A name for a clip with its caption number `slot`."""
+def _sample_name(clip_id: str, slot: int) -> str:
     return f"{clip_id}#{slot}"
 
 
@@ -139,12 +114,18 @@ class TrainingData:
 
     def __init__(self, experiment: Experiment, prepared: Prepared, group: WorkerGroup) -> None:
         data = experiment.data
-        self.experiment, self.group = experiment, group
+        self.experiment, self.prepared, self.group = experiment, prepared, group
         self.features = open_features(prepared.features, data.train_split)
         check_batch_size(len(self.features), experiment.train.batch_size, group.size, evenly=False)
         self.captions = TrainingCaptions(self.features, data.languages, data.noise, experiment.seed, data.positives)
-        self.samples = Samples.of(self.captions, data.captions_per_epoch)
-        self.steps_per_epoch = steps_per_epoch(len(self.samples.ids), experiment.train.batch_size)
+        # What an epoch goes through once: every clip, or every pair of a clip and a caption that it has in any language.
+        self._samples = self.features.clip_ids
+        self._pairs: tuple[np.ndarray, ...] | None = None
+        if data.captions_per_epoch != "one":
+            rows, slots = self._pairs = np.nonzero(self.captions.is_there.any(axis=2))
+            pairs = zip(rows.tolist(), slots.tolist(), strict=True)
+            self._samples = [_sample_name(self._samples[row], slot) for row, slot in pairs]
+        self.steps_per_epoch = steps_per_epoch(len(self._samples), experiment.train.batch_size)
         self._slots: dict[int, list[np.ndarray]] = {}
 
     @cached_property
@@ -156,27 +137,24 @@ class TrainingData:
         """(epoch, its batches) from a step of the first epoch on to the last; one stream serves them all."""
         orders = [self._order(epoch) for epoch in range(first, self.experiment.train.epochs)]
         seed, windows = self.experiment.seed, self.experiment.model.training_windows
-        read = (
-            stream(self.features, orders, first_step=first_step, use_ray=use_ray, seed=seed, windows=windows)
-            if orders
-            else ()
-        )
+        read = stream(self.features, orders, first_step=first_step, use_ray=use_ray, seed=seed, windows=windows)
         for epoch, batches in groupby(read, key=lambda batch: batch.epoch):
             yield epoch, map(self._batch, batches)
 
     def _order(self, epoch: int) -> EpochOrder:
         order = training_plan(
-            self.samples.ids,
+            self._samples,
             seed=self.experiment.seed,
             epoch=epoch,
             batch_size=self.experiment.train.batch_size,
             rank=self.group.rank,
             num_workers=self.group.size,
         )
-        if self.samples.slots is None:
+        if self._pairs is None:
             return order
-        self._slots[epoch] = [self.samples.slots[chosen] for chosen in order.rows]
-        return EpochOrder(epoch=epoch, rows=[self.samples.rows[chosen] for chosen in order.rows])
+        rows, slots = self._pairs
+        self._slots[epoch] = [slots[chosen] for chosen in order.rows]
+        return EpochOrder(epoch=epoch, rows=[rows[chosen] for chosen in order.rows])
 
     def _batch(self, read: FeatureBatch) -> Batch:
         experiment = self.experiment
@@ -184,17 +162,16 @@ class TrainingData:
         captions = self.captions.batch(read.rows, read.epoch, slots)
         clip_ids = [self.features.clip_ids[row] for row in read.rows]
         # What is drawn for a sample: two captions of a clip are two samples.
-        names = clip_ids if slots is None else [sample_id(*one) for one in zip(clip_ids, slots, strict=True)]
+        names = clip_ids if slots is None else [_sample_name(*one) for one in zip(clip_ids, slots, strict=True)]
         heard = [names[clip] for clip in read.clips.tolist()]
-        augmented = spec_augment(
-            read.features, read.frames, experiment.model.augment, heard, experiment.seed, read.epoch
-        )
+        augment, seed = experiment.model.augment, experiment.seed
+        augmented = spec_augment(read.features, read.frames, augment, heard, seed, read.epoch)
         return Batch.gathered(
             clip_ids,
             augmented,
             read.frames,
             captions,
-            experiment.objective.scheme.draw(experiment.seed, read.epoch, names, torch.from_numpy(captions.mask)),
+            experiment.objective.scheme.draw(seed, read.epoch, names, torch.from_numpy(captions.mask)),
             experiment.data.languages,
             self.group,
             rows=torch.as_tensor(read.rows, dtype=torch.int64),

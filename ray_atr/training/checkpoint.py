@@ -1,4 +1,4 @@
-"""A checkpoint folder: everything a stopped run needs to end with the weights of one that never stopped.
+"""A run's checkpoint: what changes while it trains, all of it, in a folder from which a stopped run ends with the same weights.
 
 Written aside and renamed, so a folder with a `state.pt` is a whole one. The file is torch's ZIP archive; its digest is the
 archive's comment, so that both appear at once. Loaded with `weights_only=True`: tensors and plain values only, nothing is
@@ -7,25 +7,173 @@ unpickled.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import pickle
 import random
 import zipfile
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
+from ray_atr.experiment import NOT_DECIDING, Experiment, resolved, stored_experiment
+from ray_atr.knowledge.memory import Memory
 from ray_atr.migrate import migrated_checkpoint
 from ray_atr.models.loading import require_plain_archive
+from ray_atr.models.retriever import Retriever
+from ray_atr.objectives.correspondence import Estimator
+from ray_atr.override import flatten
+from ray_atr.run_folder import LAST
 from ray_atr.settings import shortened
 from ray_atr.storage import DamagedFileError, disk_errors, whole_file
+from ray_atr.storage.checkpoint_sync import Mirror
 from ray_atr.storage.digests import digest_of, digest_of_file, mapped
+from ray_atr.training.batch import TrainingData
+from ray_atr.training.clock import Clock
+from ray_atr.training.group import WorkerGroup
 
 STATE_FILE = "state.pt"
 _END = b"PK\x05\x06"
 _END_BYTES, _LENGTH_BYTES, _COMMENT_BYTES = 22, 2, len(digest_of(b""))
+
+
+@dataclass
+class Progress:
+    """Where a run stands."""
+
+    epoch: int = 0  # epochs that are whole
+    step_in_epoch: int = 0
+    best_epoch: int = 0
+    best_value: float = -math.inf
+    history: list[dict[str, Any]] = field(default_factory=list)  # what was reported of each epoch
+    sums: dict[str, float] = field(default_factory=dict)  # of the scalars of this epoch's steps
+    seconds: float = 0.0  # of training, validation and checkpoints left out
+    unvalidated: dict[str, Any] | None = None  # the row of the last epoch while it is validated beside training
+
+    def add(self, scalars: dict[str, float], seconds: float) -> None:
+        """A step is done."""
+        self.step_in_epoch += 1
+        self.seconds += seconds
+        for name, value in scalars.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+
+    def end_epoch(self, steps: int) -> dict[str, float]:
+        """An epoch is done: the means of its steps' scalars."""
+        means = {name: value / steps for name, value in self.sums.items()}
+        self.epoch, self.step_in_epoch, self.sums = self.epoch + 1, 0, {}
+        return means
+
+    def is_best(self, value: float, epoch: int) -> bool:
+        """Whether an epoch's validation is the best so far, which it then is."""
+        if value > self.best_value:
+            self.best_value, self.best_epoch = value, epoch
+        return self.best_epoch == epoch
+
+    @property
+    def reported(self) -> int:
+        """Epochs whose rows are complete."""
+        return len(self.history)
+
+    def is_stuck(self, patience: int) -> bool:
+        """Whether the last `patience` epochs that were reported brought no better validation; never with 0."""
+        return patience > 0 and self.reported - self.best_epoch >= patience
+
+
+@dataclass
+class TrainState:
+    """One worker's."""
+
+    retriever: Retriever  # what is trained; frozen towers whose vectors are read are stood in for
+    whole: Retriever  # the same with the towers themselves, to be saved
+    optimizer: Optimizer
+    scheduler: LRScheduler
+    memory: Memory  # what it remembers beyond the batch
+    estimator: Estimator  # who is believed to be a true pair
+    progress: Progress = field(default_factory=Progress)
+    # Those of the epoch `progress.unvalidated`, on the first worker, which saves them if they are the best.
+    unvalidated_weights: dict[str, Tensor] = field(default_factory=dict)
+    _copy: Future[dict[str, Tensor]] | None = None
+    _copier: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1, "weights-copy"))
+
+    def published_weights(self) -> Future[dict[str, Tensor]]:
+        """A copy of what is trained, for a knowledge base. It is made beside the step; `before_update` waits for it."""
+        self._copy = self._copier.submit(copied, self.retriever.trained_state())
+        return self._copy
+
+    def before_update(self) -> None:
+        """To be called before the weights change."""
+        if self._copy is not None:
+            self._copy.result()
+            self._copy = None
+
+    def state_dict(self, group: WorkerGroup) -> dict[str, Any]:
+        """Tensors and plain values. Every worker takes part: each has random generators, and a base to wait for, of its own."""
+        return {
+            "model": self.retriever.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "progress": vars(self.progress),
+            "random": group.gather_objects(random_state()),
+            "memory": self.memory.state_dict(),
+            "correspondence": self.estimator.state_dict(),
+            "unvalidated_weights": self.unvalidated_weights,
+        }
+
+    def load_state_dict(self, state: dict[str, Any], group: WorkerGroup) -> None:
+        """Continue from where `state_dict` was taken, bit for bit on as many workers."""
+        self.retriever.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.progress = Progress(**state["progress"])
+        if group.rank < len(state["random"]):
+            restore_random_state(state["random"][group.rank])
+        self.memory.load_state_dict(state["memory"])
+        if "correspondence" in state:
+            self.estimator.load_state_dict(state["correspondence"])
+        self.unvalidated_weights = state.get("unvalidated_weights", {})
+
+
+def copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as they are now, on the CPU."""
+    return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
+
+
+def deciding_settings(experiment: Experiment) -> str:
+    """The settings that decide a run's weights, as text: a checkpoint of others must not be taken up."""
+    flat = flatten(resolved(experiment))
+    return json.dumps({k: v for k, v in flat.items() if not k.startswith(NOT_DECIDING)}, sort_keys=True)
+
+
+def resume(state: TrainState, experiment: Experiment, folder: Path, group: WorkerGroup) -> None:
+    """Continue from the last checkpoint, if there is one. ValueError if it is of another experiment."""
+    if not (folder / LAST / STATE_FILE).is_file():
+        return
+    saved = load_checkpoint(folder / LAST, group.device)
+    # Settings that the checkpoint does not know yet have their defaults.
+    if deciding_settings(stored_experiment(json.loads(saved["experiment"]))) != deciding_settings(experiment):
+        raise ValueError(f"{folder / LAST}: the checkpoint of another experiment")
+    state.load_state_dict(saved, group)
+
+
+def save_state(state: TrainState, data: TrainingData, folder: Path, clock: Clock, mirror: Mirror | None) -> None:
+    """Write a checkpoint, and copy it to the store if there is one; all workers take part, the first one writes."""
+    with clock("checkpoint"):
+        content = {"experiment": deciding_settings(data.experiment), **state.state_dict(data.group)}
+        if data.group.is_first:
+            save_checkpoint(folder / LAST, content)
+            if mirror is not None:
+                mirror.put()
+        data.group.barrier()
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
@@ -87,15 +235,10 @@ def random_state() -> dict[str, Any]:
     """The state of every global random generator of this process, as tensors and plain values."""
     version, words, gauss = random.getstate()
     numpy_state: Any = np.random.get_state()
+    name, keys, position, has_gauss, cached = numpy_state
     return {
         "python": [version, list(words), gauss],
-        "numpy": [
-            numpy_state[0],
-            torch.from_numpy(numpy_state[1].astype(np.int64)),
-            int(numpy_state[2]),
-            int(numpy_state[3]),
-            float(numpy_state[4]),
-        ],
+        "numpy": [name, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(cached)],
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }

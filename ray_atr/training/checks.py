@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ray_atr.data.captions import read_caption_file
@@ -15,18 +16,18 @@ from ray_atr.data.noise import Noise
 from ray_atr.data.noise_index import read_index
 from ray_atr.data.shards import read_captions, read_manifest
 from ray_atr.experiment import Experiment
+from ray_atr.metrics import evaluate_languages
 from ray_atr.models.loading import require_checkpoint
 from ray_atr.models.saved import SETTINGS_FILE
 from ray_atr.models.tower import checkpoint_of
 from ray_atr.objectives import Objective
 from ray_atr.objectives.knowledge import Knowledge
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
-from ray_atr.settings import refuse
+from ray_atr.settings import nearest, refuse
 from ray_atr.soundscapes import SPLITS, SoundscapesSettings, described
 from ray_atr.storage import is_there, locate
 from ray_atr.training.correspondence import check_correspondence
 from ray_atr.training.languages import check_languages, with_languages
-from ray_atr.training.selection import check_metric
 from ray_atr.training.trajectory import check_other_run
 
 
@@ -46,12 +47,9 @@ def check_experiment(experiment: Experiment) -> None:
     check_metric(experiment.evaluation.select_by, "evaluation.select_by", data.languages, experiment.trained_languages)
     for setting, split in (("train_split", data.train_split), ("validation_split", data.validation_split)):
         if not splits.get(split):
-            how = (
-                ""
-                if len(splits) > 1
-                else " alone; a column split of a table (train, val, test) says where each clip belongs"
-            )
-            raise ValueError(f"data.{setting}: got {split!r}; {where} has {', '.join(splits)}{how}")
+            alone = " alone; a column split of a table (train, val, test) says where each clip belongs"
+            has = ", ".join(splits) + (alone if len(splits) <= 1 else "")
+            raise ValueError(f"data.{setting}: got {split!r}; {where} has {has}")
     check_index(experiment)
     check_chunks(experiment.objective, experiment.train.language_chunk)
     if experiment.train.distance_to is not None:
@@ -90,28 +88,26 @@ def check_index(experiment: Experiment) -> None:
     data = experiment.data
     if data.noise.index is None:
         return
-    if data.source == "soundscapes":
-        counts = _counts_of_soundscapes(data.soundscapes, data.train_split, data.languages)
-    else:
-        counts = _counts_of(data.source, read_manifest(data.source).hash, data.train_split, data.languages)
+    source = data.soundscapes if data.source == "soundscapes" else data.source
+    digest = read_manifest(source).hash if isinstance(source, str) else ""
+    counts = _counts_of(source, digest, data.train_split, data.languages)
     read_index(data.noise.index, counts, max(1, int(counts.max(initial=0))))
 
 
 # A sweep checks each of its points, which are on the same few sets.
 @lru_cache(maxsize=8)
-def _counts_of(source: str, digest: str, split: str, languages: tuple[str, ...]) -> NDArray[np.int64]:
-    """How many captions each clip of a data set, which has this hash, has in each language, [N, K]."""
-    return _counted((clip.captions for clip in read_captions(read_manifest(source), split)), languages)
+def _counts_of(
+    source: str | SoundscapesSettings, digest: str, split: str, languages: tuple[str, ...]
+) -> NDArray[np.int64]:
+    """How many captions each clip of a data set, which has this hash, has in each language, [N, K].
 
-
-@lru_cache(maxsize=8)
-def _counts_of_soundscapes(settings: SoundscapesSettings, split: str, languages: tuple[str, ...]) -> NDArray[np.int64]:
-    """The same of the synthetic set, which need not have been made."""
-    places = range(settings.num_clips(split))
-    return _counted((described(place, split, settings)[0] for place in places), languages)
-
-
-def _counted(clips: Iterable[Mapping[str, Sequence[str]]], languages: Sequence[str]) -> NDArray[np.int64]:
+    The synthetic set need not have been made.
+    """
+    clips: Iterable[Mapping[str, Sequence[str]]]
+    if isinstance(source, str):
+        clips = (clip.captions for clip in read_captions(read_manifest(source), split))
+    else:
+        clips = (described(place, split, source)[0] for place in range(source.num_clips(split)))
     return np.array([[len(captions.get(code) or ()) for code in languages] for captions in clips], np.int64)
 
 
@@ -119,15 +115,14 @@ def check_chunks(objective: Objective, language_chunk: int) -> None:
     """ValueError if languages are to be taken some at a time and the objective's loss is no sum over languages."""
     if language_chunk == 0:
         return
-    otherwise = "train.embedding_chunk bounds the memory of every objective"
+    why = ""
     if not objective.scheme.splits_by_language:
-        why = f"0 with objective.scheme={objective.scheme.name}, whose loss is no sum over languages; {otherwise}"
-        raise refuse("train.language_chunk", language_chunk, why)
-    if objective.knowledge.needs_retrieval:
-        why = (
-            f"0 with objective.knowledge={objective.knowledge.name}, which retrieves for all texts at once; {otherwise}"
-        )
-        raise refuse("train.language_chunk", language_chunk, why)
+        why = f"objective.scheme={objective.scheme.name}, whose loss is no sum over languages"
+    elif objective.knowledge.needs_retrieval:
+        why = f"objective.knowledge={objective.knowledge.name}, which retrieves for all texts at once"
+    if why:
+        allowed = f"0 with {why}; train.embedding_chunk bounds the memory of every objective"
+        raise refuse("train.language_chunk", language_chunk, allowed)
 
 
 def check_interaction(experiment: Experiment) -> None:
@@ -162,6 +157,24 @@ def check_base(knowledge: Knowledge, split: str) -> None:
 def check_start(folder: str) -> None:
     """ValueError unless the folder, or the URL, holds a saved retriever."""
     if not is_there(locate(folder) / SETTINGS_FILE):
-        raise refuse(
-            "train.start_from", folder, f"the folder of a saved retriever, with a {SETTINGS_FILE} (a trial's best/)"
-        )
+        allowed = f"the folder of a saved retriever, with a {SETTINGS_FILE} (a trial's best/)"
+        raise refuse("train.start_from", folder, allowed)
+
+
+def measured_names(languages: Sequence[str], trained: Collection[str] | None = None) -> list[str]:
+    """The metrics of a validation in these languages: those that the metrics' own function returns for any vectors."""
+    vectors = torch.eye(4)
+    metrics = evaluate_languages(vectors, dict.fromkeys(languages, vectors), torch.arange(4), trained=trained)
+    return sorted(str(name) for name in metrics)
+
+
+def check_metric(metric: str, path: str, languages: Sequence[str], trained: Collection[str] | None = None) -> None:
+    """ValueError for a metric that no validation in these languages has, naming the nearest, and the parts of those there are."""
+    names = measured_names(languages, trained)
+    if metric not in names:
+        # Every name would not fit into an error: their parts do.
+        parts = [name.split("/") for name in names if "/trained/" in name]
+        tasks, measures = (", ".join(dict.fromkeys(part[place] for part in parts)) for place in (0, 2))
+        groups = ", ".join(("trained, or unseen", "mean", *languages))
+        allowed = f"text_to_audio/trained/recall_at_1 and the like: {tasks}; {groups}; {measures}"
+        raise refuse(path, metric, allowed, nearest(metric, names))

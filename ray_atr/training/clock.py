@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -15,7 +16,7 @@ class Clock:
     """Adds up seconds by part until they are `taken`."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = defaultdict(float)
         self.steps: list[float] = []
         self._unspent = 0.0
 
@@ -26,20 +27,17 @@ class Clock:
         try:
             yield
         finally:
-            self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - started
+            self.seconds[part] += time.perf_counter() - started
 
     def waiting(self, part: str, items: Iterator[Item]) -> Iterator[Item]:
         """The items; the time until each is there counts for the part, what is done with it does not."""
-        while True:
-            started = time.perf_counter()
-            try:
-                item = next(items)
-            except StopIteration:
-                return
+        started = time.perf_counter()
+        for item in items:
             waited = time.perf_counter() - started
-            self.seconds[part] = self.seconds.get(part, 0.0) + waited
+            self.seconds[part] += waited
             self._unspent += waited
             yield item
+            started = time.perf_counter()
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -56,5 +54,5 @@ class Clock:
 
     def taken(self) -> dict[str, float]:
         """Seconds by part, and the median step, since the last time; counting starts again."""
-        taken, steps, self.seconds, self.steps = self.seconds, self.steps, {}, []
+        taken, steps, self.seconds, self.steps = dict(self.seconds), self.steps, defaultdict(float), []
         return taken | ({"step": statistics.median(steps)} if steps else {})

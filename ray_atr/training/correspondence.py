@@ -30,11 +30,8 @@ def check_correspondence(experiment: Experiment) -> None:
     """ValueError, naming the setting, if the correspondence needs what the experiment has not."""
     chosen, data = experiment.objective.correspondence, experiment.data
     if chosen.needs_truth and not data.noise.is_there:
-        raise refuse(
-            "objective.correspondence",
-            chosen.name,
-            "on data whose noise is known: data.noise.ratio above 0, or an index",
-        )
+        allowed = "on data whose noise is known: data.noise.ratio above 0, or an index"
+        raise refuse("objective.correspondence", chosen.name, allowed)
     if isinstance(chosen, Teacher):
         if not chosen.teachers:
             raise refuse("objective.correspondence.teachers", (), "one saved retriever or finished trial, or more")
@@ -51,19 +48,16 @@ def make_estimator(
     snapshot: Callable[[], Any],
 ) -> Estimator:
     """The estimator of a run; the same on every worker. The truth is looked up only if noise was injected."""
-    chosen = experiment.objective.correspondence
-    is_known = experiment.data.noise.is_there
+    chosen, store = experiment.objective.correspondence, experiment.scaling.feature_store
     _, J, K = captions.worn.owner.shape
     pairs = TrainingPairs(
         clip_ids=captions.features.clip_ids,
         slots=J,
         languages=K,
-        truth=torch.from_numpy(captions.truth) if is_known else None,
+        truth=torch.from_numpy(captions.truth) if experiment.data.noise.is_there else None,
         seed=experiment.seed,
         device=device,
-        teaching=teach(chosen.teachers, captions, data, home, device, experiment.scaling.feature_store)
-        if isinstance(chosen, Teacher)
-        else None,
+        teaching=teach(chosen.teachers, captions, data, home, device, store) if isinstance(chosen, Teacher) else None,
         snapshot=snapshot,
     )
     return chosen.estimator(pairs)
@@ -77,6 +71,7 @@ def teacher_folder(folder: str) -> Path:
     raise refuse("objective.correspondence.teachers", folder, "the folder of a saved retriever or of a finished trial")
 
 
+@torch.no_grad()
 def teach(
     folders: tuple[str, ...], captions: TrainingCaptions, data: str, home: Path, device: torch.device, store: str = ""
 ) -> list[Teaching]:
@@ -84,31 +79,26 @@ def teach(
 
     `data` is the prepared data set; a teacher takes the features of its own front end, cached under `home` or in the `store`.
     """
-    retrievers = (Retriever.from_pretrained(teacher_folder(one)) for one in folders)
-    return [_teaching(retriever, captions, data, home, device, store) for retriever in retrievers]
+    found = []
+    for folder in folders:
+        retriever = Retriever.from_pretrained(teacher_folder(folder))
+        front_end, in_windows = retriever.audio_tower.front_end, retriever.settings.hears_windows
+        frames = ensure_frames(
+            data, front_end, home, in_windows=in_windows, use_ray=False, say=lambda message: None, store=store
+        )
+        features = open_features(frames, captions.features.split)
+        row_of = {clip_id: row for row, clip_id in enumerate(features.clip_ids)}
+        order = np.array([row_of[clip_id] for clip_id in captions.features.clip_ids])
+        retriever = retriever.to(device)
+        batches = clip_batches(features, (order[part] for part in rows_in_parts(0, len(order), 64)))
+        found.append(Teaching(embed_batches(retriever, batches), _worn_texts(TextBatcher(retriever), captions)))
+    return found
 
 
-@torch.no_grad()
-def _teaching(
-    retriever: Retriever, captions: TrainingCaptions, data: str, home: Path, device: torch.device, store: str
-) -> Teaching:
-    front_end, in_windows = retriever.audio_tower.front_end, retriever.settings.hears_windows
-    whole = ensure_frames(
-        data, front_end, home, in_windows=in_windows, use_ray=False, say=lambda message: None, store=store
-    )
-    features = open_features(whole, captions.features.split)
-    row_of = {clip_id: row for row, clip_id in enumerate(features.clip_ids)}
-    order = np.array([row_of[clip_id] for clip_id in captions.features.clip_ids])
-    retriever = retriever.to(device)
-    width = retriever.settings.embedding_width
-    batches = clip_batches(features, (order[part] for part in rows_in_parts(0, len(order), 64)))
-    return Teaching(embed_batches(retriever, batches), _worn_texts(TextBatcher(retriever), captions, width, device))
-
-
-def _worn_texts(texts: TextBatcher, captions: TrainingCaptions, width: int, device: torch.device) -> Tensor:
+def _worn_texts(texts: TextBatcher, captions: TrainingCaptions) -> Tensor:
     """Embeddings [N, J, K, D] of the captions that the clips have, zeros if there is none."""
     N, J, K = captions.worn.owner.shape
-    table = torch.zeros(N, J, K, width, device=device)
+    table = torch.zeros(N, J, K, texts.retriever.settings.embedding_width, device=texts.retriever.device)
     for rows in rows_in_parts(0, N, max(1, CAPTIONS // (J * K))):
         for slot in range(J):
             batch = captions.batch(rows, 0, np.full(len(rows), slot))

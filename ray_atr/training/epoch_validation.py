@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from ray_atr.data.features import open_features
@@ -19,27 +20,26 @@ from ray_atr.experiment import Experiment
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.metrics.metric import MEANS, Metric
 from ray_atr.models.retriever import Retriever
-from ray_atr.override import flatten, override
 from ray_atr.run_folder import BEST
+from ray_atr.runtime import WORKER_CPU_SHARE, here_if_there_is_room
 from ray_atr.settings import refuse
+from ray_atr.training.batch import TrainingData
+from ray_atr.training.checkpoint import TrainState, copied
 from ray_atr.training.clock import Clock
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
-from ray_atr.training.state import TrainState, copied
 from ray_atr.training.validation import evaluate_split
 
 
 class Validator(Protocol):
-    """Measures weights on the validation split while training continues."""
+    """Measures weights on the validation split while training continues.
 
-    def begin(self, weights: Mapping[str, Tensor]) -> None:
-        """Start to measure; returns at once."""
+    `begin` starts to measure and returns at once; `metrics` waits for what was measured last; `close` ends it.
+    """
 
-    def metrics(self) -> dict[Metric, float]:
-        """What was measured last, once it is known."""
-
-    def close(self) -> None:
-        """End it."""
+    def begin(self, weights: Mapping[str, Tensor]) -> None: ...
+    def metrics(self) -> dict[Metric, float]: ...
+    def close(self) -> None: ...
 
 
 MakeValidator = Callable[[Experiment, Prepared], Validator]
@@ -50,18 +50,19 @@ class EpochValidation:
 
     def __init__(
         self,
-        experiment: Experiment,
-        prepared: Prepared,
+        data: TrainingData,
         state: TrainState,
         texts: TextBatcher,
         folder: Path,
-        group: WorkerGroup,
         clock: Clock,
         make_validator: MakeValidator | None = None,
     ) -> None:
-        self.experiment, self.prepared, self.state, self.texts = experiment, prepared, state, texts
-        self.folder, self.group, self.clock, self.is_beside = folder, group, clock, make_validator is not None
-        self.validator = make_validator(experiment, prepared) if make_validator is not None and group.is_first else None
+        self.experiment, self.prepared, self.group = data.experiment, data.prepared, data.group
+        self.state, self.texts, self.folder, self.clock = state, texts, folder, clock
+        self.is_beside = make_validator is not None
+        self.validator = (
+            make_validator(data.experiment, data.prepared) if make_validator and self.group.is_first else None
+        )
 
     def resume(self) -> None:
         """Start again the validation that was under way when the checkpoint was written."""
@@ -86,7 +87,15 @@ class EpochValidation:
         if row is None:
             return []
         weights = state.unvalidated_weights
-        completed = self._completed(EpochReport(row), self._taken(weights), weights)
+        if self.is_beside:
+            with self.clock("validation"):
+                measured = {} if self.validator is None else self.validator.metrics()
+                metrics = self.group.gather_objects(measured)[0]
+        else:
+            # The run was resumed without a validator.
+            with self._holding(weights):
+                metrics = self._measure()
+        completed = self._completed(EpochReport(row), metrics, weights)
         state.progress.unvalidated, state.unvalidated_weights = None, {}
         return [completed]
 
@@ -94,14 +103,6 @@ class EpochValidation:
         """End the process that validates."""
         if self.validator is not None:
             self.validator.close()
-
-    def _taken(self, weights: Mapping[str, Tensor]) -> dict[Metric, float]:
-        """What the validator measured, on every worker; measured now if the run was resumed without one."""
-        if not self.is_beside:
-            with self._holding(weights):
-                return self._measure()
-        with self.clock("validation"):
-            return self.group.gather_objects({} if self.validator is None else self.validator.metrics())[0]
 
     def _measure(self) -> dict[Metric, float]:
         with self.clock("validation"):
@@ -113,12 +114,11 @@ class EpochValidation:
         """The row with the validation's metrics; the retriever, or these weights of it, is saved if they are the best so far."""
         progress, select_by = self.state.progress, self.experiment.evaluation.select_by
         if metrics:
-            chosen = next((metric for metric in metrics if metric == select_by), None)
-            if chosen is None:
+            if select_by not in metrics:
                 has = ", ".join(sorted(metric for metric in metrics if metric.language in MEANS))
                 raise refuse("evaluation.select_by", select_by, f"what the validation measures: {has}")
             # Every worker has the same metrics; the first one writes.
-            if progress.is_best(metrics[chosen], row.epoch) and self.group.is_first:
+            if progress.is_best(metrics[Metric.parse(select_by)], row.epoch) and self.group.is_first:
                 with self.clock("checkpoint"), self._holding(weights or {}):
                     self.state.whole.save_pretrained(self.folder / BEST, frozen=self.prepared.frozen_weights)
         return row.validated(metrics, progress.best_epoch)
@@ -154,12 +154,12 @@ class SplitValidator:
     """Measures what a run has trained, in a process and on a device of its own. Picklable; opens its data at the first call."""
 
     def __init__(self, experiment: Experiment, prepared: Prepared) -> None:
-        self.flat, self.prepared = flatten(experiment), prepared
+        self.experiment, self.prepared = experiment, prepared
         self._retriever: Retriever | None = None
 
     def measure(self, weights: Mapping[str, Tensor]) -> dict[Metric, float]:
         """The metrics of the validation split with these weights."""
-        experiment = override(Experiment(), self.flat)
+        experiment = self.experiment
         if self._retriever is None:
             self.prepared = self.prepared.on_this_node(experiment)
             device = "cuda" if experiment.scaling.gpus_per_validation else "cpu"
@@ -168,3 +168,47 @@ class SplitValidator:
         retriever.load_trained_state(weights)
         group = WorkerGroup(device=retriever.device)
         return validation_metrics(retriever, TextBatcher(retriever), experiment, self.prepared, group)
+
+
+class ValidatorActor(SplitValidator):
+    """Validation beside training in a process that keeps its towers and data, with the threads that it is given CPUs for."""
+
+    def __init__(self, experiment: Experiment, prepared: Prepared) -> None:
+        torch.set_num_threads(max(1, int(experiment.scaling.cpus_per_validation)))
+        super().__init__(experiment, prepared)
+
+
+class ActorValidator:
+    """A `Validator` that hands the weights to an actor. An actor that dies starts again, and measures again."""
+
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+        self.measured: Any = None
+
+    def begin(self, weights: Mapping[str, Tensor]) -> None:
+        self.measured = self.actor.measure.remote(dict(weights))
+
+    def metrics(self) -> dict[Metric, float]:
+        import ray
+
+        return ray.get(self.measured)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        import ray
+
+        ray.kill(self.actor)
+
+
+def start_validator(experiment: Experiment, prepared: Prepared) -> ActorValidator:
+    """Start the actor: on this node if there is room, else on another. It ends with the process that starts it."""
+    import ray
+
+    scaling = experiment.scaling
+    actor = ray.remote(ValidatorActor).options(
+        num_cpus=scaling.cpus_per_validation * WORKER_CPU_SHARE,
+        num_gpus=scaling.gpus_per_validation,
+        max_restarts=-1,
+        max_task_retries=-1,
+        scheduling_strategy=here_if_there_is_room(),
+    )
+    return ActorValidator(actor.remote(experiment, prepared))

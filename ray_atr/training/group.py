@@ -1,4 +1,4 @@
-"""The workers of one training run as the step sees them: gather with gradient, reduce, agree.
+"""The workers of one training run as the step sees them: gather with gradient, agree, average gradients.
 
 Exactness: every worker gathers all embeddings and computes the same loss on the global batch of B pairs. The backward
 of the gather takes the worker's own slice times W (no collective is needed: all workers hold the same gradient), and
@@ -9,14 +9,19 @@ that holds all B pairs.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ray_atr.transport import Ranks
+
+BUCKET_BYTES = 25 * 2**20
+"""Gradients that travel together, as in DistributedDataParallel: large enough for the network, small enough to begin early."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,7 @@ class WorkerGroup:
         """The workers' `[n_r, ...]` tensors, of different lengths, stacked in rank order; no gradient."""
         if self.size == 1:
             return tensor
-        lengths = self.gather_objects(len(tensor))
-        padded = tensor.new_zeros((max(lengths), *tensor.shape[1:]))
-        padded[: len(tensor)] = tensor
-        stacked = _all_gather(padded, self.size)
-        return torch.cat([part[:length] for part, length in zip(stacked, lengths, strict=True)])
+        return _stacked(tensor, self.gather_objects(len(tensor)))
 
     def any(self, condition: bool) -> bool:
         """Whether the condition holds on at least one worker."""
@@ -75,10 +76,14 @@ class WorkerGroup:
             dist.barrier()
 
 
-def _all_gather(tensor: Tensor, size: int) -> list[Tensor]:
-    parts = [torch.empty_like(tensor) for _ in range(size)]
-    dist.all_gather(parts, tensor.contiguous())
-    return parts
+def _stacked(tensor: Tensor, lengths: Sequence[int]) -> Tensor:
+    """The workers' tensors of these lengths, in rank order; all travel with the length of the longest."""
+    tensor = tensor.contiguous()
+    if (missing := max(lengths) - len(tensor)) > 0:
+        tensor = torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])
+    parts = [torch.empty_like(tensor) for _ in lengths]
+    dist.all_gather(parts, tensor)
+    return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
 
 
 class _Gather(torch.autograd.Function):
@@ -88,12 +93,94 @@ class _Gather(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, group: WorkerGroup) -> Tensor:
         shares = group.shares or (len(tensor),) * group.size
         ctx.group, ctx.start, ctx.length = group, sum(shares[: group.rank]), len(tensor)
-        longest = max(shares)
-        padded = tensor
-        if len(tensor) < longest:
-            padded = torch.cat([tensor, tensor.new_zeros(longest - len(tensor), *tensor.shape[1:])])
-        return torch.cat([part[:length] for part, length in zip(_all_gather(padded, group.size), shares, strict=True)])
+        return _stacked(tensor, shares)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         return gradient[ctx.start : ctx.start + ctx.length] * ctx.group.size, None
+
+
+class GradientMean:
+    """Replaces every gradient by its mean over `size` workers, in buckets sent while the last backward pass computes others.
+
+    with GradientMean(parameters, size) as mean:
+        first_part.backward()
+        mean.begin_last()      # from here on a parameter's gradient is whole once it has been added to
+        last_part.backward()
+        mean.finish()
+
+    All workers send the same buckets in the same order, whatever their share of the batch touches: a bucket waits for
+    those before it, and `finish` sends the rest, with zeros for what was not touched. `parameters` are in the order of the
+    forward pass; the backward pass goes the other way. Torch's DistributedDataParallel does this for a model whose forward
+    is one call and whose backward comes once; a step here calls two towers, may call them for one language after the other,
+    and back-propagates several times, so the hooks are set here, on the parameters themselves.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], size: int) -> None:
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        self.size, self.is_last = size, False
+        self.buckets = _buckets(trained[::-1]) if size > 1 else []
+        self.missing = [set(bucket) for bucket in self.buckets]
+        self.sent: list[tuple[dist.Work, Tensor, list[nn.Parameter]]] = []
+        self._hooks: list[RemovableHandle] = []
+
+    def __enter__(self) -> Self:
+        for number, bucket in enumerate(self.buckets):
+            self._hooks += [p.register_post_accumulate_grad_hook(self._hook(number)) for p in bucket]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def begin_last(self) -> None:
+        """Every parameter is added to at most once from now on."""
+        self.is_last = True
+
+    def finish(self) -> None:
+        """Send what has not been sent, and put every mean in its place."""
+        while len(self.sent) < len(self.buckets):
+            self._send()
+        for work, flat, parameters in self.sent:
+            work.wait()
+            flat /= self.size
+            for parameter, mean in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+                assert parameter.grad is not None, "zeros were put there to be sent"
+                parameter.grad.copy_(mean.view_as(parameter.grad))
+
+    def _hook(self, number: int) -> Callable[[nn.Parameter], None]:
+        def added_to(parameter: nn.Parameter) -> None:
+            if not self.is_last:
+                return
+            if parameter not in self.missing[number]:
+                raise RuntimeError("a gradient was added to after it had been sent to the other workers")
+            self.missing[number].remove(parameter)
+            while len(self.sent) < len(self.buckets) and not self.missing[len(self.sent)]:
+                self._send()
+
+        return added_to
+
+    def _send(self) -> None:
+        """Begin to reduce the next bucket."""
+        bucket = self.buckets[len(self.sent)]
+        for parameter in bucket:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        flat = torch.cat([parameter.grad.reshape(-1) for parameter in bucket if parameter.grad is not None])
+        work = dist.all_reduce(flat, async_op=True)
+        assert work is not None, "asynchronous"
+        self.sent.append((work, flat, bucket))
+
+
+def _buckets(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """The parameters in their order, in runs of one number type of at most BUCKET_BYTES, or of one parameter."""
+    buckets: list[list[nn.Parameter]] = []
+    held = 0
+    for parameter in parameters:
+        size = parameter.numel() * parameter.element_size()
+        if not buckets or held + size > BUCKET_BYTES or buckets[-1][0].dtype != parameter.dtype:
+            buckets.append([])
+            held = 0
+        buckets[-1].append(parameter)
+        held += size
+    return buckets

@@ -1,14 +1,15 @@
-"""What a run needs before its first step, made once by the driver: data set, cached features, tokeniser."""
+"""What a run needs before its first step, made once by the driver: data set, cached features, tokeniser, first weights."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from tokenizers import Tokenizer
 
 from ray_atr.data.caption_vectors import open_caption_vectors
@@ -17,6 +18,7 @@ from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_
 from ray_atr.encoding.frozen import (
     TOWER_FILE,
     FrozenTower,
+    Say,
     encodes_once,
     ensure_audio_vectors,
     ensure_frames,
@@ -29,20 +31,14 @@ from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text.tokenizer import read_tokenizer, save_tokenizer, train_tokenizer
 from ray_atr.models.text.vectors import EncodedText
 from ray_atr.override import flatten
+from ray_atr.settings import refuse
 from ray_atr.soundscapes import ensure_soundscapes
-from ray_atr.storage import open_folder
+from ray_atr.storage import fetched, locate, open_folder
 from ray_atr.storage.caches import cache_folder, mark_used
-from ray_atr.training.checks import check_experiment
+from ray_atr.training.checks import check_experiment, check_start
 from ray_atr.training.languages import with_languages
-from ray_atr.training.start import start_from, tokeniser_of
 
 logger = logging.getLogger(__name__)
-
-Say = Callable[[str], None]
-
-
-def _silent(message: str) -> None:
-    """Says nothing."""
 
 
 @dataclass(frozen=True)
@@ -51,27 +47,26 @@ class Prepared:
 
     data: str
     data_hash: str
-    features: Path
-    """log-mel frames, or the vectors of a frozen audio tower"""
+    features: Path  # log-mel frames, or the vectors of a frozen audio tower
     tokenizer: Path | None
     home: Path
     is_audio_encoded: bool = False
-    captions: Path | None = None
-    """vectors of the captions from a frozen text tower"""
-    data_name: str = ""
-    """what the data set calls itself in its manifest"""
+    captions: Path | None = None  # vectors of the captions from a frozen text tower
+    data_name: str = ""  # what the data set calls itself in its manifest
 
     def features_of(self, experiment: Experiment, data: str) -> Path:
         """The features of another data set, of the kind that these are."""
-        inputs = Inputs(experiment, self.tokenizer, self.home, use_ray=False, say=_silent)
-        return inputs.features(data, is_encoded=self.is_audio_encoded)
+        tower = FrozenTower(
+            "audio", flatten(experiment), self.tokenizer, self.home, use_ray=False, say=lambda message: None
+        )
+        return _features(tower, data, is_encoded=self.is_audio_encoded)
 
     def on_this_node(self, experiment: Experiment) -> Prepared:
         """These inputs, made now if this node's disk lacks them: they were prepared on another."""
         folders = [self.features, *([] if self.captions is None else [self.captions])]
         if all(map(is_whole, folders)) and (self.tokenizer is None or _is_whole_tokenizer(self.tokenizer)):
             return self
-        return prepare(experiment, self.home, use_ray=False, say=_silent)
+        return prepare(experiment, self.home, use_ray=False, say=lambda message: None)
 
     @property
     def frozen_weights(self) -> dict[str, Path]:
@@ -89,7 +84,7 @@ class Prepared:
             ranking=experiment.ranking,
         )
         if experiment.train.start_from is not None:
-            start_from(experiment.train.start_from, retriever, tuple(self.frozen_weights))
+            _start_from(experiment.train.start_from, retriever, self.frozen_weights)
         return retriever
 
     def reading(self, retriever: Retriever) -> Retriever:
@@ -105,6 +100,28 @@ class Prepared:
         return None if self.tokenizer is None else read_tokenizer(self.tokenizer)
 
 
+def _start_from(folder: str, retriever: Retriever, encoded: Collection[str]) -> None:
+    """Give the retriever the weights of a saved one.
+
+    What the objective learns keeps its first values where the saved one did not learn it. ValueError if the towers or
+    projections differ, or if a tower whose vectors were encoded before (`encoded`: audio, text) has other weights there.
+    """
+    check_start(folder)
+    mine, theirs = retriever.state_dict(), Retriever.from_pretrained(folder).state_dict()
+    both = {name for name in mine.keys() & theirs.keys() if mine[name].shape == theirs[name].shape}
+    different = [name for name in sorted(mine.keys() | theirs.keys()) if name not in both]
+    different = [name for name in different if not name.startswith(("learned.", "window_query"))]
+    if different:
+        allowed = f"a retriever with the same towers; it differs in {', '.join(different[:3])}"
+        raise refuse("train.start_from", folder, allowed)
+    for kind in encoded:
+        for name in both:
+            if name.startswith(f"{kind}_tower.") and not torch.equal(mine[name].cpu(), theirs[name]):
+                allowed = f"a retriever whose frozen {kind} tower is the one that was encoded; it differs in {name}"
+                raise refuse("train.start_from", folder, allowed)
+    retriever.load_state_dict({**mine, **{name: theirs[name] for name in both if name != "learned.num_steps"}})
+
+
 def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Say = print) -> Prepared:
     """Make or find the data set, its cached features and the tokeniser of an experiment; `say` tells what is being done.
 
@@ -112,7 +129,10 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
     """
     experiment = with_languages(experiment)
     check_experiment(experiment)
-    folder = data_folder(experiment, home, say=say)
+    if experiment.data.source == "soundscapes":
+        folder = str(ensure_soundscapes(experiment.data.soundscapes, home / "data", say=say))
+    else:
+        folder = open_folder(experiment.data.source).name
     manifest = read_manifest(folder)
     tokenizer = _tokenizer(experiment, manifest, home)
     if experiment.train.learning_rate == "auto":
@@ -120,18 +140,18 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
         say(f"train.learning_rate: {rate:g}, chosen by auto because {reason}")
     for kind, reason in why_encoded_anew(experiment).items():
         say(f"the frozen {kind} tower encodes every batch again: {reason}")
-    inputs = Inputs(experiment, tokenizer, home, use_ray, say)
     if unheard := _unheard(experiment, manifest):
         say(unheard)
     is_audio_encoded = encodes_once(experiment, "audio")
+    audio, text = (FrozenTower(kind, flatten(experiment), tokenizer, home, use_ray, say) for kind in ("audio", "text"))
     return Prepared(
         data=folder,
         data_hash=manifest.hash,
-        features=inputs.features(folder, is_encoded=is_audio_encoded),
+        features=_features(audio, folder, is_encoded=is_audio_encoded),
         tokenizer=tokenizer,
         home=home,
         is_audio_encoded=is_audio_encoded,
-        captions=ensure_text_vectors(inputs.frozen("text"), folder) if encodes_once(experiment, "text") else None,
+        captions=ensure_text_vectors(text, folder) if encodes_once(experiment, "text") else None,
         data_name=manifest.name,
     )
 
@@ -146,42 +166,20 @@ def _unheard(experiment: Experiment, manifest: Manifest) -> str:
     return f"{audio.clips:,} clips are longer than {seconds:g} s and are cut: {share} (model.windows=cut)"
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """How the features of a data set are made for an experiment."""
-
-    experiment: Experiment
-    tokenizer: Path | None
-    home: Path
-    use_ray: bool
-    say: Say
-
-    def features(self, data: str, *, is_encoded: bool) -> Path:
-        """The data set's features, made now if they are absent: log-mel frames, or the frozen audio tower's vectors."""
-        if is_encoded:
-            return ensure_audio_vectors(self.frozen("audio"), data)
-        front_end = self.experiment.model.audio.front_end
-        in_windows = self.experiment.model.hears_windows
-        return ensure_frames(
-            data,
-            front_end,
-            self.home,
-            in_windows=in_windows,
-            use_ray=self.use_ray,
-            say=self.say,
-            store=self.experiment.scaling.feature_store,
-        )
-
-    def frozen(self, kind: str) -> FrozenTower:
-        """The audio or text tower, to encode with."""
-        return FrozenTower(kind, flatten(self.experiment), self.tokenizer, self.home, self.use_ray, self.say)
-
-
-def data_folder(experiment: Experiment, home: Path, *, say: Say = print) -> str:
-    """The folder or URL of the experiment's data set; the synthetic one is made where it does not exist yet."""
-    if experiment.data.source != "soundscapes":
-        return open_folder(experiment.data.source).name
-    return str(ensure_soundscapes(experiment.data.soundscapes, home / "data", say=say))
+def _features(tower: FrozenTower, data: str, *, is_encoded: bool) -> Path:
+    """A data set's features, made now if they are absent: log-mel frames, or the vectors of the frozen audio tower."""
+    if is_encoded:
+        return ensure_audio_vectors(tower, data)
+    model, store = tower.experiment.model, tower.experiment.scaling.feature_store
+    return ensure_frames(
+        data,
+        model.audio.front_end,
+        tower.home,
+        in_windows=model.hears_windows,
+        use_ray=tower.use_ray,
+        say=tower.say,
+        store=store,
+    )
 
 
 def _tokenizer(experiment: Experiment, manifest: Manifest, home: Path) -> Path | None:
@@ -191,7 +189,8 @@ def _tokenizer(experiment: Experiment, manifest: Manifest, home: Path) -> Path |
         return None
     if experiment.train.start_from is not None:
         # Its embeddings are those of its own tokens.
-        saved = tokeniser_of(experiment.train.start_from)
+        with fetched(locate(experiment.train.start_from)) as copy:
+            saved = (Path(copy) / "text" / "tokenizer.json").read_bytes()
         return _cached_tokenizer(home, saved, lambda: saved)
     vocab_size = getattr(text, "vocab_size", 4096)
     content = json.dumps([manifest.hash, data.languages, data.train_split, vocab_size])

@@ -23,7 +23,6 @@ from ray_atr.knowledge.refresher import Refresher
 from ray_atr.knowledge.snapshot import Entries
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
-from ray_atr.override import flatten, override
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 
@@ -46,9 +45,6 @@ class BaseSource:
     captions: list[list[str]]
     groups: NDArray[np.int64]
     """Equal for clips that are positives of each other."""
-
-    def __len__(self) -> int:
-        return len(self.features)
 
     @torch.no_grad()
     def encode(self, retriever: Retriever, rows: NDArray[np.int64]) -> Entries:
@@ -77,13 +73,10 @@ class SourceEncoder:
     def __init__(
         self, experiment: Experiment, prepared: Prepared, *, block: int = BLOCK, processes: Resources | None = None
     ) -> None:
-        self.flat, self.prepared, self.block, self.processes = flatten(experiment), prepared, block, processes
-        self._source: BaseSource | None = None
-        self._retriever: Retriever | None = None
+        self.experiment, self.prepared, self.block, self.processes = experiment, prepared, block, processes
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in self.__dict__.items() if name != "here"}
-        return {**kept, "_source": None, "_retriever": None}
+        return {name: value for name, value in vars(self).items() if name not in ("here", "source", "retriever")}
 
     def __call__(self, weights: Mapping[str, torch.Tensor]) -> Entries:
         """The whole source."""
@@ -97,43 +90,32 @@ class SourceEncoder:
         parts = dict(run_jobs(blocks, make_worker, ray=self.processes))
         return concatenated([parts[block] for block in blocks])
 
-    @property
-    def experiment(self) -> Experiment:
-        """The experiment whose base this is."""
-        return override(Experiment(), self.flat)
-
     @cached_property
     def here(self) -> Prepared:
         """The inputs on this node, which may be another one than that of the training."""
         return self.prepared.on_this_node(self.experiment)
 
-    @property
+    @cached_property
     def source(self) -> BaseSource:
         """The source, opened at the first use."""
-        if self._source is None:
-            self._source = _open_source(self.experiment, self.here)
-        return self._source
+        return _open_source(self.experiment, self.here)
+
+    @cached_property
+    def retriever(self) -> Retriever:
+        """What encodes, built at the first use. Its first weights are drawn from torch's one generator, which is put back."""
+        device = "cuda" if self.experiment.scaling.gpus_per_encoder else "cpu"
+        return self.here.reading(self.here.first_retriever(self.experiment)).to(device)
 
     @property
     def num_blocks(self) -> int:
         """In how many blocks the source is encoded."""
-        return -(-len(self.source) // self.block)
+        return -(-len(self.source.features) // self.block)
 
     def encode_block(self, weights: Mapping[str, torch.Tensor], block: int) -> Entries:
         """One block of the source."""
-        retriever = self.retriever
-        retriever.load_trained_state(weights)
-        rows = np.arange(len(self.source))[block * self.block : (block + 1) * self.block]
-        return self.source.encode(retriever, rows)
-
-    @property
-    def retriever(self) -> Retriever:
-        """What encodes, built at the first use. Its first weights are drawn from torch's one generator, which is put back."""
-        if self._retriever is None:
-            experiment = self.experiment
-            device = "cuda" if experiment.scaling.gpus_per_encoder else "cpu"
-            self._retriever = self.here.reading(self.here.first_retriever(experiment)).to(device)
-        return self._retriever
+        self.retriever.load_trained_state(weights)
+        rows = np.arange(len(self.source.features))[block * self.block : (block + 1) * self.block]
+        return self.source.encode(self.retriever, rows)
 
 
 class _BlockEncoder:
@@ -149,14 +131,9 @@ class _BlockEncoder:
 
 
 def concatenated(parts: Sequence[Entries]) -> Entries:
-    """Blocks of a source, in their order, as one."""
-    return Entries(
-        np.concatenate([part.audio for part in parts]),
-        np.concatenate([part.text for part in parts], axis=1),
-        np.concatenate([np.asarray(part.ids) for part in parts]),
-        np.concatenate([part.text_mask for part in parts if part.text_mask is not None], axis=1),
-        np.concatenate([part.groups for part in parts if part.groups is not None]),
-    )
+    """Blocks of a source, in their order, as one; texts and their mask have a row for each language first."""
+    columns = zip(*parts, strict=True)
+    return Entries(*(np.concatenate(column, axis=axis) for column, axis in zip(columns, (0, 1, 0, 1, 0), strict=True)))
 
 
 def _open_source(experiment: Experiment, prepared: Prepared) -> BaseSource:
@@ -164,8 +141,12 @@ def _open_source(experiment: Experiment, prepared: Prepared) -> BaseSource:
     assert isinstance(knowledge, KnowledgeBaseObjective), "only a knowledge with a base has a source"
     languages = list(data.languages) if knowledge.text_entries == "each" else list(data.languages[:1])
     if knowledge.source == "train":
+        # The captions that the clips have in training, noise included.
         features = open_features(prepared.features, data.train_split)
-        captions, groups = _in_training(experiment, features, languages)
+        worn = TrainingCaptions(features, data.languages, data.noise, experiment.seed, data.positives)
+        batch = worn.batch(np.arange(len(features)), epoch=0)
+        # The base's languages are the first ones of the run's.
+        captions, groups = [[texts[k] for texts in batch.texts] for k in range(len(languages))], batch.groups
     else:
         features = open_features(prepared.features_of(experiment, knowledge.source), data.train_split)
         captions = [[(own or [""])[0] for own in features.captions_in(language)] for language in languages]
@@ -174,14 +155,3 @@ def _open_source(experiment: Experiment, prepared: Prepared) -> BaseSource:
         new = read_caption_file(Path(knowledge.captions))
         captions[0] = [new.get(clip_id, own) for clip_id, own in zip(features.clip_ids, captions[0], strict=True)]
     return BaseSource(features, languages, captions, groups)
-
-
-def _in_training(
-    experiment: Experiment, features: FeatureSet, languages: list[str]
-) -> tuple[list[list[str]], NDArray[np.int64]]:
-    """The captions that the clips have in training, noise included, in each language, and the clips' groups."""
-    data = experiment.data
-    captions = TrainingCaptions(features, data.languages, data.noise, experiment.seed, data.positives)
-    batch = captions.batch(np.arange(len(features)), epoch=0)
-    columns = [data.languages.index(language) for language in languages]
-    return [[texts[column] for texts in batch.texts] for column in columns], batch.groups

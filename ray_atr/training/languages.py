@@ -22,26 +22,21 @@ def spoken_in(experiment: Experiment) -> tuple[str, ...]:
 
 
 def with_languages(experiment: Experiment) -> Experiment:
-    """The experiment with its languages filled in, all those of the data set if none were asked for, and its vectors."""
-    experiment, data = with_vectors(experiment), experiment.data
+    """The experiment with its languages filled in, all those of the data set if none were asked for, and its vectors.
+
+    Those are filled in, width and place, if the model takes vectors and does not say. ValueError if the data set has none.
+    """
+    audio, text, data = experiment.model.audio, experiment.model.text, experiment.data
+    found: dict[str, Any] = {}
+    if isinstance(audio, AudioVectors) and audio.width == 0:
+        found["model.audio.width"] = clip_width(data.source)
+    if isinstance(text, TextVectors) and text.data is None:
+        require_vectors(data.source, "model.text")
+        found["model.text.data"] = data.source
+    experiment = override(experiment, found) if found else experiment
     if data.languages:
         return experiment
     return dataclasses.replace(experiment, data=dataclasses.replace(data, languages=spoken_in(experiment)))
-
-
-def with_vectors(experiment: Experiment) -> Experiment:
-    """The experiment with the width and the place of its data set's vectors, if the model takes vectors and does not say.
-
-    ValueError if the data set is none of vectors.
-    """
-    audio, text, source = experiment.model.audio, experiment.model.text, experiment.data.source
-    found: dict[str, Any] = {}
-    if isinstance(audio, AudioVectors) and audio.width == 0:
-        found["model.audio.width"] = clip_width(source)
-    if isinstance(text, TextVectors) and text.data is None:
-        require_vectors(source, "model.text")
-        found["model.text.data"] = source
-    return override(experiment, found) if found else experiment
 
 
 def check_languages(experiment: Experiment) -> None:

@@ -11,28 +11,27 @@ from pathlib import Path
 import torch
 
 from ray_atr.data.epoch_order import share_sizes
-from ray_atr.data.features import open_features
+from ray_atr.data.features import MANIFEST_FILE, open_features
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
 from ray_atr.metrics.metric import Metric
 from ray_atr.models.retriever import Retriever
 from ray_atr.run_folder import BEST, LAST, TEST_SCORES
+from ray_atr.storage import read_json
 from ray_atr.storage.checkpoint_sync import Mirror
 from ray_atr.training.batch import Batch, TrainingData
-from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint, save_checkpoint
+from ray_atr.training.checkpoint import Progress, TrainState, resume, save_state
 from ray_atr.training.clock import Clock
 from ray_atr.training.epoch_end import EpochEnd
 from ray_atr.training.epoch_validation import EpochValidation, MakeValidator
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
-from ray_atr.training.kept_scores import keep_scores
 from ray_atr.training.knowledge import MakeRefresher
 from ray_atr.training.languages import with_languages
 from ray_atr.training.setup import first_state
-from ray_atr.training.state import Progress, TrainState, deciding_settings, is_of
 from ray_atr.training.step import StepResult, check_finite, training_step
-from ray_atr.training.validation import evaluate_split, split_exists
+from ray_atr.training.validation import evaluate_split, keep_scores
 
 Noticed = Callable[[WorkerGroup], bool]
 """Asked by every worker, after the same steps; the answer is the same for all."""
@@ -68,10 +67,11 @@ def train(
         # The knowledge base is the first worker's affair.
         mirror.fetch("" if group.is_first else f"{LAST}/")
     data = TrainingData(experiment, prepared, group)
-    state = first_state(experiment, prepared, data, folder, group, make_host)
-    texts, epoch_end = TextBatcher(state.retriever), EpochEnd(experiment, prepared, data, state, folder, group)
-    validation = EpochValidation(experiment, prepared, state, texts, folder, group, clock, make_validator)
-    checkpoint = partial(save_state, state, experiment, folder, group, clock, mirror)
+    state = first_state(data, folder, make_host)
+    texts, epoch_end = TextBatcher(state.retriever), EpochEnd(data, state, folder)
+    validation = EpochValidation(data, state, texts, folder, clock, make_validator)
+    checkpoint = partial(save_state, state, data, folder, clock, mirror)
+    every, patience = experiment.train.checkpoint_every_steps, experiment.train.patience
 
     def end_epochs(rows: Sequence[EpochReport]) -> None:
         """Complete rows go into a checkpoint, then out."""
@@ -89,7 +89,7 @@ def train(
             report(EpochReport(row))
         state.retriever.train()
         for epoch, batches in data.epochs(progress.epoch, progress.step_in_epoch, use_ray=use_ray_data):
-            if progress.is_stuck(experiment.train.patience):
+            if progress.is_stuck(patience):
                 break
             if progress.step_in_epoch == 0:
                 begin_epoch(state, epoch, data.steps_per_epoch)
@@ -98,15 +98,16 @@ def train(
                     result = step(state, data, texts, batch, clock)
                 progress.add(result.scalars, clock.spent())
                 is_asked = is_noticed is not None and is_noticed(group)
+                is_due = every > 0 and progress.step_in_epoch % every == 0
                 # At the end of an epoch the validation belongs to it: what is resumed there has begun the next.
-                if (is_asked or is_due(progress, experiment)) and progress.step_in_epoch < data.steps_per_epoch:
+                if (is_asked or is_due) and progress.step_in_epoch < data.steps_per_epoch:
                     checkpoint()
             means = progress.end_epoch(data.steps_per_epoch)
             end_epochs(validation.after_epoch(epoch_end.report(texts, batch, result, means)))
         # An epoch that began while the one before it used up the patience would not have begun without a validator.
-        if not progress.is_stuck(experiment.train.patience) and (rows := validation.remaining()):
+        if not progress.is_stuck(patience) and (rows := validation.remaining()):
             end_epochs(rows)
-        report(final_report(progress, data, experiment, prepared, folder, group, mirror))
+        report(final_report(progress, data, folder, mirror))
     finally:
         validation.close()
         state.memory.close()
@@ -149,54 +150,17 @@ def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch
     return result._replace(scalars={**result.scalars, "gradient_norm": float(norm)})
 
 
-def is_due(progress: Progress, experiment: Experiment) -> bool:
-    """Whether a checkpoint is due after this step, as `train.checkpoint_every_steps` says."""
-    every = experiment.train.checkpoint_every_steps
-    return every > 0 and progress.step_in_epoch % every == 0
-
-
-def resume(state: TrainState, experiment: Experiment, folder: Path, group: WorkerGroup) -> None:
-    """Continue from the last checkpoint, if there is one. ValueError if it is of another experiment."""
-    if not (folder / LAST / STATE_FILE).is_file():
-        return
-    saved = load_checkpoint(folder / LAST, group.device)
-    if not is_of(saved, experiment):
-        raise ValueError(f"{folder / LAST}: the checkpoint of another experiment")
-    state.load_state_dict(saved, group)
-
-
-def save_state(
-    state: TrainState, experiment: Experiment, folder: Path, group: WorkerGroup, clock: Clock, mirror: Mirror | None
-) -> None:
-    """Write a checkpoint, and copy it to the store if there is one; all workers take part, the first one writes."""
-    with clock("checkpoint"):
-        content = {"experiment": deciding_settings(experiment), **state.state_dict(group)}
-        if group.is_first:
-            save_checkpoint(folder / LAST, content)
-            if mirror is not None:
-                mirror.put()
-        group.barrier()
-
-
-def final_report(
-    progress: Progress,
-    data: TrainingData,
-    experiment: Experiment,
-    prepared: Prepared,
-    folder: Path,
-    group: WorkerGroup,
-    mirror: Mirror | None,
-) -> FinalReport:
+def final_report(progress: Progress, data: TrainingData, folder: Path, mirror: Mirror | None) -> FinalReport:
     """The best epoch's retriever on the test split, if there is one; the store has that retriever and its scores then."""
+    experiment, prepared, group = data.experiment, data.prepared, data.group
     if mirror is not None:
         mirror.share(BEST, is_first=group.is_first)
     split = experiment.data.test_split
     measured: dict[Metric, float] = {}
-    if split_exists(prepared.features, split):
+    if split in read_json(prepared.features / MANIFEST_FILE)["splits"]:
         best = prepared.reading(Retriever.from_pretrained(folder / BEST)).to(group.device)
-        features = open_features(prepared.features, split)
+        features, texts = open_features(prepared.features, split), TextBatcher(best)
         keep = partial(keep_scores, folder) if group.is_first else None
-        texts = TextBatcher(best)
         measured = evaluate_split(best, texts, features, experiment, group, has_other_rankings=True, keep=keep)
         if mirror is not None and (folder / TEST_SCORES).is_file():
             mirror.share(TEST_SCORES.split("/")[0], is_first=group.is_first)

@@ -22,11 +22,10 @@ from ray_atr.data.positives import caption_groups
 from ray_atr.metrics import evaluate_languages
 from ray_atr.objectives import Embeddings, Objective
 from ray_atr.objectives.learned import LearnedParameters
-from ray_atr.objectives.terms import Terms
 from ray_atr.settings import refuse
+from ray_atr.training.checkpoint import Progress
+from ray_atr.training.checks import check_metric
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.selection import check_metric
-from ray_atr.training.state import Progress
 from ray_atr.training.step import check_finite
 from ray_atr.transport.mahalanobis import Mahalanobis
 
@@ -127,9 +126,14 @@ class _Model(nn.Module):
         self, optimizer: Optimizer, data: ClipSet, rows: NDArray[np.int64], seed: int, epoch: int, clip_norm: float
     ) -> dict[str, float]:
         """One optimiser step on the clips with these numbers; the loss, its scalars and the gradient's norm."""
-        names, alone = [str(row) for row in rows], WorkerGroup()
+        names, alone, scheme = [str(row) for row in rows], WorkerGroup(), self.objective.scheme
+        clips, captions = _batch(data, rows)
+        there = _there(captions)
+        draw = scheme.draw(seed, epoch, names, there)
+        needed = scheme.needed(there, draw)
         optimizer.zero_grad(set_to_none=True)
-        terms = self.terms(*_batch(data, rows), names, seed, epoch)
+        embeddings = Embeddings(self.audio(clips), self._texts(captions, needed), needed, _positives(captions))
+        terms = self.objective(embeddings, learned=self.learned.values(), draw=draw)
         check_finite("loss", terms.loss, names, alone, terms.scalars)
         terms.loss.backward()  # type: ignore[no-untyped-call]
         norm = nn.utils.clip_grad_norm_(self.parameters(), clip_norm)
@@ -138,16 +142,6 @@ class _Model(nn.Module):
         self.learned.after_step()
         scalars = {name: float(value) for name, value in terms.scalars.items()}
         return {"loss": terms.loss.item(), **scalars, "gradient_norm": float(norm)}
-
-    def terms(self, clips: Any, captions: Captions, names: Sequence[str], seed: int, epoch: int) -> Terms:
-        """The objective on a batch; only the texts that its scheme needs are embedded."""
-        there = _there(captions)
-        draw = self.objective.scheme.draw(seed, epoch, names, there)
-        needed = self.objective.scheme.needed(there, draw)
-        embeddings = Embeddings(
-            audio=self.audio(clips), text=self._texts(captions, needed), mask=needed, positives=_positives(captions)
-        )
-        return self.objective(embeddings, learned=self.learned.values(), draw=draw)
 
     @torch.no_grad()
     def evaluate(self, data: ClipSet, batch_size: int) -> dict[str, float]:
@@ -211,12 +205,10 @@ def _width(audio: nn.Module, data: ClipSet) -> int:
 
 
 def _check(objective: Objective, data: ClipSet, validation: ClipSet | None, patience: int) -> None:
-    for role, needs_more in (
-        ("knowledge", objective.knowledge.needs_retrieval),
-        ("correspondence", objective.correspondence.name != "none"),
-    ):
-        if needs_more:
-            raise refuse(f"objective.{role}", getattr(objective, role).name, "none without a prepared data set")
+    if objective.knowledge.needs_retrieval:
+        raise refuse("objective.knowledge", objective.knowledge.name, "none without a prepared data set")
+    if objective.correspondence.name != "none":
+        raise refuse("objective.correspondence", objective.correspondence.name, "none without a prepared data set")
     if not data.languages:
         raise refuse("data.languages", list(data.languages), "one language or more")
     if patience and validation is None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import tempfile
+import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +25,33 @@ from ray_atr.settings import shortened
 from ray_atr.storage import Location, is_local, locate, make_folder, write_text
 from ray_atr.storage.checkpoint_sync import on_this_node
 from ray_atr.storage.digests import DamagedCacheError
+from ray_atr.training.epoch_validation import start_validator
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train
-from ray_atr.training.out_of_memory import remedy
-from ray_atr.training.packing import packed
-from ray_atr.training.preemption import PreemptionNotices
 from ray_atr.training.step import NonFiniteError
 
 logger = logging.getLogger(__name__)
 
 ERROR_FILE = "error.txt"
+METRICS = "metrics"
+ALWAYS_SHOWN = ("epoch", "is_final")
+ASK_EVERY = 5.0
+"""Seconds between two questions whether a node is to be taken away: each makes all workers wait for each other."""
+
+SIGNS = (
+    "OutOfMemoryError",  # torch's on a GPU, Ray's of a node
+    "ObjectStoreFullError",
+    "OutOfDiskError",  # Ray's, when what does not fit into the object store does not fit on the disk either
+    "MemoryError",  # Python's and NumPy's
+    "can't allocate memory",  # torch's on a CPU
+    "OOM killer",  # what Ray thinks of a process that was killed from outside
+)
+REMEDY = (
+    "if memory was too small: lower train.embedding_chunk and train.language_chunk (the same gradient), train.batch_size, "
+    "evaluation.batch_size, or --concurrency; objective.knowledge.storage=float16 halves a base; a larger object store is "
+    "`ray start --object-store-memory`"
+)
 
 
 class TrialError(RuntimeError):
@@ -92,9 +110,7 @@ def run_trial(
 
 def num_workers(scaling: ScalingSettings) -> int | tuple[int, int]:
     """How many workers, as Ray Train takes it: a number, or the least and the most."""
-    if isinstance(scaling.workers, int):
-        return scaling.workers
-    return scaling.fewest_workers, scaling.most_workers
+    return scaling.workers if isinstance(scaling.workers, int) else (scaling.fewest_workers, scaling.most_workers)
 
 
 def ray_storage(folder: Location) -> str:
@@ -108,10 +124,7 @@ def worker(config: dict[str, Any]) -> None:
     """What each Ray Train worker runs."""
     import ray.train
 
-    def report(metrics: Mapping[str, Any]) -> None:
-        ray.train.report(packed(metrics, config["shown"]))
-
-    _train_in_worker(config, report)
+    _train_in_worker(config, lambda metrics: ray.train.report(packed(metrics, config["shown"])))
 
 
 def _train_in_worker(config: dict[str, Any], report: Any) -> None:
@@ -128,8 +141,6 @@ def _train_in_worker(config: dict[str, Any], report: Any) -> None:
 def _train_once(config: dict[str, Any], report: Any) -> None:
     import ray
     import ray.train
-
-    from ray_atr.training.validation_actor import start_validator
 
     experiment, folder = override(Experiment(), config["experiment"]), locate(config["folder"])
     torch.set_num_threads(max(1, int(experiment.scaling.cpus_per_worker)))
@@ -209,3 +220,48 @@ def worker_group(experiment: Experiment) -> Any:
     if dist.is_available() and dist.is_initialized():
         return WorkerGroup(rank=dist.get_rank(), size=dist.get_world_size(), device=device)
     return WorkerGroup(device=device)
+
+
+def remedy(text: str) -> str:
+    """`; if memory was too small: ...` for an error's text that tells of it, with its type; nothing for another."""
+    return f"; {REMEDY}" if any(sign in text for sign in SIGNS) else ""
+
+
+def packed(metrics: Mapping[str, Any], shown: Iterable[str] = ()) -> dict[str, Any]:
+    """What a worker reports, as it travels to the driver: the metrics as one text; those in `shown` as numbers too.
+
+    Tune keeps statistics of every number that a trial ever reported, which with hundreds of metrics a trial fills the
+    driver (docs/log.md).
+    """
+    open_ones = {name: metrics[name] for name in (*ALWAYS_SHOWN, *shown) if name in metrics}
+    return {**open_ones, METRICS: json.dumps(dict(metrics))}
+
+
+def unpacked(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What was packed, without all that Tune adds to a result; nothing if a trial reported nothing of its own."""
+    return dict(json.loads(result[METRICS])) if METRICS in result else {}
+
+
+class PreemptionNotices:
+    """Says, once for each node that is to be taken away, that a checkpoint is due; called by all workers after the same steps.
+
+    Clouds give word of it some 30 to 120 seconds before.
+    `ask` is `ray.train.get_preemption_info`: None, or what names the nodes. It waits until every worker has asked, so the
+    workers first agree that it is time.
+    """
+
+    def __init__(
+        self, ask: Callable[[], Any], *, every: float = ASK_EVERY, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.ask, self.every, self.clock = ask, every, clock
+        self.asked = clock()
+        self.nodes: set[str] = set()
+
+    def __call__(self, group: WorkerGroup) -> bool:
+        if not group.any(self.clock() - self.asked >= self.every):
+            return False
+        self.asked = self.clock()
+        info = self.ask()
+        new = set(info.preempted_node_to_ranks) - self.nodes if info is not None else set()
+        self.nodes |= new
+        return bool(new)

@@ -1,85 +1,36 @@
-"""A run's first state: the retriever with its first weights, its optimiser, its memory and its estimator."""
+"""A run's first state: the retriever with its first weights, its optimiser and the rate of each step, memory and estimator."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim.lr_scheduler import ChainedScheduler, LambdaLR, LinearLR, LRScheduler, StepLR
 
 from ray_atr.data.noise_index import write_index
-from ray_atr.experiment import Experiment
-from ray_atr.knowledge.memory import Memory, SnapshotMemory, make_memory
+from ray_atr.experiment import Experiment, TrainSettings
+from ray_atr.knowledge.memory import SnapshotMemory, make_memory
 from ray_atr.knowledge.refresher import InProcessRefresher, Refresher
+from ray_atr.knowledge.snapshot import Snapshot
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.training.batch import TrainingData
+from ray_atr.training.checkpoint import TrainState
 from ray_atr.training.correspondence import make_estimator
-from ray_atr.training.group import WorkerGroup
-from ray_atr.training.inputs import Prepared
 from ray_atr.training.knowledge import MakeRefresher, SourceEncoder
-from ray_atr.training.schedule import make_optimizer, make_schedule
-from ray_atr.training.state import TrainState
 
 
-def first_state(
-    experiment: Experiment,
-    prepared: Prepared,
-    data: TrainingData,
-    folder: Path,
-    group: WorkerGroup,
-    make_host: MakeRefresher | None,
-) -> TrainState:
+def first_state(data: TrainingData, folder: Path, make_host: MakeRefresher | None = None) -> TrainState:
     """The state before the first step; the weights are the same on every worker, dropout is each one's own."""
+    experiment, prepared, group = data.experiment, data.prepared, data.group
     whole = prepared.first_retriever(experiment)
     retriever = prepared.reading(whole).to(group.device)
     optimizer = make_optimizer(retriever, experiment)
-    memory = _memory(experiment, prepared, data, retriever, folder, group, make_host)
-
-    def snapshot() -> Any:
-        """The knowledge base's snapshot in use; None without a base."""
-        searcher = memory.client.searcher if isinstance(memory, SnapshotMemory) else None
-        return None if searcher is None else searcher.snapshot
-
-    estimator = make_estimator(experiment, data.captions, prepared.data, prepared.home, group.device, snapshot)
-    if group.is_first and experiment.data.noise.is_there:
-        write_index(folder, data.captions.worn)
-    torch.manual_seed(experiment.seed * 1_000_003 + group.rank)
-    return TrainState(
-        retriever=retriever,
-        whole=whole,
-        optimizer=optimizer,
-        scheduler=make_schedule(optimizer, experiment.train, data.steps_per_epoch),
-        memory=memory,
-        estimator=estimator,
-    )
-
-
-def _memory(
-    experiment: Experiment,
-    prepared: Prepared,
-    data: TrainingData,
-    retriever: Retriever,
-    folder: Path,
-    group: WorkerGroup,
-    make_host: MakeRefresher | None,
-) -> Memory:
-    """This worker's memory beyond the batch; the knowledge base behind it is in this process unless a host is given."""
-    knowledge = experiment.objective.knowledge
-    host: Refresher | None = None
-    if isinstance(knowledge, KnowledgeBaseObjective):
-        encode, own = SourceEncoder(experiment, prepared), folder / "knowledge"
-        if make_host is not None:
-            host = make_host(knowledge, encode, own, group)
-        elif group.size == 1:
-            # Built now: in the base's thread it would move the generator that training draws from at the same time.
-            _ = encode.retriever
-            host = InProcessRefresher(encode, knowledge.snapshot_settings(experiment.seed), own)
-        else:
-            raise ValueError("objective.knowledge: a base for several workers needs a host that all of them reach")
-    return make_memory(
-        knowledge,
-        host=host,
+    memory = make_memory(
+        experiment.objective.knowledge,
+        host=_host_of_base(data, folder / "knowledge", make_host),
         retriever=retriever,
         width=experiment.model.embedding_width,
         languages=len(experiment.data.languages),
@@ -89,3 +40,62 @@ def _memory(
         device=group.device,
         seed=experiment.seed,
     )
+
+    def snapshot() -> Snapshot | None:
+        return memory.snapshot if isinstance(memory, SnapshotMemory) else None
+
+    estimator = make_estimator(experiment, data.captions, prepared.data, prepared.home, group.device, snapshot)
+    if group.is_first and experiment.data.noise.is_there:
+        write_index(folder, data.captions.worn)
+    torch.manual_seed(experiment.seed * 1_000_003 + group.rank)
+    scheduler = make_schedule(optimizer, experiment.train, data.steps_per_epoch)
+    return TrainState(retriever, whole, optimizer, scheduler, memory, estimator)
+
+
+def _host_of_base(data: TrainingData, folder: Path, make_host: MakeRefresher | None) -> Refresher | None:
+    """The knowledge base, in this process unless a host is given; None without a base."""
+    experiment, knowledge = data.experiment, data.experiment.objective.knowledge
+    if not isinstance(knowledge, KnowledgeBaseObjective):
+        return None
+    encode = SourceEncoder(experiment, data.prepared)
+    if make_host is not None:
+        return make_host(knowledge, encode, folder, data.group)
+    if data.group.size > 1:
+        raise ValueError("objective.knowledge: a base for several workers needs a host that all of them reach")
+    # Built now: in the base's thread it would move the generator that training draws from at the same time.
+    _ = encode.retriever
+    return InProcessRefresher(encode, knowledge.snapshot_settings(experiment.seed), folder)
+
+
+def make_optimizer(retriever: Retriever, experiment: Experiment) -> Optimizer:
+    """The optimiser of everything that is trained, each part at its own rate."""
+    settings = experiment.train
+    groups = retriever.parameter_groups(
+        experiment.learning_rate, settings.weight_decay, metric_scale=settings.metric_rate_scale
+    )
+    # One kernel a parameter instead of some ten calls: a sixth of the time with small towers on a CPU.
+    if settings.optimizer == "sgd":
+        return SGD(groups, momentum=settings.momentum, fused=True)
+    return Adam(groups, fused=True) if settings.optimizer == "adam" else AdamW(groups, fused=True)
+
+
+def make_schedule(optimizer: Optimizer, settings: TrainSettings, steps_per_epoch: int) -> LRScheduler:
+    """The schedule of a run, stepped after every optimiser step: a linear warm-up, then a cosine to 0, steps or a constant."""
+    num_steps = steps_per_epoch * settings.epochs
+    warm = round(settings.warmup_fraction * num_steps)
+    if settings.schedule != "step":
+        return LambdaLR(optimizer, lambda step: _share(step, warm, num_steps, is_cosine=settings.schedule == "cosine"))
+    steps = StepLR(optimizer, settings.step_epochs * steps_per_epoch, settings.step_factor)
+    if warm < 2:
+        return steps
+    # torch's warm-up starts at 1/warm instead of 0, which it does not allow.
+    rise = LinearLR(optimizer, start_factor=1 / warm, total_iters=warm - 1)
+    return ChainedScheduler([rise, steps], optimizer=optimizer)
+
+
+def _share(step: int, warm: int, num_steps: int, *, is_cosine: bool) -> float:
+    """The share of the full rate at a step, as in `transformers`, whose import costs each process of a trial two seconds."""
+    if step < warm:
+        return step / warm
+    progress = (step - warm) / max(1, num_steps - warm)
+    return max(0.0, 0.5 * (1 + math.cos(math.pi * progress))) if is_cosine else 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +10,8 @@ from ray_atr.encoding.chunks import embed_in_chunks
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.knowledge.memory import WorkerBatch
 from ray_atr.models.retriever import Retriever
+from ray_atr.models.tower import Encoded
+from ray_atr.objectives.late_interaction import late_interaction
 from ray_atr.training.batch import Batch
 from ray_atr.training.group import WorkerGroup
 
@@ -33,7 +36,7 @@ class Share:
     def audio(self) -> Tensor:
         """[b, D]."""
         with self.autocast():
-            return self._audio(self.retriever)
+            return embed_batch(self.retriever, self.batch, self.chunk)
 
     def text(self, columns: Tensor) -> Tensor:
         """[b, K, D] of the languages with True in columns [K]; zeros if no text is needed."""
@@ -48,7 +51,8 @@ class Share:
     def embed_with(self, module: nn.Module) -> tuple[Tensor, Tensor]:
         """(audio [b, D], text [b, K, D]) by another retriever, without gradient."""
         assert isinstance(module, Retriever), "a copy of the retriever"
-        return self._audio(module), self._text(self.texts.of(module), torch.ones(self.needed.shape[1]).bool())
+        every_language = torch.ones(self.needed.shape[1], dtype=torch.bool)
+        return embed_batch(module, self.batch, self.chunk), self._text(self.texts.of(module), every_language)
 
     def worker_batch(self, audio: Tensor, text: Tensor) -> WorkerBatch:
         """The share as a memory sees it, with the embeddings [b, D] and [b, K, D] that the loss takes."""
@@ -66,9 +70,50 @@ class Share:
         """bfloat16 in the towers, if that is asked for."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.is_cast)
 
-    def _audio(self, retriever: Retriever) -> Tensor:
-        return embed_batch(retriever, self.batch, self.chunk)
-
     def _text(self, texts: TextBatcher, columns: Tensor) -> Tensor:
         needed = (self.needed & columns).numpy()
         return texts.embed_grid(self.batch.captions.texts, needed, self.batch.languages, chunk=self.chunk)
+
+
+class LateShare(Share):
+    """The same where frames and tokens are compared (late interaction); audio and all texts are embedded at once."""
+
+    def __init__(
+        self, retriever: Retriever, texts: TextBatcher, batch: Batch, needed: Tensor, *, chunk: int, autocast: bool
+    ) -> None:
+        super().__init__(retriever, texts, batch, needed, chunk=chunk, autocast=autocast)
+        with self.autocast():
+            self.clips = retriever.audio_tokens(batch.features.to(self.device), batch.frames.to(self.device))
+            where = np.argwhere(needed.numpy())
+            encoded = texts.embed_tokens([(batch.captions.texts[i][k], batch.languages[k]) for i, k in where])
+        index = tuple(torch.from_numpy(where).to(self.device).T)
+
+        def grid(values: Tensor) -> Tensor:
+            return values.new_zeros(*needed.shape, *values.shape[1:]).index_put(index, values)
+
+        self.captions = Encoded(*(grid(values) for values in encoded))
+
+    def audio(self) -> Tensor:
+        """[b, D], the mean of the clips' frames."""
+        return self.clips.pooled
+
+    def text(self, columns: Tensor) -> Tensor:
+        """[b, K, D], the mean of the texts' tokens; all languages at once."""
+        return self.captions.pooled
+
+    def similarity(self, group: WorkerGroup) -> Tensor:
+        """Similarities [K, B, B] of all workers' clips (rows) and texts (columns), with gradient; 0 if there is no text."""
+        frames, frame_mask = (_gather(values, group) for values in (self.clips.tokens, self.clips.token_mask))
+        of_languages = [
+            late_interaction(frames.float(), frame_mask, _gather(tokens, group).float(), _gather(mask, group))
+            for tokens, mask in zip(self.captions.tokens.unbind(1), self.captions.token_mask.unbind(1), strict=True)
+        ]
+        return torch.stack(of_languages)
+
+
+def _gather(values: Tensor, group: WorkerGroup) -> Tensor:
+    """The workers' [b, L, ...], of different lengths L, as [B, L, ...]; padding is zero."""
+    longest = max(group.gather_objects(values.shape[1]))
+    padded = values.new_zeros(values.shape[0], longest, *values.shape[2:])
+    padded[:, : values.shape[1]] = values
+    return group.gather(padded)

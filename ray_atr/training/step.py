@@ -26,10 +26,8 @@ from ray_atr.objectives.terms import weighted_sum
 from ray_atr.training.batch import Batch
 from ray_atr.training.checks import check_chunks
 from ray_atr.training.clock import Clock
-from ray_atr.training.group import WorkerGroup
-from ray_atr.training.late_interaction import LateShare
-from ray_atr.training.reduction import GradientMean
-from ray_atr.training.share import Share
+from ray_atr.training.group import GradientMean, WorkerGroup
+from ray_atr.training.share import LateShare, Share
 
 
 class NonFiniteError(RuntimeError):
@@ -128,11 +126,7 @@ def _together(parts: Sequence[Embeddings], needed: Tensor) -> Embeddings:
 
 
 def check_finite(
-    what: str,
-    value: Tensor,
-    clip_ids: Sequence[str],
-    group: WorkerGroup,
-    scalars: Mapping[str, Tensor] | None = None,
+    what: str, value: Tensor, clip_ids: Sequence[str], group: WorkerGroup, scalars: Mapping[str, Tensor] | None = None
 ) -> None:
     """Raise NonFiniteError on every worker if the value is not finite on one of them."""
     if not group.any(not bool(torch.isfinite(value).all())):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ray_atr.data.epoch_order import evaluation_plan
-from ray_atr.data.features import MANIFEST_FILE, FeatureSet
+from ray_atr.data.features import FeatureSet
+from ray_atr.data.stream import stream
 from ray_atr.encoding.encode import clip_batches, embed_batches
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
@@ -18,29 +21,28 @@ from ray_atr.metrics.alignment import AlignedCaptions
 from ray_atr.metrics.languages import embedding_metrics, language_metrics
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.ranking import rankings_beside
-from ray_atr.metrics.retrieval import Retrieval
+from ray_atr.metrics.ranks import count_ranks_of_matrix
+from ray_atr.metrics.relevance import as_relevance
+from ray_atr.metrics.retrieval import Retrieval, score
+from ray_atr.metrics.samples import Sample, retrieval_samples, to_arrays
 from ray_atr.models.retriever import Retriever
-from ray_atr.storage import read_json
+from ray_atr.objectives.late_interaction import late_interaction
+from ray_atr.run_folder import TEST_SCORES
+from ray_atr.storage import write_bytes
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.late_interaction import retrieve_by_tokens
 
 MOST_PLANNED = 2**24
 """Pairs of a test split up to which its plan is computed besides the ranking that counts."""
 
+TEXTS = 64
+"""Texts that are compared with the clips at a time by late interaction."""
 
-def split_exists(features: object, split: str) -> bool:
-    """Whether a feature cache has a split."""
-    content = read_json(features / MANIFEST_FILE)  # type: ignore[operator]
-    return split in content["splits"]
+MEASURE = "recall_at_1"
+"""What is kept of each test query: whether it found its own first."""
 
 
 @torch.no_grad()
-def embed_clips(
-    retriever: Retriever,
-    features: FeatureSet,
-    batch_size: int,
-    group: WorkerGroup,
-) -> Tensor:
+def embed_clips(retriever: Retriever, features: FeatureSet, batch_size: int, group: WorkerGroup) -> Tensor:
     """Unit-norm embeddings [N, D] of a split's clips, each worker embedding a share."""
     # Read in this process: the rows are cached and memory-mapped, and a short pass is not worth an execution's start.
     plan = evaluation_plan(len(features), batch_size=batch_size, rank=group.rank, num_workers=group.size)
@@ -59,6 +61,35 @@ def embed_captions(
     matrix = torch.zeros(len(captions), width, device=embedded.device)
     matrix[torch.from_numpy(rows).to(matrix.device)] = embedded
     return matrix
+
+
+@torch.no_grad()
+def retrieve_by_tokens(
+    retriever: Retriever,
+    texts: TextBatcher,
+    features: FeatureSet,
+    captions: AlignedCaptions,
+    batch_size: int,
+    group: WorkerGroup,
+) -> dict[str, Retrieval]:
+    """A split ranked by late interaction, in each language of the captions; each worker compares a share of the clips."""
+    plan = evaluation_plan(len(features), batch_size=batch_size, rank=group.rank, num_workers=group.size)
+    clips = [
+        retriever.audio_tokens(batch.features.to(group.device), batch.frames.to(group.device))
+        for batch in stream(features, [plan], use_ray=False)
+    ]
+    found = {}
+    for language, sentences in captions.sentences.items():
+        rows = np.flatnonzero(captions.present[language])
+        columns = []
+        for start in range(0, len(rows), TEXTS):
+            some = texts.embed_tokens([(sentences[row], language) for row in rows[start : start + TEXTS]])
+            compared = [late_interaction(one.tokens, one.token_mask, some.tokens, some.token_mask) for one in clips]
+            columns.append(torch.cat(compared))
+        scores = group.gather_rows(torch.cat(columns, dim=1)).T
+        own = as_relevance(captions.relevance, len(captions), len(features)).of_texts(torch.from_numpy(rows))
+        found[language] = score(count_ranks_of_matrix(scores, own), own, rows)
+    return found
 
 
 def evaluate_split(
@@ -108,3 +139,18 @@ def evaluate_split(
             trained=trained,
             keep=keep,
         )
+
+
+def keep_scores(folder: Path, retrievals: Mapping[str, Retrieval]) -> None:
+    """Write R@1 of every query in each language and direction to `folder/test/scores.npz`, for paired differences of trials."""
+    kept = {
+        key: Sample(sample.query, sample.unit, {MEASURE: sample.means[MEASURE]}, {})
+        for key, sample in retrieval_samples(retrievals).items()
+        if MEASURE in sample.means
+    }
+    if not kept:
+        return
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **to_arrays(kept))  # type: ignore[arg-type]
+    (folder / TEST_SCORES).parent.mkdir(exist_ok=True)
+    write_bytes(folder / TEST_SCORES, buffer.getvalue())

@@ -24,8 +24,7 @@ from ray_atr.knowledge.refresher import InProcessRefresher, SnapshotClient
 from ray_atr.knowledge.snapshot import SnapshotSettings
 from ray_atr.run_folder import FINISHED, RUNNING, RunFolder
 from ray_atr.sweep.inheritance import complete_take_over, experiment_of, inherit, perturbed_settings, save_for_others
-from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
-from ray_atr.training.state import deciding_settings
+from ray_atr.training.checkpoint import deciding_settings, load_checkpoint, save_checkpoint
 
 
 def leftovers(folder: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from ray_atr.sweep import Goal, RandomSearch, SweepPlan
 from ray_atr.sweep.inheritance import perturbed_settings
 from ray_atr.sweep.schedulers import make_scheduler
 from ray_atr.sweep.tune_bridge import run_in_tune
-from ray_atr.training.packing import unpacked
+from ray_atr.training.ray_train import unpacked
 
 
 class Session:

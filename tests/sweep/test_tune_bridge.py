@@ -20,8 +20,7 @@ from ray_atr.sweep import SEARCHES, ConsoleProgress, Goal, SweepPlan
 from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.sweep.tune_bridge import TRACEBACK_FILE, _asker, _error_of, resources_of_trial_process
-from ray_atr.training.out_of_memory import REMEDY
-from ray_atr.training.ray_train import write_error
+from ray_atr.training.ray_train import REMEDY, write_error
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\nKeyError: 3\n'
 

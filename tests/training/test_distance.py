@@ -16,9 +16,9 @@ from ray_atr.run_folder import LAST, RunFolder
 from ray_atr.training import epoch_end
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.checks import check_experiment
+from ray_atr.training.distance import _LogProbabilities
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train
-from ray_atr.training.weight_error import _LogProbabilities
 
 
 @pytest.fixture(scope="module")

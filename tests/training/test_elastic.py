@@ -28,8 +28,7 @@ from ray_atr.training.epoch_validation import EpochValidation
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.loop import train
-from ray_atr.training.preemption import PreemptionNotices
-from ray_atr.training.ray_train import num_workers
+from ray_atr.training.ray_train import PreemptionNotices, num_workers
 
 PHASES = ((4, 4), (2, 3), (3, 1000))
 """Workers, and steps after which the notice comes; 3 workers share a batch of 8 unevenly."""

@@ -14,6 +14,7 @@ from processes import run_processes
 from tiny import prepared_for, tiny
 from torch.nn import functional
 
+import ray_atr.training.group as training_group
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.epoch_order import training_plan
 from ray_atr.data.features import open_features
@@ -28,7 +29,6 @@ from ray_atr.objectives import PRESETS
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
 from ray_atr.override import flatten, override
 from ray_atr.run_folder import LAST
-from ray_atr.training import reduction
 from ray_atr.training.batch import Batch
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.correspondence import make_estimator
@@ -126,7 +126,7 @@ def worker(
     rank: int, size: int, folder: Path, flats: list[dict[str, Any]], prepared: list[Prepared]
 ) -> list[tuple[float, torch.Tensor]]:
     # The tiny model's gradients travel in many buckets, as a large one's do.
-    reduction.BUCKET_BYTES = 4096
+    training_group.BUCKET_BYTES = 4096
     group = WorkerGroup(rank=rank, size=size)
     found = []
     for case, (flat, ready) in enumerate(zip(flats, prepared, strict=True)):

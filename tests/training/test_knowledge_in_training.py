@@ -21,13 +21,13 @@ from ray_atr.knowledge.refresher import InProcessRefresher
 from ray_atr.knowledge.snapshot import Entries, build
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
-from ray_atr.training import state
+from ray_atr.training import checkpoint
 from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.epoch_end import BaseProbe
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.knowledge import SourceEncoder
 from ray_atr.training.loop import train
-from ray_atr.training.probe import BaseProbe
 
 KNOWLEDGE = "objective.knowledge"
 SMALL = {f"{KNOWLEDGE}.prototypes": 4, f"{KNOWLEDGE}.neighbours": 2}
@@ -95,8 +95,8 @@ def test_the_same_seeds_give_the_same_run_twice_however_long_a_refresh_takes(
         time.sleep(0.1)
         return copied(weights)
 
-    copied = state.copied
-    monkeypatch.setattr(state, "copied", copied_late)
+    copied = checkpoint.copied
+    monkeypatch.setattr(checkpoint, "copied", copied_late)
     monkeypatch.setattr(SourceEncoder, "__call__", slowly)
     _, slow = run(home, tmp_path / "slow", **late)
     assert equal(quick, slow)
@@ -216,7 +216,7 @@ def test_a_caption_file_and_another_data_set_may_be_the_source(home: Path, tmp_p
         **{f"{KNOWLEDGE}.source": str(tmp_path / "elsewhere"), f"{KNOWLEDGE}.captions": str(new)},
     )  # fmt: skip
     source = SourceEncoder(experiment, prepared_for(experiment, home)).source
-    assert len(source) == 12
+    assert len(source.features) == 12
     assert source.captions[0][3] == "something else entirely"
     assert source.captions[0][2].endswith("number 2")
     epochs, _ = run(

@@ -26,9 +26,10 @@ from ray_atr.training.batch import Batch
 from ray_atr.training.checks import check_interaction
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
-from ray_atr.training.late_interaction import LateShare, retrieve_by_tokens
 from ray_atr.training.loop import train
+from ray_atr.training.share import LateShare
 from ray_atr.training.step import training_step
+from ray_atr.training.validation import retrieve_by_tokens
 
 LATE = {"model.interaction": "late"}
 ASK = {"objective.knowledge": "ask", "objective.knowledge.prototypes": 4, "objective.knowledge.neighbours": 2}

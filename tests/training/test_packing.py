@@ -6,7 +6,7 @@ import math
 
 from ray.tune.experiment import Trial
 
-from ray_atr.training.packing import METRICS, packed, unpacked
+from ray_atr.training.ray_train import METRICS, packed, unpacked
 
 REPORT = {"epoch": 2, "best_epoch": 1, "step": 6, "train/loss": 0.1 + 0.2, "train/odd": math.nan, "seconds/train": 1.5}
 

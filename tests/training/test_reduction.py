@@ -10,8 +10,8 @@ import torch
 from processes import run_processes
 from torch import nn
 
-from ray_atr.training import reduction
-from ray_atr.training.reduction import GradientMean
+import ray_atr.training.group as training_group
+from ray_atr.training.group import GradientMean
 
 LAYERS, WIDTH = 4, 8
 
@@ -37,7 +37,7 @@ def gradients(layers: nn.Sequential) -> list[torch.Tensor]:
 
 def one_process(rank: int, size: int, folder: Path) -> dict[str, Any]:
     """The means, and how many buckets were on their way at the end of each backward pass."""
-    reduction.BUCKET_BYTES = 4 * WIDTH * (WIDTH + 1)  # a layer
+    training_group.BUCKET_BYTES = 4 * WIDTH * (WIDTH + 1)  # a layer
     layers = model()
     underway = []
     with GradientMean(layers.parameters(), size) as mean:
@@ -91,7 +91,7 @@ def test_a_gradient_that_changes_after_it_was_sent_is_an_error(monkeypatch: pyte
 
 
 def test_buckets_hold_one_number_type_and_no_more_than_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reduction, "BUCKET_BYTES", 80)
+    monkeypatch.setattr(training_group, "BUCKET_BYTES", 80)
     sizes = [(10, torch.float32), (10, torch.float32), (1, torch.float32), (30, torch.float32), (1, torch.float64)]
     mean = GradientMean([nn.Parameter(torch.zeros(n, dtype=dtype)) for n, dtype in sizes], 2)
     # From the end of the forward pass to its start.

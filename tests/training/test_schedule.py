@@ -16,7 +16,7 @@ from ray_atr.run_folder import LAST
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train
-from ray_atr.training.schedule import make_optimizer, make_schedule
+from ray_atr.training.setup import make_optimizer, make_schedule
 
 STEPS = 4
 """of an epoch"""

@@ -19,10 +19,9 @@ from ray_atr.sweep import sweep
 from ray_atr.training import loop
 from ray_atr.training.batch import Batch
 from ray_atr.training.checkpoint import load_checkpoint
-from ray_atr.training.checks import check_experiment
+from ray_atr.training.checks import check_experiment, check_metric, measured_names
 from ray_atr.training.loop import step
 from ray_atr.training.ray_train import run_trial
-from ray_atr.training.selection import check_metric, measured_names
 from ray_atr.training.step import StepResult
 
 SMALL = (
