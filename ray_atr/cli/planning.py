@@ -11,8 +11,7 @@ from ray_atr.metrics.epoch_report import GROUPS
 from ray_atr.run_folder import FINISHED, RunFolder
 from ray_atr.runtime import home
 from ray_atr.settings import refuse, require_known
-from ray_atr.space import Space
-from ray_atr.space.space import path_of
+from ray_atr.space import Space, path_of
 from ray_atr.storage import locate
 from ray_atr.sweep import SCHEDULERS, SEARCHES, FixedPoints, Goal, SweepPlan
 from ray_atr.sweep.describe import values_by_path
