@@ -3,12 +3,9 @@
 From section 5.1: Adam. ResNet38 and BERT train for 50 epochs in batches of 32 on AudioCaps and 24 on Clotho, and the
 rate is divided by ten every 20 epochs. CED-Base and SONAR train for 10 epochs and the rate is divided every 4.
 
-Not printed in the text that we have, and no code is released:
-
-- the initial rates. 1e-4 is that of ML-ACT (Mei et al. 2022), whose setting the paper keeps in everything else; 5e-5
-  is that of WavCaps' fine-tuning, on whose code ML-CLAP's is built.
-- the batch of CED-Base and SONAR: ATRI's 24.
-- neighbours, prototypes and ratios: the defaults of `Ask`, whose docstring says where they come from.
+Not printed in the text that we have, and no code is released: the initial rates (1e-4 is that of ML-ACT, Mei et al.
+2022, whose setting the paper keeps in everything else; 5e-5 that of WavCaps' fine-tuning, on whose code ML-CLAP's is
+built); the batch of CED-Base and SONAR (ATRI's 24); neighbours, prototypes and ratios (the defaults of `Ask`).
 """
 
 from __future__ import annotations
@@ -23,13 +20,7 @@ STEPS = {
     "train.schedule": "step",
     "train.step_factor": 0.1,
 }
-RESNET38 = {
-    **STEPS,
-    "train.epochs": 50,
-    "train.step_epochs": 20,
-    "train.batch_size": 32,
-    "train.learning_rate": 1e-4,
-}
+RESNET38 = {**STEPS, "train.epochs": 50, "train.step_epochs": 20, "train.batch_size": 32, "train.learning_rate": 1e-4}
 CED = {
     **STEPS,
     "data.languages": "eng",

@@ -1,11 +1,9 @@
 """ATRI (Yin et al. 2025, ACL): CED-Base and a multilingual text encoder, trained in eight languages.
 
 From section 5.3: Adam at 5e-6, 10 epochs, batches of 24, tau = 0.07 held fixed, the epoch of best recall kept. It
-prints no schedule, so the rate is constant.
-
-Every model of the paper starts from the weights of ML-CLAP (Yan et al. 2024). To follow it, give such a retriever:
-`--train.start_from FOLDER`. Without one the recipes start from the published towers and projections at random, for
-which this rate is small and ten epochs are few.
+prints no schedule, so the rate is constant. Every model of the paper starts from the weights of ML-CLAP (Yan et al.
+2024). To follow it, give such a retriever: `--train.start_from FOLDER`. Without one the recipes start from the
+published towers and projections at random, for which this rate is small and ten epochs are few.
 
 From the code of ML-CLAP: a shared width of 1,024 behind two layers with a ReLU, clips of at most 30 s, captions of at
 most 50 tokens. If the two disagree the paper is followed: that code learns the temperature and adds a penalty on the

@@ -5,7 +5,7 @@ From appendix A.1, for every model: Adam at 1e-4, 30 epochs, batches of 256, dro
 
 From the released code: two layers behind each tower, BERT's first token, SpecAugment with two bands of at most 64
 frames and two of at most 8 mel channels, no weight decay, gradients clipped at 2, no tower frozen (its `freeze: Yes`
-lines are not read). Its configurations differ among themselves (batch 100 to 256, rate 5e-5 or 1e-4, 1 to 35 epochs);
+lines are not read). Its configurations differ (batch 100 to 256, rate 5e-5 or 1e-4, 1 to 35 epochs);
 `rebuttal-wavcaps.yaml` is followed.
 
 If paper and code disagree the paper is followed: epsilon (code: 0.03), the epochs (code: 10), a constant rate (the
@@ -70,11 +70,7 @@ CLOTHO = Recipe(
 # the checkpoint's.
 HTSAT = Recipe(
     "AudioCaps with HTS-AT in ResNet38's place and NT-Xent (Table 2).",
-    {
-        "model.audio": "htsat",
-        "model.audio.checkpoint": "laion/clap-htsat-unfused",
-        "model.audio.clip_seconds": 10.0,
-    },
+    {"model.audio": "htsat", "model.audio.checkpoint": "laion/clap-htsat-unfused", "model.audio.clip_seconds": 10.0},
     AUDIOCAPS,
 )
 

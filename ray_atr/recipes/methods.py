@@ -13,15 +13,10 @@ def method(pair: str, correspondence: str = "none", **settings: Any) -> dict[str
     return {PAIR: pair, CORRESPONDENCE: correspondence, **{f"{PAIR}.{name}": value for name, value in settings.items()}}
 
 
+OVER_CONTRASTIVE = ("oracle", "small_loss", "self_refining", "consensus", "neighbours", "transport", "rematch")
 METHODS: dict[str, dict[str, Any]] = {
     "contrastive": method("contrastive"),
-    "oracle": method("contrastive", "oracle"),
-    "small_loss": method("contrastive", "small_loss"),
-    "self_refining": method("contrastive", "self_refining"),
-    "consensus": method("contrastive", "consensus"),
-    "neighbours": method("contrastive", "neighbours"),
-    "transport": method("contrastive", "transport"),
-    "rematch": method("contrastive", "rematch"),
+    **{name: method("contrastive", name) for name in OVER_CONTRASTIVE},
     "complementary": method("complementary"),
     "complementary+self_refining": method("complementary", "self_refining"),
     "m_ltm_euclidean": method("learning_to_match", metric="euclidean"),
