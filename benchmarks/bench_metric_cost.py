@@ -16,7 +16,7 @@ from side_by_side import compared, cpu_milliseconds, peak_bytes
 from torch import Tensor
 
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.objectives.pairs.cost import normalised_cost
+from ray_atr.objectives.pairs.learning_to_match import normalised_cost
 
 
 def released(u: Tensor, v: Tensor, metric: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from ray_atr.encoding.texts import TextBatcher
 from ray_atr.metrics import evaluate_languages
 from ray_atr.metrics.ranking import RankingSettings
 from ray_atr.models.retriever import build_retriever
-from ray_atr.objectives.metric import initial_metric
+from ray_atr.objectives.learned import initial_metric
 from ray_atr.override import override
 from ray_atr.recipes import RECIPES
 from ray_atr.run_folder import LAST

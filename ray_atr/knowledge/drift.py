@@ -16,9 +16,8 @@ from torch import Tensor
 from ray_atr.knowledge.searcher import Searcher
 from ray_atr.knowledge.snapshot import Snapshot
 from ray_atr.objectives import Embeddings, Objective
-from ray_atr.objectives.knowledge.ask import Ask
-from ray_atr.objectives.knowledge.reliability import multiplier, reliability
-from ray_atr.objectives.knowledge.retrieved import Granularity, Neighbours, Queued, Retrieved, Sides
+from ray_atr.objectives.knowledge.ask import Ask, multiplier, potentials, reliability
+from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Queued, Retrieved, Sides
 from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison
 
@@ -152,7 +151,7 @@ def explain(
     retrieved = searcher.look_up(positions)
     comparison = Comparison(audio, text, v_language=torch.zeros(len(text), dtype=torch.int64))
     phi = {
-        name: Sides.of(comparison, granularity).potentials(comparison)[1]
+        name: potentials(comparison, Sides.of(comparison, granularity))[1]
         for name, granularity in (("fine", retrieved.fine), ("coarse", retrieved.coarse))
         if granularity is not None
     }

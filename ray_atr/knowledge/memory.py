@@ -27,8 +27,7 @@ from ray_atr.knowledge.searcher import Positions, draw_from_pool
 from ray_atr.knowledge.snapshot import Entries, Snapshot
 from ray_atr.objectives import Embeddings
 from ray_atr.objectives.knowledge.ance import Ance
-from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
-from ray_atr.objectives.knowledge.knowledge import Knowledge
+from ray_atr.objectives.knowledge.knowledge import Knowledge, KnowledgeBaseObjective
 from ray_atr.objectives.knowledge.moco import Moco
 from ray_atr.objectives.knowledge.nnclr import Nnclr
 

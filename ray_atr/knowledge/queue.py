@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ray_atr.objectives.knowledge.retrieved import Granularity, Neighbours, Queued, Retrieved
+from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Queued, Retrieved
 
 
 class Identity(NamedTuple):

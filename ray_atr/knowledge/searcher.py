@@ -20,8 +20,7 @@ from torch import Tensor
 
 from ray_atr.data.sampling import hashes
 from ray_atr.knowledge.snapshot import Snapshot
-from ray_atr.objectives.knowledge.knowledge import SearchSpec
-from ray_atr.objectives.knowledge.retrieved import Granularity, Neighbours, Retrieved
+from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Retrieved, SearchSpec
 
 BLOCK = 16_384
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)

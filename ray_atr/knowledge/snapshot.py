@@ -15,7 +15,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.objectives.knowledge.base import SnapshotSettings
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.settings import refuse
 from ray_atr.storage import read_json, whole_folder
 from ray_atr.storage.digests import check_folder, seal_folder

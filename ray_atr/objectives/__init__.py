@@ -8,13 +8,11 @@ terms.loss.backward()
 from ray_atr.data.positives import caption_groups, same_group
 from ray_atr.objectives.embeddings import Embeddings
 from ray_atr.objectives.knowledge import KNOWLEDGE
-from ray_atr.objectives.learned import Learned, LearnedParameters, LearnedSettings
-from ray_atr.objectives.metric import metric_scalars, project_metric
+from ray_atr.objectives.learned import Learned, LearnedParameters, LearnedSettings, metric_scalars, project_metric
 from ray_atr.objectives.objective import Objective
-from ray_atr.objectives.pairs import PAIRS, Comparison, PairLoss
+from ray_atr.objectives.pairs import PAIRS, Comparison, PairLoss, Terms
 from ray_atr.objectives.presets import PRESETS, preset
 from ray_atr.objectives.schemes import SCHEMES, Scheme
-from ray_atr.objectives.terms import Terms
 
 __all__ = [
     "KNOWLEDGE",

@@ -1,4 +1,4 @@
-"""What an objective reads: the embeddings of the global batch."""
+"""What an objective reads: the embeddings of the global batch, and similarities in place of their inner products."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from ray_atr.settings import refuse
 
@@ -15,14 +16,12 @@ from ray_atr.settings import refuse
 class Embeddings:
     """The embeddings of one global batch of B clips with texts in K languages (k = 0 is English).
 
-    audio       [B, D]; rows are brought to unit norm here.
-    text        [B, K, D]; rows are brought to unit norm here. What the mask leaves out may hold anything, NaN too.
-    mask        [B, K] bool: True if the text exists and was encoded; None if all are. An entry that is False is
-                never an anchor, a positive or a negative.
+    audio       [B, D], text [B, K, D]: rows get unit norm here. What the mask leaves out may hold anything, NaN too.
+    mask        [B, K] bool: True if the text exists and was encoded; None if all are. What is False is no anchor, no
+                positive and no negative.
     positives   [B, B] bool: True if two clips are no negatives of each other (the same clip twice, the same label, the
                 same caption); None for the identity. The diagonal is always True.
-    similarity  [K, B, B]: audio-text similarity (rows audio, columns text) that takes the place of the inner products
-                of the embeddings, as late interaction over tokens gives it; None for the inner products.
+    similarity  [K, B, B]: takes the place of the inner products (rows audio, columns text); see `late_interaction`.
 
     Raises ValueError that names the tensor if shapes do not fit or a value is not finite.
     """
@@ -39,8 +38,7 @@ class Embeddings:
         B, D = self.audio.shape
         if self.text.ndim != 3 or self.text.shape[0] != B or self.text.shape[2] != D:
             raise refuse("embeddings.text", tuple(self.text.shape), f"a tensor [B, K, D] with B = {B} and D = {D}")
-        K = self.text.shape[1]
-        text = self.text
+        K, text = self.text.shape[1], self.text
         if self.mask is not None:
             _require_shape("embeddings.mask", self.mask, (B, K), torch.bool)
             text = text.masked_fill(~self.mask[:, :, None], 0.0)
@@ -55,9 +53,8 @@ class Embeddings:
 
     def available(self) -> Tensor:
         """The mask, bool [B, K]; all True if none was given."""
-        if self.mask is not None:
-            return self.mask
-        return torch.ones(self.text.shape[:2], dtype=torch.bool, device=self.text.device)
+        text = self.text
+        return torch.ones(text.shape[:2], dtype=torch.bool, device=text.device) if self.mask is None else self.mask
 
 
 def require_finite(name: str, value: Tensor) -> None:
@@ -71,3 +68,35 @@ def _require_shape(name: str, value: Tensor, shape: tuple[int, ...], dtype: torc
         raise refuse(name, tuple(value.shape), f"a tensor of shape {list(shape)}")
     if dtype is not None and value.dtype != dtype:
         raise refuse(name, str(value.dtype), str(dtype))
+
+
+def late_interaction(
+    audio_tokens: Tensor, audio_mask: Tensor, text_tokens: Tensor, text_mask: Tensor, *, chunk: int = 16
+) -> Tensor:
+    """Similarities [N, M] of audio tokens [N, F, D] with text tokens [M, L, D]; masks [N, F], [M, L] bool say which count.
+
+        s(a, t) = 1/2 [ mean over text tokens l of max over audio frames f of <a_f, t_l>
+                      + mean over audio frames f of max over text tokens l of <a_f, t_l> ]
+
+    It is for `Embeddings(similarity=...)`. Tokens get unit norm here: results are in [-1, 1], 0 for what is without
+    a token. `chunk` texts are compared at a time and recomputed in the backward pass: memory of [N, F, chunk, L].
+    """
+    audio = functional.normalize(torch.where(audio_mask[..., None], audio_tokens, 0), dim=-1)
+    text = functional.normalize(torch.where(text_mask[..., None], text_tokens, 0), dim=-1)
+    parts = [
+        checkpoint(_block, audio, audio_mask, text[m : m + chunk], text_mask[m : m + chunk], use_reentrant=False)
+        for m in range(0, len(text), chunk)
+    ]
+    return torch.cat(parts, dim=1)  # type: ignore[arg-type]
+
+
+def _block(audio: Tensor, audio_mask: Tensor, text: Tensor, text_mask: Tensor) -> Tensor:
+    scores = torch.einsum("nfd,mld->nmfl", audio, text)
+    # Below every cosine, and finite: a row without tokens is multiplied away below.
+    over_frames = scores.masked_fill(~audio_mask[:, None, :, None], -2.0).amax(dim=2)
+    over_words = scores.masked_fill(~text_mask[None, :, None, :], -2.0).amax(dim=3)
+    frames, words = audio_mask.to(scores.dtype), text_mask.to(scores.dtype)
+    by_words = (over_frames * words[None]).sum(dim=2) / words.sum(dim=1).clamp(min=1)
+    by_frames = (over_words * frames[:, None]).sum(dim=2) / frames.sum(dim=1)[:, None].clamp(min=1)
+    both_have_tokens = audio_mask.any(dim=1)[:, None] & text_mask.any(dim=1)
+    return torch.where(both_have_tokens, 0.5 * (by_words + by_frames), torch.zeros_like(by_words))

@@ -1,8 +1,9 @@
 """What is learned besides the towers: a temperature, a transport metric, a bias.
 
-A pair loss declares what it learns (`PairLoss.learns`), a retriever holds the parameters (`LearnedParameters`), and their
-values reach every loss as one argument (`Learned`). A further learned value is a field of each class here, and of the loss that
-uses it.
+A pair loss declares what it learns (`PairLoss.learns`), a retriever holds the parameters (`LearnedParameters`), and
+their values reach every loss as one argument (`Learned`). A Mahalanobis metric M is projected to the positive
+semi-definite ones after each optimiser step (Luong et al. 2024, section 3.2); a factored one, M = L L^T, needs no
+projection.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ray_atr.objectives.metric import METRICS, initial_metric, project_metric
-from ray_atr.settings import Settings, setting
+from ray_atr.settings import Settings, refuse, setting
+
+METRICS = ("euclidean", "diagonal", "mahalanobis", "factored")
 
 
 @dataclass(frozen=True, eq=False)
 class Learned:
     """Values that take the place of a pair loss's own settings; None: the setting holds.
 
-    temperature  scalar > 0: divides the similarities.
+    temperature  scalar > 0: divides the similarities. bias: scalar, added to every logit.
     metric       of learning to match: [D] diagonal, [D, D] mahalanobis, [D, rank] factored.
-    bias         scalar: added to every logit.
     """
 
     temperature: Tensor | None = None
@@ -82,3 +83,54 @@ class LearnedParameters(nn.Module):
 
 def _parameter(first: float | Tensor | None) -> nn.Parameter | None:
     return None if first is None else nn.Parameter(torch.as_tensor(first, dtype=torch.float32))
+
+
+def initial_metric(kind: str, D: int, rank: int | None = None) -> Tensor | None:
+    """The metric's first value, or None; M = (A + A^T)/2 + I with a small random A (Luong et al. 2024, A.1)."""
+    if kind == "euclidean":
+        return None
+    if kind == "diagonal":
+        return torch.ones(D)
+    if kind == "factored":
+        # The identity if the rank allows it; no direction is favoured if it does not.
+        rank = rank or D
+        return torch.eye(D) if rank >= D else nn.init.orthogonal_(torch.empty(D, rank)) * math.sqrt(D / rank)
+    A = torch.randn(D, D) * 0.01
+    M = (A + A.T) / 2 + torch.eye(D)
+    project_metric(M, kind)
+    return M
+
+
+@torch.no_grad()
+def project_metric(metric: Tensor, kind: str) -> None:
+    """Bring the metric, in place, to the nearest positive semi-definite one.
+
+    mahalanobis [D, D]: symmetrised, negative eigenvalues set to 0. diagonal [D]: clamped at 0. factored: left alone.
+    """
+    if kind == "diagonal":
+        metric.clamp_(min=0)
+    elif kind == "mahalanobis":
+        metric.copy_((metric + metric.T) / 2)
+        # A factorisation that succeeds shows that no eigenvalue is negative, at a quarter of the cost.
+        if int(torch.linalg.cholesky_ex(metric).info) != 0:
+            values, vectors = torch.linalg.eigh(metric)
+            metric.copy_((vectors * values.clamp(min=0)) @ vectors.T)
+            metric.copy_((metric + metric.T) / 2)
+    elif kind != "factored":
+        raise refuse("metric", kind, "diagonal, mahalanobis or factored")
+
+
+@torch.no_grad()
+def metric_scalars(metric: Tensor, kind: str) -> dict[str, Tensor]:
+    """Smallest eigenvalue of M and its numerical rank (eigenvalues above 1e-6 of the largest), by a decomposition."""
+    if kind == "diagonal":
+        values = metric.sort().values
+    elif kind == "mahalanobis":
+        values = torch.linalg.eigvalsh((metric + metric.T) / 2)
+    elif kind == "factored":
+        values = torch.linalg.svdvals(metric).square().flip(0)
+        values = torch.cat([values.new_zeros(metric.shape[0] - len(values)), values])
+    else:
+        raise refuse("metric", kind, "diagonal, mahalanobis or factored")
+    rank = (values > 1e-6 * values.abs().max()).sum()
+    return {"metric_smallest_eigenvalue": values[0], "metric_rank": rank.to(values.dtype)}

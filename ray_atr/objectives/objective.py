@@ -13,9 +13,9 @@ from ray_atr.objectives.correspondence import CORRESPONDENCES, Correspondence, N
 from ray_atr.objectives.embeddings import Embeddings
 from ray_atr.objectives.knowledge import KNOWLEDGE, Knowledge, NoKnowledge
 from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
-from ray_atr.objectives.pairs import PAIRS, Comparison, Contrastive, PairLoss
+from ray_atr.objectives.pairs import PAIRS, Comparison, Contrastive, PairLoss, Terms
+from ray_atr.objectives.pairs.pair_loss import weighted_sum
 from ray_atr.objectives.schemes import SCHEMES, English, Scheme
-from ray_atr.objectives.terms import Terms, weighted_sum
 from ray_atr.settings import Settings, nearest, refuse, setting
 
 
@@ -31,9 +31,7 @@ class Objective(Settings):
         default_factory=NoKnowledge, help="knowledge from outside the batch", variants=KNOWLEDGE
     )
     correspondence: Correspondence = setting(
-        default_factory=NoCorrespondence,
-        help="how likely each pair is to be a true one",
-        variants=CORRESPONDENCES,
+        default_factory=NoCorrespondence, help="how likely each pair is to be a true one", variants=CORRESPONDENCES
     )
 
     def __call__(
@@ -47,7 +45,7 @@ class Objective(Settings):
     ) -> Terms:
         """The loss of a global batch, and scalars to log.
 
-        learned    temperature, metric and bias that take the place of the pair loss's settings.
+        learned    takes the place of the pair loss's settings.
         draw       [B] int64: what `scheme.draw` returned, for the schemes that draw.
         retrieved  what the knowledge base returned for the batch, for the knowledge variants that need it.
         believe    what says how far a comparison's pairs are believed: `Estimator.of(rows, slots)`. None: all are, fully.
@@ -61,7 +59,7 @@ class Objective(Settings):
         loss, scalars = weighted_sum(terms, [part.weight for part in parts])
         if len(parts) > 1 or self.scheme.splits_by_language:
             by_part = {f"loss_{part.label}": one.loss.detach() for part, one in zip(parts, terms, strict=True)}
-            scalars = {**scalars, **by_part}
+            return Terms(loss, {**scalars, **by_part})
         return Terms(loss, scalars)
 
     def with_settings(self, **settings: Any) -> Objective:

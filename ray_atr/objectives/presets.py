@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ray_atr.objectives.knowledge.ance import Ance
-from ray_atr.objectives.knowledge.ask import Ask
-from ray_atr.objectives.knowledge.moco import Moco
-from ray_atr.objectives.knowledge.nnclr import Nnclr
+from ray_atr.objectives.knowledge import Ance, Ask, Moco, Nnclr
 from ray_atr.objectives.objective import Objective
 from ray_atr.objectives.pairs import Contrastive, ContrastiveEntropic, LearningToMatch, PartialLearningToMatch, Triplet
 from ray_atr.objectives.schemes import Cacl, Kcl, MlClap
@@ -58,9 +55,6 @@ PRESETS: dict[str, Objective] = {one.name: one.objective for one in PRESET_TABLE
 
 
 def preset(name: str, **settings: Any) -> Objective:
-    """A paper's objective by name, with any of its settings changed: `preset("m_ltm_pot", transport_mass=0.8)`.
-
-    Raises ValueError if the name or a setting is unknown, naming the nearest.
-    """
+    """A paper's objective by name, with settings changed: `preset("m_ltm_pot", transport_mass=0.8)`."""
     require_known("preset", name, PRESETS)
     return PRESETS[name].with_settings(**settings)

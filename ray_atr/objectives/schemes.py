@@ -1,19 +1,22 @@
 """Language schemes: which texts of a clip are encoded and which (u, v) pairs of embeddings are compared (ATRI, section 4).
 
 A scheme's draw is one int64 for each clip, a hash of (seed, epoch, clip_id): the same on any number of workers. A clip
-that lacks a language is left out of that language's pairs. The weights of a scheme's comparisons sum to 1.
+that lacks a language is left out of that language's pairs. The weights of a scheme's comparisons sum to 1. Last, what
+ATRI measures about a scheme (section 3): how far a batch is from all languages at once.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ray_atr.data import sampling
 from ray_atr.objectives.embeddings import Embeddings
@@ -33,8 +36,8 @@ class Weighted(NamedTuple):
 class Scheme(Settings):
     """A subclass sets `name` (its key in SCHEMES) and implements `needed`; `draw` where it draws, `pairs` where it differs.
 
-    `splits_by_language`: each comparison holds the texts of one language and weighs its number of pairs. `has_anchor`: the
-    first language, English, has a part of its own.
+    `splits_by_language`: a comparison holds the texts of one language and weighs its number of pairs. `has_anchor`:
+    English, the first language, has a part of its own.
     """
 
     name: ClassVar[str]
@@ -54,10 +57,7 @@ class Scheme(Settings):
         raise NotImplementedError
 
     def pairs(self, embeddings: Embeddings, draw: Tensor | None) -> list[Weighted]:
-        """The comparisons to score: here (audio, t_k) for each language k, over the clips whose text in it is needed.
-
-        They weigh as many pairs as they hold; languages that no clip needs are left out.
-        """
+        """The comparisons to score: here (audio, t_k) for each language k needed, over the clips that need it."""
         needed = self.needed(embeddings.available(), draw)
         comparisons = []
         for k in needed.any(dim=0).nonzero().squeeze(1).tolist():
@@ -66,22 +66,20 @@ class Scheme(Settings):
         return weigh(comparisons, by_size=True)
 
     def language_shares(self, mask: Tensor, draw: Tensor | None, chunk: int) -> list[tuple[list[int], float]]:
-        """How the loss splits into parts that each need only some languages: [(language indices, share of the loss)].
+        """How the loss splits into parts of at most `chunk` languages (0: all): [(language indices, share of loss)].
 
-        The loss is the sum over the parts of share times the loss with a mask that is False outside the part's languages.
-        `mask` is the global batch's, `chunk` the most languages of a part (0: all). Schemes that do not split are one part.
+        The loss is the sum of each share times the loss with a mask that is False outside the part's languages; `mask`
+        is the global batch's. Schemes that do not split are one part.
         """
         if not self.splits_by_language:
             return [(list(range(mask.shape[1])), 1.0)]
         # Comparisons weigh as many pairs as they hold, so a part's share is that of its pairs.
         counts = self.needed(mask, draw).sum(dim=0).tolist()
-        K, total = len(counts), sum(counts)
-        size = chunk if chunk > 0 else K
-        parts = [list(range(first, min(first + size, K))) for first in range(0, K, size)]
-        shares = [sum(counts[language] for language in part) / max(total, 1) for part in parts]
-        return [(part, share) for part, share in zip(parts, shares, strict=True) if share > 0] or [
-            (list(range(K)), 1.0)
-        ]
+        everything = list(range(len(counts)))
+        size, total = chunk if chunk > 0 else len(counts), max(sum(counts), 1)
+        parts = [everything[first : first + size] for first in range(0, len(counts), size)]
+        shares = [(part, sum(counts[language] for language in part) / total) for part in parts]
+        return [(part, share) for part, share in shares if share > 0] or [(everything, 1.0)]
 
     def require_draw(self, draw: Tensor | None, B: int) -> Tensor:
         """The draw, or a ValueError if the scheme has none to go by."""
@@ -121,7 +119,6 @@ class MlClap(Scheme):
         return chosen(self.require_draw(draw, len(mask)), mask)
 
     def pairs(self, embeddings: Embeddings, draw: Tensor | None) -> list[Weighted]:
-        """One comparison, each clip in its own language."""
         language = self.require_draw(draw, len(embeddings.audio)).to(embeddings.audio.device)
         rows = valid_rows(chosen(language, embeddings.available()).any(dim=1))
         return weigh([(audio_side(embeddings, rows, language), "audio_text")])
@@ -146,16 +143,14 @@ class Cacl(Scheme):
         return needed
 
     def pairs(self, embeddings: Embeddings, draw: Tensor | None) -> list[Weighted]:
-        """(audio, t_0), (audio, t_q), (t_0, t_q)."""
         available = embeddings.available()
         language = self.require_draw(draw, len(embeddings.audio)).to(embeddings.audio.device)
         english = torch.zeros_like(language)
         has_english, has_other = available[:, 0], chosen(language, available).any(dim=1)
-        both = has_english & has_other
         comparisons = [
             (audio_side(embeddings, valid_rows(has_english), english), "audio_english"),
             (audio_side(embeddings, valid_rows(has_other), language), "audio_other"),
-            (text_side(embeddings, valid_rows(both), english, language), "english_other"),
+            (text_side(embeddings, valid_rows(has_english & has_other), english, language), "english_other"),
         ]
         return weigh(comparisons)
 
@@ -173,22 +168,17 @@ class Kcl(Scheme):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomMixture(Scheme):
-    """ML-CLAP as released: English always, each other language with a probability; one comparison a language.
-
-    The draw is a bit mask: bit k says that language k takes part (K <= 63).
-    """
+    """ML-CLAP as released: English always, each other language by a probability; bit k of a draw: k takes part."""
 
     name: ClassVar[str] = "random_mixture"
     has_anchor: ClassVar[bool] = True
     splits_by_language: ClassVar[bool] = True
-
     probability: float = setting(
         0.5, "chance that a clip's text in a language other than English takes part", above=0, at_most=1
     )
 
     def draw(self, seed: int, epoch: int, clip_ids: Sequence[str], mask: Tensor) -> Tensor:
-        """The bit mask of each clip's languages."""
-        bits = np.ones(len(clip_ids), dtype=np.int64)
+        bits = np.ones(len(clip_ids), dtype=np.int64)  # room for 63 languages
         for k in range(1, mask.shape[1]):
             takes_part = sampling.uniform(clip_ids, seed, "scheme", self.name, epoch, k) < self.probability
             bits |= takes_part.astype(np.int64) << k
@@ -203,7 +193,7 @@ SCHEMES: dict[str, type[Scheme]] = {scheme.name: scheme for scheme in (English, 
 
 
 def draw_language(seed: int, epoch: int, clip_ids: Sequence[str], mask: Tensor, scheme: str) -> Tensor:
-    """A language index for each clip, uniform over the True entries of its row of mask [B, K]; -1 if there is none."""
+    """A language index for each clip, uniform over the True entries of its row of mask [B, K]; -1 without any."""
     has = mask.cpu().numpy()
     counts = has.sum(axis=1)
     choice = sampling.integers(clip_ids, 0, np.maximum(counts, 1), seed, "scheme", scheme, epoch)
@@ -224,25 +214,33 @@ def valid_rows(valid: Tensor) -> Tensor | None:
 
 def audio_side(embeddings: Embeddings, rows: Tensor | None, language: Tensor) -> Comparison:
     """The comparison of audio i with text t_{i, language_i}, over the given rows of the batch."""
-    similarity = None
-    if embeddings.similarity is not None:
-        columns = torch.arange(len(language), device=language.device) if rows is None else rows
-        similarity = embeddings.similarity[language[columns], :, columns].T
+    among = torch.arange(len(language), device=language.device) if rows is None else rows
+    similarity, positives = embeddings.similarity, embeddings.positives
+    if similarity is not None:
+        similarity = _take(similarity[language[among], :, among].T, rows)
+    if positives is not None:
+        positives = positives if rows is None else positives[rows][:, rows]
+        # A clip is always its own positive, whatever was passed; and the identity has a faster way.
+        positives = positives | torch.eye(len(positives), dtype=torch.bool, device=positives.device)
     return Comparison(
         u=_take(embeddings.audio, rows),
-        v=_text(embeddings, rows, language),
-        positives=_square(embeddings.positives, rows),
+        v=embeddings.text[among, language[among]],
+        positives=positives,
         rows=rows,
         v_language=_take(language, rows),
-        similarity=similarity if similarity is None or rows is None else similarity[rows],
+        similarity=similarity,
     )
 
 
 def text_side(embeddings: Embeddings, rows: Tensor | None, first: Tensor, second: Tensor) -> Comparison:
     """The comparison of text t_{i, first_i} with text t_{i, second_i}."""
     with_audio = audio_side(embeddings, rows, second)
-    u, u_language = _text(embeddings, rows, first), _take(first, rows)
-    return dataclasses.replace(with_audio, u=u, u_language=u_language, similarity=None)
+    u = embeddings.text[with_audio.row_numbers, first[with_audio.row_numbers]]
+    return dataclasses.replace(with_audio, u=u, u_language=_take(first, rows), similarity=None)
+
+
+def _take(values: Tensor, rows: Tensor | None) -> Tensor:
+    return values if rows is None else values[rows]
 
 
 def weigh(comparisons: list[tuple[Comparison, str]], *, by_size: bool = False) -> list[Weighted]:
@@ -250,24 +248,65 @@ def weigh(comparisons: list[tuple[Comparison, str]], *, by_size: bool = False) -
     kept = [(comparison, label) for comparison, label in comparisons if comparison.size > 0]
     if not kept:
         raise refuse("embeddings.mask", "no text that the scheme compares", "at least one clip that has one")
-    sizes = [comparison.size if by_size else 1 for comparison, _ in kept]
-    return [
-        Weighted(size / sum(sizes), comparison, label) for size, (comparison, label) in zip(sizes, kept, strict=True)
-    ]
+    total = sum(comparison.size for comparison, _ in kept) if by_size else len(kept)
+    return [Weighted((one.size if by_size else 1) / total, one, label) for one, label in kept]
 
 
-def _text(embeddings: Embeddings, rows: Tensor | None, language: Tensor) -> Tensor:
-    rows = torch.arange(len(language), device=language.device) if rows is None else rows
-    return embeddings.text[rows, language[rows]]
+@torch.no_grad()
+def data_distribution_error(
+    embeddings: Embeddings, scheme: Scheme, draw: Tensor | None, temperature: Tensor | float = 0.07
+) -> Tensor:
+    """sum |p - p'_e| over the batch's pairs (a_i, t_ik), in [0, 2] (Yin et al. 2025, Eq. 1, 2, 4 and 6).
+
+    p is the softmax of s(a_i, t_ik)/temperature over all pairs of the batch (Eq. 1; Eq. 2 with one language), p'_e that over
+    the pairs alone that the scheme trains (Eq. 4), 0 for the others.
+    """
+    available = embeddings.available()
+    logits = torch.einsum("bd,bkd->bk", embeddings.audio.double(), embeddings.text.double()) / temperature
+
+    def distribution(pairs: Tensor) -> Tensor:
+        return logits.masked_fill(~pairs, -torch.inf).flatten().softmax(dim=0)
+
+    return (distribution(available) - distribution(scheme.needed(available, draw))).abs().sum()
 
 
-def _take(values: Tensor, rows: Tensor | None) -> Tensor:
-    return values if rows is None else values[rows]
+def alignment_direction_error(embeddings: Embeddings, scheme: Scheme, draw: Tensor | None) -> Tensor:
+    """Mean angle, in degrees, between the mean of a clip's texts that the scheme encodes and that of all; 0 for kcl."""
+    available = embeddings.available()
+    everything = _mean_direction(embeddings.text, available)
+    pulled = _mean_direction(embeddings.text, scheme.needed(available, draw))
+    has_both = (everything.norm(dim=1) > 0) & (pulled.norm(dim=1) > 0)
+    # atan2 of the half-angle's chord: exact near 0, where arccos of a rounded cosine is not.
+    chord, sum_length = (everything - pulled).norm(dim=1), (everything + pulled).norm(dim=1)
+    return torch.rad2deg(2 * torch.atan2(chord, sum_length))[has_both].mean()
 
 
-def _square(positives: Tensor | None, rows: Tensor | None) -> Tensor | None:
-    if positives is None:
-        return None
-    positives = positives if rows is None else positives[rows][:, rows]
-    # A clip is always its own positive, whatever was passed; and the identity has a faster way.
-    return positives | torch.eye(len(positives), dtype=torch.bool, device=positives.device)
+def weight_distance(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
+    """Euclidean distance of two runs' weights, ATRI Eq. 6's left side. ValueError if the state dicts' names differ."""
+    if first.keys() != second.keys():
+        different = sorted(first.keys() ^ second.keys())
+        raise ValueError(f"weights: got state dicts that differ in {', '.join(different[:5])}; allowed equal names")
+    floating = [name for name in first if first[name].is_floating_point()]
+    squares = [(first[name].double() - second[name].double()).square().sum() for name in floating]
+    return float(torch.stack(squares).sum().sqrt())
+
+
+def log10_weight_error_bound(earlier: float, growth: float, steps: int, push: float) -> float:
+    """log10 of a^T ||w - w'||_(e-1)T + push * sum over j < T of a^j (Yin et al. 2025, Eq. 6 as its proof has it).
+
+    earlier = ||w - w'|| an epoch of T = `steps` ago, growth = a (Eq. 8), push = eta * sum |p - p'_e| * g_max (Eq. 7), taken
+    as constant over the epoch. As a logarithm, for a^T may exceed any number; -inf if both terms are 0.
+    """
+    log_a = math.log(growth)
+    # The sum is (a^T - 1) / (a - 1), or T for a = 1.
+    log_sum = math.log(steps)
+    if growth > 1:
+        log_sum = steps * log_a + math.log1p(-math.exp(-steps * log_a)) - math.log(growth - 1)
+    inherited = math.log(earlier) + steps * log_a if earlier > 0 else -math.inf
+    added = math.log(push) + log_sum if push > 0 else -math.inf
+    return float(np.logaddexp(inherited, added)) / math.log(10)
+
+
+def _mean_direction(text: Tensor, mask: Tensor) -> Tensor:
+    mean = (text * mask[:, :, None]).sum(dim=1)
+    return functional.normalize(mean, dim=1)

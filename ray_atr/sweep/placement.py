@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ray_atr.experiment import Experiment, parse_labels
-from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.settings import refuse
 
 Resources = Mapping[str, float]

@@ -22,7 +22,7 @@ from ray_atr.models.saved import SETTINGS_FILE
 from ray_atr.models.tower import checkpoint_of
 from ray_atr.objectives import Objective
 from ray_atr.objectives.knowledge import Knowledge
-from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.settings import nearest, refuse
 from ray_atr.soundscapes import SPLITS, SoundscapesSettings, described
 from ray_atr.storage import is_there, locate

@@ -17,7 +17,7 @@ from torch import Tensor
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives import Embeddings, Objective
-from ray_atr.objectives.scheme_diagnostics import (
+from ray_atr.objectives.schemes import (
     alignment_direction_error,
     data_distribution_error,
     log10_weight_error_bound,

@@ -22,7 +22,7 @@ from ray_atr.jobs import Resources, run_jobs
 from ray_atr.knowledge.refresher import Refresher
 from ray_atr.knowledge.snapshot import Entries
 from ray_atr.models.retriever import Retriever
-from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 

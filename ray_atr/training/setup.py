@@ -15,7 +15,7 @@ from ray_atr.knowledge.memory import SnapshotMemory, make_memory
 from ray_atr.knowledge.refresher import InProcessRefresher, Refresher
 from ray_atr.knowledge.snapshot import Snapshot
 from ray_atr.models.retriever import Retriever
-from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.training.batch import TrainingData
 from ray_atr.training.checkpoint import TrainState
 from ray_atr.training.correspondence import make_estimator

@@ -11,7 +11,7 @@ from ray_atr.encoding.texts import TextBatcher
 from ray_atr.knowledge.memory import WorkerBatch
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.tower import Encoded
-from ray_atr.objectives.late_interaction import late_interaction
+from ray_atr.objectives.embeddings import late_interaction
 from ray_atr.training.batch import Batch
 from ray_atr.training.group import WorkerGroup
 

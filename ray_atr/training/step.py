@@ -22,7 +22,7 @@ from ray_atr.knowledge.memory import Memory
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives import Embeddings, Objective, Terms
 from ray_atr.objectives.correspondence import Estimator
-from ray_atr.objectives.terms import weighted_sum
+from ray_atr.objectives.pairs.pair_loss import weighted_sum
 from ray_atr.training.batch import Batch
 from ray_atr.training.checks import check_chunks
 from ray_atr.training.clock import Clock

@@ -26,7 +26,7 @@ from ray_atr.metrics.relevance import as_relevance
 from ray_atr.metrics.retrieval import Retrieval, score
 from ray_atr.metrics.samples import Sample, retrieval_samples, to_arrays
 from ray_atr.models.retriever import Retriever
-from ray_atr.objectives.late_interaction import late_interaction
+from ray_atr.objectives.embeddings import late_interaction
 from ray_atr.run_folder import TEST_SCORES
 from ray_atr.storage import write_bytes
 from ray_atr.training.group import WorkerGroup

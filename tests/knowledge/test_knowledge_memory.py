@@ -16,7 +16,7 @@ from ray_atr.knowledge.refresher import InProcessRefresher
 from ray_atr.knowledge.snapshot import Entries, SnapshotSettings
 from ray_atr.objectives import Embeddings, Objective
 from ray_atr.objectives.knowledge import Ance, Ask, Moco, Nnclr, NoKnowledge
-from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.objectives.schemes import Kcl
 
 B, K, D = 6, 2, 8

@@ -11,12 +11,19 @@ import torch
 from torch.nn.functional import normalize
 
 from ray_atr.objectives import PAIRS, Embeddings, LearnedParameters, Objective
+from ray_atr.objectives.embeddings import late_interaction
 from ray_atr.objectives.knowledge import Ask
-from ray_atr.objectives.knowledge.ask import agreement, realign
-from ray_atr.objectives.knowledge.injection import inject, kept_share
-from ray_atr.objectives.knowledge.reliability import consistency, multiplier, potential, reliability
-from ray_atr.objectives.knowledge.retrieved import Granularity, Neighbours, Retrieved
-from ray_atr.objectives.late_interaction import late_interaction
+from ray_atr.objectives.knowledge.ask import (
+    agreement,
+    consistency,
+    inject,
+    kept_share,
+    multiplier,
+    potential,
+    realign,
+    reliability,
+)
+from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Retrieved
 from ray_atr.objectives.pairs import Contrastive, LearningToMatch, Triplet
 from ray_atr.objectives.pairs.pair_loss import Comparison
 from ray_atr.objectives.schemes import Cacl, English, Kcl, MlClap

@@ -10,13 +10,16 @@ from torch import nn
 from torch.nn import functional
 
 from ray_atr.objectives import Embeddings, caption_groups, metric_scalars, project_metric, same_group
-from ray_atr.objectives.scheme_diagnostics import (
+from ray_atr.objectives.schemes import (
+    Cacl,
+    English,
+    Kcl,
+    MlClap,
     alignment_direction_error,
     data_distribution_error,
     log10_weight_error_bound,
     weight_distance,
 )
-from ray_atr.objectives.schemes import Cacl, English, Kcl, MlClap
 
 
 def test_projection_is_the_nearest_semi_definite_matrix() -> None:

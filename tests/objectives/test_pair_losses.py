@@ -26,7 +26,7 @@ from ray_atr.objectives.pairs import (
     Sigmoid,
     Triplet,
 )
-from ray_atr.objectives.pairs.clean_share import judge_pairs
+from ray_atr.objectives.pairs.partial_learning_to_match import judge_pairs
 
 TAU = 0.2
 

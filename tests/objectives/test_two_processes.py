@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from ray_atr.objectives import KNOWLEDGE, PAIRS, PRESETS, Embeddings, Learned, Objective
 from ray_atr.objectives.correspondence import CORRESPONDENCES, SelfRefining, Teaching, TrainingPairs, Transport
-from ray_atr.objectives.knowledge.retrieved import Granularity, Neighbours, Queued, Retrieved
+from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Queued, Retrieved
 from ray_atr.objectives.pairs import Contrastive, ContrastiveEntropic
 from ray_atr.transport import Ranks
 

@@ -16,7 +16,7 @@ from ray_atr.models import retriever
 from ray_atr.models.retriever import build_retriever
 from ray_atr.objectives import KNOWLEDGE, PAIRS
 from ray_atr.objectives.correspondence import CORRESPONDENCES
-from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.objectives.schemes import SCHEMES
 from ray_atr.training import inputs
 from ray_atr.training.checkpoint import load_checkpoint

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tiny import make_data, tiny
 from torch import Tensor
 
-from ray_atr.objectives.scheme_diagnostics import weight_distance
+from ray_atr.objectives.schemes import weight_distance
 from ray_atr.run_folder import LAST, RunFolder
 from ray_atr.training import epoch_end
 from ray_atr.training.checkpoint import load_checkpoint

@@ -26,7 +26,7 @@ from ray_atr.knowledge.queue import Identity
 from ray_atr.knowledge.refresher import InProcessRefresher
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives import PRESETS
-from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.override import flatten, override
 from ray_atr.run_folder import LAST
 from ray_atr.training.batch import Batch

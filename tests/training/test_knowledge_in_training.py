@@ -20,7 +20,7 @@ from ray_atr.knowledge.memory import SnapshotMemory, make_memory
 from ray_atr.knowledge.refresher import InProcessRefresher
 from ray_atr.knowledge.snapshot import Entries, build
 from ray_atr.models.retriever import Retriever, build_retriever
-from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.training import checkpoint
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.epoch_end import BaseProbe

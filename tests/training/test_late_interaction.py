@@ -20,7 +20,7 @@ from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
 from ray_atr.metrics import align_captions
 from ray_atr.models.retriever import Retriever, build_retriever
-from ray_atr.objectives.late_interaction import late_interaction
+from ray_atr.objectives.embeddings import late_interaction
 from ray_atr.override import flatten, override
 from ray_atr.training.batch import Batch
 from ray_atr.training.checks import check_interaction

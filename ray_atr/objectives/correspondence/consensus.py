@@ -1,25 +1,22 @@
 """A caption is judged by its clip's other captions and languages: mispairing told from mistranslation. This is ours.
 
-The captions of a clip, in every language, should mean the same. Two scores, each split by a two-component mixture:
-
     own_ik   = <t_ik, mean of the clip's other captions>   low if this one caption is wrong (a mistranslation)
     clip_i   = <a_i, mean of all the clip's captions>       low if all of them are (a mispaired clip)
 
-and a caption's belief is the product of the two posteriors. The embeddings are the latest that training made of each
-caption, so a scheme that draws one language an epoch fills them in over some epochs: [N, J, K, D] numbers of memory.
+Each score is split by a two-component mixture; a caption's belief is the product of the two posteriors. The embeddings
+are the latest that training made of each caption, [N, J, K, D]: a scheme that draws languages fills them over epochs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ray_atr.objectives.correspondence.correspondence import Correspondence
-from ray_atr.objectives.correspondence.estimator import Estimator, Places, TrainingPairs
+from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Places, TrainingPairs
 from ray_atr.objectives.correspondence.scored import Scored
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.settings import refuse, setting
@@ -30,12 +27,10 @@ class Consensus(Correspondence):
     """Agreement of a caption with its clip's other captions and languages, and of all of them with the clip."""
 
     name: ClassVar[str] = "consensus"
-
     mixture: str = setting("gmm", "the two components: normal (gmm) or beta (bmm)", choices=("gmm", "bmm"))
     warmup_epochs: int = setting(2, "epochs in which every pair is believed", at_least=1)
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
-        """One that remembers captions. ValueError if no clip has a second one."""
         if pairs.slots * pairs.languages < 2:
             raise refuse("objective.correspondence", self.name, "on clips with several captions or languages")
         return _Siblings(pairs, self)
@@ -43,30 +38,22 @@ class Consensus(Correspondence):
 
 class _Siblings(Scored):
     def __init__(self, pairs: TrainingPairs, settings: Consensus) -> None:
-        super().__init__(pairs, settings.warmup_epochs, settings.mixture)
+        super().__init__(pairs, settings)
         self.own = self.table("own", torch.nan)
 
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
-        if epoch >= self.warmup:
+        if epoch >= self.settings.warmup_epochs:
             self.beliefs.mul_(self.posterior(self.own))
 
     def score(self, comparison: Comparison, places: Places) -> Tensor:
         """How the clip fits all its captions; how the caption fits the others is recorded with it."""
         if "text" not in self.tables:
             self.table("text", 0.0, comparison.v.shape[1])
-        text = self.tables["text"]
-        text[places] = comparison.v.float()
-        of_clip = text[places.rows].flatten(1, 2)
-        total = of_clip.sum(dim=1)
-        others = total - comparison.v.float()
-        has_others = others.norm(dim=1) > 1e-6
-        agreement = (functional.normalize(others, dim=1) * comparison.v.float()).sum(dim=1)
-        self.own[places] = torch.where(has_others, agreement, torch.nan)
+        text, own = self.tables["text"], comparison.v.float()
+        text[places] = own
+        total = text[places.rows].flatten(1, 2).sum(dim=1)
+        others = total - own
+        agreement = (functional.normalize(others, dim=1) * own).sum(dim=1)
+        self.own[places] = torch.where(others.norm(dim=1) > 1e-6, agreement, torch.nan)
         return (functional.normalize(total, dim=1) * comparison.u.float()).sum(dim=1)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        tables = state["tables"]
-        if "text" in tables:
-            self.table("text", 0.0, tables["text"].shape[-1])
-        super().load_state_dict(state)

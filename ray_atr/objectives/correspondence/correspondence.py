@@ -1,35 +1,207 @@
-"""The seam of an objective's fourth choice: its settings, and the estimator that a run keeps for them."""
+"""How far each training pair is believed: an objective's fourth choice, and the state that a run keeps for it.
+
+    estimator = objective.correspondence.estimator(pairs)
+    estimator.begin_epoch(epoch)
+    believe = estimator.of(rows, slots)          # which clips, and which of their captions, the global batch holds
+    objective(embeddings, believe=believe)       # each audio-text comparison passes through it
+    estimator.end_epoch()                        # scalars: how good a detector it was, if the truth is known
+
+A pair is a clip with one caption in one language: its place is (row, slot, language), in tables [N, J, K] of N training
+clips with J captions at most in K languages; a comparison has n pairs. Everything is computed from the gathered batch,
+so it is the same on every worker. Comparisons of two texts are left as they are.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
-from ray_atr.objectives.correspondence.estimator import Estimator, TrainingPairs
-from ray_atr.settings import Settings
+import torch
+from torch import Tensor
+
+from ray_atr.data import sampling
+from ray_atr.objectives.correspondence.detection import detection
+from ray_atr.objectives.pairs import Comparison
+from ray_atr.settings import Settings, refuse
 
 
 @dataclass(frozen=True, kw_only=True)
 class Correspondence(Settings):
-    """How far the pairs of a batch are believed. A subclass sets `name` (its key in CORRESPONDENCES) and makes its estimator.
-
-    `needs_truth`: the noise must be known, as injected noise is.
-    """
+    """A subclass sets `name` (its key in CORRESPONDENCES) and makes its estimator. `needs_truth`: injected noise."""
 
     name: ClassVar[str]
     needs_truth: ClassVar[bool] = False
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
-        """What a run keeps to judge these training pairs."""
+        """What a run keeps to judge these training pairs. ValueError if it cannot judge them."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingPairs:
+    """The pairs of a training split, as an estimator is started with them.
+
+    clip_ids   N ids; a checkpoint's state is found again by them, in any order. slots: J. languages: K.
+    truth      [N, J, K] bool: whether the caption is the clip's own; None if that is not known.
+    seed       of what an estimator draws. device: where the batches are.
+    teaching   the teachers' embeddings, for `teacher`.
+    snapshot   the knowledge base's snapshot in use (audio [M, D], text [L, M, D], ids [M]) or None, for `neighbours`.
+    """
+
+    clip_ids: Sequence[str]
+    slots: int = 1
+    languages: int = 1
+    truth: Tensor | None = None
+    seed: int = 0
+    device: torch.device | str = "cpu"
+    teaching: Any = None
+    snapshot: Callable[[], Any] = field(default=lambda: None)
+
+    def keys(self) -> Tensor:
+        """A number for each clip id, int64 [N]."""
+        return torch.from_numpy(sampling.hashes(self.clip_ids, 0, "correspondence").astype("int64"))
+
+
+class Places(NamedTuple):
+    """Where the pairs of a comparison stand in a table: three int64 [n]. `table[places]` reads them."""
+
+    rows: Tensor
+    slots: Tensor
+    languages: Tensor
+
+
+class Estimator:
+    """Believes every pair; what judges overrides `judge`, and `begin_epoch` if it learns by epochs. State: `tables`."""
+
+    settings: Any
+
+    def __init__(self, pairs: TrainingPairs, settings: Correspondence) -> None:
+        self.pairs, self.settings, self.device, self.epoch = pairs, settings, torch.device(pairs.device), 0
+        self.tables: dict[str, Tensor] = {}
+        self._notes: list[tuple[Tensor, Places, Tensor]] = []
+        self.judged = self.table("judged", torch.nan)
+        """What each pair was last judged to be worth in this epoch; NaN if it was not in a batch."""
+        self.standing = self.table("standing", torch.nan)
+        """The score that an epoch's beliefs were made of, which orders pairs that are worth the same; NaN if there is none."""
+
+    def table(self, name: str, value: float, *more: int) -> Tensor:
+        """A new table [N, J, K, ...] filled with one value."""
+        shape = len(self.pairs.clip_ids), self.pairs.slots, self.pairs.languages, *more
+        self.tables[name] = torch.full(shape, value, device=self.device)
+        return self.tables[name]
+
+    def note(self, table: Tensor, places: Places, values: Tensor) -> None:
+        """Write `table[places] = values` before the table is next read whole: many writes in a row cost little."""
+        self._notes.append((table, places, values))
+
+    def settle(self) -> None:
+        for table, places, values in self._notes:
+            table[places] = values
+        self._notes.clear()
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.settle()
+        self.epoch = epoch
+        self.judged.fill_(torch.nan)
+        self.standing.fill_(torch.nan)
+
+    def of(self, rows: Tensor, slots: Tensor) -> Callable[[Comparison], Comparison]:
+        """What judges the comparisons of a global batch of clips `rows` [B] with their captions `slots` [B]."""
+
+        @torch.no_grad()
+        def believe(comparison: Comparison) -> Comparison:
+            if comparison.u_language is not None or comparison.v_language is None:
+                return comparison
+            chosen = slice(None) if comparison.rows is None else comparison.rows
+            places = Places(rows[chosen], slots[chosen], comparison.v_language)
+            judgement = self.judge(comparison, places)
+            self.note(self.judged, places, judgement.worth(comparison))
+            return dataclasses.replace(comparison, belief=judgement.belief, targets=judgement.targets)
+
+        return believe
+
+    def judge(self, comparison: Comparison, places: Places) -> Judgement:
+        """What is believed of a comparison's pairs. Called without gradients."""
+        return Judgement()
+
+    def end_epoch(self) -> dict[str, float]:
+        """Mean belief, and how well it told true pairs from wrong ones, over the pairs that the epoch's batches held."""
+        self.settle()
+        seen = ~self.judged.isnan()
+        if not bool(seen.any()):
+            return {}
+        judged = self.judged[seen]
+        # In order of value, so that the sum does not depend on the order of the clips.
+        found = {"belief": float(judged.double().sort().values.mean())}
+        if self.pairs.truth is not None:
+            found.update(detection(judged, self.pairs.truth.to(judged.device)[seen], self.standing[seen]))
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values for a checkpoint."""
+        self.settle()
+        return {"keys": self.pairs.keys(), "epoch": self.epoch, "tables": dict(self.tables)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint; its rows are found by clip id. ValueError if it lacks a clip."""
+        place = {int(key): row for row, key in enumerate(state["keys"])}
+        keys = self.pairs.keys().tolist()
+        missing = [name for name, key in zip(self.pairs.clip_ids, keys, strict=True) if key not in place]
+        if missing:
+            raise ValueError(f"correspondence: the checkpoint lacks {len(missing)} clips (first: {missing[0]})")
+        order = torch.tensor([place[key] for key in keys])
+        self._notes.clear()
+        self.epoch = int(state["epoch"])
+        for name in {**self.tables, **state["tables"]}:
+            # A checkpoint of an earlier version has no `standing`; the next epoch makes it.
+            if name in state["tables"] or name != "standing":
+                kept = state["tables"][name].cpu()[order].to(self.device)
+                # A table of embeddings is made when their width is known: here, or by the first batch.
+                self.tables.setdefault(name, kept).copy_(kept)
+
+
+class Judgement(NamedTuple):
+    """What is believed of a comparison's n pairs: belief [n], None for ones; soft targets [n, n], None for the own partner."""
+
+    belief: Tensor | None = None
+    targets: Tensor | None = None
+
+    def worth(self, comparison: Comparison) -> Tensor:
+        """How far each pair itself is believed, [n]: belief times the own partner's share of the target."""
+        worth = comparison.u.new_ones(comparison.size) if self.belief is None else self.belief
+        if self.targets is None:
+            return worth.float()
+        # A positive is as good as the own partner: the same words.
+        return (worth * (self.targets * comparison.positive_mask()).sum(dim=1)).float()
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoCorrespondence(Correspondence):
-    """Every pair is believed."""
+    """Every pair is believed: the floor."""
 
     name: ClassVar[str] = "none"
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
-        """One that changes nothing."""
-        return Estimator(pairs)
+        return Estimator(pairs, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oracle(Correspondence):
+    """True pairs are believed, wrong ones are not, as injected noise is known: the ceiling of every method."""
+
+    name: ClassVar[str] = "oracle"
+    needs_truth: ClassVar[bool] = True
+
+    def estimator(self, pairs: TrainingPairs) -> Estimator:
+        if pairs.truth is None:
+            allowed = "on data whose noise is known (data.noise.ratio above 0)"
+            raise refuse("objective.correspondence", self.name, allowed)
+        return _Truth(pairs, self)
+
+
+class _Truth(Estimator):
+    def judge(self, comparison: Comparison, places: Places) -> Judgement:
+        assert self.pairs.truth is not None
+        return Judgement(self.pairs.truth.to(self.device)[places].to(comparison.u.dtype))

@@ -13,8 +13,7 @@ FALSE_DISCOVERY = 0.05
 def detection(belief: Tensor, is_true: Tensor, score: Tensor | None = None) -> dict[str, float]:
     """Scalars of beliefs [n] in [0, 1] against bool [n]; only those that are defined for the pairs given.
 
-    `score` [n] is what the beliefs were made of, if they were: it orders pairs that are believed alike. A posterior is the same
-    for many of the best pairs, and of a set taken whole 5% would rarely be wrong.
+    `score` [n] is what the beliefs were made of, if there is one: it orders pairs that are believed alike.
 
     detector_auc                the chance that a true pair is believed more than a wrong one, ties count half.
     detector_calibration_error  mean over ten bins, by their size, of |mean belief - share of true pairs|.
@@ -43,24 +42,21 @@ def belief_ranks(belief: Tensor, score: Tensor | None) -> Tensor:
 
 
 def area_under_curve(belief: Tensor, is_true: Tensor) -> float:
-    """Mann and Whitney's statistic, over its maximum."""
-    _, place, counts = torch.unique(belief, return_inverse=True, return_counts=True)
-    # Tied values share the mean of their ranks, counted from 1.
-    ranks = (counts.cumsum(0).double() - (counts.double() - 1) / 2)[place]
-    positives = int(is_true.sum())
-    negatives = len(is_true) - positives
-    return float((ranks[is_true].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+    """Mann and Whitney's statistic, over its maximum: the wrong pairs below each true one, of which ties count half."""
+    true, wrong = belief[is_true], belief[~is_true].sort().values
+    below, up_to = (torch.searchsorted(wrong, true, right=right).sum() for right in (False, True))
+    return int(below + up_to) / (2 * len(true) * len(wrong))
 
 
 def calibration_error(belief: Tensor, is_true: Tensor) -> float:
-    """Expected calibration error over ten bins of equal width."""
+    """Expected calibration error over bins of equal width."""
     bins = (belief * BINS).long().clamp(0, BINS - 1)
     gaps = torch.zeros(BINS, dtype=torch.float64).index_add(0, bins, belief - is_true.double())
     return float(gaps.abs().sum() / len(belief))
 
 
 def clean_pairs_lost(belief: Tensor, is_true: Tensor) -> float:
-    """Share of the true pairs outside the largest set of the most believed of which at most 5% are wrong; ties stand together."""
+    """As `detection` has it; ties stand together."""
     order = belief.argsort(descending=True)
     kept, wrong = torch.arange(1, len(order) + 1), (~is_true[order]).cumsum(0)
     descending = belief[order]

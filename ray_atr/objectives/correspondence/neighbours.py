@@ -1,15 +1,14 @@
 """A pair is true if its clip and its text have the same neighbours (BiCro, Yang et al. 2023; REPAIR, Zheng et al. 2024).
 
-Anchors are pairs that stand for the whole set. A clip is described by its similarities to the anchors' clips, a text by its
-similarities to the anchors' texts; how far the two descriptions agree is the pair's score:
+A clip is described by its similarities to the clips of M anchor pairs, a text by those to their texts; the score is the
+overlap of the two descriptions (Bhattacharyya's coefficient):
 
     score_i = sum_m sqrt(q_im r_im),   q_i = softmax_m <a_i, A_m> / tau,   r_i = softmax_m <t_i, T_m> / tau
 
-Anchors are the entries of the knowledge base's snapshot if the objective has one (ASK's base gets a second use at no
-encoding), else the latest embeddings of earlier batches. Wrong anchors blur the picture: those not believed are left out.
-
-BiCro takes the ratio of one nearest distance, REPAIR a rank correlation; the overlap (Bhattacharyya's coefficient) looks at
-near anchors only and needs no sort. Left out: BiCro's second network and REPAIR's replacement of texts.
+Anchors are the entries of the knowledge base's snapshot if the objective has one, which costs no encoding, else the
+latest embeddings of earlier batches; those not believed are left out. BiCro takes the ratio of one nearest distance,
+REPAIR a rank correlation; the overlap needs no sort. Left out: BiCro's second network and REPAIR's replacement of
+texts.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.data import sampling
-from ray_atr.objectives.correspondence.correspondence import Correspondence
-from ray_atr.objectives.correspondence.estimator import Estimator, Places, TrainingPairs
+from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Places, TrainingPairs
 from ray_atr.objectives.correspondence.scored import Scored
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.settings import setting
@@ -34,7 +32,6 @@ class NeighbourAgreement(Correspondence):
     """Agreement of audio-side and text-side neighbours among anchors."""
 
     name: ClassVar[str] = "neighbours"
-
     anchors: int = setting(256, "anchors that a pair is compared with", at_least=2)
     temperature: float = setting(
         0.1, "divides the similarities to anchors: the smaller, the fewer anchors count", above=0
@@ -55,12 +52,12 @@ class Anchors(NamedTuple):
 
 
 class _Neighbourhoods(Scored):
+    settings: NeighbourAgreement
+
     def __init__(self, pairs: TrainingPairs, settings: NeighbourAgreement) -> None:
-        super().__init__(pairs, settings.warmup_epochs, settings.mixture)
-        self.settings = settings
-        self.order = torch.from_numpy(sampling.permutation(pairs.clip_ids, pairs.seed, "anchors").copy()).to(
-            pairs.device
-        )
+        super().__init__(pairs, settings)
+        order = sampling.permutation(pairs.clip_ids, pairs.seed, "anchors")
+        self.order = torch.from_numpy(order.copy()).to(pairs.device)
         self.row_of = {clip_id: row for row, clip_id in enumerate(pairs.clip_ids)}
         self._of_snapshot: tuple[Any, Anchors] | None = None
         self._rows: Tensor | None = None
@@ -92,10 +89,8 @@ class _Neighbourhoods(Scored):
             chosen = believed.nonzero().squeeze(1).numpy()
             # Evenly spread over the base's own order, so that every part of it is among the anchors.
             chosen = chosen[np.linspace(0, len(chosen) - 1, min(self.settings.anchors, len(chosen))).astype(int)]
-            audio, text = (
-                torch.from_numpy(np.array(side[chosen], np.float32)).to(self.device)
-                for side in (snapshot.audio, snapshot.text[0])
-            )
+            arrays = (np.array(side[chosen], np.float32) for side in (snapshot.audio, snapshot.text[0]))
+            audio, text = (torch.from_numpy(array).to(self.device) for array in arrays)
             self._of_snapshot = snapshot, Anchors(audio, text, rows[chosen].to(self.device))
         return self._of_snapshot[1]
 
@@ -116,7 +111,9 @@ class _Neighbourhoods(Scored):
     def remember(self, comparison: Comparison, places: Places) -> None:
         """Keep the latest embeddings of each clip and its text, in whichever language it came."""
         if "audio" not in self.tables:
-            self._make_room(comparison.u.shape[1])
+            N, D = len(self.pairs.clip_ids), comparison.u.shape[1]
+            for name, shape in (("audio", (N, 1, 1, D)), ("text", (N, 1, 1, D)), ("is_there", (N, 1, 1))):
+                self.tables[name] = torch.zeros(shape, device=self.device)
         self.tables["audio"][places.rows, 0, 0] = comparison.u.float()
         self.tables["text"][places.rows, 0, 0] = comparison.v.float()
         self.tables["is_there"][places.rows, 0, 0] = 1.0
@@ -124,15 +121,3 @@ class _Neighbourhoods(Scored):
     def trusted(self) -> Tensor:
         """Which clips' pairs are believed more than not, bool [N]."""
         return self.beliefs.mean(dim=(1, 2)) >= 0.5
-
-    def _make_room(self, width: int) -> None:
-        N = len(self.pairs.clip_ids)
-        for name in ("audio", "text"):
-            self.tables[name] = torch.zeros(N, 1, 1, width, device=self.device)
-        self.tables["is_there"] = torch.zeros(N, 1, 1, device=self.device)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        tables = state["tables"]
-        if "audio" in tables:
-            self._make_room(tables["audio"].shape[-1])
-        super().load_state_dict(state)

@@ -1,11 +1,10 @@
 """Wrong pairs are matched again among themselves (L2RM, Han et al. 2024, "Learning to rematch mismatched pairs").
 
-Pairs of small loss keep their partner. For the others of the batch a partial plan between their clips and their texts, the own
-pairs masked, says who else might belong together: row-normalised, it is their soft target (Eq. 6-9).
-
-Ours: a rematched pair is believed as far as its row's share of the plan is filled, where the paper gives every row the same
-weight. Left out: the learned cost network (the cost is the Euclidean distance), the symmetric divergence (the pair loss takes
-the targets), and the paper's switch by the known noise ratio.
+Pairs of small loss keep their partner. The soft target of the others of the batch is the row-normalised partial plan
+between their clips and their texts, the own pairs masked (Eq. 6-9). Ours: a rematched pair is believed as far as its
+row's share of the plan is filled, where the paper gives every row the same weight. Left out: the learned cost network
+(the cost is the Euclidean distance), the symmetric divergence (the pair loss takes the targets), and the switch by the
+known noise ratio.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from ray_atr.objectives.correspondence.estimator import Judgement, Places, TrainingPairs
+from ray_atr.objectives.correspondence.correspondence import Judgement, Places, TrainingPairs
 from ray_atr.objectives.correspondence.small_loss import SmallLoss, SmallLossEstimator
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.objectives.pairs.cost import judged_cost
+from ray_atr.objectives.pairs.learning_to_match import judged_cost
 from ray_atr.settings import setting
 from ray_atr.transport import solve
 
@@ -32,40 +30,30 @@ class Rematch(SmallLoss):
     """Soft targets for the pairs of large loss, from a partial plan among them."""
 
     name: ClassVar[str] = "rematch"
-
     threshold: float = setting(0.5, "a pair believed less than this is rematched", above=0, below=1)
     transport_mass: float = setting(
         0.1, "share of the rematched pairs' mass that the plan transports", above=0, at_most=1
     )
     epsilon: float = setting(0.07, "entropic regularisation of the plan, for costs in [0, 1]", above=0)
 
-    def estimator(self, pairs: TrainingPairs) -> RematchEstimator:
-        """One that judges by the loss and rematches what it does not believe."""
-        return RematchEstimator(pairs, self)
+    def estimator(self, pairs: TrainingPairs) -> SmallLossEstimator:
+        return _Rematched(pairs, self)
 
 
-class RematchEstimator(SmallLossEstimator):
-    """What small losses say, and a plan among the rest."""
-
-    def __init__(self, pairs: TrainingPairs, settings: Rematch) -> None:
-        super().__init__(pairs, settings)
-        self.rematch = settings
+class _Rematched(SmallLossEstimator):
+    settings: Rematch
 
     def judge(self, comparison: Comparison, places: Places) -> Judgement:
-        """Belief and own partner for the believed pairs, a rematched partner for the others."""
         judged = super().judge(comparison, places)
         assert judged.belief is not None
-        wrong = (judged.belief < self.rematch.threshold).nonzero().squeeze(1)
+        wrong = (judged.belief < self.settings.threshold).nonzero().squeeze(1)
         if len(wrong) < 2:
             return judged
-        plan = self.plan(comparison, wrong)
+        # A partial plan [w, w] among the wrong pairs.
+        cost = judged_cost(comparison)[wrong][:, wrong]
+        cost = cost.masked_fill(torch.eye(len(wrong), dtype=torch.bool, device=cost.device), MASKED)
+        plan = solve(cost, self.settings.epsilon, mass=self.settings.transport_mass).matrix
         row_mass = plan.sum(dim=1)
         targets = torch.eye(comparison.size, dtype=plan.dtype, device=plan.device)
         targets[wrong[:, None], wrong] = plan / row_mass[:, None]
         return Judgement(judged.belief.index_copy(0, wrong, (len(wrong) * row_mass).clamp(max=1)), targets)
-
-    def plan(self, comparison: Comparison, wrong: Tensor) -> Tensor:
-        """The partial plan [w, w] among the wrong pairs, their own partners masked."""
-        cost = judged_cost(comparison)[wrong][:, wrong]
-        cost = cost.masked_fill(torch.eye(len(wrong), dtype=torch.bool, device=cost.device), MASKED)
-        return solve(cost, self.rematch.epsilon, mass=self.rematch.transport_mass).matrix

@@ -1,34 +1,49 @@
-"""Beliefs from a score: recorded as batches pass, split by a two-component mixture at the start of the next epoch."""
+"""Beliefs from a score: recorded as batches pass, split by a two-component mixture at the start of the next epoch.
+
+gmm: two normal distributions, as DivideMix (Li et al. 2020, section 3.1) and NCR (Huang et al. 2021, Eq. 7) fit to losses.
+bmm: two beta distributions (Arazo et al. 2019, section 3.1), as L2RM (Han et al. 2024) and BiCro (Yang et al. 2023) do.
+Expectation-maximisation starts from a fixed split, so the answer depends on the numbers alone.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.special import expit
 from torch import Tensor
 
-from ray_atr.objectives.correspondence.estimator import Estimator, Judgement, Places, TrainingPairs
-from ray_atr.objectives.correspondence.mixture import low_component
+from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Judgement, Places, TrainingPairs
 from ray_atr.objectives.pairs import Comparison
+
+Floats = NDArray[np.float64]
+Weights = tuple[float, float, float]
+
+STEPS = 50
+LEAST_VARIANCE = 5e-4  # DivideMix's regularisation of the covariance, for values in [0, 1]
+FEWEST = 8
 
 
 class Scored(Estimator):
     """A pair's belief is the posterior of the better component over the latest scores of all pairs.
 
-    Every pair is believed in the first `warmup` epochs. A language is judged by itself: one that the text tower reads badly
-    is no noise. A pair without a score is believed as the average one of its language.
+    Every pair is believed in the first `warmup_epochs`. A language is judged by itself: one read badly is no noise.
+    A pair without a score is believed as the average one of its language.
     """
 
-    def __init__(self, pairs: TrainingPairs, warmup: int, mixture: str) -> None:
-        super().__init__(pairs)
-        self.warmup, self.mixture = warmup, mixture
+    def __init__(self, pairs: TrainingPairs, settings: Correspondence) -> None:
+        super().__init__(pairs, settings)
         self.scores = self.table("scores", torch.nan)
         """Higher is better."""
         self.beliefs = self.table("beliefs", 1.0)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Judge all pairs by their scores."""
         super().begin_epoch(epoch)
         self.standing.copy_(self.scores)
-        if epoch >= self.warmup:
+        if epoch >= self.settings.warmup_epochs:
             self.beliefs.copy_(self.posterior(self.scores))
 
     def posterior(self, scores: Tensor) -> Tensor:
@@ -37,7 +52,7 @@ class Scored(Estimator):
         for language in range(scores.shape[2]):
             known = ~scores[:, :, language].isnan()
             if bool(known.any()):
-                found = low_component(-scores[:, :, language][known], self.mixture).to(scores)
+                found = low_component(-scores[:, :, language][known], self.settings.mixture).to(scores)
                 beliefs[:, :, language] = found.mean()
                 beliefs[:, :, language][known] = found
         return beliefs
@@ -50,3 +65,78 @@ class Scored(Estimator):
     def score(self, comparison: Comparison, places: Places) -> Tensor:
         """The score of each pair, [n]."""
         raise NotImplementedError
+
+
+def low_component(values: Tensor, kind: str = "gmm") -> Tensor:
+    """Posterior probability [n] that each value belongs to the component of the lower mean; ones if there is but one.
+
+    Values are scaled to [0, 1] first; those beyond the 1st and 99th percentile count as these, because of outliers.
+    """
+    values = values.double()
+    if len(values) < FEWEST:
+        return torch.ones_like(values)
+    # At most about a million values, evenly spread: torch's quantile takes no more than 16 million.
+    spread = values[:: max(1, len(values) // 1_000_000)]
+    ends = torch.quantile(spread, values.new_tensor([0.01, 0.99]))
+    if not float(ends[1]) > float(ends[0]):
+        return torch.ones_like(values)
+    scaled = ((values - ends[0]) / (ends[1] - ends[0])).clamp(0, 1)
+    if kind == "bmm":
+        scaled = scaled.clamp(1e-4, 1 - 1e-4)
+    # NumPy's calls cost less than torch's, and there are many of them on few numbers.
+    x, low = scaled.cpu().numpy(), (scaled <= scaled.median()).double().cpu().numpy()
+    powers = np.stack([np.ones_like(x), x, x**2], axis=1)
+    totals, known, weigh = powers.sum(axis=0), powers, _normal
+    if kind == "bmm":
+        known, weigh = np.stack([powers[:, 0], np.log(x), np.log1p(-x)], axis=1), _beta
+    for _ in range(STEPS):
+        before, low = low, _posterior(low, powers, totals, known, weigh)
+        if np.abs(low - before).max() < 1e-4:
+            break
+    return _monotone(scaled, torch.from_numpy(low).to(scaled.device))
+
+
+def _posterior(
+    low: Floats, powers: Floats, totals: Floats, known: Floats, weigh: Callable[[float, float], Weights]
+) -> Floats:
+    """One step: both components fitted to the weights [n], and the low one's posterior under them.
+
+    `powers` [n, 3] are 1, x and x^2 of the values, `totals` [3] their sums. Log densities are products of what is `known` of
+    a value, [n, 3], and of what `weigh` makes of mean and variance, so that a step is two products of matrices.
+    """
+    of_low = low @ powers
+    fitted = []
+    for total, first, second in (of_low.tolist(), (totals - of_low).tolist()):
+        share = max(total, 1e-8)
+        mean = first / share
+        fitted.append((share, weigh(mean, max(second / share - mean**2, 0.0) + LEAST_VARIANCE)))
+    (low_share, low_weights), (high_share, high_weights) = fitted
+    difference = np.array([one - other for one, other in zip(low_weights, high_weights, strict=True)])
+    return np.asarray(expit(known @ difference + math.log(low_share / high_share)))
+
+
+def _normal(mean: float, variance: float) -> Weights:
+    return -0.5 * (mean**2 / variance + math.log(variance)), mean / variance, -0.5 / variance
+
+
+def _beta(mean: float, variance: float) -> Weights:
+    """By the method of moments."""
+    common = max(mean * (1 - mean) / variance - 1, 1e-2)
+    # A component that has lost its values has a mean of 0, up to rounding.
+    alpha, beta = max(mean * common, 1e-8), max((1 - mean) * common, 1e-8)
+    return -(math.lgamma(alpha) + math.lgamma(beta) - math.lgamma(common)), alpha - 1, beta - 1
+
+
+def _monotone(values: Tensor, low: Tensor) -> Tensor:
+    """The posterior, never rising with the value: a wide component would else claim values beyond the other one.
+
+    Up to the low component's mean it is the largest found there; beyond, it is the smallest so far.
+    """
+    order = values.argsort()
+    falling = low[order]
+    below = values[order] <= (low * values).sum() / low.sum().clamp(min=1e-8)
+    if bool(below.any()):
+        falling = torch.where(below, falling[below].max(), falling)
+    result = torch.empty_like(low)
+    result[order] = falling.cummin(0).values
+    return result

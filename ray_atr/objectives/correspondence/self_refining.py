@@ -2,8 +2,8 @@
 
     y <- 0.8 y + 0.2 (p_ii + p_ii^T) / 2, and below 0.1 it is 0,   p_ii the pair's probability among its batch
 
-Left out: the restarts with new weights and the old y after 6, 6 and 6 epochs, and the paper's own loss, which gates its
-complementary part by y; here y weighs whichever pair loss is chosen (`complementary` is one).
+Left out: the restarts with new weights and the old y after 6, 6 and 6 epochs, and the paper's loss, which gates its
+complementary part by y; here y weighs whichever pair loss is chosen.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from ray_atr.objectives.correspondence.correspondence import Correspondence
-from ray_atr.objectives.correspondence.estimator import Estimator, Judgement, Places, TrainingPairs
+from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Judgement, Places, TrainingPairs
 from ray_atr.objectives.correspondence.small_loss import contrastive_losses
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.settings import setting
@@ -25,7 +24,6 @@ class SelfRefining(Correspondence):
     """A running mean of the pair's probability among its batch."""
 
     name: ClassVar[str] = "self_refining"
-
     momentum: float = setting(0.8, "share of the old belief in the new one", at_least=0, below=1)
     least: float = setting(0.1, "a belief below this counts as 0", at_least=0, below=1)
     warmup_epochs: int = setting(2, "epochs in which every pair is believed", at_least=0)
@@ -37,8 +35,7 @@ class SelfRefining(Correspondence):
 
 class _Running(Estimator):
     def __init__(self, pairs: TrainingPairs, settings: SelfRefining) -> None:
-        super().__init__(pairs)
-        self.settings = settings
+        super().__init__(pairs, settings)
         self.beliefs = self.table("beliefs", 1.0)
 
     def judge(self, comparison: Comparison, places: Places) -> Judgement:

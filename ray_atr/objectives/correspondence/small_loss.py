@@ -1,11 +1,9 @@
 """Pairs of small loss are true: a mixture over the pairs' losses (NCR, Huang et al. 2021; DivideMix, Li et al. 2020).
 
-A network fits true pairs before it memorises wrong ones, so that after a few epochs the losses of all pairs fall into two
-groups. A pair's belief is the posterior of the low one.
-
-Left out of the papers: the second network that each of them trains to judge for the other (co-teaching; twice the time), NCR's
-soft margin (the belief is a weight here, for every pair loss) and DivideMix's mixing of samples. The losses are those of the
-training batches, not of a pass of their own over the training set.
+A network fits true pairs before it memorises wrong ones: after a few epochs the losses of all pairs are of two groups.
+Left out of the papers: the second network that judges for the first (co-teaching; twice the time), NCR's soft margin (a
+belief is a weight here, for every pair loss) and DivideMix's mixing of samples. The losses are those of the training
+batches, not of a pass of their own over the training set.
 """
 
 from __future__ import annotations
@@ -15,8 +13,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ray_atr.objectives.correspondence.correspondence import Correspondence
-from ray_atr.objectives.correspondence.estimator import Places, TrainingPairs
+from ray_atr.objectives.correspondence.correspondence import Correspondence, Places, TrainingPairs
 from ray_atr.objectives.correspondence.scored import Scored
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.objectives.pairs.contrastive import against_negatives, sample_losses
@@ -28,36 +25,31 @@ class SmallLoss(Correspondence):
     """The posterior of the low component of a mixture over the pairs' contrastive losses."""
 
     name: ClassVar[str] = "small_loss"
-
     mixture: str = setting("gmm", "the two components: normal (gmm) or beta (bmm)", choices=("gmm", "bmm"))
     warmup_epochs: int = setting(2, "epochs in which every pair is believed", at_least=1)
     temperature: float = setting(
         0.07, "divides the similarities in the loss that judges, whatever the pair loss is", above=0
     )
 
-    def estimator(self, pairs: TrainingPairs) -> Scored:
-        """One that records each pair's loss."""
+    def estimator(self, pairs: TrainingPairs) -> SmallLossEstimator:
         return SmallLossEstimator(pairs, self)
 
 
 class SmallLossEstimator(Scored):
     """The score is the negative contrastive loss of the pair among its batch, both directions."""
 
-    def __init__(self, pairs: TrainingPairs, settings: SmallLoss) -> None:
-        super().__init__(pairs, settings.warmup_epochs, settings.mixture)
-        self.settings = settings
+    settings: SmallLoss
 
     def score(self, comparison: Comparison, places: Places) -> Tensor:
-        """-loss, [n]."""
         rows, columns = contrastive_losses(comparison, self.settings.temperature)
         return -0.5 * (rows + columns)
 
 
 def contrastive_losses(comparison: Comparison, temperature: float) -> tuple[Tensor, Tensor]:
-    """Each pair's contrastive loss among its batch in both directions, [n] each: how well it fits, whatever the pair loss is."""
+    """Each pair's contrastive loss among its batch in both directions, [n] each."""
     logits, positives = comparison.cross_similarity(keep=True) / temperature, comparison.positives
     if positives is None:
-        return sample_losses(logits, None, None), sample_losses(logits.T, None, None)
+        return sample_losses(logits, None), sample_losses(logits.T, None)
     # As `sample_losses`, without a transposed copy, and with the positives as numbers once for both directions.
     shares = positives.to(logits.dtype)
     rows, columns = (

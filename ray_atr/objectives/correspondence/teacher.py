@@ -9,15 +9,13 @@ captions to clips the targets are t by columns, brought to sum to 1, where the p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ray_atr.objectives.correspondence.correspondence import Correspondence
-from ray_atr.objectives.correspondence.estimator import Estimator, Judgement, Places, TrainingPairs
+from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Judgement, Places, TrainingPairs
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.settings import refuse, setting
 
@@ -34,7 +32,6 @@ class Teacher(Correspondence):
     """Targets are the softmax of finished retrievers' mean similarity."""
 
     name: ClassVar[str] = "teacher"
-
     teachers: tuple[str, ...] = setting(
         (), "folders of saved retrievers, or of finished trials, whose similarities are averaged", path="always"
     )
@@ -42,21 +39,17 @@ class Teacher(Correspondence):
     share: float = setting(1.0, "share of the teachers in the target; the rest is the own partner", above=0, at_most=1)
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
-        """One that reads the teachers' embeddings. ValueError if there is no teacher."""
         if not pairs.teaching:
-            raise refuse(
-                "objective.correspondence.teachers", self.teachers, "one saved retriever or finished trial, or more"
-            )
-        return _Taught(pairs, self, pairs.teaching)
+            allowed = "one saved retriever or finished trial, or more"
+            raise refuse("objective.correspondence.teachers", self.teachers, allowed)
+        return _Taught(pairs, self)
 
 
 class _Taught(Estimator):
-    def __init__(self, pairs: TrainingPairs, settings: Teacher, teaching: Sequence[Teaching]) -> None:
-        super().__init__(pairs)
-        self.settings, self.teaching = settings, teaching
+    settings: Teacher
 
     def judge(self, comparison: Comparison, places: Places) -> Judgement:
-        similarities = [teacher.audio[places.rows] @ teacher.text[places].T for teacher in self.teaching]
+        similarities = [teacher.audio[places.rows] @ teacher.text[places].T for teacher in self.pairs.teaching]
         mean = torch.stack(similarities).mean(dim=0).to(comparison.u)
         taught = (mean / self.settings.temperature).softmax(dim=1)
         identity = torch.eye(comparison.size, dtype=taught.dtype, device=taught.device)

@@ -2,8 +2,8 @@
 
     y_i = N (row mass_i + column mass_i) / 2,   pi = argmin <pi, c> - epsilon H(pi), row and column sums <= 1/N, total mass s
 
-The total mass s is estimated from each batch's ranks unless it is given: the papers assume it known. The paper uses the
-plan as a loss; that its row mass weighs the pairs of any loss is ours.
+The total mass s, which the paper assumes known, is estimated from each batch's ranks unless it is given. The paper uses
+the plan as a loss; that its mass weighs the pairs of any loss is ours.
 """
 
 from __future__ import annotations
@@ -11,13 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import Tensor
-
-from ray_atr.objectives.correspondence.correspondence import Correspondence
-from ray_atr.objectives.correspondence.estimator import Estimator, Judgement, Places, TrainingPairs
+from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Judgement, Places, TrainingPairs
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.objectives.pairs.clean_share import judge_pairs, require_mass
-from ray_atr.objectives.pairs.cost import judged_cost
+from ray_atr.objectives.pairs.learning_to_match import judged_cost
+from ray_atr.objectives.pairs.partial_learning_to_match import judge_pairs, require_mass
 from ray_atr.settings import setting
 from ray_atr.transport import solve
 
@@ -27,7 +24,6 @@ class Transport(Correspondence):
     """Row and column mass of the batch's partial plan under the Euclidean cost."""
 
     name: ClassVar[str] = "transport"
-
     epsilon: float = setting(0.05, "entropic regularisation, for costs in [0, 1]", above=0)
     transport_mass: float | Literal["auto"] = setting(
         "auto", "share of the mass that is transported; auto: as each batch's ranks show it", above=0, at_most=1
@@ -39,23 +35,15 @@ class Transport(Correspondence):
         require_mass(self.transport_mass)
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
-        """One that keeps nothing: each batch is judged by itself."""
         return _Planned(pairs, self)
 
 
 class _Planned(Estimator):
-    def __init__(self, pairs: TrainingPairs, settings: Transport) -> None:
-        super().__init__(pairs)
-        self.settings = settings
+    settings: Transport
 
     def judge(self, comparison: Comparison, places: Places) -> Judgement:
-        cost = judged_cost(comparison)
-        plan = solve(cost, self.settings.epsilon, mass=self.mass(-cost, comparison.positives)).matrix
+        cost, mass = judged_cost(comparison), self.settings.transport_mass
+        if isinstance(mass, str):
+            mass = float(max(self.settings.smallest_mass, judge_pairs(-cost, comparison.positives).mass))
+        plan = solve(cost, self.settings.epsilon, mass=mass).matrix
         return Judgement((plan.sum(dim=0) + plan.sum(dim=1)).mul_(comparison.size / 2).clamp(max=1))
-
-    def mass(self, similarity: Tensor, positives: Tensor | None) -> float:
-        """The set share, or what the batch's ranks say, no less than `smallest_mass`."""
-        given = self.settings.transport_mass
-        if isinstance(given, str):
-            return max(self.settings.smallest_mass, judge_pairs(similarity, positives).mass)
-        return float(given)

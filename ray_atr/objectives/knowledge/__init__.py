@@ -7,5 +7,3 @@ from ray_atr.objectives.knowledge.moco import Moco
 from ray_atr.objectives.knowledge.nnclr import Nnclr
 
 KNOWLEDGE: dict[str, type[Knowledge]] = {variant.name: variant for variant in (NoKnowledge, Ask, Moco, Nnclr, Ance)}
-
-__all__ = ["KNOWLEDGE", "Ance", "Ask", "Knowledge", "Moco", "Nnclr", "NoKnowledge"]

@@ -2,9 +2,8 @@
 
     l_i = -log( exp(<u_i, v_i>/tau) / (exp(<u_i, v_i>/tau) + sum over mined n of exp(<u_i, n>/tau)) )
 
-The n are drawn from what u_i itself retrieves across modalities; entries of its own clip and of those that have its caption
-(its positives) are left out. Both directions, half of each. The authors encode the drawn negatives again; here they are the
-index's own vectors, without gradient, so that a step encodes nothing beyond its batch.
+The n are drawn from what u_i itself retrieves across modalities, without entries of its own clip and of its positives.
+Both directions, half of each. The authors encode the drawn negatives again; here they are the index's vectors.
 """
 
 from __future__ import annotations
@@ -16,13 +15,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective
-from ray_atr.objectives.knowledge.info_nce import contrastive_temperature, info_nce
-from ray_atr.objectives.knowledge.knowledge import LeftOut, SearchSpec
-from ray_atr.objectives.knowledge.retrieved import Retrieved, Sides
+from ray_atr.objectives.knowledge.knowledge import (
+    KnowledgeBaseObjective,
+    LeftOut,
+    Retrieved,
+    SearchSpec,
+    Sides,
+    contrastive_temperature,
+    info_nce,
+)
 from ray_atr.objectives.learned import Learned
-from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
-from ray_atr.objectives.terms import Terms
+from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
 from ray_atr.settings import refuse, setting
 
 
@@ -31,7 +34,6 @@ class Ance(KnowledgeBaseObjective):
     """Hard negatives from a stale index, the baseline of ASK's Appendix E."""
 
     name: ClassVar[str] = "ance"
-
     negatives: int = setting(8, "hard negatives per query", at_least=1)
     pool: int = setting(200, "nearest entries that the negatives are drawn from", at_least=1)
     in_batch: bool = setting(False, "compare with the batch's other clips as well")
@@ -45,7 +47,7 @@ class Ance(KnowledgeBaseObjective):
 
     @property
     def search_spec(self) -> SearchSpec:
-        """The nearest clips of the other modality, from which the negatives are drawn: no positive is among them."""
+        """The nearest clips of the other modality, from which the negatives are drawn."""
         left_out: LeftOut = "positives" if self.exclude_own else "nothing"
         return SearchSpec(self.pool, coarse=False, left_out=left_out, across=True, index=self.index, probes=self.probes)
 
@@ -59,12 +61,9 @@ class Ance(KnowledgeBaseObjective):
             hardness = torch.einsum("nd,nqd->nq", comparison.u, of_u)[sides.u.valid]
         scalars = {"negative_similarity": hardness.mean() if hardness.numel() else hardness.new_zeros(())}
         if self.in_batch:
-            extended = dataclasses.replace(
-                comparison,
-                extra_v=_or_opposite(of_u, comparison.u, sides.u.valid),
-                extra_u=_or_opposite(of_v, comparison.v, sides.v.valid),
-            )
-            terms = pair(extended, learned)
+            extra_v = _or_opposite(of_u, comparison.u, sides.u.valid)
+            extra_u = _or_opposite(of_v, comparison.v, sides.v.valid)
+            terms = pair(dataclasses.replace(comparison, extra_v=extra_v, extra_u=extra_u), learned)
             return Terms(terms.loss, {**terms.scalars, **scalars})
         tau = contrastive_temperature(pair, learned, self.name)
         row_losses = info_nce(comparison.u, comparison.v, of_u, tau, sides.u.valid)

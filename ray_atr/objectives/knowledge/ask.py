@@ -4,8 +4,8 @@ At each granularity, single clips (fine) and prototypes (coarse): both sides are
 (injection), their similarities realigned by a transport plan (realignment), and the pair loss scores them; the two
 losses are added (Eq. 16). A sample's loss counts the less, the more its neighbours can be relied on (modulation, Eq. 18).
 
-The paper's formulas were not readable to us: what is here is rebuilt from its words and the printed rows of its
-Table 6. The defaults are those of the work it grew out of and are to be swept.
+The paper's formulas were not readable to us: they are rebuilt from its words and the printed rows of its Table 6. The
+defaults are those of the work it grew out of and are to be swept.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from ray_atr.objectives.knowledge.base import KnowledgeBaseObjective, SnapshotSettings
-from ray_atr.objectives.knowledge.injection import inject, kept_share
-from ray_atr.objectives.knowledge.knowledge import SearchSpec
-from ray_atr.objectives.knowledge.reliability import multiplier, reliability
-from ray_atr.objectives.knowledge.retrieved import Retrieved, Sides
+from ray_atr.objectives.knowledge.knowledge import (
+    KnowledgeBaseObjective,
+    Retrieved,
+    SearchSpec,
+    Sides,
+    SnapshotSettings,
+)
 from ray_atr.objectives.learned import Learned
-from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
-from ray_atr.objectives.terms import Terms, weighted_sum
+from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms, weighted_sum
 from ray_atr.settings import refuse, setting
 from ray_atr.transport import TransportPlan, solve
 
@@ -36,7 +38,6 @@ class Ask(KnowledgeBaseObjective):
     """Injection, realignment and modulation with neighbours from a refreshed base; each has its switch."""
 
     name: ClassVar[str] = "ask"
-
     neighbours: int = setting(5, "entries that each query retrieves (K)", at_least=1)
     prototypes: int = setting(256, "clusters of the coarse base (P)", at_least=0)
     pooling: str = setting("max", "prototype of a cluster: elementwise max or mean", choices=("max", "mean"))
@@ -69,18 +70,15 @@ class Ask(KnowledgeBaseObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.lambda_fine + self.lambda_coarse >= 1:
-            raise refuse(
-                "objective.knowledge: lambda_fine + lambda_coarse",
-                self.lambda_fine + self.lambda_coarse,
-                "below 1, else a sample's multiplier may be negative",
-            )
+        total = self.lambda_fine + self.lambda_coarse
+        if total >= 1:
+            allowed = "below 1, else a sample's multiplier may be negative"
+            raise refuse("objective.knowledge: lambda_fine + lambda_coarse", total, allowed)
         if self.coarse and self.prototypes == 0:
             raise refuse("prototypes", 0, "1 or more (or set coarse=false)")
 
     @property
     def search_spec(self) -> SearchSpec:
-        """The nearest clips and prototypes of each query's own modality."""
         return SearchSpec(
             self.neighbours,
             fine=self.fine,
@@ -91,13 +89,8 @@ class Ask(KnowledgeBaseObjective):
         )
 
     def snapshot_settings(self, seed: int) -> SnapshotSettings:
-        """How its snapshots are made, prototypes included."""
-        return dataclasses.replace(
-            super().snapshot_settings(seed),
-            prototypes=self.prototypes,
-            pooling=self.pooling,
-            separate_text_clusters=self.separate_text_clusters,
-        )
+        own = {name: getattr(self, name) for name in ("prototypes", "pooling", "separate_text_clusters")}
+        return dataclasses.replace(super().snapshot_settings(seed), **own)
 
     def score(self, comparison: Comparison, pair: PairLoss, retrieved: Retrieved, learned: Learned) -> Terms:
         """The fine and the coarse loss of one comparison, added."""
@@ -145,7 +138,7 @@ class Ask(KnowledgeBaseObjective):
         if not self.reliability:
             return comparison, {}
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.detach_reliability):
-            phi = {name: found.potentials(comparison) for name, found in sides.items()}
+            phi = {name: potentials(comparison, found) for name, found in sides.items()}
             scalars: dict[str, Tensor] = {}
             weights: list[Tensor | None] = []
             for side, label in enumerate(("rows", "columns")):
@@ -156,6 +149,31 @@ class Ask(KnowledgeBaseObjective):
                 if weight is not None:
                     scalars[f"multiplier_{label}"] = weight.detach().mean()
         return dataclasses.replace(comparison, row_weight=weights[0], column_weight=weights[1]), scalars
+
+
+def inject(embeddings: Tensor, neighbours: Tensor, valid: Tensor, ratio: float, renormalise: bool = True) -> Tensor:
+    """a~_i = (1 - ratio) a_i + ratio * mean over N_a(i) of a_j, [N, D], renormalised unless told otherwise (Eq. 9).
+
+    embeddings [N, D]; neighbours [N, Kn, D], of which `valid` [N, Kn] count. Eq. 9 as printed, and the derivative
+    after it, do not renormalise. A row without neighbours stays as it is.
+    """
+    mixed = (1 - ratio) * embeddings + ratio * mean_neighbour(neighbours, valid)
+    if renormalise:
+        mixed = functional.normalize(mixed, dim=-1)
+    return torch.where(valid.any(dim=1)[:, None], mixed, embeddings)
+
+
+def mean_neighbour(neighbours: Tensor, valid: Tensor) -> Tensor:
+    """Mean [N, D] of the valid neighbours [N, Kn, D]; zero if there are none."""
+    counted = valid.to(neighbours.dtype)[:, :, None]
+    return (neighbours * counted).sum(dim=1) / counted.sum(dim=1).clamp(min=1)
+
+
+def kept_share(embeddings: Tensor, neighbours: Tensor, valid: Tensor, ratio: float, renormalise: bool = True) -> Tensor:
+    """The factor [N] that the embedding itself has in its enhanced form: (1 - lambda), over the norm if renormalised."""
+    mixed = (1 - ratio) * embeddings + ratio * mean_neighbour(neighbours, valid)
+    share = (1 - ratio) / (mixed.norm(dim=1).clamp(min=1e-12) if renormalise else torch.ones_like(mixed[:, 0]))
+    return torch.where(valid.any(dim=1), share, torch.ones_like(share))
 
 
 @torch.no_grad()
@@ -181,3 +199,50 @@ def realign(comparison: Comparison, agreed: Tensor, beta: float, form: str = "we
         return dataclasses.replace(comparison, similarity=similarity, gain=None)
     gain = agreed.pow(beta) if form == "product" else (1 - beta) + beta * agreed
     return dataclasses.replace(comparison, gain=gain if comparison.gain is None else comparison.gain * gain)
+
+
+def potentials(comparison: Comparison, sides: Sides) -> tuple[Tensor, Tensor]:
+    """phi [N] of the rows' queries u and of the columns' queries v: how far what they retrieved agrees (Eq. 11-13).
+
+    For a text query i with neighbours N_t(i), whose audio components are a_j, and the audio query's neighbours N_a(i):
+
+        c_j   = mean over m in N_a(i) of <a_j, a_m>      do both modalities retrieve alike?
+        w     = softmax over j of c_j
+        phi_i = sum over j of w_j exp(<t_i, a_j>)        the potential, in [1/e, e]
+
+    For an audio query the roles are exchanged. Which component enters where is our reading.
+    """
+    u, v = sides.u, sides.v
+    phi_u = potential(comparison.u, u.partner, consistency(u.partner, v.own, v.valid), u.valid)
+    return phi_u, potential(comparison.v, v.partner, consistency(v.partner, u.own, u.valid), v.valid)
+
+
+def consistency(of_own: Tensor, of_partner: Tensor, partner_valid: Tensor) -> Tensor:
+    """c [N, Kn] of own neighbours' partner components [N, Kn, D] with those of the partner's query, [N, Km, D]."""
+    return torch.einsum("njd,nd->nj", of_own, mean_neighbour(of_partner, partner_valid))
+
+
+def potential(embeddings: Tensor, components: Tensor, consistencies: Tensor, valid: Tensor) -> Tensor:
+    """phi [N] of query embeddings [N, D] and the partner components [N, Kn, D] of their neighbours; 1 if there are none."""
+    none = ~valid.any(dim=1, keepdim=True)
+    scores = consistencies.masked_fill(~valid & ~none, -torch.inf)
+    weights = scores.softmax(dim=1)
+    similarity = torch.einsum("nd,njd->nj", embeddings, components).masked_fill(~valid, 0.0)
+    phi = (weights * similarity.exp()).sum(dim=1)
+    return torch.where(none[:, 0], torch.ones_like(phi), phi)
+
+
+def reliability(phi: Tensor) -> Tensor:
+    """R = -log phi, in [-1, 1] (Eq. 17): below 0 if the neighbours agree with the query, which eases its loss."""
+    return -phi.log()
+
+
+def multiplier(
+    fine: Tensor | None, coarse: Tensor | None, weight_fine: float, weight_coarse: float, scope: str = "sample"
+) -> Tensor | None:
+    """1 + lambda_f R_f + lambda_c R_c, [N] (Eq. 18); None if there is neither. `scope` batch: their mean for each."""
+    parts = [weight * R for R, weight in ((fine, weight_fine), (coarse, weight_coarse)) if R is not None]
+    if not parts:
+        return None
+    total = 1 + torch.stack(parts).sum(dim=0)
+    return total.mean().expand_as(total) if scope == "batch" else total

@@ -1,28 +1,35 @@
-"""The seam of knowledge from outside the batch: it may change what a pair loss sees, and add losses of its own."""
+"""The seam of knowledge from outside the batch: what is searched, what was found, how a comparison is scored with it.
+
+`KnowledgeBaseObjective` has the settings that variants with a base share: what it holds, how it is searched, when it is
+refreshed. `info_nce` is what MoCo and ANCE share.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ray_atr.objectives.learned import Learned
-from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
-from ray_atr.objectives.terms import Terms
-from ray_atr.settings import Settings
+import torch
+from torch import Tensor
+from torch.nn import functional
 
+from ray_atr.objectives.learned import Learned
+from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms, inner_products
+from ray_atr.settings import Settings, refuse, setting
+
+INDEXES = ("auto", "exact", "flat", "ivf", "hnsw")
 LeftOut = Literal["nothing", "own", "positives"]
-"""Which entries are never among a query's: none of them; those of its own clip; those of its own clip and of its positives."""
+"""Which entries are never among a query's: none; those of its own clip; those of its own clip and of its positives."""
 
 
 @dataclass(frozen=True)
 class SearchSpec:
     """What a knowledge variant wants to have searched for each clip of a batch.
 
-    neighbours        entries that a query retrieves.
-    fine, coarse      search among single clips; among prototypes.
-    left_out          which single clips are never among them.
-    across            audio searches texts and texts search audio; else each searches its own modality.
-    index, probes     the search structure, and how many of its lists are searched (`Snapshot`).
+    neighbours     entries that a query retrieves, among single clips (`fine`) and among prototypes (`coarse`).
+    left_out       which single clips are never among them.
+    across         audio searches texts and texts search audio; else each searches its own modality.
+    index, probes  the search structure, and how many of its lists are searched (`Snapshot`).
     """
 
     neighbours: int
@@ -34,13 +41,113 @@ class SearchSpec:
     probes: int = 16
 
 
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """The Kn entries that each query of a batch of B clips found, best first, with both of their components.
+
+    audio  [B, Q, Kn, D]: Q = 1 for audio queries, the number of languages K for text queries.
+    text   [B, T, Kn, D]: for audio queries T is the number of languages that the base holds; for text queries T = Q,
+           and the text is in the language that was searched.
+    valid  [B, Q, Kn] bool: False if fewer than Kn entries were there, or the query was absent: it counts for nothing.
+    like   [B, Q, Kn, B] bool: the clips of the batch that an entry is of, or has a caption of. None: not known.
+    """
+
+    audio: Tensor
+    text: Tensor
+    valid: Tensor
+    like: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The neighbours of the N queries of one side of a comparison, as `Neighbours` has them for a batch.
+
+    own      [N, Kn, D]: the entries' component in the modality of the query. valid [N, Kn], like [N, Kn, B] are bool.
+    partner  [N, Kn, D]: that in the modality of the comparison's other side.
+    """
+
+    own: Tensor
+    partner: Tensor
+    valid: Tensor
+    like: Tensor | None = None
+
+    def like_batch(self, rows: Tensor | None) -> Tensor:
+        """[N, N] bool: the clips, of those at `rows` of the batch, that a query's valid neighbours are like."""
+        if self.like is None:
+            return torch.zeros(len(self.valid), len(self.valid), dtype=torch.bool, device=self.valid.device)
+        like = (self.like & self.valid[:, :, None]).any(dim=1)
+        return like if rows is None else like[:, rows]
+
+
+@dataclass(frozen=True, eq=False)
+class Granularity:
+    """What one base (of single clips, or of prototypes) answered to the batch's audio and text queries."""
+
+    by_audio: Neighbours
+    by_text: Neighbours
+
+    def found(self, rows: Tensor, language: Tensor | None, partner_language: Tensor | None) -> Found:
+        """What the given clips' queries found, in the given languages and for partners in theirs; None stands for audio."""
+        queries = self.by_audio if language is None else self.by_text
+        audio = _in_language(queries.audio, rows, language)
+        text = _in_language(queries.text, rows, partner_language if language is None else language)
+        return Found(
+            own=audio if language is None else text,
+            partner=audio if partner_language is None else text,
+            valid=_in_language(queries.valid, rows, language),
+            like=None if queries.like is None else _in_language(queries.like, rows, language),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """What the two sides of a comparison found in one base."""
+
+    u: Found
+    v: Found
+
+    @classmethod
+    def of(cls, comparison: Comparison, granularity: Granularity) -> Sides:
+        """The part of a batch's neighbours that the comparison's rows and languages are concerned with."""
+        rows, u, v = comparison.row_numbers, comparison.u_language, comparison.v_language
+        return cls(u=granularity.found(rows, u, v), v=granularity.found(rows, v, u))
+
+
+@dataclass(frozen=True, eq=False)
+class Retrieved:
+    """What was found for a batch among single clips (`fine`) and among prototypes (`coarse`; None: not searched)."""
+
+    fine: Granularity | None = None
+    coarse: Granularity | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Queued:
+    """Momentum encoders' keys of a batch and of earlier ones (MoCo).
+
+    audio        [B, D], text [B, K, D]: keys of the batch's clips; what the batch's mask leaves out means nothing.
+    queue_audio  [Q, D], queue_text [Q, K, D]: earlier keys, unit norm. queue_mask [Q, K] bool: which texts were there.
+    negative     [B, Q] bool: False if a key is of the clip itself, or of a clip with its caption.
+    """
+
+    audio: Tensor
+    text: Tensor
+    queue_audio: Tensor
+    queue_text: Tensor
+    queue_mask: Tensor
+    negative: Tensor
+
+
+def _in_language(tensor: Tensor, rows: Tensor, language: Tensor | None) -> Tensor:
+    return tensor[rows, 0 if language is None or tensor.shape[1] == 1 else language]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Knowledge(Settings):
     """How one comparison is scored with what was retrieved for the batch. Stateless; searching is done by the caller.
 
-    A subclass sets `name` (its key in KNOWLEDGE), `needs_retrieval` where `retrieved` may not be None, and implements `score`.
-    It typically makes changed comparisons with `dataclasses.replace` and calls `pair(comparison, ...)` on each.
-    `comparison.rows` says which clips of the batch the rows are, `u_language`/`v_language` which side is which.
+    A subclass sets `name` (its key in KNOWLEDGE), `needs_retrieval` where `retrieved` may not be None, and implements
+    `score`: it makes changed comparisons with `dataclasses.replace` and calls `pair(comparison, ...)` on each.
     """
 
     name: ClassVar[str]
@@ -63,5 +170,105 @@ class NoKnowledge(Knowledge):
     name: ClassVar[str] = "none"
 
     def score(self, comparison: Comparison, pair: PairLoss, retrieved: Any, learned: Learned) -> Terms:
-        """The pair loss as it is."""
         return pair(comparison, learned)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotSettings(Settings):
+    """How embeddings become a snapshot: what `KnowledgeBaseObjective.snapshot_settings` reads off an objective."""
+
+    prototypes: int = setting(256, "clusters of the coarse base; 0: no coarse base", at_least=0)
+    pooling: str = setting(
+        "max", "prototype of a cluster: elementwise max or mean of its members", choices=("max", "mean")
+    )
+    separate_text_clusters: bool = setting(False, "cluster the texts separately from their audio")
+    iterations: int = setting(10, "k-means iterations of the first snapshot", at_least=1)
+    warm_iterations: int = setting(3, "k-means iterations from the previous snapshot's centroids", at_least=1)
+    storage: str = setting("float32", "number type of the stored embeddings", choices=("float32", "float16"))
+    index: str = setting("auto", "search structure", choices=INDEXES)
+    exact_up_to: int = setting(1_000_000, "entries up to which `auto` searches exactly", at_least=0)
+    seed: int = setting(0, "seed of k-means", at_least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnowledgeBaseObjective(Knowledge):
+    """A base of encoded clips, searched at every step and refreshed while training continues."""
+
+    needs_retrieval: ClassVar[bool] = True
+    source: str = setting(
+        "train",
+        "what the base holds: `train`, the training clips, or the folder of a prepared data set",
+        path="always",
+        words=("train",),
+    )
+    captions: str | None = setting(
+        None,
+        "Parquet or JSON-lines file (clip_id, caption) whose captions replace the source's; none: its own",
+        path="always",
+    )
+    text_entries: str = setting(
+        "english",
+        "texts of each clip in the base: the English one, which queries in every language search, or one per "
+        "language, which queries in that language search",
+        choices=("english", "each"),
+    )
+    exclude_own: bool = setting(True, "a clip's own entry is not among its neighbours")
+    storage: str = setting("float32", "number type of the base's embeddings", choices=("float32", "float16"))
+    index: str = setting(
+        "auto",
+        "search: exact (matrix product), flat (FAISS, exact), ivf or hnsw (FAISS, approximate); auto: exact up to "
+        "`exact_up_to` entries, then ivf",
+        choices=INDEXES,
+    )
+    exact_up_to: int = setting(1_000_000, "entries up to which `auto` searches exactly", at_least=0)
+    probes: int = setting(16, "lists that ivf searches per query, and breadth / 4 of hnsw's search", at_least=1)
+    refresh: str = setting(
+        "re_encode",
+        "where a new base comes from: re_encode, the published encoders encode the source in the background; "
+        "write_through, the embeddings that training steps computed anyway",
+        choices=("re_encode", "write_through"),
+    )
+    refresh_every_epochs: int = setting(1, "epochs between refreshes; 0: never after the first", at_least=0)
+    refresh_lag: int | None = setting(
+        None,
+        "steps from publishing the encoders to searching what they encoded; 0: training waits (the paper's way); "
+        "none: half a refresh period, so that the base is encoded while training continues",
+        at_least=0,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.refresh == "write_through" and self.source != "train":
+            raise refuse("refresh", self.refresh, f"re_encode, if the source ({self.source}) is not what is trained on")
+        if self.refresh == "write_through" and self.text_entries != "english":
+            raise refuse("refresh", self.refresh, f"re_encode, if text_entries is {self.text_entries}")
+
+    def lag_steps(self, steps_per_epoch: int) -> int:
+        """Steps from publishing to searching, the same on every worker."""
+        half = self.refresh_every_epochs * steps_per_epoch // 2
+        return half if self.refresh_lag is None else self.refresh_lag
+
+    def snapshot_settings(self, seed: int) -> SnapshotSettings:
+        """How its snapshots are made: here without prototypes."""
+        return SnapshotSettings(
+            prototypes=0, storage=self.storage, index=self.index, exact_up_to=self.exact_up_to, seed=seed
+        )
+
+
+def info_nce(anchors: Tensor, positives: Tensor, negatives: Tensor, tau: Tensor | float, valid: Tensor) -> Tensor:
+    """-log(exp(<a_i, p_i>/tau) / (exp(<a_i, p_i>/tau) + sum over negatives n of exp(<a_i, n>/tau))), [N].
+
+    anchors, positives [N, D]; negatives [Q, D] shared or [N, Q, D] own ones, of which `valid` [N, Q] count; 0 if none.
+    """
+    own = (anchors * positives).sum(dim=1, keepdim=True)
+    logits = torch.cat([own, inner_products(anchors, negatives)], dim=1) / tau
+    logits = torch.cat([logits[:, :1], logits[:, 1:].masked_fill(~valid, -torch.inf)], dim=1)
+    first = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+    return functional.cross_entropy(logits, first, reduction="none")
+
+
+def contrastive_temperature(pair: PairLoss, learned: Learned, knowledge: str) -> Tensor | float:
+    """The learned temperature, or the contrastive pair loss's; ValueError for another pair loss."""
+    if pair.name != "contrastive":
+        raise refuse("objective.pair", pair.name, f"contrastive, the only pair loss that {knowledge} is defined for")
+    return learned.tau(pair.temperature)  # type: ignore[attr-defined]

@@ -3,8 +3,7 @@
     l_i = -log( exp(<u_i, k_i>/tau) / (exp(<u_i, k_i>/tau) + sum over the queue's k of exp(<u_i, k>/tau)) )
 
 u_i is an embedding with gradient, k_i the momentum encoder's key of its partner, and the queue holds earlier batches' keys
-of the partner's modality. Keys of u_i's own clip, and of clips that are its positives, are no negatives: a queue longer than
-an epoch holds them. Both directions, half of each.
+of the partner's modality, without those of u_i's own clip and of its positives. Both directions, half of each.
 """
 
 from __future__ import annotations
@@ -15,12 +14,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ray_atr.objectives.knowledge.info_nce import contrastive_temperature, info_nce
-from ray_atr.objectives.knowledge.knowledge import Knowledge
-from ray_atr.objectives.knowledge.retrieved import Queued
+from ray_atr.objectives.knowledge.knowledge import Knowledge, Queued, contrastive_temperature, info_nce
 from ray_atr.objectives.learned import Learned
-from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
-from ray_atr.objectives.terms import Terms
+from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
 from ray_atr.settings import setting
 
 
@@ -30,7 +26,6 @@ class Moco(Knowledge):
 
     name: ClassVar[str] = "moco"
     needs_retrieval: ClassVar[bool] = True
-
     queue_size: int = setting(4096, "keys that the queue holds", at_least=1)
     momentum: float = setting(
         0.999, "share of the old weights in the momentum encoders after a step", at_least=0, below=1
@@ -38,10 +33,7 @@ class Moco(Knowledge):
 
     def score(self, comparison: Comparison, pair: PairLoss, retrieved: Queued, learned: Learned) -> Terms:
         """InfoNCE of both directions; of the pair loss only the temperature is used."""
-        tau = contrastive_temperature(pair, learned, self.name)
-        rows = comparison.rows
-        if rows is None:
-            rows = torch.arange(comparison.size, device=comparison.u.device)
+        tau, rows = contrastive_temperature(pair, learned, self.name), comparison.row_numbers
         v_keys, v_queue, v_negative = _keys(retrieved, rows, comparison.v_language)
         u_keys, u_queue, u_negative = _keys(retrieved, rows, comparison.u_language)
         row_losses = info_nce(comparison.u, v_keys, v_queue, tau, v_negative)
@@ -51,10 +43,7 @@ class Moco(Knowledge):
 
 
 def _keys(queued: Queued, rows: Tensor, language: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """(keys [N, D] of the rows, queue [Q', D], which of it are negatives [N, Q']) of audio, or of text.
-
-    Texts: those queued in a language that the rows have.
-    """
+    """(keys [N, D] of the rows, queue [Q', D], its negatives [N, Q']) of audio, or of text in the rows' languages."""
     if language is None:
         return queued.audio[rows], queued.queue_audio, queued.negative[rows]
     taken = torch.zeros(queued.text.shape[1], dtype=torch.bool, device=language.device)

@@ -2,9 +2,8 @@
 
     l_i = -log( exp(<nn(u_i), v_i>/tau) / sum over j of exp(<nn(u_i), v_j>/tau) ),  nn(u) = argmax over the support of <u, q>
 
-The neighbour has no gradient, so each direction trains the side that is not replaced. An earlier embedding of the clip itself
-may be its neighbour; if it is one of another clip j of the batch, or of a positive of j, v_j is a positive too, as the pair
-loss takes several. Both directions, half of each.
+The neighbour has no gradient, so each direction trains the side that is not replaced. If the neighbour is of another
+clip j of the batch, or of a positive of j, v_j is a positive too. Both directions, half of each.
 """
 
 from __future__ import annotations
@@ -15,12 +14,10 @@ from typing import ClassVar
 
 import torch
 
-from ray_atr.objectives.knowledge.injection import inject
-from ray_atr.objectives.knowledge.knowledge import Knowledge
-from ray_atr.objectives.knowledge.retrieved import Retrieved, Sides
+from ray_atr.objectives.knowledge.ask import inject
+from ray_atr.objectives.knowledge.knowledge import Knowledge, Retrieved, Sides
 from ray_atr.objectives.learned import Learned
-from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
-from ray_atr.objectives.terms import Terms
+from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
 from ray_atr.settings import setting
 
 
@@ -30,7 +27,6 @@ class Nnclr(Knowledge):
 
     name: ClassVar[str] = "nnclr"
     needs_retrieval: ClassVar[bool] = True
-
     support_size: int = setting(4096, "embeddings that the support set holds", at_least=1)
 
     def score(self, comparison: Comparison, pair: PairLoss, retrieved: Retrieved, learned: Learned) -> Terms:

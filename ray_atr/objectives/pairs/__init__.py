@@ -4,35 +4,13 @@ from ray_atr.objectives.pairs.complementary import Complementary
 from ray_atr.objectives.pairs.contrastive import Contrastive
 from ray_atr.objectives.pairs.contrastive_entropic import ContrastiveEntropic
 from ray_atr.objectives.pairs.learning_to_match import LearningToMatch
-from ray_atr.objectives.pairs.pair_loss import PAIRS, Comparison, PairLoss
+from ray_atr.objectives.pairs.pair_loss import PAIRS
+from ray_atr.objectives.pairs.pair_loss import Comparison as Comparison
+from ray_atr.objectives.pairs.pair_loss import PairLoss as PairLoss
+from ray_atr.objectives.pairs.pair_loss import Terms as Terms
 from ray_atr.objectives.pairs.partial_learning_to_match import PartialLearningToMatch
 from ray_atr.objectives.pairs.sigmoid import Sigmoid
 from ray_atr.objectives.pairs.triplet import Triplet
 
-PAIRS.update(
-    {
-        loss.name: loss
-        for loss in (
-            Triplet,
-            Contrastive,
-            ContrastiveEntropic,
-            Complementary,
-            Sigmoid,
-            LearningToMatch,
-            PartialLearningToMatch,
-        )
-    }
-)
-
-__all__ = [
-    "PAIRS",
-    "Comparison",
-    "Complementary",
-    "Contrastive",
-    "ContrastiveEntropic",
-    "LearningToMatch",
-    "PairLoss",
-    "PartialLearningToMatch",
-    "Sigmoid",
-    "Triplet",
-]
+LOSSES = (Triplet, Contrastive, ContrastiveEntropic, Complementary, Sigmoid, LearningToMatch, PartialLearningToMatch)
+PAIRS.update({loss.name: loss for loss in LOSSES})

@@ -16,9 +16,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.objectives.learned import Learned, LearnedSettings
-from ray_atr.objectives.pairs.contrastive import extra_logits
-from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
-from ray_atr.objectives.terms import Terms
+from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
 from ray_atr.settings import setting
 
 FORMS = ("log", "tan", "gce")
@@ -30,21 +28,17 @@ class Complementary(PairLoss):
 
     name: ClassVar[str] = "complementary"
     takes_extra_negatives: ClassVar[bool] = True
-
     temperature: float = setting(0.05, "divides the similarities (tau); a learned one takes its place", above=0)
     form: str = setting("log", "what a negative's probability costs: -log(1 - p), tan p, or gce with q", choices=FORMS)
     q: float = setting(0.5, "exponent of gce: towards 0 it is -log(1 - p), at 1 it is p", above=0, at_most=1)
 
     def learns(self) -> LearnedSettings:
-        """Nothing by itself; a temperature that the model is told to learn starts from this one."""
         return LearnedSettings(temperature=self.temperature)
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
-        """Half of each direction, mean over samples."""
         tau = learned.tau(self.temperature)
         logits, positives = comparison.cross_similarity() / tau, comparison.positive_mask()
-        for_rows = extra_logits(comparison.u, comparison.extra_v, tau)
-        for_columns = extra_logits(comparison.v, comparison.extra_u, tau)
+        for_rows, for_columns = comparison.extra_logits(tau)
         row_losses = self.sample_losses(logits, positives, for_rows, comparison.targets)
         column_losses = self.sample_losses(logits.T, positives.T, for_columns, comparison.column_targets())
         own = logits.detach().log_softmax(dim=1).diagonal().exp().mean()

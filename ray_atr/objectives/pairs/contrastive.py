@@ -9,17 +9,18 @@ sum_j t_ij l_ij, the cross-entropy of t_i and the row's softmax; the own partner
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from ray_atr.objectives.learned import Learned, LearnedSettings
-from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
-from ray_atr.objectives.pairs.row_logits import RowLogits, is_shared
-from ray_atr.objectives.terms import Terms
+from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
 from ray_atr.settings import setting
+from ray_atr.transport import Ranks
+
+ROWS_AT_A_TIME = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,6 @@ class Contrastive(PairLoss):
 
     name: ClassVar[str] = "contrastive"
     takes_extra_negatives: ClassVar[bool] = True
-
     temperature: float = setting(0.07, "divides the similarities (tau); a learned one takes its place", above=0)
     shared_from: int = setting(
         1024,
@@ -42,7 +42,6 @@ class Contrastive(PairLoss):
         return LearnedSettings(temperature=self.temperature)
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
-        """Half of each direction, mean over samples."""
         row_losses, column_losses = self.both_losses(comparison, learned.tau(self.temperature))
         scalars = {"loss_rows": row_losses.detach().mean(), "loss_columns": column_losses.detach().mean()}
         return Terms(comparison.both_directions(row_losses, column_losses), scalars)
@@ -50,57 +49,39 @@ class Contrastive(PairLoss):
     def is_shared(self, comparison: Comparison) -> bool:
         """Whether the workers share the similarities."""
         needs_all = comparison.targets is not None or comparison.has_extra_negatives
-        return is_shared(comparison, self.shared_from) and not needs_all
+        return comparison.is_shared(self.shared_from) and not needs_all
 
     def both_losses(self, comparison: Comparison, tau: float | Tensor) -> tuple[Tensor, Tensor]:
         """The losses [N] of every u_i and of every v_j."""
         if self.is_shared(comparison):
             return shared_losses(RowLogits.of(comparison, tau))
         logits, positives = comparison.cross_similarity() / tau, comparison.positives
-        for_rows = extra_logits(comparison.u, comparison.extra_v, tau)
-        for_columns = extra_logits(comparison.v, comparison.extra_u, tau)
+        for_rows, for_columns = comparison.extra_logits(tau)
+        transposed = None if positives is None else positives.T
         row_losses = sample_losses(logits, positives, for_rows, comparison.targets)
-        column_losses = sample_losses(
-            logits.T, None if positives is None else positives.T, for_columns, comparison.column_targets()
-        )
-        return row_losses, column_losses
-
-
-def shared_losses(logits: RowLogits) -> tuple[Tensor, Tensor]:
-    """The losses [N] of every u_i and of every v_j, from one worker's rows of the logits; the same on every worker."""
-    values, positives = logits.values, logits.positives
-    if positives is None:
-        rows, columns = logits.log_sum_exps(values)
-        return logits.whole(rows - logits.of_pairs), logits.whole(columns[logits.own] - logits.of_pairs)
-    rows, columns = logits.log_sum_exps(without(values, positives))
-    of_rows = functional.softplus(rows[:, None] - values) * positives
-    of_columns = functional.softplus(columns - values) * positives
-    total = logits.ranks.total
-    counts = total(positives.sum(dim=0))
-    return logits.whole(of_rows.sum(dim=1) / positives.sum(dim=1)), total(of_columns.sum(dim=0)) / counts
-
-
-def extra_logits(anchors: Tensor, extra: Tensor | None, tau: float | Tensor) -> Tensor | None:
-    """Logits [N, Q] of anchors [N, D] against further negatives, shared [Q, D] or each row's own [N, Q, D]."""
-    if extra is None:
-        return None
-    similarity = anchors @ extra.T if extra.ndim == 2 else torch.einsum("nd,nqd->nq", anchors, extra)
-    return similarity / tau
+        return row_losses, sample_losses(logits.T, transposed, for_columns, comparison.column_targets())
 
 
 def sample_losses(
-    logits: Tensor, positives: Tensor | None, extra: Tensor | None, targets: Tensor | None = None
+    logits: Tensor, positives: Tensor | None, extra: Tensor | None = None, targets: Tensor | None = None
 ) -> Tensor:
     """-log-probability [N] of each row's positives among it and the row's negatives; the mean if there are several.
 
     With targets [N, N], their mean under them: a target that is no positive competes with the whole row.
     """
-    if targets is not None:
-        return soft_losses(logits, positives, extra, targets)
-    if positives is None:
-        every = logits if extra is None else torch.cat([logits, extra], dim=1)
+    if targets is None and positives is not None:
+        return (against_negatives(logits, positives, extra) * positives).sum(dim=1) / positives.sum(dim=1)
+    every = logits if extra is None else torch.cat([logits, extra], dim=1)
+    if targets is None:
         return functional.cross_entropy(every, torch.arange(len(logits), device=logits.device), reduction="none")
-    return (against_negatives(logits, positives, extra) * positives).sum(dim=1) / positives.sum(dim=1)
+    losses = -every.log_softmax(dim=1)[:, : len(logits)]
+    if positives is None:
+        return (targets * losses).sum(dim=1)
+    losses = torch.where(positives, against_negatives(logits, positives, extra), losses)
+    own = targets.diagonal()
+    shares = targets + positives * (own / positives.sum(dim=1))[:, None]
+    shares.diagonal().sub_(own)
+    return (shares * losses).sum(dim=1)
 
 
 def against_negatives(logits: Tensor, positives: Tensor, extra: Tensor | None = None, dim: int = 1) -> Tensor:
@@ -116,14 +97,79 @@ def without(logits: Tensor, positives: Tensor) -> Tensor:
     return logits.masked_fill(positives, torch.finfo(logits.dtype).min / 4)
 
 
-def soft_losses(logits: Tensor, positives: Tensor | None, extra: Tensor | None, targets: Tensor) -> Tensor:
-    """sum_j t_ij l_ij of each row, [N]."""
-    every = logits if extra is None else torch.cat([logits, extra], dim=1)
-    losses = -every.log_softmax(dim=1)[:, : len(logits)]
+@dataclass(frozen=True, eq=False)
+class RowLogits:
+    """This worker's rows of u v^T / tau, where several share the rows of a comparison and none has an [N, N].
+
+    Every worker has all embeddings, as after any gather, and ends with the sample losses and the gradients that it
+    would have with the whole matrix. A row's log-sum-exp needs no exchange; a column's is one over workers, of N
+    numbers.
+
+    values and positives (None: the own pairs) are [n, N]; of_pairs [n] are the values of the own true pairs.
+    """
+
+    values: Tensor
+    of_pairs: Tensor
+    positives: Tensor | None
+    ranks: Ranks
+
+    @classmethod
+    def of(cls, comparison: Comparison, temperature: float | Tensor) -> RowLogits:
+        """The share of the process that asks."""
+        ranks = Ranks.sharing()
+        own = ranks.own(comparison.size)
+        tau = ranks.replicated(temperature) if isinstance(temperature, Tensor) else temperature
+        u, v = ranks.replicated(comparison.u)[own] / tau, ranks.replicated(comparison.v)
+        # The diagonal of the values would bring a gradient [n, N] of its own, all but a diagonal 0.
+        of_pairs = (u * v[own]).sum(dim=1)
+        return cls(u @ v.T, of_pairs, None if comparison.positives is None else comparison.positives[own], ranks)
+
+    @property
+    def own(self) -> slice:
+        """Which rows they are of all."""
+        return self.ranks.own(self.values.shape[1])
+
+    def whole(self, own: Tensor) -> Tensor:
+        """What each worker has of its own rows, [n], put together: [N]."""
+        N, rows = self.values.shape[1], self.own
+        return self.ranks.total(torch.cat([own.new_zeros(rows.start), own, own.new_zeros(N - rows.stop)]))
+
+    def log_sum_exps(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """log of the sum of exp(values [n, N]) over each own row, [n], and over each column of all workers' rows, [N]."""
+        rows, part = _LogSumExps.apply(values)
+        columns = self.ranks.log_sum_exp(part)
+        # The logarithm of a sum that is 1: it carries the gradient.
+        return rows, self.ranks.replicated(columns + self.ranks.total((part - columns).exp()).log())
+
+
+def shared_losses(logits: RowLogits) -> tuple[Tensor, Tensor]:
+    """The losses [N] of every u_i and of every v_j, from one worker's rows of the logits; the same on every worker."""
+    values, positives, total = logits.values, logits.positives, logits.ranks.total
     if positives is None:
-        return (targets * losses).sum(dim=1)
-    losses = torch.where(positives, against_negatives(logits, positives, extra), losses)
-    own = targets.diagonal()
-    shares = targets + positives * (own / positives.sum(dim=1))[:, None]
-    shares.diagonal().sub_(own)
-    return (shares * losses).sum(dim=1)
+        rows, columns = logits.log_sum_exps(values)
+        return logits.whole(rows - logits.of_pairs), logits.whole(columns[logits.own] - logits.of_pairs)
+    rows, columns = logits.log_sum_exps(without(values, positives))
+    of_rows = functional.softplus(rows[:, None] - values) * positives
+    of_columns = functional.softplus(columns - values) * positives
+    counts = total(positives.sum(dim=0))
+    return logits.whole(of_rows.sum(dim=1) / positives.sum(dim=1)), total(of_columns.sum(dim=0)) / counts
+
+
+class _LogSumExps(torch.autograd.Function):
+    """Over rows and over columns, with one gradient [n, N] for both where torch's own would need four at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> tuple[Tensor, Tensor]:
+        rows, columns = values.logsumexp(dim=1), values.logsumexp(dim=0)
+        ctx.save_for_backward(values, rows, columns)
+        return rows, columns
+
+    @staticmethod
+    def backward(ctx: Any, of_rows: Tensor, of_columns: Tensor) -> Tensor:  # type: ignore[override]
+        values, rows, columns = ctx.saved_tensors
+        gradient = torch.empty_like(values)
+        for start in range(0, len(values), ROWS_AT_A_TIME):
+            block = slice(start, start + ROWS_AT_A_TIME)
+            part = torch.sub(values[block], rows[block, None], out=gradient[block]).exp_().mul_(of_rows[block, None])
+            part.add_((values[block] - columns).exp_().mul_(of_columns))
+        return gradient

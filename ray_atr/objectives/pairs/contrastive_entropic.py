@@ -12,14 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from ray_atr.objectives.learned import Learned
-from ray_atr.objectives.pairs.contrastive import Contrastive
-from ray_atr.objectives.pairs.pair_loss import Comparison
-from ray_atr.objectives.pairs.row_logits import RowLogits
-from ray_atr.objectives.terms import Terms
+from ray_atr.objectives.pairs.contrastive import Contrastive, RowLogits
+from ray_atr.objectives.pairs.pair_loss import Comparison, Terms
 from ray_atr.settings import setting
 
 
@@ -28,7 +25,6 @@ class ContrastiveEntropic(Contrastive):
     """NT-Xent with the entropy of the in-batch ranking matrix encouraged."""
 
     name: ClassVar[str] = "contrastive_entropic"
-
     epsilon: float = setting(0.05, "weight of the entropic term", above=0, changeable=True)
     entropy: str = setting(
         "encourage",
@@ -37,27 +33,23 @@ class ContrastiveEntropic(Contrastive):
     )
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
-        """The contrastive loss and the entropic term, on the batch's own similarities."""
         contrastive = super().score(comparison, learned)
         term = comparison.both_directions(*self.negative_entropies(comparison, learned.tau(self.temperature)))
         sign = 1.0 if self.entropy == "encourage" else -1.0
-        return Terms(
-            contrastive.loss + sign * self.epsilon * term, {**contrastive.scalars, "ranking_entropy": -term.detach()}
-        )
+        scalars = {**contrastive.scalars, "ranking_entropy": -term.detach()}
+        return Terms(contrastive.loss + sign * self.epsilon * term, scalars)
 
     def negative_entropies(self, comparison: Comparison, tau: float | Tensor) -> tuple[Tensor, Tensor]:
         """sum_j R_ij log R_ij of the ranking matrix over rows and of that over columns, [N] and [N]."""
         if not self.is_shared(comparison):
             logits = comparison.cross_similarity() / tau
-            return negative_entropy(logits), negative_entropy(logits.T)
+            return negative_entropy(logits.log_softmax(dim=1), 1), negative_entropy(logits.T.log_softmax(dim=1), 1)
         shared = RowLogits.of(comparison, tau)
         rows, columns = shared.log_sum_exps(shared.values)
-        by_row, by_column = shared.values - rows[:, None], shared.values - columns
-        of_columns = (by_column.exp() * by_column).sum(dim=0)
-        return shared.whole((by_row.exp() * by_row).sum(dim=1)), shared.ranks.total(of_columns)
+        of_rows = negative_entropy(shared.values - rows[:, None], 1)
+        return shared.whole(of_rows), shared.ranks.total(negative_entropy(shared.values - columns, 0))
 
 
-def negative_entropy(logits: Tensor) -> Tensor:
-    """sum_j R_ij log R_ij of each row's softmax, [N]."""
-    log_ranking = torch.log_softmax(logits, dim=1)
-    return (log_ranking.exp() * log_ranking).sum(dim=1)
+def negative_entropy(log_ranking: Tensor, dim: int) -> Tensor:
+    """sum R log R along one dimension."""
+    return (log_ranking.exp() * log_ranking).sum(dim=dim)

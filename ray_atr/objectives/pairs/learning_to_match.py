@@ -2,6 +2,9 @@
 
 loss = KL(pi_hat || pi),  pi = argmin <pi, c> - epsilon H(pi) with marginals 1/N,  pi_hat = I/N
 
+The cost is a distance divided by its maximum over the batch, c_ij = sqrt((u_i - v_j)^T M (u_i - v_j)). [N, N, D] is
+never formed: c^2 = |u|^2 + |v|^2 - 2 <u, v>, in the space that the metric's factor maps to.
+
 With beliefs y, both marginals are y / sum y, pi_hat = diag(y) / sum y, and the loss is multiplied by the mean of y: a pair that
 is not believed has no mass to place. With soft targets t, pi_hat_ij = a_i t_ij for the marginals a.
 """
@@ -10,19 +13,17 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from ray_atr.objectives.learned import Learned, LearnedSettings
-from ray_atr.objectives.metric import METRICS
-from ray_atr.objectives.pairs.cost import normalised_cost
-from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
-from ray_atr.objectives.pairs.row_logits import is_shared
-from ray_atr.objectives.terms import Terms
-from ray_atr.settings import setting
+from ray_atr.objectives.learned import METRICS, Learned, LearnedSettings
+from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
+from ray_atr.settings import refuse, setting
 from ray_atr.transport import Ranks, TransportPlan, log_plan, log_plan_across_ranks, matching_loss
+from ray_atr.transport.mahalanobis import Mahalanobis, shape_of, squared_distances
 from ray_atr.transport.solve import SolveOptions
 
 
@@ -31,7 +32,6 @@ class LearningToMatch(PairLoss):
     """KL from the true matching to the balanced entropic plan; use `partial_learning_to_match` where pairs may be wrong."""
 
     name: ClassVar[str] = "learning_to_match"
-
     epsilon: float = setting(0.05, "entropic regularisation, for costs in [0, 1]", above=0, changeable=True)
     metric: str = setting(
         "mahalanobis",
@@ -51,11 +51,9 @@ class LearningToMatch(PairLoss):
     )
 
     def learns(self) -> LearnedSettings:
-        """The metric, unless it is Euclidean."""
         return LearnedSettings(metric=self.metric, metric_rank=self.metric_rank, project_every=self.project_every)
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
-        """KL(pi_hat || pi) of the comparison's cost."""
         whole, comparison = comparison, comparison.believed()
         if comparison.size == 0:
             return Terms(0 * whole.cross_similarity().sum(), {})
@@ -66,14 +64,10 @@ class LearningToMatch(PairLoss):
         return Terms(loss, scalars)
 
     def is_shared(self, comparison: Comparison) -> bool:
-        """Whether the workers share the plan."""
-        return is_shared(comparison, self.shared_from)
+        return comparison.is_shared(self.shared_from)
 
     def match(self, comparison: Comparison, learned: Learned) -> tuple[Tensor, dict[str, Tensor]]:
-        """(KL of the true matching and the plan, scalars); where the target follows the plan, it has the plan's own row mass.
-
-        Sample weights multiply the pointwise terms: sum_ij (row_weight_i + column_weight_j)/2 pi_hat_ij log(pi_hat_ij / pi_ij).
-        """
+        """(KL of the true matching and the plan, scalars); the mean of a pair's two weights multiplies its term."""
         cost = normalised_cost(comparison, self.metric, learned.metric, detach_maximum=self.detach_maximum)
         mass, about_mass = self.mass(cost.detach(), comparison)
         marginal = comparison.marginal()
@@ -89,10 +83,9 @@ class LearningToMatch(PairLoss):
         return loss, {**plan_scalars(plan, own_mass(plan.log_matrix), mass), **about_mass}
 
     def match_own_rows(self, comparison: Comparison, learned: Learned) -> tuple[Tensor, dict[str, Tensor]]:
-        """As `match`, by workers that each hold some rows of the plan: none of them has an [N, N] of costs or of masses.
+        """As `match`, by workers that each hold some rows of costs and plan, and all end with its loss and gradients.
 
-        Every worker has all embeddings, as after any gather, and ends with the loss and the gradients that it would have with
-        the whole plan: the workers' parts are summed on the way, forward and backward.
+        Every worker has all embeddings; the workers' parts are summed on the way, forward and backward.
         """
         N, ranks = comparison.size, Ranks.sharing()
         own, rows = own_rows(comparison, ranks), ranks.own(N)
@@ -116,7 +109,7 @@ class LearningToMatch(PairLoss):
 
     @property
     def follows_plan(self) -> bool:
-        """Whether the target is the plan's own row mass."""
+        """Whether the target has the plan's own row mass."""
         return False
 
     def mass(self, cost: Tensor, comparison: Comparison) -> tuple[float, dict[str, Tensor]]:
@@ -156,3 +149,82 @@ def plan_scalars(plan: TransportPlan, own: Tensor, mass: float) -> dict[str, Ten
         "transport_mass": own.new_tensor(mass),
         "mass_on_true_pairs": own,
     }
+
+
+def normalised_cost(
+    comparison: Comparison,
+    kind: str,
+    metric: Tensor | None,
+    *,
+    detach_maximum: bool = False,
+    ranks: Ranks | None = None,
+) -> Tensor:
+    """Distances [N, N] divided by their maximum, in [0, 1]; with `ranks`, one process's rows by the maximum of all."""
+    return _NormalisedRoot.apply(squared_distance(comparison, kind, metric), detach_maximum, ranks or Ranks())
+
+
+@torch.no_grad()
+def judged_cost(comparison: Comparison) -> Tensor:
+    """Euclidean `normalised_cost` for a judge: without gradient, and with a similarity that the loss shares."""
+    cost, _ = _normalised_root(2 - 2 * comparison.cross_similarity(keep=True), Ranks())
+    return cost
+
+
+def squared_distance(comparison: Comparison, kind: str, metric: Tensor | None) -> Tensor:
+    """Squared distances [N, N], in which rounding may leave values slightly below 0; the metric is as `Learned` has it.
+
+    A gain scales the cross term, c^2 = |u|^2 + |v|^2 - 2 G <u, v>. A precomputed similarity takes the place of <u, v> under
+    the Euclidean metric, and is refused by the others.
+    """
+    if kind != "euclidean" and comparison.similarity is not None:
+        raise refuse("objective.pair.metric", kind, "euclidean if a precomputed similarity replaces embeddings")
+    if kind == "euclidean":
+        if comparison.similarity is None and comparison.gain is None:
+            # The factor goes to [N, D] and the sum is in place: no further [N, N] lives here or in the backward pass.
+            return (comparison.u @ (-2 * comparison.v).T).add_(2)
+        return 2 - 2 * comparison.cross_similarity()
+    D = comparison.u.shape[1]
+    if metric is None:
+        raise refuse("metric", None, f"{shape_of(kind, D)} (or choose objective.pair.metric=euclidean)")
+    learnt = Mahalanobis(kind, metric)
+    learnt.check_width(D, "metric")
+    return squared_distances(learnt.weigh(comparison.u, comparison.v), comparison.gain)
+
+
+def _floor(squared: Tensor) -> float:
+    """The rounding error of squared distances."""
+    return 4 * torch.finfo(squared.dtype).eps
+
+
+def _normalised_root(squared: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor]:
+    """(sqrt(squared) / its maximum over all ranks' rows, the maximum)."""
+    cost = squared.clamp(min=_floor(squared)).sqrt_()
+    maximum = ranks.maximum(cost.max())
+    return cost.div_(maximum), maximum
+
+
+class _NormalisedRoot(torch.autograd.Function):
+    """sqrt(squared) / max(sqrt(squared)): one matrix is kept for the gradient, where a graph of its steps would keep three.
+
+    The square root's slope at 0 is infinite: below the rounding error of the squared distance it is cut off.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, squared: Tensor, detach_maximum: bool, ranks: Ranks) -> Tensor:
+        cost, maximum = _normalised_root(squared, ranks)
+        ctx.save_for_backward(cost, maximum)
+        ctx.detach_maximum, ctx.least, ctx.ranks = detach_maximum, _floor(squared) ** 0.5, ranks
+        return cost
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        cost, maximum = ctx.saved_tensors
+        gradient = outer.clone(memory_format=torch.contiguous_format)
+        if not ctx.detach_maximum:
+            # The maximum's share, spread evenly over ties as torch does.
+            largest = (cost.flatten() == 1).nonzero().squeeze(1)
+            ties = ctx.ranks.sum(cost.new_tensor(float(len(largest))))
+            gradient.view(-1)[largest] -= ctx.ranks.sum(torch.dot(outer.flatten(), cost.flatten())) / ties
+        gradient.div_(cost).div_(2 * maximum.square())
+        return gradient.masked_fill_(cost <= ctx.least / maximum, 0.0), None, None

@@ -1,28 +1,51 @@
 """The seam between what is compared (`Comparison`) and how it is scored (`PairLoss`).
 
 A language scheme makes comparisons; a correspondence says how far their pairs are believed; a knowledge variant may change
-them (enhance the embeddings, set a gain, weights, or further negatives); a pair loss turns one comparison into a loss. None
-of the four knows the others.
+them; a pair loss turns one comparison into `Terms`. None of the four knows the others.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ray_atr.objectives.learned import NOTHING_LEARNED, Learned, LearnedSettings
-from ray_atr.objectives.terms import Terms
 from ray_atr.settings import Settings, refuse
+from ray_atr.transport import Ranks
 
 LEAST_BELIEF = 1e-6
 """A pair that is believed less has no part in a transport plan: its marginal would be lost in rounding."""
 
-_BY_PAIR = ("u", "v", "rows", "u_language", "v_language", "row_weight", "column_weight", "belief")
+_BY_PAIR = ("u", "v", "u_language", "v_language", "row_weight", "column_weight", "belief")
 _BY_TWO_PAIRS = ("positives", "similarity", "gain", "targets")
+# A batch is as badly converged as the worst of its pairs; every other scalar is averaged.
+_WORST = ("_residual", "_iterations", "_is_capped")
+
+
+class Terms(NamedTuple):
+    """What an objective returns. `loss`: scalar with gradient. `scalars`: detached float tensors by name, to log."""
+
+    loss: Tensor
+    scalars: Mapping[str, Tensor]
+
+
+def weighted_sum(terms: Sequence[Terms], weights: Sequence[float]) -> Terms:
+    """The weighted sum of losses; scalars of one name are averaged by weight, residuals and iterations take the largest."""
+    loss = torch.stack([weight * one.loss for one, weight in zip(terms, weights, strict=True)]).sum()
+    scalars: dict[str, Tensor] = {}
+    for name in {name: None for one in terms for name in one.scalars}:
+        found = [(one.scalars[name], weight) for one, weight in zip(terms, weights, strict=True) if name in one.scalars]
+        if name.endswith(_WORST):
+            scalars[name] = torch.stack([value for value, _ in found]).max()
+        else:
+            total = sum(weight for _, weight in found)
+            scalars[name] = torch.stack([value * (weight / total) for value, weight in found]).sum()
+    return Terms(loss, scalars)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,16 +55,14 @@ class Comparison:
     u, v            [N, D], unit norm. In audio-text comparisons u is the audio.
     positives       [N, N] bool, diagonal True: pairs that are no negatives of each other. None: the identity.
     rows            [N] int64: which clip of the batch each pair is. None: all of them, in order.
-    u_language,     [N] int64: the language index of each row of a side; None if the side is audio.
-    v_language
+    u_language      [N] int64: the language index of each row of u; None if it is audio. v_language: the same of v.
     similarity      [N, N]: takes the place of u v^T. None: u v^T.
-    gain            [N, N], >= 0: multiplies the similarity elementwise, S' = G * S (ASK Eq. 15). Losses on a cost
-                    scale the cross term of the squared distance with it: c^2 = |u|^2 + |v|^2 - 2 G <u, v>, which on the
-                    unit sphere is c = sqrt(2 - 2 s').
+    gain            [N, N], >= 0: multiplies the similarity elementwise, S' = G * S (ASK Eq. 15). Losses on a cost scale
+                    its cross term: c^2 = |u|^2 + |v|^2 - 2 G <u, v>, on the unit sphere c = sqrt(2 - 2 s').
     row_weight      [N]: multiplies sample i's loss in the direction u -> v (ASK Eq. 17-18). None: ones.
-    column_weight   [N]: the same in the direction v -> u. None: ones.
-    belief          [N], in [0, 1]: how far each pair is believed to be a true one, the same in both directions. It multiplies
-                    the sample's loss; a transport loss takes it as the marginals. None: ones.
+    column_weight   [N]: the same in the direction v -> u.
+    belief          [N], in [0, 1]: how far each pair is believed to be a true one. It multiplies the sample's loss both
+                    ways; a transport loss takes it as the marginals. None: ones.
     targets         [N, N], >= 0, rows sum to 1: soft partners of each u_i in the place of its own; the diagonal is the own
                     partner's share. The direction v -> u reads the columns, brought to sum to 1. None: the own partner.
     extra_v         [Q, D] shared by all rows, or [N, Q, D] own ones: further negatives for the direction u -> v.
@@ -69,24 +90,32 @@ class Comparison:
 
     @property
     def size(self) -> int:
-        """N, the number of true pairs."""
+        """N."""
         return self.u.shape[0]
 
     @property
     def has_extra_negatives(self) -> bool:
-        """Whether either direction has further negatives."""
         return self.extra_u is not None or self.extra_v is not None
 
     @property
     def is_weighted(self) -> bool:
-        """Whether either direction has sample weights."""
         return self.row_weight is not None or self.column_weight is not None
 
-    def cross_similarity(self, *, keep: bool = False) -> Tensor:
-        """The realigned similarity S' = G * S, [N, N]. `keep` the product u v^T for the loss, if the one who asks is its judge.
+    @property
+    def row_numbers(self) -> Tensor:
+        """`rows`, or all of them in order: int64 [N]."""
+        return torch.arange(self.size, device=self.u.device) if self.rows is None else self.rows
 
-        The loss takes it, so that no [N, N] is kept beside its own.
+    def is_shared(self, shared_from: int) -> bool:
+        """Whether workers share the rows of this comparison; not if it holds a matrix [N, N] of its own anyway.
+
+        One worker alone takes the same way: the result does not depend on how many there are.
         """
+        has_matrix = self.similarity is not None or self.gain is not None
+        return 0 < shared_from <= self.size and Ranks.sharing().size <= self.size and not has_matrix
+
+    def cross_similarity(self, *, keep: bool = False) -> Tensor:
+        """The realigned similarity S' = G * S, [N, N]. A judge asks to `keep` the product u v^T for the loss."""
         similarity = self._product(keep) if self.similarity is None else self.similarity
         return similarity if self.gain is None else self.gain * similarity
 
@@ -102,25 +131,23 @@ class Comparison:
 
     def positive_mask(self) -> Tensor:
         """`positives`, or the identity: bool [N, N]."""
-        if self.positives is not None:
-            return self.positives
-        return torch.eye(self.size, dtype=torch.bool, device=self.u.device)
+        return (
+            torch.eye(self.size, dtype=torch.bool, device=self.u.device) if self.positives is None else self.positives
+        )
 
     def believed(self) -> Comparison:
         """The part whose pairs are believed at all; the comparison itself if all of them are."""
         if self.belief is None or bool((self.belief > LEAST_BELIEF).all()):
             return self
         kept = (self.belief > LEAST_BELIEF).nonzero().squeeze(1)
-        part: dict[str, Any] = {name: self._among(name, kept) for name in _BY_PAIR + _BY_TWO_PAIRS}
-        return dataclasses.replace(self, **part)
+        by_pair = {name: value[kept] for name in _BY_PAIR if (value := getattr(self, name)) is not None}
+        by_two = {name: value[kept][:, kept] for name in _BY_TWO_PAIRS if (value := getattr(self, name)) is not None}
+        return dataclasses.replace(self, rows=self.row_numbers[kept], **by_pair, **by_two)
 
-    def _among(self, name: str, kept: Tensor) -> Tensor | None:
-        value = getattr(self, name)
-        if name == "rows" and value is None:
-            return kept
-        if value is None:
-            return None
-        return value[kept][:, kept] if name in _BY_TWO_PAIRS else value[kept]
+    def extra_logits(self, tau: float | Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Logits [N, Q] of every u_i and of every v_j against its further negatives; None for a side without any."""
+        of_u = None if self.extra_v is None else inner_products(self.u, self.extra_v) / tau
+        return of_u, None if self.extra_u is None else inner_products(self.v, self.extra_u) / tau
 
     def pair_weights(self) -> Tensor:
         """Mean of the two directions' sample weights, [N, N] or a scalar."""
@@ -133,7 +160,7 @@ class Comparison:
         return None if self.belief is None else self.belief / self.belief.sum()
 
     def column_targets(self) -> Tensor | None:
-        """The soft partners of each v_j, [N, N]: rows sum to 1, or to 0 for a v_j that is nobody's partner."""
+        """The soft partners of each v_j, [N, N]: rows sum to 1, or to 0 if it is nobody's partner."""
         if self.targets is None:
             return None
         totals = self.targets.sum(dim=0)
@@ -163,6 +190,11 @@ class Comparison:
         return 0.5 * (row_losses.mean() + column_losses.mean())
 
 
+def inner_products(anchors: Tensor, others: Tensor) -> Tensor:
+    """[N, Q] of anchors [N, D] with vectors that all share, [Q, D], or each row's own, [N, Q, D]."""
+    return anchors @ others.T if others.ndim == 2 else torch.einsum("nd,nqd->nq", anchors, others)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PairLoss(Settings):
     """How one comparison is scored. Stateless: learned values are an argument.
@@ -174,11 +206,11 @@ class PairLoss(Settings):
     takes_extra_negatives: ClassVar[bool] = False
 
     def learns(self) -> LearnedSettings:
-        """What the loss learns besides the embeddings: nothing."""
+        """What the loss learns besides the embeddings: here nothing."""
         return LearnedSettings()
 
     def __call__(self, comparison: Comparison, learned: Learned = NOTHING_LEARNED) -> Terms:
-        """The loss of one comparison. Learned values replace what the settings say if the loss uses them."""
+        """The loss of one comparison. Learned values take the place of the settings."""
         if comparison.has_extra_negatives and not self.takes_extra_negatives:
             able = ", ".join(name for name, loss in PAIRS.items() if loss.takes_extra_negatives)
             raise refuse("objective.pair", self.name, f"a pair loss that takes further negatives: {able}")

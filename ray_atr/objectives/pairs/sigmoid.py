@@ -3,7 +3,6 @@
 loss = -1/N sum_ij log sigmoid(z_ij (s_ij / tau + b)),   z_ij = 1 for positives, -1 for negatives
 
 The paper learns tau and b, from log(1/tau) = log 10 and b = -10, so that the many negatives do not dominate the first steps.
-
 With soft targets t, a pair counts as a positive by t_ij and as a negative by 1 - t_ij; positives share the own partner's t_ii.
 """
 
@@ -17,9 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ray_atr.objectives.learned import Learned, LearnedSettings
-from ray_atr.objectives.pairs.contrastive import extra_logits
-from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
-from ray_atr.objectives.terms import Terms
+from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
 from ray_atr.settings import setting
 
 
@@ -29,30 +26,23 @@ class Sigmoid(PairLoss):
 
     name: ClassVar[str] = "sigmoid"
     takes_extra_negatives: ClassVar[bool] = True
-
     temperature: float = setting(0.1, "divides the similarities (tau): its first value if it is learned", above=0)
     bias: float = setting(-10.0, "added to every logit (b): its first value if it is learned")
     learn_scale: bool = setting(True, "learn temperature and bias, as the paper does; false: both stay as they are")
 
     def learns(self) -> LearnedSettings:
-        """Temperature and bias, unless they are held."""
-        return LearnedSettings(
-            temperature=self.temperature,
-            learn_temperature=self.learn_scale,
-            bias=self.bias if self.learn_scale else None,
-        )
+        bias = self.bias if self.learn_scale else None
+        return LearnedSettings(temperature=self.temperature, learn_temperature=self.learn_scale, bias=bias)
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
         """Summed over a row's (a column's) pairs, mean over samples; with unit weights both directions are equal."""
         tau = learned.tau(self.temperature)
         bias = self.bias if learned.bias is None else learned.bias
-        logits = comparison.cross_similarity() / tau + bias
-        positives = comparison.positive_mask()
+        logits, positives = comparison.cross_similarity() / tau + bias, comparison.positive_mask()
         pairwise = pair_losses(logits, positives, comparison.targets)
         row_losses = pairwise.sum(dim=1)
         column_losses = pair_losses(logits.T, positives.T, comparison.column_targets()).sum(dim=1)
-        for_rows = extra_logits(comparison.u, comparison.extra_v, tau)
-        for_columns = extra_logits(comparison.v, comparison.extra_u, tau)
+        for_rows, for_columns = comparison.extra_logits(tau)
         if for_rows is not None:
             row_losses = row_losses + functional.softplus(for_rows + bias).sum(dim=1)
         if for_columns is not None:

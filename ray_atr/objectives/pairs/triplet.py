@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.objectives.learned import Learned
-from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss
-from ray_atr.objectives.terms import Terms
+from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
 from ray_atr.settings import setting
 
 
@@ -27,7 +26,6 @@ class Triplet(PairLoss):
     """Bidirectional hinge; half of each direction, mean over samples."""
 
     name: ClassVar[str] = "triplet"
-
     margin: float = setting(
         0.2, "by how much a positive must beat a negative, in cosine similarity", above=0, changeable=True
     )
@@ -38,9 +36,7 @@ class Triplet(PairLoss):
     )
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
-        """The hinge of the chosen mining."""
-        similarity = comparison.cross_similarity()
-        positives = comparison.positive_mask()
+        similarity, positives = comparison.cross_similarity(), comparison.positive_mask()
         row_losses = self.sample_losses(similarity, positives, comparison.targets)
         column_losses = self.sample_losses(similarity.T, positives.T, comparison.column_targets())
         active = (row_losses.detach() > 0).float().mean() + (column_losses.detach() > 0).float().mean()
@@ -55,9 +51,8 @@ class Triplet(PairLoss):
         if self.mining == "all":
             violations = (self.margin + similarity - own[:, None]).clamp(min=0)
             return violations.masked_fill(positives, 0.0).sum(dim=1)
-        hardest = similarity.masked_fill(positives, -torch.inf).amax(dim=1)
         has_negative = ~positives.all(dim=1)
-        hardest = torch.where(has_negative, hardest, -2.0)
+        hardest = torch.where(has_negative, similarity.masked_fill(positives, -torch.inf).amax(dim=1), -2.0)
         if self.mining == "hardest":
             return torch.where(has_negative, (self.margin + hardest - own).clamp(min=0), 0.0)
         is_informative = has_negative & (hardest + self.margin > own)
