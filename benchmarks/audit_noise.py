@@ -24,8 +24,7 @@ from ray_atr.audit import folds
 from ray_atr.audit.folds import Pairs
 from ray_atr.audit.options import CrossFit
 from ray_atr.audit.score import audit_pairs
-from ray_atr.data.noise import Noise
-from ray_atr.data.wear import wear
+from ray_atr.data.noise import Noise, wear
 from ray_atr.languages.templates import ESC50_CLASSES, caption
 
 KINDS = ("pair", "near", "shift", "language", "caption")

@@ -27,9 +27,9 @@ from side_by_side import compared, cpu_milliseconds, cpu_seconds, one_of_a_group
 from torch import multiprocessing
 
 from ray_atr.data.captions import TrainingCaptions
-from ray_atr.data.epoch_order import training_plan
 from ray_atr.data.features import FeatureSet
 from ray_atr.data.noise import Noise
+from ray_atr.data.stream import training_plan
 from ray_atr.experiment import Experiment
 from ray_atr.metrics import retrieval_metrics
 from ray_atr.objectives import Embeddings, preset

@@ -33,12 +33,11 @@ import torchaudio
 from side_by_side import compared, cpu_milliseconds, made_sounds
 from torch import Tensor
 
-from ray_atr.data.epoch_order import training_plan
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import open_features
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import write_clips
-from ray_atr.data.stream import stream
+from ray_atr.data.stream import stream, training_plan
 from ray_atr.models.audio import SmallCnn
 
 SECONDS, BATCH = 10.0, 32

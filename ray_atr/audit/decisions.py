@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_atr.audit.run import FACTS_FILE
-from ray_atr.data.caption_vectors import GIVEN, open_caption_vectors
-from ray_atr.data.given_vectors import has_vectors
+from ray_atr.data.caption_vectors import GIVEN, has_vectors, open_caption_vectors
 from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import Manifest, read_manifest, read_shard, write_clips
 from ray_atr.settings import refuse, shortened

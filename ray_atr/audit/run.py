@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ray_atr.audit.folds import Pairs
 from ray_atr.audit.options import AuditOptions, CrossFit
 from ray_atr.audit.score import Audit, audit_pairs
-from ray_atr.data.given_vectors import has_vectors, read_given
+from ray_atr.data.caption_vectors import has_vectors, read_given
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_writable
 from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ray_atr.data import vector_clip
-from ray_atr.data.decoding import AudioBounds, Buffer, Waveform, open_sound, resampled_blocks
+from ray_atr.data.decoding import AudioBounds, Waveform, open_sound, resampled_blocks
+from ray_atr.data.vector_clip import Buffer, from_bytes
 from ray_atr.settings import Settings, refuse, setting
 
 SLACK = 0.01
@@ -99,8 +99,7 @@ def fit(waveform: Waveform, front_end: FrontEnd) -> Waveform:
 
 def log_mel(waveform: Waveform, front_end: FrontEnd) -> NDArray[np.float32]:
     """Log-mel frames [T, F] of a waveform [S]: of this clip alone, with its own maximum for `top_db`."""
-    transform = {"power_db": _power_db, "kaldi": _kaldi, "waveform": _samples}[front_end.kind]
-    frames = transform(waveform, front_end)
+    frames = {"power_db": _power_db, "kaldi": _kaldi, "waveform": _samples}[front_end.kind](waveform, front_end)
     if front_end.pad_frames is not None:
         frames = frames[: front_end.pad_frames]
         frames = torch.nn.functional.pad(frames, (0, 0, 0, front_end.pad_frames - len(frames)))
@@ -112,12 +111,10 @@ def log_mel(waveform: Waveform, front_end: FrontEnd) -> NDArray[np.float32]:
 def clip_windows(
     data: Buffer, front_end: FrontEnd, name: str = "clip", *, is_whole: bool = True, bounds: AudioBounds | None = None
 ) -> Iterator[NDArray[np.float32]]:
-    """Log-mel frames [T, F] of each window of an encoded clip, or of the one window that it is cut to.
-
-    The audio is decoded in blocks, so that memory holds one window however long the clip is. ValueError names the clip.
-    """
+    """Log-mel frames [T, F] of each window of an encoded clip, or of the one window that it is cut to. The audio is
+    decoded in blocks, so that memory holds one window however long the clip is. ValueError names the clip."""
     if front_end.kind == "vector":
-        yield vector_clip.from_bytes(data, front_end.num_mels, name)[None]
+        yield from_bytes(data, front_end.num_mels, name)[None]
         return
     sound = open_sound(data, name, bounds)
     yield from _frames(sound.blocks, sound.sample_rate, front_end, is_whole)
@@ -144,11 +141,9 @@ def _frames(
 
 
 def windows(samples: Iterable[Waveform], front_end: FrontEnd) -> Iterator[Waveform]:
-    """A clip's samples, in blocks, as windows of `clip_seconds` side by side: every sample is in one.
-
-    All windows are equally long, so that they count alike: the last one ends with the clip and overlaps the one before. A
-    clip that is no longer than one window, or by `SLACK` of it, is one window.
-    """
+    """A clip's samples, in blocks, as windows of `clip_seconds` side by side: every sample is in one. All windows are
+    equally long, so that they count alike: the last one ends with the clip and overlaps the one before. A clip that is
+    no longer than one window, or by `SLACK` of it, is one window."""
     length, before, held = front_end.clip_samples, np.zeros(0, np.float32), np.zeros(0, np.float32)
     is_first = True
     for block in samples:
@@ -179,15 +174,12 @@ def _cut(samples: Callable[[], Iterable[Waveform]], front_end: FrontEnd) -> Wave
 
 
 def mel_filters(front_end: FrontEnd) -> NDArray[np.float32]:
-    """Triangular mel filters [window_size // 2 + 1, F], linear in Hz between their corners.
-
-    In float64 and then rounded: torchaudio's `melscale_fbanks` computes in float32, which moves one filter weight in thirty
-    and one stored feature in five hundred, and takes a second to import.
-    """
-    to_mel, to_hz = (_hz_to_htk, _htk_to_hz) if front_end.mel_scale == "htk" else (_hz_to_slaney, _slaney_to_hz)
+    """Triangular mel filters [window_size // 2 + 1, F], linear in Hz between their corners. In float64 and then
+    rounded: torchaudio's `melscale_fbanks` computes in float32, which moves one filter weight in thirty and one stored
+    feature in five hundred, and takes a second to import."""
     bins_hz = np.linspace(0, front_end.sample_rate / 2, front_end.window_size // 2 + 1)
-    low, high = to_mel(np.array([front_end.low_hz, front_end.high_hz]))
-    corners_hz = to_hz(np.linspace(low, high, front_end.num_mels + 2))
+    low, high = _to_mel(np.array([front_end.low_hz, front_end.high_hz]), front_end.mel_scale)
+    corners_hz = _to_hz(np.linspace(low, high, front_end.num_mels + 2), front_end.mel_scale)
     widths = np.diff(corners_hz)
     distance = corners_hz[None, :] - bins_hz[:, None]
     rising, falling = -distance[:, :-2] / widths[:-1], distance[:, 2:] / widths[1:]
@@ -201,11 +193,11 @@ def _power_db(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
     """Decibels of the mel power of centred, Hann-windowed frames [T, F]."""
     size = front_end.window_size
     samples = torch.from_numpy(np.ascontiguousarray(waveform, dtype=np.float32))
-    if len(samples) <= size // 2:
-        # Reflection needs more samples than it reflects.
-        samples = torch.nn.functional.pad(samples, (0, size // 2 + 1 - len(samples)))
-    # Mirrored at both ends, as torch's reflection does in six times the time.
     half = size // 2
+    if len(samples) <= half:
+        # Reflection needs more samples than it reflects.
+        samples = torch.nn.functional.pad(samples, (0, half + 1 - len(samples)))
+    # Mirrored at both ends, as torch's reflection does in six times the time.
     padded = torch.cat([samples[1 : half + 1].flip(0), samples, samples[-half - 1 : -1].flip(0)])
     window, filters = _window_and_filters(front_end)
     frames = padded.unfold(0, size, front_end.hop_size)[: 1 + len(waveform) // front_end.hop_size]
@@ -256,24 +248,20 @@ def _window_and_filters(front_end: FrontEnd) -> tuple[torch.Tensor, torch.Tensor
     return torch.hann_window(front_end.window_size), torch.from_numpy(mel_filters(front_end))
 
 
-def _hz_to_htk(hz: NDArray[np.float64]) -> NDArray[np.float64]:
-    return 2595.0 * np.log10(1.0 + hz / 700.0)
-
-
-def _htk_to_hz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
-    return 700.0 * (10.0 ** (mel / 2595.0) - 1.0)
-
-
 # Slaney's scale (Auditory Toolbox, 1998): linear to 1 kHz (mel 15), then 27 steps a factor of 6.4.
 _LINEAR_HZ_PER_MEL, _BREAK_HZ, _LOG_STEP = 200.0 / 3.0, 1000.0, np.log(6.4) / 27.0
 
 
-def _hz_to_slaney(hz: NDArray[np.float64]) -> NDArray[np.float64]:
+def _to_mel(hz: NDArray[np.float64], scale: str) -> NDArray[np.float64]:
+    if scale == "htk":
+        return 2595.0 * np.log10(1.0 + hz / 700.0)
     above = _BREAK_HZ / _LINEAR_HZ_PER_MEL + np.log(np.maximum(hz, _BREAK_HZ) / _BREAK_HZ) / _LOG_STEP
     return np.where(hz < _BREAK_HZ, hz / _LINEAR_HZ_PER_MEL, above)
 
 
-def _slaney_to_hz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
+def _to_hz(mel: NDArray[np.float64], scale: str) -> NDArray[np.float64]:
+    if scale == "htk":
+        return 700.0 * (10.0 ** (mel / 2595.0) - 1.0)
     break_mel = _BREAK_HZ / _LINEAR_HZ_PER_MEL
     above = _BREAK_HZ * np.exp(_LOG_STEP * (np.maximum(mel, break_mel) - break_mel))
     return np.where(mel < break_mel, mel * _LINEAR_HZ_PER_MEL, above)

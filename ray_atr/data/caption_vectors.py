@@ -1,4 +1,4 @@
-"""Captions' vectors from a frozen text tower, memory-mapped and found by language and text.
+"""Captions' vectors, of a frozen text tower or of a data set of vectors: memory-mapped, found by language and text.
 
 Layout of a folder:
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,21 @@ from numpy.typing import NDArray
 
 from ray_atr.data.features import MANIFEST_FILE, discard
 from ray_atr.data.positives import group_number
+from ray_atr.data.shards import Manifest, iterate_rows, read_manifest
+from ray_atr.data.vector_clip import from_bytes, loaded
+from ray_atr.settings import refuse
 from ray_atr.storage import DamagedFileError, read_json
 from ray_atr.storage.digests import DamagedCacheError, check_file
 
 PART = 8192
 """Captions of one file: what is encoded, written and taken up again together."""
-
 KEYS_FILE = "keys.npy"
-
 GIVEN = "caption_vectors"
 """Where a data set of vectors keeps its captions', below its own folder."""
 
 Caption = tuple[str, str]
 """A caption's text and its language."""
+Vectors = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class CaptionVectors:
         rows = np.searchsorted(self.keys, wanted).clip(max=len(self) - 1)
         return np.where(self.keys[rows] == wanted, rows, -1)
 
-    def vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    def vectors(self, rows: NDArray[np.int64]) -> Vectors:
         """The vectors `[n, W]` of rows `[n]`."""
         found = np.empty((len(rows), self.width), np.float32)
         for part in np.unique(rows // PART):
@@ -64,27 +66,21 @@ class CaptionVectors:
         return found
 
     @cached_property
-    def _parts(self) -> list[NDArray[np.float32]]:
-        count = -(-len(self) // PART)
-        return [_open(self.folder, part_file(number), is_cache=self.is_cache) for number in range(count)]
+    def _parts(self) -> list[Vectors]:
+        return [_open(self.folder, part_file(number), self.is_cache) for number in range(-(-len(self) // PART))]
 
 
 def open_caption_vectors(folder: Path, *, is_cache: bool = True) -> CaptionVectors:
-    """Open a whole folder of caption vectors. ValueError if it is not whole.
-
-    A cache's damaged file is removed and made again; a data set's own (`is_cache=False`) is the user's and is left alone.
-    """
-    path = folder / MANIFEST_FILE
-    if not path.is_file():
+    """Open a whole folder of caption vectors. ValueError if it is not whole. A cache's damaged file is removed and made
+    again; a data set's own (`is_cache=False`) is the user's and is left alone."""
+    if not (folder / MANIFEST_FILE).is_file():
         raise ValueError(f"{folder}: not a whole folder of caption vectors ({MANIFEST_FILE} is missing)")
-    return CaptionVectors(folder, int(read_json(path)["width"]), _open(folder, KEYS_FILE, is_cache=is_cache), is_cache)
+    width = int(read_json(folder / MANIFEST_FILE)["width"])
+    return CaptionVectors(folder, width, _open(folder, KEYS_FILE, is_cache), is_cache)
 
 
-def _open(folder: Path, name: str, *, is_cache: bool) -> NDArray[Any]:
-    """An array of the folder, mapped. A cache's damaged file is removed, so that the next start makes it again.
-
-    DamagedCacheError for a cache's file, DamagedFileError for a data set's.
-    """
+def _open(folder: Path, name: str, is_cache: bool) -> NDArray[Any]:
+    """An array of the folder, mapped. DamagedCacheError for a cache's damaged file, DamagedFileError for a data set's."""
     try:
         check_file(folder, name)
         return np.load(folder / name, mmap_mode="r")  # type: ignore[no-any-return]
@@ -113,3 +109,37 @@ def caption_key(caption: Caption) -> int:
 def part_file(number: int) -> str:
     """The name of a part's file."""
     return f"part-{number:05d}.npy"
+
+
+def has_vectors(source: str) -> bool:
+    """Whether the folder is a data set whose clips and captions are vectors."""
+    return (Path(source) / GIVEN / MANIFEST_FILE).is_file()
+
+
+def require_vectors(source: str, path: str) -> None:
+    """ValueError, naming the setting, unless the folder is such a data set."""
+    if not has_vectors(source):
+        raise refuse(path, "vectors", f"with a data set that `ray-atr prepare vectors` made; data.source is {source}")
+
+
+def clip_width(source: str) -> int:
+    """Numbers of a clip's vector. ValueError if the folder is no data set of vectors."""
+    require_vectors(source, "model.audio")
+    return _first_width(source, read_manifest(source).hash)
+
+
+@lru_cache(maxsize=16)
+def _first_width(source: str, data_hash: str) -> int:
+    """The width of the first clip's vector; the import has made sure that all are as wide."""
+    manifest = read_manifest(source)
+    first = next(iterate_rows(manifest, manifest.splits[0], columns=["audio"]))
+    return int(loaded(first["audio"], manifest.name).size)
+
+
+def read_given(manifest: Manifest, split: str, captions: Sequence[Caption]) -> tuple[Vectors, Vectors]:
+    """The vectors of a split's clips [N, W], in its order, and of these captions [M, V], which the data set has."""
+    width = clip_width(manifest.folder)
+    rows = iterate_rows(manifest, split, columns=["clip_id", "audio"])
+    audio = np.stack([from_bytes(row["audio"], width, row["clip_id"]) for row in rows])
+    vectors = open_caption_vectors(Path(manifest.folder) / GIVEN, is_cache=False)
+    return audio, vectors.vectors(vectors.rows(captions))

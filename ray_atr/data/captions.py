@@ -14,17 +14,14 @@ from numpy.typing import NDArray
 
 from ray_atr.data import sampling
 from ray_atr.data.features import FeatureSet
-from ray_atr.data.noise import Noise
+from ray_atr.data.noise import Noise, wear
 from ray_atr.data.positives import folded, positive_groups
-from ray_atr.data.wear import wear
 
 
 @dataclass(frozen=True)
 class CaptionBatch:
     """Captions of b clips in K languages: `texts[i][k]` if `mask[i, k]`, and the positive group of each clip `[b]`.
-
-    `slots` [b] says which of its captions each clip has here.
-    """
+    `slots` [b] says which of its captions each clip has here."""
 
     texts: list[list[str]]
     mask: NDArray[np.bool_]
@@ -33,36 +30,27 @@ class CaptionBatch:
 
 
 class TrainingCaptions:
-    """The captions that the clips of a training split have for a whole run.
-
-    `positives` says which clips of a batch are not negatives of each other: those that have the same English text
-    (`captions`), those whose captions carry the same labels (`labels`), or each clip alone (`identity`).
-    """
+    """The captions that the clips of a training split have for a whole run. `positives` says which clips of a batch are
+    not negatives of each other: those that have the same English text (`captions`), those whose captions carry the same
+    labels (`labels`), or each clip alone (`identity`)."""
 
     def __init__(
         self, features: FeatureSet, languages: Sequence[str], noise: Noise, seed: int, positives: str = "captions"
     ) -> None:
         self.features, self.languages, self.seed, self.positives = features, tuple(languages), seed, positives
-        self.num_captions = np.stack(
-            [
-                np.array([len(texts) for texts in features.captions_in(language)], np.int64)
-                for language in self.languages
-            ],
-            axis=1,
-        )
+        counts = [[len(texts) for texts in features.captions_in(language)] for language in self.languages]
+        self.num_captions = np.array(counts, np.int64).T
         self.worn = wear(features.clip_ids, self.num_captions, self.languages, noise, seed, self._first_captions)
-        languages_of = np.arange(len(self.languages))
-        self.is_there = self.worn.slot < self.num_captions[self.worn.owner, languages_of]
+        self.is_there = self.worn.slot < self.num_captions[self.worn.owner, np.arange(len(self.languages))]
         """Whether there is such a caption, [N, J, K]."""
 
     def _first_captions(self) -> list[str]:
         return [captions[0] if captions else "" for captions in self.features.captions_in(self.languages[0])]
 
     def clean_share(self, trained: Sequence[str], per_epoch: str = "one") -> float:
-        """Share of the true ones among the pairs of a clip and a caption in a trained language that training goes through.
-
-        Where an epoch has `one` caption of each clip, a clip counts once, however many captions it has; with `each`, a pair.
-        """
+        """Share of the true ones among the pairs of a clip and a caption in a trained language that training goes
+        through. Where an epoch has `one` caption of each clip, a clip counts once, however many captions it has; with
+        `each`, a pair."""
         is_used = self.is_there & np.isin(self.languages, list(trained))
         true, used = ((flags & is_used).sum(axis=(1, 2)) for flags in (self.truth, is_used))
         if per_epoch == "each":
@@ -83,11 +71,9 @@ class TrainingCaptions:
         return is_true
 
     def batch(self, rows: NDArray[np.int64], epoch: int, slots: NDArray[np.int64] | None = None) -> CaptionBatch:
-        """The captions of the clips at `rows` in an epoch: those at `slots` [b], else drawn from (seed, epoch, clip_id).
-
-        The slot is the same in every language, since caption j is the same sentence in every language that has it; a
-        language without a caption j is masked.
-        """
+        """The captions of the clips at `rows` in an epoch: those at `slots` [b], else drawn from (seed, epoch,
+        clip_id). The slot is the same in every language, since caption j is the same sentence in every language that
+        has it; a language without a caption j is masked."""
         ids = [self.features.clip_ids[row] for row in rows]
         if slots is None:
             most = np.maximum(self.is_there[rows].any(axis=2).sum(axis=1), 1)

@@ -14,16 +14,12 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
-from ray_atr.data import vector_clip
+from ray_atr.data.vector_clip import Buffer, is_vector
 from ray_atr.settings import Settings, refuse, setting, shortened
 
 Waveform = NDArray[np.float32]
-Buffer = bytes | bytearray | memoryview
-"""Bytes, or what holds them without a copy (an Arrow buffer too)."""
-
 BLOCK = 2**19
 """Samples of all channels that are decoded at a time: ten seconds of one channel in one read, as each asks where it is."""
-
 READABLE = "a WAV, FLAC, OGG, MP3 or AIFF file"
 
 
@@ -54,10 +50,8 @@ class Sound:
     bounds: AudioBounds
 
     def blocks(self) -> Iterator[Waveform]:
-        """The samples, a block at a time.
-
-        ValueError naming the clip if the bytes are cut off, hold no sample, or one that is not finite or out of bounds.
-        """
+        """The samples, a block at a time. ValueError naming the clip if the bytes are cut off, hold no sample, or one
+        that is not finite or out of bounds."""
         number = 0
         try:
             with soundfile.SoundFile(io.BytesIO(self.data)) as file:
@@ -87,7 +81,7 @@ class Sound:
 def open_sound(data: Buffer, name: str = "clip", bounds: AudioBounds | None = None) -> Sound:
     """An encoded clip whose header is within bounds: WAV, FLAC, OGG, MP3 or AIFF. ValueError naming the clip if not."""
     data, bounds = bytes(data), bounds or AudioBounds()
-    if vector_clip.is_vector(data):
+    if is_vector(data):
         raise refuse(name, "a vector", f"{READABLE}; for data sets of vectors choose model.audio=vectors")
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:

@@ -8,7 +8,7 @@ Layout of a cache folder, whose name is a hash of the data manifest and the fron
     manifest.json           written last: a folder that has one is whole
 
 Arrow IPC files are memory-mapped, so workers of one node share one copy in the page cache and take rows in any order. With
-a store (`feature_store`) the features themselves are there, and `train-00000.arrow` says where.
+a store (`features`) the features themselves are there, and `train-00000.arrow` says where.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -31,9 +31,17 @@ from numpy.typing import NDArray
 
 from ray_atr.data.audio import SLACK, FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
-from ray_atr.data.feature_store import STORE, fetch_folder, finish_folder, folder_in, write_stored_rows
-from ray_atr.data.features import MANIFEST_FILE, WINDOWS_COLUMN, discard
-from ray_atr.data.shards import Manifest, Shard, read_captions, read_manifest, read_shard, require_whole
+from ray_atr.data.features import (
+    MANIFEST_FILE,
+    STORE,
+    WINDOWS_COLUMN,
+    discard,
+    fetch_folder,
+    finish_folder,
+    folder_in,
+    write_stored_rows,
+)
+from ray_atr.data.shards import Manifest, Progress, read_captions, read_manifest, read_shard, require_whole
 from ray_atr.jobs import FolderHere, Resources, run_jobs
 from ray_atr.override import flatten
 from ray_atr.storage import Folder, read_json, whole_file, write_bytes
@@ -42,19 +50,18 @@ from ray_atr.storage.digests import DIGESTS_FILE, digests_of
 
 logger = logging.getLogger(__name__)
 
-Progress = Callable[[int, int], None]
 CLIPS_TOGETHER = 16
 """Clips whose audio is in memory at a time."""
 WINDOWS_TOGETHER = 64
 """Windows that are computed before they are written."""
 
 
-def cache_key(manifest: Manifest, front_end: FrontEnd, *, in_windows: bool = False) -> str:
-    """The content hash that names a cache folder: what the features depend on, and nothing else."""
+def _folder_name(manifest: Manifest, front_end: FrontEnd, has_windows: bool) -> str:
+    """The data set's name, and a hash of what the features depend on, and nothing else."""
     content: dict[str, Any] = {"data": manifest.hash, "front_end": flatten(front_end), "layout": 2}
-    if in_windows:
+    if has_windows:
         content |= {"layout": 3, "windows": SLACK}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    return f"{manifest.name}-{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True)
@@ -70,17 +77,15 @@ def has_long_clips(manifest: Manifest, clip_seconds: float) -> bool:
     """Whether a clip of the data set is longer than one window. ValueError names a shard that is read and cannot be."""
     longest = clip_seconds * (1 + SLACK)
     known = [shard.longest_seconds for shard in manifest.shards if shard.longest_seconds is not None]
-    if any(seconds > longest for seconds in known) or len(known) == len(manifest.shards):
-        return max(known, default=0.0) > longest
+    if max(known, default=0.0) > longest:
+        return True
     # Manifests of earlier versions do not say it.
-    return long_audio(manifest, clip_seconds).clips > 0
+    return len(known) < len(manifest.shards) and long_audio(manifest, clip_seconds).clips > 0
 
 
 def long_audio(manifest: Manifest, clip_seconds: float) -> LongAudio:
-    """The clips of a data set that are longer than one window, and the seconds beyond it.
-
-    Reads one column of the shards that have such a clip. ValueError names a shard that cannot be read.
-    """
+    """The clips of a data set that are longer than one window, and the seconds beyond it. Reads one column of the
+    shards that have such a clip. ValueError names a shard that cannot be read."""
     longest = clip_seconds * (1 + SLACK)
     files = tuple(s.file for s in manifest.shards if s.longest_seconds is None or s.longest_seconds > longest)
     seconds = _durations(manifest.folder, manifest.hash, files)
@@ -91,21 +96,17 @@ def long_audio(manifest: Manifest, clip_seconds: float) -> LongAudio:
 @lru_cache(maxsize=64)
 def _durations(folder: str, data_hash: str, files: tuple[str, ...]) -> NDArray[np.float64]:
     """The durations of the clips (s) of some shards, [N]."""
-    manifest = read_manifest(folder)
-    batches = (
-        batch
-        for shard in manifest.shards
-        if shard.file in files
-        for batch in read_shard(manifest, shard, columns=["seconds"])
-    )
-    return np.array([seconds for batch in batches for seconds in batch.column("seconds").to_pylist()])
+    manifest, seconds = read_manifest(folder), list[float]()
+    for shard in manifest.shards:
+        if shard.file in files:
+            for batch in read_shard(manifest, shard, columns=["seconds"]):
+                seconds += batch.column("seconds").to_pylist()
+    return np.array(seconds)
 
 
-def find_features(
-    manifest: Manifest, front_end: FrontEnd, cache_root: Path, *, in_windows: bool = False
-) -> Path | None:
+def find_features(manifest: Manifest, front_end: FrontEnd, root: Path, *, in_windows: bool = False) -> Path | None:
     """The folder of a data set's whole cached features; None if there is none yet."""
-    folder = cache_root / _name(manifest, front_end, _has_windows(manifest, front_end, in_windows))
+    folder = root / _folder_name(manifest, front_end, _has_windows(manifest, front_end, in_windows))
     return folder if is_whole(folder) else None
 
 
@@ -120,14 +121,12 @@ def ensure_features(
     store: str = "",
 ) -> Path:
     """The folder of cached features, computed now if it is absent. Interrupted work is taken up shard by shard.
-
-    `in_windows`: of every window of the clips that are longer than one; else clips are cut to one window.
-    Only one process computes; others that ask at the same time wait for it. `progress` is called with the clips done
-    and the clips in all. `store` is a folder or URL that holds the features in the place of this node's disk, for all nodes.
-    """
+    `in_windows`: of every window of the clips that are longer than one; else clips are cut to one window. Only one
+    process computes; others that ask at the same time wait for it. `progress` is called with the clips done and the
+    clips in all. `store` is a folder or URL that holds the features in the place of this node's disk, for all nodes."""
     manifest = read_manifest(data_folder)
     has_windows = _has_windows(manifest, front_end, in_windows)
-    name = _name(manifest, front_end, has_windows)
+    name = _folder_name(manifest, front_end, has_windows)
     kept = folder_in(store, name)
     folder = cache_root / (name if kept is None else f"{name}-in-{xxhash.xxh3_64_hexdigest(kept.name.encode())}")
     if is_whole(folder):
@@ -152,10 +151,6 @@ def is_whole(folder: Path) -> bool:
     if is_there:
         mark_used(folder / MANIFEST_FILE)
     return is_there
-
-
-def _name(manifest: Manifest, front_end: FrontEnd, has_windows: bool) -> str:
-    return f"{manifest.name}-{cache_key(manifest, front_end, in_windows=has_windows)}"
 
 
 def _has_windows(manifest: Manifest, front_end: FrontEnd, in_windows: bool) -> bool:
@@ -184,13 +179,28 @@ class Work:
 
     def do(self, position: int) -> bytes | None:
         """Compute and write the features of one data shard, as `FolderHere.make`. ValueError names a bad clip."""
-        shard, file = self.manifest.shards[position], self.file(position)
-        require_whole(self.manifest, shard)
-        rows = _rows(self.manifest, shard, self.front_end, self.has_windows)
+        file = self.file(position)
+        require_whole(self.manifest, self.manifest.shards[position])
         if self.store is None:
-            return self.here.make(file, lambda path: write_rows(path, rows))
-        write_stored_rows(self.store, file, rows)
+            return self.here.make(file, lambda path: write_rows(path, self._rows(position)))
+        write_stored_rows(self.store, file, self._rows(position))
         return None
+
+    def _rows(self, position: int) -> Iterator[tuple[list[str], list[np.ndarray]]]:
+        """The windows of a shard's clips in their order, some at a time, each with its clip's id."""
+        ids: list[str] = []
+        windows: list[np.ndarray] = []
+        shard, front_end, is_whole = self.manifest.shards[position], self.front_end, self.has_windows
+        for batch in read_shard(self.manifest, shard, columns=["clip_id", "audio"], batch_size=CLIPS_TOGETHER):
+            for clip_id, audio in zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True):
+                for window in clip_windows(audio.as_buffer(), front_end, clip_id, is_whole=is_whole, bounds=IMPORTED):
+                    ids.append(clip_id)
+                    windows.append(window.astype(front_end.dtype))
+                    if len(windows) == WINDOWS_TOGETHER:
+                        yield ids, windows
+                        ids, windows = [], []
+        if windows:
+            yield ids, windows
 
 
 def _compute(work: Work, use_ray: bool, progress: Progress | None) -> None:
@@ -211,10 +221,12 @@ def _compute(work: Work, use_ray: bool, progress: Progress | None) -> None:
             write_bytes(folder / file, work.store.read(file))
         splits.setdefault(shard.split, []).append({"file": file, "num_rows": shard.num_rows})
     for split, files in splits.items():
-        counts = [_count_windows(folder / entry["file"]) for entry in files] if work.has_windows else None
-        for entry, count in zip(files, counts or [], strict=False):
-            entry["num_windows"] = int(count.sum())
-        _write_captions(manifest, split, folder, None if counts is None else np.concatenate(counts))
+        counts: list[int] = []
+        for entry in files if work.has_windows else ():
+            ids = pa.ipc.open_file(pa.memory_map(str(folder / entry["file"]))).read_all()["clip_id"].to_pylist()
+            counts += [len(list(own)) for _, own in groupby(ids)]
+            entry["num_windows"] = len(ids)
+        _write_captions(manifest, split, folder, counts)
     content: dict[str, Any] = {
         "data": manifest.hash,
         "front_end": flatten(work.front_end),
@@ -227,42 +239,17 @@ def _compute(work: Work, use_ray: bool, progress: Progress | None) -> None:
     finish_folder(folder, work.store, content)
 
 
-def _rows(
-    manifest: Manifest, shard: Shard, front_end: FrontEnd, has_windows: bool
-) -> Iterator[tuple[list[str], list[np.ndarray]]]:
-    """The windows of a shard's clips in their order, some at a time, each with its clip's id."""
-    ids: list[str] = []
-    windows: list[np.ndarray] = []
-    for batch in read_shard(manifest, shard, columns=["clip_id", "audio"], batch_size=CLIPS_TOGETHER):
-        for clip_id, audio in zip(batch.column("clip_id").to_pylist(), batch.column("audio"), strict=True):
-            for window in clip_windows(audio.as_buffer(), front_end, clip_id, is_whole=has_windows, bounds=IMPORTED):
-                ids.append(clip_id)
-                windows.append(window.astype(front_end.dtype))
-                if len(windows) == WINDOWS_TOGETHER:
-                    yield ids, windows
-                    ids, windows = [], []
-    if windows:
-        yield ids, windows
-
-
-def _count_windows(path: Path) -> np.ndarray:
-    """The number of windows of each clip of a feature file, in its order, [n]."""
-    ids = pa.ipc.open_file(pa.memory_map(str(path))).read_all().column("clip_id").to_pylist()
-    return np.array([len(list(own)) for _, own in groupby(ids)], np.int64)
-
-
 def write_rows(path: Path, batches: Iterable[tuple[list[str], list[np.ndarray]]]) -> None:
     """Write clips' ids and features [T, F], batch by batch, to a file that appears when it is whole."""
     schema = pa.schema([("clip_id", pa.string()), ("features", pa.large_binary()), ("frames", pa.int32())])
     with whole_file(path) as output, pa.ipc.new_file(output, schema) as writer:
         for ids, features in batches:
-            frames = pa.array([len(feature) for feature in features], pa.int32())
-            encoded = pa.array([feature.tobytes() for feature in features], pa.large_binary())
-            writer.write_batch(pa.record_batch([pa.array(ids, pa.string()), encoded, frames], schema=schema))
+            encoded, frames = [feature.tobytes() for feature in features], [len(feature) for feature in features]
+            writer.write_batch(pa.record_batch([ids, encoded, frames], schema=schema))
 
 
-def _write_captions(manifest: Manifest, split: str, folder: Path, num_windows: np.ndarray | None) -> None:
-    languages = list(manifest.languages)
+def _write_captions(manifest: Manifest, split: str, folder: Path, num_windows: list[int]) -> None:
+    languages = manifest.languages
     columns: dict[str, list[Any]] = {"clip_id": [], "labels": [], **{code: [] for code in languages}}
     for clip in read_captions(manifest, split):
         columns["clip_id"].append(clip.clip_id)
@@ -270,13 +257,9 @@ def _write_captions(manifest: Manifest, split: str, folder: Path, num_windows: n
         for code in languages:
             columns[code].append(clip.captions.get(code) or [])
     types = {"clip_id": pa.string()}
-    table = pa.table(
-        {name: pa.array(values, types.get(name, pa.list_(pa.string()))) for name, values in columns.items()}
-    )
-    if num_windows is not None:
-        table = table.append_column(WINDOWS_COLUMN, pa.array(num_windows))
-    with (
-        whole_file(folder / f"{split}.captions.arrow") as output,
-        pa.ipc.new_file(output, table.schema) as writer,
-    ):
+    texts = pa.list_(pa.string())
+    table = pa.table({name: pa.array(values, types.get(name, texts)) for name, values in columns.items()})
+    if num_windows:
+        table = table.append_column(WINDOWS_COLUMN, pa.array(num_windows, pa.int64()))
+    with whole_file(folder / f"{split}.captions.arrow") as output, pa.ipc.new_file(output, table.schema) as writer:
         writer.write_table(table)

@@ -1,10 +1,20 @@
-"""Reading cached features, log-mel frames or a frozen tower's vectors: rows of one split in any order, mapped or from a store.
+"""Folders of cached features, log-mel frames or a frozen tower's vectors: rows of one split in any order, mapped or from a store.
 
-Imports nothing heavy: the tasks that read ahead of a trainer start in a moment.
+A store is for sets that do not fit on a node's disk: rows are read from there as they are needed.
+
+    train-00000.features      the rows' bytes, one after the other; in the store alone
+    train-00000.arrow         where each row stands in it: clip_id, start, size, digest (XXH3)
+    train.captions.arrow, digests.json, manifest.json     as in a folder on a disk; the manifest comes last, and names the store
+
+A node copies all but the rows to its own disk, some 40 bytes a row. A row is read by a range request, many at a time, and
+checked against its digest. Vectors of frozen towers are small: nodes keep copies of whole folders of them. Nothing heavy is
+imported here: the tasks that read ahead of a trainer start in a moment.
 """
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -12,21 +22,24 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from ray_atr.data import sampling
-from ray_atr.data.feature_store import MANIFEST_FILE, STORE, read_stored_rows
-from ray_atr.storage import DamagedFileError, Folder, open_folder, read_json
-from ray_atr.storage.digests import DamagedCacheError, check_file
+from ray_atr.settings import refuse
+from ray_atr.storage import DamagedFileError, Folder, open_folder, read_json, safe_name, whole_file, write_json
+from ray_atr.storage.digests import DIGESTS_FILE, DamagedCacheError, check_file, check_folder, digests_of, seal_folder
 
+MANIFEST_FILE = "manifest.json"
 WINDOWS_COLUMN = "windows"
+STORE = "store"
+"""The manifest's entry with the URL of the folder that holds the rows."""
+PLACES = pa.schema([("clip_id", pa.string()), ("start", pa.int64()), ("size", pa.int64()), ("digest", pa.uint64())])
 
 
 @dataclass(frozen=True)
 class FeatureSet:
     """One split of a cache folder: N clips, the features of their windows by row number, their captions by language.
-
-    Features are F mel bands of T frames, or, where a frozen tower has encoded the set, one vector of width F a clip (T = 1).
-    """
+    Features are F mel bands of T frames, or, where a frozen tower has encoded the set, one vector of width F a clip."""
 
     folder: Path
     split: str
@@ -49,10 +62,6 @@ class FeatureSet:
     @cached_property
     def labels(self) -> list[list[str]]:
         return self.captions.column("labels").to_pylist()  # type: ignore[no-any-return]
-
-    @property
-    def languages(self) -> list[str]:
-        return [name for name in self.captions.column_names if name not in ("clip_id", "labels", WINDOWS_COLUMN)]
 
     def captions_in(self, language: str, rows: np.ndarray | None = None) -> list[list[str]]:
         """The captions in one language of the given rows (of all rows by default), a list a clip, empty if absent."""
@@ -78,10 +87,8 @@ class FeatureSet:
         return sampling.integers(ids, 0, self.num_windows[rows], seed, "window", epoch)
 
     def windows_heard(self, rows: np.ndarray, seed: int, epoch: int, most: int) -> np.ndarray:
-        """At most that many windows of each of the clips for an epoch, [n, most]: the drawn one, and others evenly after it.
-
-        -1 fills the rows of clips that have fewer.
-        """
+        """At most that many windows of each of the clips for an epoch, [n, most]: the drawn one, and others evenly
+        after it. -1 fills the rows of clips that have fewer."""
         total = self.num_windows[rows][:, None]
         heard, turn = np.minimum(total, most), np.arange(most)
         windows = (self.draw_windows(rows, seed, epoch)[:, None] + turn * total // heard) % total
@@ -94,14 +101,12 @@ class FeatureSet:
         return self._opened[number]
 
     def features(self, rows: np.ndarray, windows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Features of a window of each of the given clips, zero-padded to the longest, `[n, T, F]`, and their frames `[n]`.
-
-        `windows` [n] says which window of each; none: the first.
-        """
+        """Features of a window of each of the given clips, zero-padded to the longest, `[n, T, F]`, and their frames
+        `[n]`. `windows` [n] says which window of each; none: the first."""
         places = self._first_windows[rows] + (0 if windows is None else windows)
         shard_of = np.searchsorted(self.shard_starts, places, side="right") - 1
         within = (places - self.shard_starts[shard_of]).tolist()
-        contents = self._stored(shard_of.tolist(), within) if self.store else self._mapped(shard_of.tolist(), within)
+        contents = (self._stored if self.store else self._mapped)(shard_of.tolist(), within)
         arrays = [np.frombuffer(content, self.dtype).reshape(-1, self.num_features) for content in contents]
         frames = np.array([len(array) for array in arrays], np.int64)
         padded = np.zeros((len(arrays), int(frames.max(initial=0)), self.num_features), self.dtype)
@@ -111,16 +116,15 @@ class FeatureSet:
 
     def _mapped(self, shards: list[int], rows: list[int]) -> list[Any]:
         """The bytes of rows of files on this node's disk."""
-        column = "features"
-        return [self._shard(shard).column(column)[row].as_buffer() for shard, row in zip(shards, rows, strict=True)]
+        return [self._shard(shard)["features"][row].as_buffer() for shard, row in zip(shards, rows, strict=True)]
 
     def _stored(self, shards: list[int], rows: list[int]) -> list[Any]:
         """The bytes of rows in the store, requested at the same time."""
         places = []
         for shard, row in zip(shards, rows, strict=True):
             table = self._shard(shard)
-            start, size, digest = (table.column(name)[row].as_py() for name in ("start", "size", "digest"))
-            places.append((self.shard_files[shard], start, size, digest))
+            place = (table[name][row].as_py() for name in ("start", "size", "digest"))
+            places.append((self.shard_files[shard], *place))
         return read_stored_rows(self._store, places)
 
     @cached_property
@@ -136,15 +140,13 @@ class FeatureSet:
 @lru_cache(maxsize=32)
 def open_features(folder: Path, split: str) -> FeatureSet:
     """Open one split of a whole cache folder. ValueError when the folder is not whole or has no such split."""
-    path = folder / MANIFEST_FILE
-    if not path.is_file():
+    if not (folder / MANIFEST_FILE).is_file():
         raise ValueError(f"{folder}: not a whole feature cache ({MANIFEST_FILE} is missing)")
-    content = read_json(path)
+    content = read_json(folder / MANIFEST_FILE)
     if split not in content["splits"]:
         raise ValueError(f"{folder}: no split {split!r}; it has {', '.join(content['splits'])}")
     shards = content["splits"][split]
     starts = np.concatenate([[0], np.cumsum([shard.get("num_windows", shard["num_rows"]) for shard in shards])[:-1]])
-    captions = open_table(folder, f"{split}.captions.arrow")
     return FeatureSet(
         folder=folder,
         split=split,
@@ -152,7 +154,7 @@ def open_features(folder: Path, split: str) -> FeatureSet:
         dtype=np.dtype(content["dtype"]),
         shard_files=tuple(shard["file"] for shard in shards),
         shard_starts=starts.astype(np.int64),
-        captions=captions,
+        captions=open_table(folder, f"{split}.captions.arrow"),
         store=content.get(STORE, ""),
     )
 
@@ -176,19 +178,86 @@ def discard(folder: Path, name: str) -> None:
 def read_block(batch: dict[str, Any], folder: str, split: str) -> dict[str, Any]:
     """The features of several steps' rows, as Ray Data's tasks return them."""
     features = open_features(Path(folder), split)
-    read = [
-        features.of_windows(np.asarray(rows), np.asarray(windows))
-        for rows, windows in zip(batch["rows"], batch["windows"], strict=True)
-    ]
-    return {
-        **batch,
-        "features": _ragged([array for array, _ in read]),
-        "frames": _ragged([frames for _, frames in read]),
-    }
+    # Object arrays of arrays: Ray Data stores them as tensor columns whose rows may differ in shape.
+    read = {name: np.empty(len(batch["rows"]), object) for name in ("features", "frames")}
+    for index, (rows, windows) in enumerate(zip(batch["rows"], batch["windows"], strict=True)):
+        read["features"][index], read["frames"][index] = features.of_windows(np.asarray(rows), np.asarray(windows))
+    return batch | read
 
 
-def _ragged(arrays: list[np.ndarray]) -> np.ndarray:
-    """An object array of arrays: Ray Data stores it as a tensor column whose rows may differ in shape."""
-    column = np.empty(len(arrays), object)
-    column[:] = arrays
-    return column
+# --- the store
+
+
+def write_stored_rows(store: Folder, file: str, batches: Iterable[tuple[list[str], list[np.ndarray]]]) -> None:
+    """Write clips' features to the store, then the table `file` that says where they are: if that is there, so are they."""
+    sink, end = pa.BufferOutputStream(), 0
+    with store.writing(rows_file(file)) as output, pa.ipc.new_file(sink, PLACES) as places:
+        for ids, features in batches:
+            contents = [feature.tobytes() for feature in features]
+            sizes = np.array([len(content) for content in contents], np.int64)
+            starts = end + np.cumsum(sizes) - sizes
+            digests = np.array([xxhash.xxh3_64_intdigest(content) for content in contents], np.uint64)
+            for content in contents:
+                output.write(content)
+            end += int(sizes.sum())
+            places.write_batch(pa.record_batch([pa.array(ids, pa.string()), starts, sizes, digests], schema=PLACES))
+    store.write(file, sink.getvalue().to_pybytes())
+
+
+def read_stored_rows(store: Folder, places: Sequence[tuple[str, int, int, int]]) -> list[bytes]:
+    """The rows at places (table's file, start, size, digest), in their order. DamagedFileError if one has changed."""
+    if not places:
+        return []
+    files, starts, sizes, digests = zip(*places, strict=True)
+    ends = [start + size for start, size in zip(starts, sizes, strict=True)]
+    contents = store.read_ranges([rows_file(file) for file in files], starts, ends)
+    for file, content, digest in zip(files, contents, digests, strict=True):
+        if xxhash.xxh3_64_intdigest(content) != digest:
+            raise DamagedFileError(store.file(rows_file(file)), "delete its folder, and the next start makes it again")
+    return contents
+
+
+def rows_file(file: str) -> str:
+    """The name of the file that holds the rows which a table tells the places of."""
+    return str(Path(file).with_suffix(".features"))
+
+
+def fetch_folder(store: Folder, folder: Path) -> bool:
+    """Copy to a node's disk what the store holds but for the rows; False if the store holds no whole folder."""
+    if not store.exists(MANIFEST_FILE):
+        return False
+    for name in (DIGESTS_FILE, *_listed(store)):
+        with store.open(name) as source, whole_file(folder / name) as output:
+            shutil.copyfileobj(source, output)
+    check_folder(folder)
+    content = read_json(store.place / MANIFEST_FILE)
+    # Under the store's name of today, should it have been moved.
+    write_json(folder / MANIFEST_FILE, {**content, STORE: store.name} if STORE in content else content)
+    return True
+
+
+def finish_folder(folder: Path, store: Folder | None, manifest: Mapping[str, Any]) -> None:
+    """Seal a folder of features or vectors and write its manifest, which makes it whole. What it holds is copied to the
+    store before: a node whose folder is whole sends nothing more."""
+    seal_folder(folder)
+    if store is not None:
+        for name in (*digests_of(folder), DIGESTS_FILE):
+            with (folder / name).open("rb") as source, store.writing(name) as output:
+                shutil.copyfileobj(source, output)
+        write_json(store.place / MANIFEST_FILE, manifest)
+    write_json(folder / MANIFEST_FILE, manifest)
+
+
+def folder_in(store: str, name: str) -> Folder | None:
+    """The folder of a set of features or vectors in the store that a setting names; None if it names none."""
+    return open_folder(f"{store}/{name}") if store else None
+
+
+def _listed(store: Folder) -> list[str]:
+    """The names that the store's list of digests holds. ValueError for one that would lead out of a folder."""
+    at = f"{store.place / DIGESTS_FILE}: files"
+    content = read_json(store.place / DIGESTS_FILE)
+    files = content.get("files") if isinstance(content, dict) else None
+    if not isinstance(files, dict):
+        raise refuse(at, files, "a list of files and their digests")
+    return [safe_name(name, at) for name in files]

@@ -1,16 +1,22 @@
-"""Noisy correspondence: which captions each training clip has (Luong et al. 2024, section 5.2; and noise as it is found).
+"""Noisy correspondence: which captions training clips have for a whole run (Luong et al. 2024, section 5.2; or as it is found).
 
 For each training clip (or each of its captions) independently z ~ Bernoulli(xi); where z = 1 the captions are replaced by
 another clip's of the training split. Every draw is a hash of (seed, clip_id), so that the answer is the same on any number of
-workers and in any order of the clips. Evaluation splits never pass through here.
+workers and in any order of the clips. Evaluation splits never pass through here. Noise may be a NumPy file instead:
 
-Shapes: N clips, J captions of a clip at most, K languages. `ray_atr.data.wear` applies this to captions.
+    [M] integers          the papers' files (NCR, DECL): entry m is the clip that caption m is paired with; M captions, those of
+                          clip 0 first, then clip 1's. A file for clips with one caption each is the same thing.
+    [N, J] or [N, J, K]   a run's own noise_index.npy: the number m of the caption that slot j of clip i has (in language k),
+                          -1 for none; m counts J captions for every clip: owner * J + slot.
+
+Shapes: N clips in the data set's order, J captions of a clip at most, K languages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,14 +24,19 @@ from numpy.typing import NDArray
 
 from ray_atr.data import sampling
 from ray_atr.data.positives import folded
+from ray_atr.data.vector_clip import array_bytes, read_array
 from ray_atr.settings import Settings, refuse, setting
+from ray_atr.storage import write_bytes
 
 NOISE_KINDS = ("pair", "language", "prefix_shuffle", "shift", "near")
 NEAREST = 5
 """Clips among which `near` draws the wrong caption's owner."""
 ROWS_AT_A_TIME = 1024
+INDEX_FILE = "noise_index.npy"
 
 Integers = NDArray[np.int64]
+Texts = Callable[[], Sequence[str]] | None
+"""Gives each clip's first caption, which `near` compares."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,30 +82,92 @@ class Worn(NamedTuple):
         return self.owner == np.arange(len(self.owner))[:, None, None]
 
 
+def wear(
+    clip_ids: Sequence[str],
+    num_captions: Integers,
+    languages: Sequence[str],
+    noise: Noise,
+    seed: int,
+    texts: Texts = None,
+) -> Worn:
+    """The captions that N clips have, which have `num_captions` [N, K] of their own in K languages. A clip is never its
+    own replacement. ValueError for repeated ids, and if there is nobody to swap with."""
+    count = len(clip_ids)
+    if len(set(clip_ids)) != count:
+        raise refuse("clip_ids", f"{count - len(set(clip_ids))} repeated", "each clip once")
+    J = max(1, int(num_captions.max(initial=0)))
+    worn = _unchanged(count, J, len(languages))
+    if noise.index is not None:
+        return read_index(noise.index, num_captions, J)
+    if noise.ratio == 0.0 or count == 0:
+        return worn
+    if count < 2:
+        raise refuse("noise.ratio", noise.ratio, "0 for a training split of one clip")
+    if noise.unit == "caption":
+        return _by_caption(clip_ids, num_captions, languages, noise, seed, texts)
+    owners = caption_owners(clip_ids, languages, noise, seed, num_captions > 0, texts)
+    return Worn(np.broadcast_to(owners[:, None, :], worn.owner.shape), worn.slot)
+
+
+def _unchanged(N: int, J: int, K: int) -> Worn:
+    """Every clip's own captions, as views: one clip of very many would fill the memory with the same numbers."""
+    owner, slot = np.arange(N)[:, None, None], np.arange(J)[None, :, None]
+    return Worn(np.broadcast_to(owner, (N, J, K)), np.broadcast_to(slot, (N, J, K)))
+
+
+def _by_caption(
+    clip_ids: Sequence[str], num_captions: Integers, languages: Sequence[str], noise: Noise, seed: int, texts: Texts
+) -> Worn:
+    """Each caption is a clip of its own to the noise, and what takes its place is another clip's caption."""
+    N, K = num_captions.shape
+    most = num_captions.max(axis=1)
+    J = max(1, int(most.max(initial=0)))
+    worn = Worn(*(part.copy() for part in _unchanged(N, J, K)))
+    clip, slot = np.nonzero(np.arange(J) < most[:, None])
+    names = [f"{clip_ids[i]} {j:04d}" for i, j in zip(clip.tolist(), slot.tolist(), strict=True)]
+    by_caption = None if texts is None else (lambda: [texts()[i] for i in clip.tolist()])
+    of_caption = caption_owners(names, languages, noise, seed, num_captions[clip] > slot[:, None], by_caption)
+    owner = clip[of_caption]
+    if noise.kind not in ("prefix_shuffle", "shift"):
+        # Another caption of the same clip is no wrong one: the next clip's, in the order of ids, takes its place.
+        following = np.empty(N, np.int64)
+        by_id = _in_order(clip_ids)
+        following[by_id] = np.roll(by_id, -1)
+        is_moved = of_caption != np.arange(len(names))[:, None]
+        owner = np.where(is_moved & (owner == clip[:, None]), following[clip][:, None], owner)
+    worn.owner[clip, slot] = owner
+    worn.slot[clip, slot] = np.minimum(slot[of_caption], np.maximum(most[owner] - 1, 0))
+    return worn
+
+
+def _in_order(clip_ids: Sequence[str]) -> Integers:
+    """The clips' numbers in the order of their ids, [N]."""
+    return np.argsort(np.asarray(clip_ids, dtype=np.str_), kind="stable")
+
+
 def caption_owners(
     clip_ids: Sequence[str],
     languages: Sequence[str],
     noise: Noise,
     seed: int,
     has: NDArray[np.bool_] | None = None,
-    texts: Callable[[], Sequence[str]] | None = None,
+    texts: Texts = None,
 ) -> Integers:
-    """For each clip and language, the index of the clip whose captions it has, [N, K], all its captions together.
-
-    `has` [N, K] says which clip has which language (default: all). With `kind="language"` one language of those the
-    clip has is drawn, and its new owner among the other clips that have it; the columns' order does not matter. A
-    clip is never its own replacement. Raises `ValueError` if there is nobody to swap with.
-    """
-    count = len(clip_ids)
-    owners = np.repeat(np.arange(count, dtype=np.int64)[:, None], len(languages), axis=1)
-    by_id = np.argsort(np.asarray(clip_ids, dtype=np.str_), kind="stable")
+    """For each clip and language, the index of the clip whose captions it has, [N, K], all its captions together. `has`
+    [N, K] says which clip has which language (default: all). With `kind="language"` one language of those the clip has
+    is drawn, and its new owner among the other clips that have it; the columns' order does not matter. ValueError if
+    there is nobody to swap with."""
+    owners = np.repeat(np.arange(len(clip_ids))[:, None], len(languages), axis=1)
+    by_id = _in_order(clip_ids)
+    size = round(noise.ratio * len(clip_ids))
     if noise.kind == "prefix_shuffle":
-        prefix = by_id[: round(noise.ratio * count)]
+        prefix = by_id[:size]
         shuffle = sampling.permutation([clip_ids[int(i)] for i in prefix], seed, "noise.shuffle")
         owners[prefix] = prefix[shuffle][:, None]
         return owners
     if noise.kind == "shift":
-        block = _block(by_id, noise.ratio, seed)
+        first = int(sampling.integers(["block"], 0, len(by_id) - size + 1, seed, "noise.block")[0])
+        block = by_id[first : first + size]
         owners[block] = np.roll(block, -1)[:, None]
         return owners
     is_replaced = sampling.uniform(clip_ids, seed, "noise.replace") < noise.ratio
@@ -103,7 +176,9 @@ def caption_owners(
     if noise.kind == "near":
         return np.where(is_replaced[:, None], _similar(clip_ids, by_id, texts, seed)[:, None], owners)
     available = np.ones(owners.shape, dtype=bool) if has is None else np.asarray(has, dtype=bool)
-    chosen = _one_language(clip_ids, languages, available, seed)
+    scores = np.stack([sampling.uniform(clip_ids, seed, "noise.language", language) for language in languages], axis=1)
+    # One language of those that the clip has.
+    chosen = np.where(available, scores, -1.0).argmax(axis=1)
     for column in range(len(languages)):
         rows = np.flatnonzero(is_replaced & (chosen == column))
         candidates = by_id[available[by_id, column]]
@@ -113,21 +188,9 @@ def caption_owners(
     return owners
 
 
-def _block(by_id: Integers, ratio: float, seed: int) -> Integers:
-    """Consecutive clips in the order of ids, from a place that the seed draws."""
-    size = round(ratio * len(by_id))
-    first = int(sampling.integers(["block"], 0, len(by_id) - size + 1, seed, "noise.block")[0])
-    return by_id[first : first + size]
-
-
-def _similar(
-    clip_ids: Sequence[str], by_id: Integers, texts: Callable[[], Sequence[str]] | None, seed: int
-) -> Integers:
-    """For each clip one of those whose first caption is most like its own without being the same, [N].
-
-    Captions are compared in the order of clip ids, so that which of two equally similar ones is taken does not depend on the
-    clips' order.
-    """
+def _similar(clip_ids: Sequence[str], by_id: Integers, texts: Texts, seed: int) -> Integers:
+    """For each clip one of those whose first caption is most like its own without being the same, [N]. Captions are
+    compared in the order of clip ids, so that the clips' order does not decide between equally similar ones."""
     if texts is None:
         raise refuse("noise.kind", "near", "on clips whose captions are at hand")
     written = texts()
@@ -142,10 +205,9 @@ def _similar(
 
 
 def nearest_texts(texts: Sequence[str], count: int) -> Integers:
-    """For each text the `count` most similar ones that are not equal to it, best first, [N, count]; -1 if there are fewer.
-
-    Cosine of TF-IDF vectors over words and pairs of words (scikit-learn); of equally similar ones the earlier comes first.
-    """
+    """For each text the `count` most similar ones that are not equal to it, best first, [N, count]; -1 if there are
+    fewer. Cosine of TF-IDF vectors over words and pairs of words (scikit-learn); of equally similar ones the earlier
+    comes first."""
     # A second of import that only this kind of noise needs.
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -163,11 +225,9 @@ def nearest_texts(texts: Sequence[str], count: int) -> Integers:
 
 
 def _another(clip_ids: Sequence[str], candidates: Integers, seed: int, rows: Integers | None = None) -> Integers:
-    """For each clip one of the candidates, uniform over those that are not the clip itself, [N].
-
-    `candidates` are indices sorted by clip id (so that the draw does not depend on the clips' order); `rows` are the
-    clips' own indices, all of them among the candidates.
-    """
+    """For each clip one of the candidates, uniform over those that are not the clip itself, [N]. `candidates` are
+    indices sorted by clip id (so that the draw does not depend on the clips' order); `rows` are the clips' own indices,
+    all of them among the candidates."""
     rows = np.arange(len(clip_ids)) if rows is None else rows
     place = np.full(int(candidates.max()) + 1, -1, dtype=np.int64)
     place[candidates] = np.arange(len(candidates))
@@ -175,9 +235,68 @@ def _another(clip_ids: Sequence[str], candidates: Integers, seed: int, rows: Int
     return candidates[drawn + (drawn >= place[rows])]
 
 
-def _one_language(
-    clip_ids: Sequence[str], languages: Sequence[str], available: NDArray[np.bool_], seed: int
-) -> Integers:
-    """The column of one language for each clip, uniform over those it has, [N]; the columns' order does not matter."""
-    scores = np.stack([sampling.uniform(clip_ids, seed, "noise.language", language) for language in languages], axis=1)
-    return np.where(available, scores, -1.0).argmax(axis=1)
+def write_index(folder: Path, worn: Worn) -> None:
+    """Write a run's noise to `folder`; one table for all languages if they agree."""
+    numbers = worn.owner * worn.owner.shape[1] + worn.slot
+    folder.mkdir(parents=True, exist_ok=True)
+    is_shared = (numbers == numbers[:, :, :1]).all()
+    write_bytes(folder / INDEX_FILE, array_bytes(numbers[:, :, 0] if is_shared else numbers))
+
+
+def read_index(path: str, num_captions: Integers, J: int) -> Worn:
+    """The captions of N clips from a file, for clips that have `num_captions` [N, K] of their own, J at most.
+    ValueError names the file, and the row, if it does not fit the data set."""
+    content = _load(path)
+    N, K = num_captions.shape
+    if content.ndim == 1:
+        numbers = _captions_of_clips(path, content, num_captions.max(axis=1), J)[:, :, None]
+    elif content.ndim in (2, 3) and content.shape[:2] == (N, J) and content.shape[2:] in ((), (K,)):
+        numbers = content.reshape(N, J, -1)
+    else:
+        allowed = f"[{int(num_captions.max(axis=1).sum())}], [{N}, {J}] or [{N}, {J}, {K}] for this training split"
+        raise refuse("data.noise.index", f"{path} of shape {list(content.shape)}", allowed)
+    bad = np.argwhere((numbers < -1) | (numbers >= N * J))
+    if len(bad):
+        row, value = int(bad[0, 0]), int(numbers[tuple(bad[0])])
+        raise refuse(f"data.noise.index: {path}, row {row}", value, f"a caption's number below {N * J}")
+    grid = np.broadcast_to(numbers, (N, J, K))
+    # A slot without a caption points behind the clip's last one, where none is found.
+    return Worn(np.where(grid < 0, np.arange(N)[:, None, None], grid // J), np.where(grid < 0, J, grid % J))
+
+
+def _captions_of_clips(path: str, clips: Integers, counts: Integers, J: int) -> Integers:
+    """The papers' file [M] as numbers [N, J]: own captions keep their places, the others fill those that are left."""
+    N, M = len(counts), int(counts.sum())
+    if len(clips) != M:
+        raise refuse("data.noise.index", f"{path} of {len(clips)} entries", f"{M}, the captions of this training split")
+    bad = np.flatnonzero((clips < 0) | (clips >= N))
+    if len(bad):
+        raise refuse(f"data.noise.index: {path}, row {bad[0]}", int(clips[bad[0]]), f"a clip's number below {N}")
+    found = np.bincount(clips, minlength=N)
+    wrong = np.flatnonzero(found != counts)
+    if len(wrong):
+        row = int(wrong[0])
+        where = f"data.noise.index: {path}, clip {row}"
+        raise refuse(where, f"{found[row]} captions", f"{counts[row]}, as the clip has")
+    owners = np.repeat(np.arange(N), counts)
+    slots = np.arange(M) - np.repeat(np.cumsum(counts) - counts, counts)
+    numbers = np.full((N, J), -1, np.int64)
+    is_own = clips == owners
+    numbers[owners[is_own], slots[is_own]] = owners[is_own] * J + slots[is_own]
+    for m in np.flatnonzero(~is_own):
+        row = clips[m]
+        numbers[row, int((numbers[row, : counts[row]] < 0).argmax())] = owners[m] * J + slots[m]
+    return numbers
+
+
+def _load(path: str) -> Integers:
+    """The integers of a NumPy file; nothing in it is unpickled."""
+    try:
+        with open(path, "rb") as file:
+            content = read_array(file)
+    except (ValueError, OSError) as error:
+        reason = "; this one is not there" if isinstance(error, FileNotFoundError) else f" ({error})"
+        raise refuse("data.noise.index", path, f"a NumPy file (.npy) of integers{reason}") from None
+    if not np.issubdtype(content.dtype, np.integer):
+        raise refuse("data.noise.index", f"{path} of {content.dtype}", "integers")
+    return content.astype(np.int64)

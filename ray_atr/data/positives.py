@@ -18,13 +18,12 @@ def positive_groups(
     positives: str, clip_ids: Sequence[str], captions: Sequence[str], labels: Sequence[Sequence[str]]
 ) -> NDArray[np.int64]:
     """A number for each clip, int64 [n], equal for those that are no negatives of each other (`positives`)."""
+    keys = [""] * len(clip_ids)
     if positives == "labels":
         keys = ["|".join(sorted(own)) for own in labels]
     elif positives == "captions":
         keys = [folded(caption) for caption in captions]
-    else:
-        keys = [""] * len(clip_ids)
-    named = [key or f"clip {clip_id}" for key, clip_id in zip(keys, clip_ids, strict=True)]
+    named = (key or f"clip {clip_id}" for key, clip_id in zip(keys, clip_ids, strict=True))
     return np.array([group_number(name) for name in named], np.int64)
 
 

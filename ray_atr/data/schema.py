@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -102,35 +101,28 @@ def check_split(split: str, path: str = "split") -> str:
 def to_batch(clips: Iterable[Clip]) -> pa.RecordBatch:
     """The clips as one Arrow record batch of `SCHEMA`, unchecked."""
     rows = list(clips)
-    columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in SCHEMA.names}
-    columns["captions"] = [[(code, list(texts)) for code, texts in row.captions.items()] for row in rows]
-    arrays = {name: pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names if name != "audio"}
-    arrays["audio"] = _as_array(columns["audio"])
-    return pa.record_batch([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
+    return pa.record_batch([_column(rows, field) for field in SCHEMA], schema=SCHEMA)
 
 
-def _as_array(audio: list[bytes]) -> pa.Array:
-    """Encoded clips as an Arrow array; one alone, which may be hours long, is not copied."""
-    kind = SCHEMA.field("audio").type
-    if len(audio) != 1:
-        return pa.array(audio, kind)
-    ends = np.array([0, len(audio[0])], np.int64)
-    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(ends), pa.py_buffer(audio[0])])
+def _column(rows: Sequence[Clip], field: pa.Field) -> pa.Array:
+    values = [getattr(row, field.name) for row in rows]
+    if field.name == "captions":
+        values = [[(code, list(texts)) for code, texts in captions.items()] for captions in values]
+    if field.name == "audio" and len(values) == 1:
+        # One alone, which may be hours long, is not copied.
+        ends = np.array([0, len(values[0])], np.int64)
+        return pa.Array.from_buffers(field.type, 1, [None, pa.py_buffer(ends), pa.py_buffer(values[0])])
+    return pa.array(values, field.type)
 
 
 def to_clips(batch: pa.RecordBatch) -> list[Clip]:
     """The clips of a record batch that has every column of `SCHEMA`."""
-    return [
-        Clip(
-            **{
-                **row,
-                "captions": {code: tuple(texts) for code, texts in row["captions"]},
-                "labels": tuple(row["labels"]),
-                "translated": tuple(row["translated"]),
-            }
-        )
-        for row in batch.select(SCHEMA.names).to_pylist()
-    ]
+    clips = []
+    for row in batch.select(SCHEMA.names).to_pylist():
+        row |= {name: tuple(row[name]) for name in ("labels", "translated")}
+        row["captions"] = {code: tuple(texts) for code, texts in row["captions"]}
+        clips.append(Clip(**row))
+    return clips
 
 
 def check_schema(found: pa.Schema, path: str) -> None:
@@ -145,12 +137,7 @@ def check_schema(found: pa.Schema, path: str) -> None:
 
 def _same_type(found: pa.DataType, expected: pa.DataType) -> bool:
     # Parquet readers name the inner fields of lists and maps differently (item, element, key_value).
-    if pa.types.is_map(expected):
-        return (
-            pa.types.is_map(found)
-            and _same_type(found.key_type, expected.key_type)
-            and _same_type(found.item_type, expected.item_type)
-        )
-    if pa.types.is_list(expected):
-        return pa.types.is_list(found) and _same_type(found.value_type, expected.value_type)
-    return bool(found == expected)
+    if not expected.num_fields:
+        return bool(found == expected)
+    inner = range(expected.num_fields)
+    return found.id == expected.id and all(_same_type(found.field(i).type, expected.field(i).type) for i in inner)

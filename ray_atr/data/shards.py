@@ -17,7 +17,8 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -33,6 +34,9 @@ from ray_atr.languages.codes import english_first
 from ray_atr.settings import refuse, shortened
 from ray_atr.storage import DamagedFileError, Folder, open_folder, safe_name
 from ray_atr.storage.whole import new_folder
+
+Progress = Callable[[int, int], None]
+"""Called with what is done and what there is in all."""
 
 MANIFEST_FILE = "manifest.json"
 FORMAT = 1
@@ -66,7 +70,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A clip that is not in the shards, and why."""
+    """A clip that is not in the shards, or the place of a row of a table that was dropped, and why."""
 
     clip_id: str
     reason: str
@@ -127,42 +131,38 @@ class Manifest:
 
 
 def write_shard(folder: Folder, file: str, split: str, clips: Iterable[Clip]) -> Shard | None:
-    """Check and write the clips of one split as one Parquet file; None, and no file, if there are none.
-
-    Memory holds one row group at a time. ValueError names a clip that is not right.
-    """
+    """Check and write the clips of one split as one Parquet file; None, and no file, if there are none. Memory holds
+    one row group at a time. ValueError names a clip that is not right."""
     iterator = iter(clips)
     first = next(iterator, None)
     if first is None:
         return None
-    counts = _Counts(split)
+    captions, translated, seconds = Counter[str](), Counter[str](), list[float]()
+    # Encoded audio does not compress further, and its smallest and largest value would be copies of whole files.
+    statistics = [name for name in SCHEMA.names if name != "audio"]
+    layout: dict[str, Any] = {"compression": "none", "use_dictionary": ["split", "source"]}
     with folder.writing(file) as output:
         sink = _HashingSink(output)
-        with _parquet_writer(sink) as writer:
+        with pq.ParquetWriter(sink, SCHEMA, write_statistics=statistics, **layout) as writer:
             for group in _row_groups(itertools.chain([first], iterator)):
-                counts.add(group)
+                for clip in group:
+                    assert clip.split == split, f"clip {clip.clip_id} of split {clip.split} in a shard of {split}"
+                    # A vector lasts no time, whatever its row says.
+                    seconds.append(0.0 if is_vector(clip.audio) else clip.seconds)
+                    for code, texts in clip.captions.items():
+                        captions[code] += len(texts)
+                        translated[code] += len(texts) if code in clip.translated else 0
                 writer.write_batch(to_batch(group), row_group_size=len(group))
     return Shard(
         file=file,
         split=split,
-        num_rows=counts.num_rows,
-        seconds=round(counts.seconds, 3),
-        longest_seconds=round(counts.longest_seconds, 3),
-        captions=dict(sorted(counts.captions.items())),
-        translated=dict(sorted(counts.translated.items())),
+        num_rows=len(seconds),
+        seconds=round(sum(seconds), 3),
+        longest_seconds=round(max(seconds), 3),
+        captions=dict(sorted(captions.items())),
+        translated=dict(sorted((+translated).items())),
         num_bytes=sink.num_bytes,
-        sha256=sink.digest(),
-    )
-
-
-def _parquet_writer(sink: io.RawIOBase) -> pq.ParquetWriter:
-    """Encoded audio does not compress further, and its smallest and largest value would be copies of whole files."""
-    return pq.ParquetWriter(
-        sink,
-        SCHEMA,
-        compression="none",
-        use_dictionary=["split", "source"],
-        write_statistics=[name for name in SCHEMA.names if name != "audio"],
+        sha256=sink.digest.hexdigest(),
     )
 
 
@@ -177,37 +177,46 @@ def write_clips(
     beside: Sequence[Path] = (),
 ) -> Manifest:
     """Write clips, of splits in any order, as a whole data set. ValueError on a bad or repeated clip, a used folder.
+    `beside` are local folders that are copied into it."""
+    seen: set[str] = set()
 
-    `beside` are local folders that are copied into it.
-    """
-    with new_data_set(out) as aside:
-        for folder in beside:
-            shutil.copytree(folder, Path(aside.name) / folder.name)
-        waiting: dict[str, list[Clip]] = {}
-        shards: list[Shard] = []
-        seen: set[str] = set()
-        written: dict[str, int] = {}
-
-        def flush(split: str) -> None:
-            shard = write_shard(aside, shard_file(split, written.get(split, 0)), split, waiting.pop(split))
-            written[split] = written.get(split, 0) + 1
-            if shard is not None:
-                shards.append(shard)
-
+    def each_once() -> Iterator[Clip]:
         for clip in clips:
             if clip.clip_id in seen:
                 raise ValueError(f"clip {clip.clip_id!r}: its id occurs twice; ids must be unique in a data set")
             seen.add(clip.clip_id)
-            waiting.setdefault(clip.split, []).append(clip)
-            if len(waiting[clip.split]) >= clips_per_shard:
-                flush(clip.split)
-        for split in list(waiting):
-            flush(split)
+            yield clip
+
+    with new_data_set(out) as aside:
+        for folder in beside:
+            shutil.copytree(folder, Path(aside.name) / folder.name)
+        shards: list[Shard] = []
+        for file, of_shard in in_shards(each_once(), clips_per_shard):
+            shard = write_shard(aside, file, of_shard[0].split, of_shard)
+            assert shard is not None, f"{file} has no clips"
+            shards.append(shard)
+            # Nothing of it is held while the next one fills.
+            del of_shard
         if not shards:
             raise ValueError(f"{name}: there are no clips to write")
-        manifest = Manifest(name=name, licence=licence, shards=order_shards(shards), skipped=tuple(skipped))
-        write_manifest(aside, manifest)
+        write_manifest(aside, Manifest(name=name, licence=licence, shards=order_shards(shards), skipped=tuple(skipped)))
     return read_manifest(out)
+
+
+def in_shards(items: Iterable[Any], most: int) -> Iterator[tuple[str, list[Any]]]:
+    """The file and the items of each shard, of one split and at most `most`: as they fill, what is left at the end."""
+    waiting: dict[str, list[Any]] = {}
+    written: Counter[str] = Counter()
+
+    def full(split: str) -> tuple[str, list[Any]]:
+        written[split] += 1
+        return shard_file(split, written[split] - 1), waiting.pop(split)
+
+    for item in items:
+        waiting.setdefault(item.split, []).append(item)
+        if len(waiting[item.split]) >= most:
+            yield full(item.split)
+    yield from map(full, list(waiting))
 
 
 def shard_file(split: str, index: int) -> str:
@@ -223,10 +232,8 @@ def order_shards(shards: Iterable[Shard]) -> tuple[Shard, ...]:
 @contextlib.contextmanager
 def new_data_set(out: str | Path) -> Iterator[Folder]:
     """A folder to write shards and a manifest into that becomes `out` when the block ends well, and vanishes when not.
-
     In an object store, where folders cannot be renamed, it is `out` itself: the manifest, written last, makes it whole.
-    ValueError if `out` already holds something.
-    """
+    ValueError if `out` already holds something."""
     folder = open_folder(out)
     refuse_overwrite(folder)
     if not folder.is_local:
@@ -237,14 +244,6 @@ def new_data_set(out: str | Path) -> Iterator[Folder]:
         yield Folder(aside)
         # Another process may have written there meanwhile.
         refuse_overwrite(folder)
-
-
-def publish(aside: Path, out: Path) -> None:
-    """Rename a finished local folder to its final name, replacing an empty folder only."""
-    refuse_overwrite(open_folder(out))
-    with contextlib.suppress(FileNotFoundError):
-        out.rmdir()
-    os.rename(aside, out)
 
 
 def refuse_overwrite(folder: Folder) -> None:
@@ -298,15 +297,20 @@ def read_manifest(folder: str | Path) -> Manifest:
     if not opened.exists(MANIFEST_FILE):
         raise ValueError(f"{opened.name}: no data set ({MANIFEST_FILE} is missing); make one with `ray-atr prepare`")
     file = opened.file(MANIFEST_FILE)
-    content = _read_object(opened.read(MANIFEST_FILE), file)
+    try:
+        content = json.loads(opened.read(MANIFEST_FILE).decode())
+    except (ValueError, RecursionError) as error:
+        # No JSON, a number of thousands of digits, or thousands of brackets within each other.
+        raise ValueError(f"{file}: not a manifest of clips ({shortened(str(error))})") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{file}: not a manifest of clips (it holds no object)")
     if content.get("format", FORMAT) != FORMAT:
         raise refuse(f"{file}: format", content["format"], f"{FORMAT}, which this version reads")
     fields = ("name", "licence", "shards", "skipped", "notes", "origin")
     try:
+        held = json.dumps({**{name: content[name] for name in fields}, "folder": opened.name})
         # Of any type in JSON, these could be anything: strict but for lists, which tuples are in JSON.
-        manifest = _manifest_type().validate_json(
-            json.dumps({**{name: content[name] for name in fields}, "folder": opened.name}), strict=True
-        )
+        manifest = _manifest_type().validate_json(held, strict=True)
     except KeyError as error:
         raise ValueError(f"{file}: not a manifest of clips ({error} is missing)") from None
     except ValidationError as error:
@@ -322,17 +326,6 @@ def read_manifest(folder: str | Path) -> Manifest:
 @cache
 def _manifest_type() -> TypeAdapter[Manifest]:
     return TypeAdapter(Manifest)
-
-
-def _read_object(content: bytes, file: str) -> dict[str, Any]:
-    try:
-        value = json.loads(content.decode())
-    except (ValueError, RecursionError) as error:
-        # No JSON, a number of thousands of digits, or thousands of brackets within each other.
-        raise ValueError(f"{file}: not a manifest of clips ({shortened(str(error))})") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{file}: not a manifest of clips (it holds no object)")
-    return value
 
 
 def _check_contents(manifest: Manifest, file: str) -> None:
@@ -413,50 +406,21 @@ def _row_groups(clips: Iterable[Clip]) -> Iterator[list[Clip]]:
     yield group
 
 
-class _Counts:
-    """What a shard's entry in the manifest says of its clips."""
-
-    def __init__(self, split: str) -> None:
-        self.split = split
-        self.num_rows = 0
-        self.seconds = self.longest_seconds = 0.0
-        self.captions: dict[str, int] = {}
-        self.translated: dict[str, int] = {}
-
-    def add(self, clips: Iterable[Clip]) -> None:
-        for clip in clips:
-            assert clip.split == self.split, f"clip {clip.clip_id} of split {clip.split} in a shard of {self.split}"
-            self.num_rows += 1
-            # A vector lasts no time, whatever its row says.
-            seconds = 0.0 if is_vector(clip.audio) else clip.seconds
-            self.seconds += seconds
-            self.longest_seconds = max(self.longest_seconds, seconds)
-            for code, texts in clip.captions.items():
-                self.captions[code] = self.captions.get(code, 0) + len(texts)
-                if code in clip.translated:
-                    self.translated[code] = self.translated.get(code, 0) + len(texts)
-
-
 class _HashingSink(io.RawIOBase):
     """A file to write that hashes what passes through, so that a shard is not read again to know its SHA-256."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__()
-        self._file = file
-        self._digest = hashlib.sha256()
-        self.num_bytes = 0
+        self.file, self.digest, self.num_bytes = file, hashlib.sha256(), 0
 
     def writable(self) -> bool:
         return True
 
     def write(self, piece: Any) -> int:
-        self._digest.update(piece)
-        self._file.write(piece)
+        self.digest.update(piece)
+        self.file.write(piece)
         self.num_bytes += len(piece)
         return len(piece)
 
     def tell(self) -> int:
         return self.num_bytes
-
-    def digest(self) -> str:
-        return self._digest.hexdigest()

@@ -1,31 +1,83 @@
-"""Cached features streamed in a plan's order: through Ray Data for trainers, or plainly in this process.
+"""Which clips every worker sees at every step of an epoch, decided before anything is read, and their features in that order.
 
-Both give the same batches in the same order. Through Ray Data, tasks read the rows ahead of the trainer, at the same time on
-other cores; the plan's rows are the data set's items, so sharding among workers and resuming are slices of the plan.
+The order is a permutation drawn from (seed, epoch, clip_id). A step's global batch is the same for any number of workers, and a
+resumed run starts its stream at the step where the stopped one ended: the data position of a checkpoint is a step number.
+
+Cached features are streamed through Ray Data, or plainly in this process: the same batches in the same order. Through Ray Data,
+tasks read the rows ahead of the trainer, at the same time on other cores; the plan's rows are the data set's items, so sharding
+among workers and resuming are slices of the plan.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ray_atr.data.epoch_order import EpochOrder
 from ray_atr.data.features import FeatureSet, read_block
+from ray_atr.data.sampling import permutation
 from ray_atr.runtime import await_room, labels_of_this_node, quiet_ray_data
+from ray_atr.settings import refuse
 
 logger = logging.getLogger(__name__)
 
-# Steps read by one task: enough that a task is worth its start, few enough that the first batch comes soon.
 BLOCK_BYTES = 16 << 20
-# One CPU holds it beside a worker and the process that leads its trial.
+"""Read by one task: enough that a task is worth its start, few enough that the first batch comes soon."""
 READER_CPUS = 0.2
+"""One CPU holds it beside a worker and the process that leads its trial."""
 READER_SECONDS = 60
 """How long a trainer waits for room for its readers: trials that were packed onto one node may leave none."""
+
+
+@dataclass(frozen=True)
+class EpochOrder:
+    """The steps of one epoch for one worker: `rows[step]` are the row numbers of its share of the global batch."""
+
+    epoch: int
+    rows: list[np.ndarray]
+
+
+def steps_per_epoch(num_clips: int, batch_size: int) -> int:
+    """Whole global batches in an epoch; the clips left over take their turn in another epoch's order."""
+    return num_clips // batch_size
+
+
+def check_batch_size(num_clips: int, batch_size: int, num_workers: int, *, evenly: bool = True) -> None:
+    """ValueError if a global batch cannot be filled from the clips or divided among the workers. `evenly` is asked of a
+    fixed number of workers; if it changes, a share may have one clip more than another."""
+    if batch_size > num_clips:
+        raise refuse("train.batch_size", batch_size, f"at most {num_clips}, the number of training clips")
+    if evenly and batch_size % max(num_workers, 1):
+        raise refuse("train.batch_size", batch_size, f"a multiple of scaling.workers = {num_workers}")
+    if batch_size < num_workers:
+        raise refuse("train.batch_size", batch_size, f"at least scaling.workers = {num_workers}")
+
+
+def training_plan(
+    clip_ids: Sequence[str], *, seed: int, epoch: int, batch_size: int, rank: int = 0, num_workers: int = 1
+) -> EpochOrder:
+    """This worker's share of every global batch of one epoch; shares are contiguous (`share_sizes`)."""
+    check_batch_size(len(clip_ids), batch_size, num_workers, evenly=False)
+    order = permutation(clip_ids, seed, "epoch", epoch)
+    sizes = share_sizes(batch_size, num_workers)
+    starts = np.arange(steps_per_epoch(len(clip_ids), batch_size)) * batch_size + sum(sizes[:rank])
+    return EpochOrder(epoch=epoch, rows=[order[start : start + sizes[rank]] for start in starts])
+
+
+def share_sizes(batch_size: int, num_workers: int) -> list[int]:
+    """Clips of a global batch that each worker has: the first ones have one more if it does not divide evenly."""
+    least, more = divmod(batch_size, num_workers)
+    return [least + (rank < more) for rank in range(num_workers)]
+
+
+def evaluation_plan(num_clips: int, *, batch_size: int, rank: int = 0, num_workers: int = 1) -> EpochOrder:
+    """A contiguous share of all rows for each worker, in file order; nothing is dropped or repeated."""
+    mine = np.array_split(np.arange(num_clips), num_workers)[rank]
+    return EpochOrder(epoch=0, rows=[mine[start : start + batch_size] for start in range(0, len(mine), batch_size)])
 
 
 @dataclass(frozen=True)
@@ -50,11 +102,9 @@ def stream(
     seed: int = 0,
     windows: int = 1,
 ) -> Iterator[FeatureBatch]:
-    """The batches of consecutive epochs' plans, from `first_step` of the first plan on.
-
-    A clip of several windows is heard by at most `windows` of them, drawn from (seed, epoch, clip_id).
-    One Ray Data execution serves all plans, so an epoch's end does not drain the pipeline.
-    """
+    """The batches of consecutive epochs' plans, from `first_step` of the first plan on. A clip of several windows is
+    heard by at most `windows` of them, drawn from (seed, epoch, clip_id). One Ray Data execution serves all plans, so
+    an epoch's end does not drain the pipeline."""
     steps = [
         (plan.epoch, step, rows, features.windows_heard(rows, seed, plan.epoch, windows))
         for number, plan in enumerate(plans)
@@ -100,7 +150,9 @@ def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]
     # Batches must come in the plan's order, whichever task ends first.
     context.execution_options.preserve_order = True
     items = [{"epoch": epoch, "step": step, "rows": rows, "windows": windows} for epoch, step, rows, windows in steps]
-    planned = ray.data.from_items(items, override_num_blocks=_num_blocks(features, steps))
+    sample, _ = features.features(steps[0][2][:1])
+    steps_per_block = max(1, min(BLOCK_BYTES // max(sample.nbytes * len(steps[0][2]), 1), 32))
+    planned = ray.data.from_items(items, override_num_blocks=-(-len(steps) // steps_per_block))
     dataset = planned.map_batches(
         read_block,  # type: ignore[arg-type]
         fn_kwargs={"folder": str(features.folder), "split": features.split},
@@ -110,10 +162,3 @@ def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]
     )
     for row in dataset.iter_rows():
         yield int(row["epoch"]), int(row["step"]), row["rows"], row["windows"], row["features"], row["frames"]
-
-
-def _num_blocks(features: FeatureSet, steps: list[Step]) -> int:
-    sample, _ = features.features(steps[0][2][:1])
-    bytes_per_step = sample.nbytes * len(steps[0][2])
-    steps_per_block = max(1, min(BLOCK_BYTES // max(bytes_per_step, 1), 32))
-    return -(-len(steps) // steps_per_block)

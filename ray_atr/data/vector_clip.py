@@ -1,39 +1,45 @@
-"""A clip that is a vector instead of audio: kept as the bytes of a NumPy file in the place of an encoded clip."""
+"""Arrays as NumPy files: their bytes, reading those that anyone may have written, and clips that are vectors instead of audio.
+
+Such a clip is kept as the bytes of a NumPy file in the place of an encoded clip.
+"""
 
 from __future__ import annotations
 
 import io
-from typing import Any
+from tokenize import TokenError
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.data.numpy_file import array_bytes, read_array
-from ray_atr.settings import refuse
+from ray_atr.settings import refuse, shortened
 
 Buffer = bytes | bytearray | memoryview
+"""Bytes, or what holds them without a copy (an Arrow buffer too)."""
 
 MAGIC = b"\x93NUMPY"
 """What a NumPy file begins with."""
 
 
+def read_array(file: IO[bytes]) -> NDArray[Any]:
+    """The array of a NumPy file (.npy); nothing in it is unpickled. ValueError if it is none, or promises more than it holds."""
+    try:
+        return np.lib.format.read_array(file, allow_pickle=False)
+    except (EOFError, MemoryError, OverflowError, RecursionError, SyntaxError, TokenError, TypeError) as error:
+        # A header can ask for any memory, is parsed as Python, and may have keys of any type.
+        raise ValueError(f"not a NumPy file ({shortened(str(error), 100)})") from None
+
+
+def array_bytes(array: NDArray[Any]) -> bytes:
+    """The bytes of the NumPy file (.npy) of an array."""
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
 def is_vector(data: Buffer) -> bool:
     """Whether a clip's bytes are a vector's."""
     return bytes(memoryview(data)[: len(MAGIC)]) == MAGIC
-
-
-def to_bytes(vector: NDArray[Any]) -> bytes:
-    """A vector [W] as a clip's bytes, float32."""
-    return array_bytes(np.ascontiguousarray(vector, np.float32))
-
-
-def from_bytes(data: Buffer, width: int, name: str) -> NDArray[np.float32]:
-    """The vector [W] of a clip. ValueError names the clip if it is none of that width."""
-    if not is_vector(data):
-        raise refuse(
-            name, "a clip of audio", "a vector: model.audio=vectors takes data sets that `prepare vectors` made"
-        )
-    return checked(loaded(data, name), width, name)
 
 
 def loaded(data: Buffer, name: str) -> NDArray[Any]:
@@ -44,13 +50,20 @@ def loaded(data: Buffer, name: str) -> NDArray[Any]:
         raise ValueError(f"{name}: {error}") from None
 
 
-def checked(vector: NDArray[Any], width: int, name: str) -> NDArray[np.float32]:
+def from_bytes(data: Buffer, width: int, name: str) -> NDArray[np.float32]:
+    """The vector [W] of a clip. ValueError names the clip if it is none of that width, or not finite."""
+    if not is_vector(data):
+        allowed = "a vector: model.audio=vectors takes data sets that `prepare vectors` made"
+        raise refuse(name, "a clip of audio", allowed)
+    return checked(loaded(data, name), width, name)
+
+
+def checked(vector: Any, width: int, name: str) -> NDArray[np.float32]:
     """The vector as float32. ValueError if it is not finite numbers of that width."""
     array = np.asarray(vector)
     if array.shape != (width,) or not np.issubdtype(array.dtype, np.floating):
-        raise refuse(
-            name, f"{array.dtype} of shape {list(array.shape)}", f"a vector of {width} numbers (model.audio.width)"
-        )
+        allowed = f"a vector of {width} numbers (model.audio.width)"
+        raise refuse(name, f"{array.dtype} of shape {list(array.shape)}", allowed)
     if not np.isfinite(array).all():
         raise refuse(name, "a vector with NaN or infinity", "finite numbers")
     return array.astype(np.float32)

@@ -1,24 +1,29 @@
-"""Clips and captions to vectors, outside of training: no gradient, a bounded number in memory at a time."""
+"""Clips and captions to vectors, a bounded number in memory at a time: without a gradient, or with it in chunks.
+
+Chunks are gradient caching (Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited setup"): their
+activations are not kept. The embeddings of all chunks enter the loss; when its gradient comes back to a chunk, the chunk is
+embedded again, with the random state of the first time, so that dropout falls alike, and back-propagated. Exact, at the price
+of one more forward.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from ray_atr.data.features import FeatureSet
 from ray_atr.models.retriever import Retriever
 
 
 class ClipBatch(NamedTuple):
-    """Windows of clips: features [m, T, F] float32, the frames [m] of them that count, and whose they are.
-
-    `clips` [m] numbers the clips of a pass from 0 in their order; the windows of a clip follow each other.
-    """
+    """Windows of clips: features [m, T, F] float32, the frames [m] of them that count, and whose they are. `clips` [m]
+    numbers the clips of a pass from 0 in their order; the windows of a clip follow each other."""
 
     features: Tensor
     frames: Tensor
@@ -35,9 +40,7 @@ def encode_clips(
     pool: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
     """embed(features, frames) -> [m, width] of all batches' clips, [N, width], where `embed` leaves them.
-
-    `pool(embedded [M, width], clips [M])` makes one of a clip's windows; without it there is a row for each window.
-    """
+    `pool(embedded [M, width], clips [M])` makes one of a clip's windows; without it there is a row for each window."""
     parts, clips = [], []
     for batch in batches:
         parts.append(embed(batch.features.to(device), batch.frames.to(device)))
@@ -50,13 +53,8 @@ def encode_clips(
 
 def embed_batches(retriever: Retriever, batches: Iterable[ClipBatch]) -> Tensor:
     """The retriever's unit-norm embeddings of the batches' clips, [N, D], on its device; a clip's windows are pooled."""
-    return encode_clips(
-        retriever.embed_audio,
-        batches,
-        width=retriever.settings.embedding_width,
-        device=retriever.device,
-        pool=retriever.pool_windows,
-    )
+    width, device = retriever.settings.embedding_width, retriever.device
+    return encode_clips(retriever.embed_audio, batches, width=width, device=device, pool=retriever.pool_windows)
 
 
 def clip_batches(features: FeatureSet, parts: Iterable[NDArray[np.int64]]) -> Iterator[ClipBatch]:
@@ -81,3 +79,19 @@ def as_clip_batch(array: NDArray[np.generic], frames: NDArray[np.generic], clips
 def rows_in_parts(first: int, end: int, size: int) -> list[NDArray[np.int64]]:
     """The row numbers from `first` to before `end`, at most `size` at a time."""
     return [np.arange(start, min(start + size, end)) for start in range(first, end, size)]
+
+
+def embed_in_chunks(embed: Callable[..., Tensor], inputs: Sequence[Tensor], chunk: int) -> Tensor:
+    """embed(*inputs) [N, D] of inputs [N, ...], `chunk` rows at a time and embedded again backwards; chunk 0: as it is.
+    `embed` must treat every row by itself. The inputs must be on the device that `embed` computes on: it is from them
+    that its random generator is known."""
+    if chunk == 0:
+        return embed(*inputs)
+    parts = zip(*(tensor.split(chunk) for tensor in inputs), strict=True)
+    return torch.cat([embed_again(embed, *part) for part in parts])
+
+
+def embed_again(embed: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """embed(*inputs) without its activations, which the backward pass computes again with the same random draws."""
+    embedded: Tensor = checkpoint(embed, *inputs, use_reentrant=False)
+    return embedded

@@ -24,10 +24,9 @@ from filelock import FileLock
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.caption_vectors import KEYS_FILE, PART, Caption, in_key_order, part_file
 from ray_atr.data.feature_cache import ensure_features, has_long_clips, is_whole, write_rows
-from ray_atr.data.feature_store import fetch_folder, finish_folder, folder_in
-from ray_atr.data.features import MANIFEST_FILE, open_features
-from ray_atr.data.numpy_file import array_bytes
+from ray_atr.data.features import MANIFEST_FILE, fetch_folder, finish_folder, folder_in, open_features
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
+from ray_atr.data.vector_clip import array_bytes
 from ray_atr.encoding.encode import clip_batches, encode_clips, rows_in_parts
 from ray_atr.experiment import Experiment
 from ray_atr.jobs import FolderHere, Resources, run_jobs
@@ -102,28 +101,19 @@ class FrozenTower:
         """What tells the tower's weights from others without reading them; None if only reading them tells."""
         if self.checkpoint is not None:
             return identity_of_checkpoint(self.checkpoint)
-        model = {
-            path: value for path, value in self.flat.items() if path.startswith("model.") and ".adapt." not in path
-        }
-        files = [
-            identity_of_checkpoint(value)
-            for path, value in model.items()
-            if path.endswith(".checkpoint") and value is not None
-        ]
+        model = {k: value for k, value in self.flat.items() if k.startswith("model.") and ".adapt." not in k}
+        checkpoints = [value for k, value in model.items() if k.endswith(".checkpoint") and value is not None]
+        files = [identity_of_checkpoint(value) for value in checkpoints]
         if None in files:
             return None
-        return {
-            "seed": self.flat["seed"],
-            "model": model,
-            "files": files,
-            "tokenizer": self.tokenizer and self.tokenizer.name,
-        }
+        tokenizer = self.tokenizer and self.tokenizer.name
+        return {"seed": self.flat["seed"], "model": model, "files": files, "tokenizer": tokenizer}
 
 
 def why_encoded_anew(experiment: Experiment) -> dict[str, str]:
     """The frozen towers (audio, text) whose pooled vectors cannot serve, and why; dropout is no reason, they have none."""
     model = experiment.model
-    frozen = [kind for kind, tower in (("audio", model.audio), ("text", model.text)) if tower.adapt.is_frozen]
+    frozen = [kind for kind in ("audio", "text") if getattr(model, kind).adapt.is_frozen]
     if model.interaction == "late":
         return dict.fromkeys(frozen, "model.interaction=late compares its tokens")
     if model.augment.is_active and "audio" in frozen:
@@ -133,19 +123,11 @@ def why_encoded_anew(experiment: Experiment) -> dict[str, str]:
 
 def encodes_once(experiment: Experiment, kind: str) -> bool:
     """Whether a tower (audio or text) is frozen and its pooled vectors serve every epoch."""
-    tower = experiment.model.audio if kind == "audio" else experiment.model.text
-    return tower.adapt.is_frozen and kind not in why_encoded_anew(experiment)
+    return getattr(experiment.model, kind).adapt.is_frozen and kind not in why_encoded_anew(experiment)
 
 
 def ensure_frames(
-    data: str,
-    front_end: FrontEnd,
-    home: Path,
-    *,
-    in_windows: bool = False,
-    use_ray: bool,
-    say: Say,
-    store: str = "",
+    data: str, front_end: FrontEnd, home: Path, *, in_windows: bool = False, use_ray: bool, say: Say, store: str = ""
 ) -> Path:
     """The folder of a data set's frames under a front end (log-mel, samples, given vectors), made now if it is absent."""
     what = {"vector": "vectors:", "waveform": "samples:"}.get(front_end.kind, "log-mel features")
@@ -178,14 +160,14 @@ def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
         )
         frames = partial(frames_on_this_node, data, front_end, tower.home, in_windows, store)
         splits = read_json(features / MANIFEST_FILE)["splits"]
-        jobs = [
-            ClipJob(frames, split, file["file"], first, file["num_rows"])
-            for split, files in splits.items()
-            for file, first in zip(files, np.cumsum([0, *(file["num_rows"] for file in files)]).tolist(), strict=False)
-        ]
-        _encode_parts(tower, built, jobs, folder, "clips")
-        for split in splits:
+        jobs: list[ClipJob] = []
+        for split, files in splits.items():
+            first = 0
+            for file in files:
+                jobs.append(ClipJob(frames, split, file["file"], first, file["num_rows"]))
+                first += file["num_rows"]
             shutil.copyfile(features / f"{split}.captions.arrow", folder / f"{split}.captions.arrow")
+        _encode_parts(tower, built, jobs, folder)
         return {"num_features": built.width, "dtype": "float32", "splits": splits}
 
     about: dict[str, Any] = {"front_end": flatten(front_end)}
@@ -205,11 +187,9 @@ def ensure_text_vectors(tower: FrozenTower, data: str) -> Path:
 
     def encode(folder: Path, built: Any) -> dict[str, Any]:
         captions, keys = in_key_order(_captions(manifest, languages))
-        jobs = [
-            CaptionJob(part_file(number), captions[start : start + PART])
-            for number, start in enumerate(range(0, len(captions), PART))
-        ]
-        _encode_parts(tower, built, jobs, folder, "captions")
+        starts = range(0, len(captions), PART)
+        jobs = [CaptionJob(part_file(number), captions[start : start + PART]) for number, start in enumerate(starts)]
+        _encode_parts(tower, built, jobs, folder)
         write_bytes(folder / KEYS_FILE, array_bytes(keys))
         return {"width": built.width, "num_captions": len(captions)}
 
@@ -231,14 +211,12 @@ class ClipJob:
         features = open_features(self.frames(), self.split)
         device = next(tower.parameters()).device
 
+        def embed(*clips: torch.Tensor) -> torch.Tensor:
+            return tower(*clips).pooled.float().cpu()  # type: ignore[no-any-return]
+
         def batches() -> Iterator[tuple[list[str], list[np.ndarray]]]:
             for rows in rows_in_parts(self.first, self.first + self.size, CLIPS):
-                pooled = encode_clips(
-                    lambda *clips: tower(*clips).pooled.float().cpu(),
-                    clip_batches(features, [rows]),
-                    width=tower.width,
-                    device=device,
-                )
+                pooled = encode_clips(embed, clip_batches(features, [rows]), width=tower.width, device=device)
                 ids = [features.clip_ids[row] for row in rows for _ in range(features.num_windows[row])]
                 yield ids, [vector[None] for vector in pooled.numpy()]
 
@@ -295,36 +273,27 @@ def _ensure(
     return folder
 
 
-def _encode_parts(
-    tower: FrozenTower, built: Any, jobs: Sequence[ClipJob | CaptionJob], folder: Path, what: str
-) -> None:
+def _encode_parts(tower: FrozenTower, built: Any, jobs: Sequence[ClipJob | CaptionJob], folder: Path) -> None:
     waiting = [job for job in jobs if not (folder / job.file).is_file()]
     total = sum(job.size for job in jobs)
     done = total - sum(job.size for job in waiting)
     scaling = tower.experiment.scaling
-    workers = Resources(
-        cpus=scaling.cpus_per_worker * WORKER_CPU_SHARE,
-        gpus=scaling.gpus_per_worker,
-        setting="scaling.cpus_per_worker, scaling.gpus_per_worker",
-    )
+    named = "scaling.cpus_per_worker, scaling.gpus_per_worker"
+    workers = Resources(scaling.cpus_per_worker * WORKER_CPU_SHARE, scaling.gpus_per_worker, setting=named)
     # Elsewhere the tower is built again: its weights may be larger than what should be sent.
     make_built = dataclasses.replace(tower, say=print).build if tower.use_ray else lambda: built
-    here = FolderHere(folder)
-    make_encoder = partial(_Encoder, make_built, here)
-    for number, content in run_jobs(waiting, make_encoder, ray=workers if tower.use_ray else None):
+    here, what = FolderHere(folder), "clips" if tower.kind == "audio" else "captions"
+    encoder = partial(_encoder, make_built, here)
+    for number, content in run_jobs(waiting, encoder, ray=workers if tower.use_ray else None):
         here.receive(waiting[number].file, content)
         done += waiting[number].size
         tower.say(f"frozen {tower.kind} tower: {done:,} of {total:,} {what} encoded")
 
 
-class _Encoder:
-    """Encodes parts with a tower that is made once."""
-
-    def __init__(self, make_tower: Callable[[], Any], here: FolderHere) -> None:
-        self.tower, self.here = make_tower(), here
-
-    def __call__(self, job: ClipJob | CaptionJob) -> bytes | None:
-        return self.here.make(job.file, partial(job.write, self.tower))
+def _encoder(make_tower: Callable[[], Any], here: FolderHere) -> Callable[[ClipJob | CaptionJob], bytes | None]:
+    """What encodes parts, with a tower that is made once."""
+    tower = make_tower()
+    return lambda job: here.make(job.file, partial(job.write, tower))
 
 
 def _captions(manifest: Manifest, languages: Sequence[str]) -> Iterator[Caption]:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ray_atr.encoding.chunks import embed_again
+from ray_atr.encoding.encode import embed_again
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.tower import Encoded, embed_by_length, pad_tokens
 
@@ -19,10 +19,8 @@ Caption = tuple[str, str]
 
 
 class TextBatcher:
-    """Tokenises captions (each distinct one once a process) and embeds batches of them.
-
-    `bucket` is how many distinct captions go through the encoder together: sorted by length, so that little is padded.
-    """
+    """Tokenises captions (each distinct one once a process) and embeds batches of them. `bucket` is how many distinct
+    captions go through the encoder together: sorted by length, so that little is padded."""
 
     def __init__(self, retriever: Retriever, *, bucket: int = 256, memory: int = 500_000) -> None:
         self.retriever, self.bucket, self.memory = retriever, bucket, memory
@@ -35,10 +33,8 @@ class TextBatcher:
         return other
 
     def embed(self, captions: Sequence[Caption], *, chunk: int = 0) -> Tensor:
-        """Unit-norm embeddings `[n, D]` of the captions, in their order.
-
-        With a chunk, buckets hold no more than that many captions, keep no activations, and are embedded again backwards.
-        """
+        """Unit-norm embeddings `[n, D]` of the captions, in their order. With a chunk, buckets hold no more than that
+        many captions, keep no activations, and are embedded again backwards."""
         distinct = list(dict.fromkeys(captions))
         embedded = embed_by_length(
             partial(embed_again, self.retriever.embed_text) if chunk else self.retriever.embed_text,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import soundfile
 
+from ray_atr.data.caption_vectors import has_vectors
 from ray_atr.data.decoding import first_seconds, resample
-from ray_atr.data.given_vectors import has_vectors
 from ray_atr.data.shards import Manifest, read_captions, read_shard
 from ray_atr.languages.codes import language_codes
 from ray_atr.languages.templates import class_sentences

@@ -18,7 +18,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from ray_atr.data.audio import FrontEnd
-from ray_atr.data.buckets import by_length
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.settings import Settings, setting
 
@@ -195,7 +194,8 @@ def embed_by_length(
 
     At most `bucket` texts of similar length are padded and embedded together, on `device`.
     """
-    buckets = list(by_length([len(ids) for ids in token_ids], bucket))
+    by_length = sorted(range(len(token_ids)), key=lambda row: len(token_ids[row]))
+    buckets = [by_length[start : start + bucket] for start in range(0, len(by_length), bucket)]
     parts = [
         embed(*(part.to(device) for part in pad_tokens([token_ids[row] for row in rows], pad_token_id)))
         for rows in buckets
@@ -203,8 +203,7 @@ def embed_by_length(
     if not parts:
         return torch.zeros(0, width, device=device)
     embedded = torch.cat(parts)
-    order = torch.tensor([row for rows in buckets for row in rows], device=embedded.device)
-    return embedded[order.argsort()]
+    return embedded[torch.tensor(by_length, device=embedded.device).argsort()]
 
 
 def checkpoint_of(settings: AudioSettings | TextSettings) -> str | None:

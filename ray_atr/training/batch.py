@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from ray_atr.data.captions import CaptionBatch, TrainingCaptions
-from ray_atr.data.epoch_order import EpochOrder, check_batch_size, steps_per_epoch, training_plan
 from ray_atr.data.features import open_features
-from ray_atr.data.stream import FeatureBatch, stream
+from ray_atr.data.stream import EpochOrder, FeatureBatch, check_batch_size, steps_per_epoch, stream, training_plan
 from ray_atr.experiment import Experiment
 from ray_atr.models.augment import spec_augment
 from ray_atr.training.group import WorkerGroup

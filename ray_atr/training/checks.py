@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from ray_atr.data.captions import read_caption_file
-from ray_atr.data.epoch_order import check_batch_size
-from ray_atr.data.noise import Noise
-from ray_atr.data.noise_index import read_index
+from ray_atr.data.noise import Noise, read_index
 from ray_atr.data.shards import read_captions, read_manifest
+from ray_atr.data.stream import check_batch_size
 from ray_atr.experiment import Experiment
 from ray_atr.metrics import evaluate_languages
 from ray_atr.models.loading import require_checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ray_atr.data.given_vectors import clip_width, require_vectors
+from ray_atr.data.caption_vectors import clip_width, require_vectors
 from ray_atr.data.shards import read_manifest
 from ray_atr.experiment import Experiment
 from ray_atr.languages.codes import ENGLISH

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from ray_atr.data.epoch_order import share_sizes
 from ray_atr.data.features import MANIFEST_FILE, open_features
+from ray_atr.data.stream import share_sizes
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport

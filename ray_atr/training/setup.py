@@ -9,7 +9,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import ChainedScheduler, LambdaLR, LinearLR, LRScheduler, StepLR
 
-from ray_atr.data.noise_index import write_index
+from ray_atr.data.noise import write_index
 from ray_atr.experiment import Experiment, TrainSettings
 from ray_atr.knowledge.memory import SnapshotMemory, make_memory
 from ray_atr.knowledge.refresher import InProcessRefresher, Refresher

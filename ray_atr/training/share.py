@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ray_atr.encoding.chunks import embed_in_chunks
+from ray_atr.encoding.encode import embed_in_chunks
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.knowledge.memory import WorkerBatch
 from ray_atr.models.retriever import Retriever

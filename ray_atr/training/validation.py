@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ray_atr.data.epoch_order import evaluation_plan
 from ray_atr.data.features import FeatureSet
-from ray_atr.data.stream import stream
+from ray_atr.data.stream import evaluation_plan, stream
 from ray_atr.encoding.encode import clip_batches, embed_batches
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment

@@ -14,7 +14,7 @@ from tiny import make_data, prepared_for, tiny
 from ray_atr.audit.decisions import apply_decisions, read_decisions
 from ray_atr.audit.options import AuditOptions, CrossFit
 from ray_atr.audit.run import audit_data_set
-from ray_atr.data.given_vectors import read_given
+from ray_atr.data.caption_vectors import read_given
 from ray_atr.data.importing.import_options import VectorImport
 from ray_atr.data.importing.vector_import import import_vectors
 from ray_atr.data.schema import Clip, to_clips

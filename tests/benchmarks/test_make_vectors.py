@@ -19,7 +19,7 @@ import torch
 from scripts import load_script
 from torchaudio.functional import melscale_fbanks
 
-from ray_atr.data.given_vectors import read_given
+from ray_atr.data.caption_vectors import read_given
 from ray_atr.data.importing.import_options import VectorImport
 from ray_atr.data.importing.vector_import import import_vectors
 from ray_atr.data.shards import iterate_rows

@@ -8,10 +8,9 @@ from tiny import make_data
 
 import ray_atr.data.stream
 from ray_atr.data.audio import FrontEnd
-from ray_atr.data.epoch_order import check_batch_size, evaluation_plan, training_plan
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import FeatureSet, open_features
-from ray_atr.data.stream import FeatureBatch, stream
+from ray_atr.data.stream import FeatureBatch, check_batch_size, evaluation_plan, stream, training_plan
 
 IDS = [f"clip {number}" for number in range(23)]
 

@@ -13,8 +13,7 @@ from tiny import make_data, tone
 from ray_atr.data import feature_cache
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import Work, ensure_features, find_features
-from ray_atr.data.feature_store import rows_file
-from ray_atr.data.features import MANIFEST_FILE, open_features
+from ray_atr.data.features import MANIFEST_FILE, open_features, rows_file
 from ray_atr.data.shards import read_manifest
 from ray_atr.storage import DamagedFileError, open_folder, write_json
 from ray_atr.storage.digests import DIGESTS_FILE

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ray_atr.data.noise import NOISE_KINDS, Noise, caption_owners
-from ray_atr.data.noise_index import INDEX_FILE, write_index
-from ray_atr.data.wear import wear
+from ray_atr.data.noise import INDEX_FILE, NOISE_KINDS, Noise, caption_owners, wear, write_index
 from ray_atr.languages.codes import LANGUAGES
 
 IDS = [f"clip-{i:05d}" for i in range(5000)]

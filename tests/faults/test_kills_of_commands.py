@@ -20,8 +20,7 @@ from fake_runs import write_run
 from ray_atr.data.importing.import_options import Import
 from ray_atr.data.importing.plan import import_data_set
 from ray_atr.data.importing.sources.table import TableSource
-from ray_atr.data.noise import Worn
-from ray_atr.data.noise_index import read_index, write_index
+from ray_atr.data.noise import Worn, read_index, write_index
 from ray_atr.data.shards import iterate_rows, read_manifest
 from ray_atr.report import write, write_report
 from ray_atr.tracking import Store, upload

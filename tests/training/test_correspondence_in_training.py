@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tiny import make_data, prepared_for, tiny
 
-from ray_atr.data.noise_index import INDEX_FILE
+from ray_atr.data.noise import INDEX_FILE
 from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.correspondence import CORRESPONDENCES

@@ -16,7 +16,7 @@ from agreement import compute_in_float64
 from processes import run_processes
 from tiny import prepared_for, tiny
 
-from ray_atr.data.epoch_order import share_sizes, training_plan
+from ray_atr.data.stream import share_sizes, training_plan
 from ray_atr.experiment import Experiment
 from ray_atr.knowledge.refresher import InProcessRefresher
 from ray_atr.metrics.epoch_report import EpochReport

@@ -16,9 +16,8 @@ from torch.nn import functional
 
 import ray_atr.training.group as training_group
 from ray_atr.data.captions import TrainingCaptions
-from ray_atr.data.epoch_order import training_plan
 from ray_atr.data.features import open_features
-from ray_atr.data.stream import stream
+from ray_atr.data.stream import stream, training_plan
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
 from ray_atr.knowledge.memory import Memory, MomentumMemory, SupportMemory, make_memory

@@ -13,9 +13,8 @@ from processes import run_processes
 from tiny import prepared_for, tiny
 
 from ray_atr.data.captions import CaptionBatch, TrainingCaptions
-from ray_atr.data.epoch_order import training_plan
 from ray_atr.data.features import open_features
-from ray_atr.data.stream import stream
+from ray_atr.data.stream import stream, training_plan
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
 from ray_atr.metrics import align_captions

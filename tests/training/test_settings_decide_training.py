@@ -23,8 +23,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 import ray_atr.training.epoch_validation as epoch_validation
 import ray_atr.training.loop as loop
 from ray_atr.data.captions import TrainingCaptions
-from ray_atr.data.epoch_order import training_plan
 from ray_atr.data.features import open_features
+from ray_atr.data.stream import training_plan
 from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.tower import pad_tokens

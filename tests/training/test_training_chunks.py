@@ -11,11 +11,10 @@ from tiny import make_data, tiny
 from torch import Tensor, nn
 
 from ray_atr.data.captions import TrainingCaptions
-from ray_atr.data.epoch_order import training_plan
 from ray_atr.data.features import open_features
-from ray_atr.data.stream import stream
-from ray_atr.encoding import chunks
-from ray_atr.encoding.chunks import embed_in_chunks
+from ray_atr.data.stream import stream, training_plan
+from ray_atr.encoding import encode
+from ray_atr.encoding.encode import embed_in_chunks
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import build_retriever
@@ -103,7 +102,7 @@ def test_dropout_falls_alike_when_texts_are_embedded_again(
     in_chunks = gradient(experiment, data.parent)
     without_dropout = gradient(override(experiment, {"model.text.dropout": 0.0}), data.parent)
     # The same chunks and random draws with all activations kept.
-    monkeypatch.setattr(chunks, "checkpoint", lambda embed, *inputs, use_reentrant: embed(*inputs))
+    monkeypatch.setattr(encode, "checkpoint", lambda embed, *inputs, use_reentrant: embed(*inputs))
     assert_equal(in_chunks, gradient(experiment, data.parent))
     assert float((in_chunks[1] - without_dropout[1]).norm() / without_dropout[1].norm()) > 0.1
 

@@ -56,11 +56,9 @@ def _identifier() -> Any:
 
 @dataclass
 class RowOrder:
-    """What tells whether the captions of a split, in its order, belong to the rows they are in.
-
-    A block of a column that was moved by one row fits the rows before or after it better than its own: its captions hold
-    words of their neighbours' ids and labels, or are as long as their neighbours' captions in another language.
-    """
+    """What tells whether the captions of a split, in its order, belong to the rows they are in. A block of a column
+    that was moved by one row fits the rows before or after it better than its own: its captions hold words of their
+    neighbours' ids and labels, or are as long as their neighbours' captions in another language."""
 
     names: list[str] = field(default_factory=list)
     words: list[frozenset[str]] = field(default_factory=list)
@@ -69,7 +67,8 @@ class RowOrder:
     def add(self, clip_id: str, labels: Iterable[str], captions: Mapping[str, Sequence[str]]) -> None:
         """One more clip, in the order of the rows; the first caption in each language counts."""
         self.names.append(clip_id)
-        self.words.append(frozenset(_words(" ".join([clip_id, *labels]))))
+        words = re.split(r"[\W\d_]+", " ".join([clip_id, *labels]).casefold())
+        self.words.append(frozenset(word for word in words if len(word) >= 3))
         self.captions.append({code: texts[0] for code, texts in captions.items() if texts})
 
     def last(self) -> RowOrder:
@@ -78,15 +77,15 @@ class RowOrder:
 
     def shifted(self) -> Iterator[tuple[str, str]]:
         """(language, first and last clip) of each block of captions that looks moved by one row."""
-        for code in sorted({code for captions in self.captions for code in captions}):
+        languages = sorted({code for captions in self.captions for code in captions})
+        for position, code in enumerate(languages):
             rows = [row for row, captions in enumerate(self.captions) if code in captions]
             for first, last in _blocks(self._by_words(rows, code), 0.5):
                 yield code, f"{self.names[rows[first]]} to {self.names[rows[last]]}"
-            for other in sorted({code for captions in self.captions for code in captions}):
-                if other < code:
-                    both = [row for row in rows if other in self.captions[row]]
-                    for first, last in _blocks(self._by_length(both, code, other), 0.6, least=0.75):
-                        yield f"{code} or {other}", f"{self.names[both[first]]} to {self.names[both[last]]}"
+            for other in languages[:position]:
+                both = [row for row in rows if other in self.captions[row]]
+                for first, last in _blocks(self._by_length(both, code, other), 0.6, least=0.75):
+                    yield f"{code} or {other}", f"{self.names[both[first]]} to {self.names[both[last]]}"
 
     def _by_words(self, rows: list[int], code: str) -> NDArray[np.float64]:
         """How well captions fit the ids and labels of the row before, their own, the next, in each window [W, 3]."""
@@ -95,10 +94,9 @@ class RowOrder:
         texts = [self.captions[row][code].casefold() for row in rows]
         words = [self.words[row] for row in rows]
         fits = np.zeros((3, len(rows)))
-        for position in range(len(rows)):
-            for shift in (-1, 0, 1):
-                if 0 <= position + shift < len(rows):
-                    fits[shift + 1, position] = any(word in texts[position] for word in words[position + shift])
+        for shift in (-1, 0, 1):
+            for position in range(max(0, -shift), len(rows) - max(0, shift)):
+                fits[shift + 1, position] = any(word in texts[position] for word in words[position + shift])
         windows = np.lib.stride_tricks.sliding_window_view(fits, WINDOW, axis=1)
         return np.asarray(windows.mean(axis=2).T)
 
@@ -113,21 +111,16 @@ class RowOrder:
 
 def _correlations(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
     """Pearson's correlation of a [N] and b [N] in each window of `WINDOW`; 0 if one of them does not vary."""
-    a_windows = np.lib.stride_tricks.sliding_window_view(a, WINDOW)
-    b_windows = np.lib.stride_tricks.sliding_window_view(b, WINDOW)
-    a_centred = a_windows - a_windows.mean(axis=1, keepdims=True)
-    b_centred = b_windows - b_windows.mean(axis=1, keepdims=True)
+    windows = (np.lib.stride_tricks.sliding_window_view(values, WINDOW) for values in (a, b))
+    a_centred, b_centred = (window - window.mean(axis=1, keepdims=True) for window in windows)
     scale = np.sqrt((a_centred**2).sum(axis=1) * (b_centred**2).sum(axis=1))
-    return np.asarray(
-        np.divide((a_centred * b_centred).sum(axis=1), scale, out=np.zeros_like(scale), where=scale > 1e-9)
-    )
+    products = (a_centred * b_centred).sum(axis=1)
+    return np.divide(products, scale, out=np.zeros_like(scale), where=scale > 1e-9)
 
 
 def _blocks(fits: NDArray[np.float64], lead: float, least: float = 0.0) -> Iterator[tuple[int, int]]:
-    """First and last row of each run of windows in which a neighbouring row fits better than the own one by `lead`.
-
-    The neighbour's fit must be `least` itself: of thousands of windows, some fit a neighbour better by chance.
-    """
+    """First and last row of each run of windows in which a neighbouring row fits better than the own one by `lead`. The
+    neighbour's fit must be `least` itself: of thousands of windows, some fit a neighbour better by chance."""
     if not len(fits):
         return
     best = np.maximum(fits[:, 0], fits[:, 2])
@@ -135,7 +128,3 @@ def _blocks(fits: NDArray[np.float64], lead: float, least: float = 0.0) -> Itera
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_shifted, [False]]).astype(int)))
     for start, end in zip(edges[::2], edges[1::2], strict=True):
         yield int(start), int(end) + WINDOW - 2
-
-
-def _words(text: str) -> list[str]:
-    return [word for word in re.split(r"[\W\d_]+", text.casefold()) if len(word) >= 3]

@@ -10,12 +10,11 @@ import hashlib
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
-import pyarrow as pa
 
 from ray_atr.data import vector_clip
 from ray_atr.data.decoding import open_sound
@@ -24,7 +23,7 @@ from ray_atr.data.importing.import_options import Check
 from ray_atr.data.importing.sources.source import UNUSUAL_SPLIT, unusual_splits
 from ray_atr.data.sampling import uniform
 from ray_atr.data.schema import SPLITS, Clip, check_clip, to_clips
-from ray_atr.data.shards import Manifest, Shard, hash_of_file, read_manifest, read_shard
+from ray_atr.data.shards import Manifest, Progress, Shard, hash_of_file, read_manifest, read_shard
 from ray_atr.languages.codes import ENGLISH
 from ray_atr.settings import shortened
 from ray_atr.storage import open_folder
@@ -89,25 +88,19 @@ class Report:
         self.remarks.setdefault(kind, Finding()).add(example)
 
 
-def check_data_set(
-    folder: str, options: Check | None = None, progress: Callable[[int, int], None] | None = None
-) -> Report:
-    """Read a whole data set and report what is wrong. ValueError only if there is no data set.
-
-    Memory grows by about 30 bytes a caption: hashes of ids, audio and texts, never the audio.
-    """
+def check_data_set(folder: str, options: Check | None = None, progress: Progress | None = None) -> Report:
+    """Read a whole data set and report what is wrong. ValueError only if there is no data set. Memory grows by about 30
+    bytes a caption: hashes of ids, audio and texts, never the audio."""
     options = options or Check()
     manifest = read_manifest(folder)
     report, memory, orders = Report(manifest), _Memory(), dict[str, RowOrder]()
     for split in unusual_splits(manifest.splits):
         report.remark(UNUSUAL_SPLIT, split)
     for number, shard in enumerate(manifest.shards, start=1):
-        if _check_file(manifest, shard, report):
-            order = orders.setdefault(shard.split, RowOrder())
-            for batch in _batches(manifest, shard, report):
-                _check_batch(batch, shard, options, report, memory, order)
-            if len(order.names) >= ROWS_TOGETHER:
-                orders[shard.split] = _remark_shifts(order, shard.split, report)
+        order = orders.setdefault(shard.split, RowOrder())
+        _check_shard(shard, options, report, memory, order)
+        if len(order.names) >= ROWS_TOGETHER:
+            orders[shard.split] = _remark_shifts(order, shard.split, report)
         if progress is not None:
             progress(number, len(manifest.shards))
     for split, order in orders.items():
@@ -123,64 +116,62 @@ def _remark_shifts(order: RowOrder, split: str, report: Report) -> RowOrder:
     return order.last()
 
 
-def _check_file(manifest: Manifest, shard: Shard, report: Report) -> bool:
-    folder = open_folder(manifest.folder)
+def _check_shard(shard: Shard, options: Check, report: Report, memory: _Memory, order: RowOrder) -> None:
+    folder = open_folder(report.manifest.folder)
     if not folder.exists(shard.file):
         report.problem("shard is missing", shard.file)
-        return False
+        return
     found = hash_of_file(folder, shard.file)
     if found != shard.sha256:
         report.problem("shard has another SHA-256 than the manifest says", f"{shard.file} ({found[:12]}...)")
-    return True
-
-
-def _batches(manifest: Manifest, shard: Shard, report: Report) -> Iterator[pa.RecordBatch]:
     num_rows = 0
-    try:
-        for batch in read_shard(manifest, shard):
-            num_rows += batch.num_rows
-            yield batch
-    except (ValueError, OSError) as error:
-        # Arrow's errors are of both kinds; the shard is unreadable from here on.
-        report.problem("shard cannot be read", str(error))
-        return
+    batches = read_shard(report.manifest, shard)
+    while True:
+        try:
+            batch = next(batches, None)
+        except (ValueError, OSError) as error:
+            # Arrow's errors are of both kinds; the shard is unreadable from here on.
+            report.problem("shard cannot be read", str(error))
+            return
+        if batch is None:
+            break
+        num_rows += batch.num_rows
+        for clip in to_clips(batch):
+            _check_clip(clip, shard, options, report, memory)
+            order.add(clip.clip_id, clip.labels, clip.captions)
     if num_rows != shard.num_rows:
         report.problem("shard has another number of clips than the manifest says", f"{shard.file}: {num_rows}")
 
 
-def _check_batch(
-    batch: pa.RecordBatch, shard: Shard, options: Check, report: Report, memory: _Memory, order: RowOrder
-) -> None:
-    for clip in to_clips(batch):
-        name = f"{clip.clip_id} ({clip.split})"
-        if clip.split != shard.split:
-            report.problem("clip is in a shard of another split", f"{name} in {shard.file}")
-        try:
-            check_clip(clip)
-        except ValueError as error:
-            report.problem("clip breaks the schema", str(error))
-        report.clips[clip.split] += 1
-        index = memory.add_clip(clip.clip_id, clip.split, clip.audio)
-        for language, texts in clip.captions.items():
-            report.with_language[clip.split, language] += 1
-            memory.add_texts(clip.split, language, index, texts)
-            if len(set(texts)) < len(texts):
-                report.remark(f"clip has the same {language} caption twice", name)
-        first = next(iter(clip.captions), "")
-        reference = ENGLISH if ENGLISH in clip.captions else first
-        for language, texts in clip.captions.items():
-            if len(texts) != len(clip.captions[reference]):
-                whom = "English" if reference == ENGLISH else reference
-                report.remark(f"clip has another number of {language} captions than of {whom} ones", name)
-        _check_texts(clip, name, options, report)
-        order.add(clip.clip_id, clip.labels, clip.captions)
-        if not vector_clip.is_vector(clip.audio):
-            report.seconds += clip.seconds
-            if clip.seconds > options.clip_seconds:
-                report.long_clips += 1
-                report.seconds_cut += clip.seconds - options.clip_seconds
-        if uniform([clip.clip_id], 0, "check")[0] < options.audio_share:
-            _check_audio(clip.audio, name, clip.seconds, options, report)
+def _check_clip(clip: Clip, shard: Shard, options: Check, report: Report, memory: _Memory) -> None:
+    name = f"{clip.clip_id} ({clip.split})"
+    if clip.split != shard.split:
+        report.problem("clip is in a shard of another split", f"{name} in {shard.file}")
+    try:
+        check_clip(clip)
+    except ValueError as error:
+        report.problem("clip breaks the schema", str(error))
+    report.clips[clip.split] += 1
+    memory.add(clip)
+    for language, texts in clip.captions.items():
+        report.with_language[clip.split, language] += 1
+        if len(set(texts)) < len(texts):
+            report.remark(f"clip has the same {language} caption twice", name)
+    reference = ENGLISH if ENGLISH in clip.captions else next(iter(clip.captions), "")
+    for language, texts in clip.captions.items():
+        if len(texts) != len(clip.captions[reference]):
+            whom = "English" if reference == ENGLISH else reference
+            report.remark(f"clip has another number of {language} captions than of {whom} ones", name)
+    _check_texts(clip, name, options, report)
+    if not vector_clip.is_vector(clip.audio):
+        report.seconds += clip.seconds
+        if clip.seconds > options.clip_seconds:
+            report.long_clips += 1
+            report.seconds_cut += clip.seconds - options.clip_seconds
+    if uniform([clip.clip_id], 0, "check")[0] < options.audio_share:
+        report.num_decoded += 1
+        check = _check_vector if vector_clip.is_vector(clip.audio) else _check_audio
+        check(clip, name, options, report)
 
 
 def _check_texts(clip: Clip, name: str, options: Check, report: Report) -> None:
@@ -193,14 +184,10 @@ def _check_texts(clip: Clip, name: str, options: Check, report: Report) -> None:
                 report.remark(f"{language} caption is in another language", f"{name}: {other}: {shortened(text, 80)}")
 
 
-def _check_audio(audio: bytes, name: str, seconds: float, options: Check, report: Report) -> None:
-    report.num_decoded += 1
-    if vector_clip.is_vector(audio):
-        _check_vector(audio, name, report)
-        return
+def _check_audio(clip: Clip, name: str, options: Check, report: Report) -> None:
     length, peak, clipped = 0, 0.0, 0
     try:
-        sound = open_sound(audio, name, options.audio)
+        sound = open_sound(clip.audio, name, options.audio)
         for block in sound.blocks():
             level = np.abs(block)
             length, peak = length + len(block), max(peak, float(level.max()))
@@ -209,8 +196,9 @@ def _check_audio(audio: bytes, name: str, seconds: float, options: Check, report
         report.problem("audio cannot be decoded", str(error))
         return
     found = length / sound.sample_rate
-    if abs(found - seconds) > max(0.01, 1e-3 * seconds):
-        report.problem("clip has another duration than its row says", f"{name}: {found:.2f} s, not {seconds:.2f} s")
+    if abs(found - clip.seconds) > max(0.01, 1e-3 * clip.seconds):
+        durations = f"{name}: {found:.2f} s, not {clip.seconds:.2f} s"
+        report.problem("clip has another duration than its row says", durations)
     if found < options.min_seconds:
         report.remark("clip is shorter than one analysis window", f"{name}: {found:.4f} s")
     if peak < options.silent_peak:
@@ -219,9 +207,9 @@ def _check_audio(audio: bytes, name: str, seconds: float, options: Check, report
         report.remark("clip is clipped", f"{name}: {clipped / length:.1%} at full scale")
 
 
-def _check_vector(data: bytes, name: str, report: Report) -> None:
+def _check_vector(clip: Clip, name: str, options: Check, report: Report) -> None:
     try:
-        vector = vector_clip.loaded(data, name)
+        vector = vector_clip.loaded(clip.audio, name)
     except ValueError as error:
         report.problem("vector cannot be read", str(error))
         return
@@ -232,33 +220,28 @@ def _check_vector(data: bytes, name: str, report: Report) -> None:
 
 
 class _Memory:
-    """Hashes of what must not repeat, and in which clip and split each was seen first."""
+    """Hashes of what must not repeat, and in which clip, by its number, each was seen first."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []
-        self.ids: dict[str, str] = {}
-        self.repeated_ids: list[tuple[str, str, str]] = []
-        self.audio: dict[int, tuple[int, str]] = {}
-        self.repeated_audio: list[tuple[int, str, int, str]] = []
+        self.clips: list[tuple[str, str]] = []
+        """Id and split."""
+        self.ids: dict[str, int] = {}
+        self.audio: dict[int, int] = {}
+        self.repeated_ids: list[tuple[int, int]] = []
+        self.repeated_audio: list[tuple[int, int]] = []
         self.texts: dict[tuple[str, str], tuple[array[int], array[int]]] = {}
 
-    def add_clip(self, clip_id: str, split: str, audio: bytes) -> int:
-        index = len(self.names)
-        self.names.append(clip_id)
-        if clip_id in self.ids:
-            self.repeated_ids.append((clip_id, self.ids[clip_id], split))
-        self.ids.setdefault(clip_id, split)
-        digest = _digest(audio)
-        if digest in self.audio:
-            self.repeated_audio.append((*self.audio[digest], index, split))
-        self.audio.setdefault(digest, (index, split))
-        return index
-
-    def add_texts(self, split: str, language: str, clip: int, texts: Sequence[str]) -> None:
-        hashes, clips = self.texts.setdefault((split, language), (array("Q"), array("Q")))
-        for text in texts:
-            hashes.append(_digest(text.casefold().encode()))
-            clips.append(clip)
+    def add(self, clip: Clip) -> None:
+        number = len(self.clips)
+        self.clips.append((clip.clip_id, clip.split))
+        if (first := self.ids.setdefault(clip.clip_id, number)) != number:
+            self.repeated_ids.append((first, number))
+        if (first := self.audio.setdefault(_digest(clip.audio), number)) != number:
+            self.repeated_audio.append((first, number))
+        for language, texts in clip.captions.items():
+            hashes, clips = self.texts.setdefault((clip.split, language), (array("Q"), array("Q")))
+            hashes.extend(_digest(text.casefold().encode()) for text in texts)
+            clips.extend(number for _ in texts)
 
 
 def _digest(content: bytes) -> int:
@@ -266,33 +249,31 @@ def _digest(content: bytes) -> int:
 
 
 def _compare_splits(report: Report, memory: _Memory) -> None:
-    for clip_id, first, second in memory.repeated_ids:
-        kind = "id occurs twice" if first == second else "id occurs in two splits"
-        report.problem(kind, f"{clip_id} ({first}, {second})")
-    for first_clip, first, second_clip, second in memory.repeated_audio:
-        example = f"{memory.names[first_clip]} ({first}) = {memory.names[second_clip]} ({second})"
-        if first == second:
+    for first, second in memory.repeated_ids:
+        (clip_id, split), (_, other) = memory.clips[first], memory.clips[second]
+        kind = "id occurs twice" if split == other else "id occurs in two splits"
+        report.problem(kind, f"{clip_id} ({split}, {other})")
+    for first, second in memory.repeated_audio:
+        (clip_id, split), (other_id, other) = memory.clips[first], memory.clips[second]
+        example = f"{clip_id} ({split}) = {other_id} ({other})"
+        if split == other:
             report.remark("two clips of a split have the same audio", example)
         else:
             report.problem("the same audio is in two splits", example)
-    for split in report.clips:
-        for language in report.manifest.languages:
-            missing = report.clips[split] - report.with_language[split, language]
-            if missing:
-                report.remark(
-                    "language is missing", f"{language} in {missing:,} of {report.clips[split]:,} {split} clips"
-                )
+    languages = report.manifest.languages
+    for split, language in product(report.clips, languages):
+        if missing := report.clips[split] - report.with_language[split, language]:
+            of_all = f"{language} in {missing:,} of {report.clips[split]:,} {split} clips"
+            report.remark("language is missing", of_all)
     for (split, language), (hashes, clips) in memory.texts.items():
         report.shared_text[split, language] = num_clips_sharing(np.asarray(hashes), np.asarray(clips))
         for clip, number in widespread(np.asarray(hashes), np.asarray(clips)):
-            report.remark(f"one {language} caption is on many clips", f"{number:,} as {memory.names[clip]}")
-    for first, second in combinations(report.clips, 2):
-        for language in report.manifest.languages:
-            pair = [memory.texts.get((split, language)) for split in (first, second)]
-            if pair[0] is not None and pair[1] is not None:
-                common = np.intersect1d(np.asarray(pair[0][0]), np.asarray(pair[1][0]))
-                if len(common):
-                    report.leaked_text[first, second, language] = len(common)
+            report.remark(f"one {language} caption is on many clips", f"{number:,} as {memory.clips[clip][0]}")
+    for (split, other), language in product(combinations(report.clips, 2), languages):
+        if (split, language) in memory.texts and (other, language) in memory.texts:
+            ours, theirs = (np.asarray(memory.texts[name, language][0]) for name in (split, other))
+            if len(common := np.intersect1d(ours, theirs)):
+                report.leaked_text[split, other, language] = len(common)
 
 
 def num_clips_sharing(hashes: np.ndarray, clips: np.ndarray) -> int:
@@ -327,21 +308,18 @@ def page(report: Report) -> list[str]:
     ]
     columns = ["language", "captions", "by machine"]
     columns += [head for split in report.clips for head in (f"{split} clips", "sharing a text")]
-    rows = []
-    for language in manifest.languages:
-        row = [language, f"{manifest.num_captions(language):,}", f"{manifest.num_translated(language):,}"]
-        for split in report.clips:
-            row.append(f"{report.with_language[split, language]:,} of {report.clips[split]:,}")
-            row.append(f"{report.shared_text.get((split, language), 0):,}")
-        rows.append(row)
+    languages = manifest.languages
+    rows = [[code, f"{manifest.num_captions(code):,}", f"{manifest.num_translated(code):,}"] for code in languages]
+    for row, (split, number) in product(rows, report.clips.items()):
+        row.append(f"{report.with_language[split, row[0]]:,} of {number:,}")
+        row.append(f"{report.shared_text.get((split, row[0]), 0):,}")
     lines += text_table(columns, rows)
     lines += ["", f"audio decoded: {report.num_decoded:,} clips; left out at import: {len(manifest.skipped):,}"]
     lines += [f"  {number:,} x {reason}" for reason, number in reasons_left_out(manifest)]
     if report.long_clips:
-        lines.append(
-            f"longer than one window: {report.long_clips:,} clips; {report.seconds_cut / report.seconds:.1%} of the audio"
-            " is beyond it, and is heard only by models whose windows are not cut (--model.windows)"
-        )
+        beyond = f"{report.long_clips:,} clips; {report.seconds_cut / report.seconds:.1%} of the audio is beyond it"
+        heard_by = "is heard only by models whose windows are not cut (--model.windows)"
+        lines.append(f"longer than one window: {beyond}, and {heard_by}")
     for (first, second, language), number in report.leaked_text.items():
         lines.append(f"caption texts in both {first} and {second}: {number:,} {language}")
     for title, findings in (("remarks", report.remarks), ("problems", report.problems)):
@@ -353,19 +331,16 @@ def page(report: Report) -> list[str]:
 
 
 def reasons_left_out(manifest: Manifest) -> list[tuple[str, int]]:
-    """Why clips were left out at import and how many for each reason, the most frequent first.
-
-    Reasons that differ in their numbers alone count together; the first few numbers are shown.
-    """
+    """Why clips were left out at import and how many for each reason, the most frequent first. Reasons that differ in
+    their numbers alone count together; the first few numbers are shown."""
     kinds: dict[str, list[str]] = {}
     for entry in manifest.skipped:
         # A reason may begin with the file it speaks of and quote what was found there.
         reason = entry.reason.rsplit(": ", 1)[-1].split("; allowed")[0]
         reason = re.sub(rf"\S*(?<!\w){re.escape(entry.clip_id)}(?!\w)\S*", "its file", reason)
         kinds.setdefault(NUMBER.sub("N", reason), []).append(reason)
-    return [
-        (_with_numbers(kind, kinds[kind]), len(kinds[kind])) for kind in sorted(kinds, key=lambda k: -len(kinds[k]))
-    ]
+    most_first = sorted(kinds.items(), key=lambda item: -len(item[1]))
+    return [(_with_numbers(kind, reasons), len(reasons)) for kind, reasons in most_first]
 
 
 def _with_numbers(kind: str, reasons: Sequence[str]) -> str:

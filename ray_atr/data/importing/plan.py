@@ -12,8 +12,8 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +22,19 @@ import pyarrow as pa
 from ray_atr.data.decoding import AudioBounds, open_sound
 from ray_atr.data.importing.import_options import Import
 from ray_atr.data.importing.session import Unfinished, unfinished, write_note
-from ray_atr.data.importing.sources.joining import ExtraCaptions
-from ray_atr.data.importing.sources.places import Place, read_place
-from ray_atr.data.importing.sources.source import Absent, BadRow, Entry, Note, Source
-from ray_atr.data.schema import SCHEMA, Clip, check_captions, check_split
-from ray_atr.data.shards import Manifest, Shard, Skipped, open_arrow, order_shards, shard_file, write_shard
+from ray_atr.data.importing.sources.read_table import read_table
+from ray_atr.data.importing.sources.source import Absent, Entry, Note, Place, Source, captions_of, read_place
+from ray_atr.data.schema import SCHEMA, Clip, check_captions, check_language, check_split
+from ray_atr.data.shards import Manifest, Progress, Shard, Skipped, in_shards, open_arrow, order_shards, write_shard
 from ray_atr.jobs import Resources
 from ray_atr.runtime import is_inside_a_cluster
 from ray_atr.storage import open_folder
-
-Progress = Callable[[int, int], None]
 
 PLAN_FILE = "plan.arrow"
 PLAN_SCHEMA = pa.schema(
     [
         *(pa.field(name, pa.string()) for name in ("clip_id", "split", "file", "kind")),
-        pa.field("first", pa.int64()),
-        pa.field("second", pa.int64()),
+        *(pa.field(name, pa.int64()) for name in ("first", "second")),
         pa.field("column", pa.string()),
         *(SCHEMA.field(name) for name in ("captions", "labels", "translated")),
     ]
@@ -46,16 +42,17 @@ PLAN_SCHEMA = pa.schema(
 WORTH_RAY_CLIPS = 5_000
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ImportPlan:
     """The shards to write, in order, and what is known before any audio is read."""
 
-    hash: str
-    shards: tuple[tuple[str, str, int], ...]
+    hash: str = ""
+    shards: list[tuple[str, str, int]] = field(default_factory=list)
     """File name, split, number of clips."""
-    absent: tuple[Skipped, ...]
-    missing: tuple[Skipped, ...]
-    notes: tuple[str, ...]
+    absent: list[Skipped] = field(default_factory=list)
+    missing: list[Skipped] = field(default_factory=list)
+    bad_rows: list[Skipped] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def num_clips(self) -> int:
@@ -71,19 +68,30 @@ def import_data_set(
     progress: Progress | None = None,
 ) -> Manifest:
     """Import a source into the folder `out` and return its manifest; the same import made before is returned as it is.
-
     `captions` are further languages as `jpn=FILE`. ValueError on bad input, which leaves nothing behind; an import that
     is stopped leaves its work in a hidden folder and the same call continues from there. `progress` is called with the
-    clips done and the clips in all.
-    """
+    clips done and the clips in all."""
     options = options or Import()
     with unfinished(out) as state:
-        plan = _make_plan(source, captions, options, state)
-        if held := state.finished_before(plan.hash):
-            state.remove()
+        plan = _make_plan(source, captions, options, state.work)
+        if held := state.already_made(plan.hash, f"{PLAN_FILE}.new"):
             return held
+        state.work.rename(f"{PLAN_FILE}.new", PLAN_FILE)
         notes = _run(options.name or source.name, plan, state, options, progress)
-        return state.finish(_manifest(source, plan, notes, options))
+        shards = [Shard(**note["shard"]) for note in notes if note["shard"]]
+        if not shards:
+            raise ValueError(f"{source.source}: no clip could be read")
+        unreadable = [Skipped(**entry) for note in notes for entry in note["skipped"]]
+        return state.finish(
+            Manifest(
+                name=options.name or source.name,
+                licence=options.licence or source.licence,
+                shards=order_shards(shards),
+                skipped=(*plan.absent, *plan.bad_rows, *plan.missing, *unreadable),
+                notes=tuple(plan.notes),
+                origin=plan.hash,
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -105,185 +113,186 @@ def import_shard(job: ShardJob) -> dict[str, Any]:
     work = open_folder(job.work)
     with open_arrow(work, PLAN_FILE) as source, pa.ipc.open_file(source) as batches:
         rows = batches.get_batch(job.index).to_pylist()
-    skipped: list[Skipped] = []
-    clips = _read_clips(rows, job.source, job.min_seconds, job.bounds, skipped)
-    shard = write_shard(open_folder(job.target), job.file, job.split, clips)
-    note = {
-        "shard": dataclasses.asdict(shard) if shard else None,
-        "skipped": [dataclasses.asdict(entry) for entry in skipped],
-    }
+    skipped: list[dict[str, str]] = []
+
+    def clips() -> Iterator[Clip]:
+        for row in rows:
+            # Of a file that may be large nothing is held when the next one is read.
+            found = _read_clip(row, job)
+            if isinstance(found, Clip):
+                yield found
+            else:
+                skipped.append({"clip_id": row["clip_id"], "reason": found})
+            del found
+
+    shard = write_shard(open_folder(job.target), job.file, job.split, clips())
+    note = {"shard": dataclasses.asdict(shard) if shard else None, "skipped": skipped}
     write_note(work, job.file, note)
     return note
 
 
-def _read_clips(
-    rows: list[dict[str, Any]], source_name: str, min_seconds: float, bounds: AudioBounds, skipped: list[Skipped]
-) -> Iterator[Clip]:
-    for row in rows:
-        # Of a file that may be large nothing is held when the next one is read.
-        found = _read_clip(row, source_name, min_seconds, bounds)
-        if isinstance(found, Clip):
-            yield found
-        else:
-            skipped.append(Skipped(row["clip_id"], found))
-        del found
-
-
-def _read_clip(row: dict[str, Any], source_name: str, min_seconds: float, bounds: AudioBounds) -> Clip | str:
+def _read_clip(row: dict[str, Any], job: ShardJob) -> Clip | str:
     """The clip of a plan's row, or why it is left out."""
-    place = Place(row["file"], row["kind"], row["first"], row["second"], row["column"])
+    place = Place(*(row[name] for name in ("file", "kind", "first", "second", "column")))
     try:
         audio = read_place(place)
-        sound = open_sound(audio, place.file, bounds)
+        sound = open_sound(audio, place.file, job.bounds)
         seconds = sum(len(block) for block in sound.blocks()) / sound.sample_rate
     except (ValueError, OSError) as error:
-        return _reason(error)
-    if seconds < min_seconds:
-        return f"{place.file}: {seconds:.4f} s long; at least {min_seconds:g} s"
-    return Clip(
-        clip_id=row["clip_id"],
-        audio=audio,
-        sample_rate=sound.sample_rate,
-        seconds=seconds,
-        captions=dict(row["captions"]),
-        labels=row["labels"],
-        split=row["split"],
-        source=source_name,
-        translated=row["translated"],
-    )
+        if isinstance(error, OSError) and error.filename is not None:
+            return f"{error.filename}: {error.strerror}"
+        return str(error)
+    if seconds < job.min_seconds:
+        return f"{place.file}: {seconds:.4f} s long; at least {job.min_seconds:g} s"
+    words = {name: row[name] for name in ("clip_id", "labels", "split", "translated")}
+    words |= {"captions": dict(row["captions"]), "source": job.source}
+    return Clip(audio=audio, sample_rate=sound.sample_rate, seconds=seconds, **words)
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
-
-
-def _make_plan(source: Source, captions: Sequence[str], options: Import, state: Unfinished) -> ImportPlan:
-    """Write the plan into the work folder; the work of a stopped import with the same plan is kept, other work removed."""
-    extra = ExtraCaptions(captions, source)
-    absent: list[Skipped] = []
-    missing: list[Skipped] = []
-    shards: list[tuple[str, str, int]] = []
-    waiting: dict[str, list[Entry]] = {}
-    written: Counter[str] = Counter()
-    seen: set[str] = set()
-    num_absent: Counter[str] = Counter()
-    notes: list[str] = []
-    bad_rows: list[Skipped] = []
-    work, new_file = state.work, f"{PLAN_FILE}.new"
-    with work.writing(new_file) as output, pa.ipc.new_file(output, PLAN_SCHEMA) as writer:
-
-        def flush(split: str) -> None:
-            entries = waiting.pop(split)
-            shards.append((shard_file(split, written[split]), split, len(entries)))
-            written[split] += 1
-            writer.write_batch(_to_batch(entries))
-
-        for entry in source.entries():
-            if isinstance(entry, Note):
-                notes.append(entry.text)
-                continue
-            if isinstance(entry, BadRow):
-                bad_rows.append(Skipped(entry.at, entry.reason))
-                continue
-            if entry.clip_id in seen:
-                raise ValueError(f"clip {entry.clip_id!r}: its id occurs twice in {source.source}; ids must be unique")
-            seen.add(entry.clip_id)
-            if isinstance(entry, Absent):
-                (absent if entry.is_normal else missing).append(Skipped(entry.clip_id, entry.reason))
-                num_absent[entry.split] += 1
-                continue
-            check_split(entry.split, f"clip {entry.clip_id!r}, split")
-            entry = extra.join(entry)
-            entry = dataclasses.replace(entry, captions=check_captions(entry.captions, f"clip {entry.clip_id!r}"))
-            waiting.setdefault(entry.split, []).append(entry)
-            if len(waiting[entry.split]) >= options.clips_per_shard:
-                flush(entry.split)
-        for split in list(waiting):
-            flush(split)
-    if not shards:
-        named = f"{len(seen)} clips are named, the audio of none is there" if seen else "no clips are named"
-        first = next(iter(absent + missing + bad_rows), None)
+def _make_plan(source: Source, captions: Sequence[str], options: Import, work: Any) -> ImportPlan:
+    """Write the plan into the work folder, as a new file. ValueError if there is no clip to import."""
+    plan, extra, counts = ImportPlan(), ExtraCaptions(captions, source), Counter[str]()
+    with work.writing(f"{PLAN_FILE}.new") as output, pa.ipc.new_file(output, PLAN_SCHEMA) as writer:
+        for file, entries in in_shards(_entries(source, extra, plan, counts), options.clips_per_shard):
+            plan.shards.append((file, entries[0].split, len(entries)))
+            rows = [{**vars(entry), **vars(entry.place), "captions": list(entry.captions.items())} for entry in entries]
+            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=PLAN_SCHEMA))
+    if not plan.shards:
+        left_out = plan.absent + plan.missing
+        named = f"{len(left_out)} clips are named, the audio of none is there" if left_out else "no clips are named"
+        first = next(iter(left_out + plan.bad_rows), None)
         raise ValueError(f"{source.source}: {named}" + (f" (first: {first.clip_id}: {first.reason})" if first else ""))
-    notes += [*extra.notes(), *(f"{split}: audio of {number} clips is absent" for split, number in num_absent.items())]
-    if bad_rows:
-        notes.append(f"{len(bad_rows):,} rows of tables were dropped")
-    content = work.read(new_file)
+    plan.notes += extra.notes()
+    plan.notes += [f"{split}: audio of {number} clips is absent" for split, number in counts.items()]
+    if plan.bad_rows:
+        plan.notes.append(f"{len(plan.bad_rows):,} rows of tables were dropped")
     decisive = (options.name, options.licence, options.min_seconds, options.clips_per_shard)
     bounds = [dataclasses.asdict(options.audio)] if options.audio != AudioBounds() else []
-    settings = json.dumps([decisive, [dataclasses.asdict(entry) for entry in missing], *bounds])
-    plan_hash = hashlib.sha256(content + settings.encode()).hexdigest()
-    del content
-    state.keep_work_of(plan_hash, new_file)
-    work.rename(new_file, PLAN_FILE)
-    return ImportPlan(
-        hash=plan_hash, shards=tuple(shards), absent=(*absent, *bad_rows), missing=tuple(missing), notes=tuple(notes)
-    )
+    settings = json.dumps([decisive, [dataclasses.asdict(entry) for entry in plan.missing], *bounds])
+    plan.hash = hashlib.sha256(work.read(f"{PLAN_FILE}.new") + settings.encode()).hexdigest()
+    return plan
 
 
-def _to_batch(entries: list[Entry]) -> pa.RecordBatch:
-    columns: dict[str, list[Any]] = {
-        **{name: [getattr(entry, name) for entry in entries] for name in ("clip_id", "split")},
-        **{name: [getattr(entry.place, name) for entry in entries] for name in ("file", "kind", "first", "second")},
-        "column": [entry.place.column for entry in entries],
-        "captions": [[(code, list(texts)) for code, texts in entry.captions.items()] for entry in entries],
-        "labels": [list(entry.labels) for entry in entries],
-        "translated": [list(entry.translated) for entry in entries],
-    }
-    return pa.record_batch([pa.array(columns[field.name], field.type) for field in PLAN_SCHEMA], schema=PLAN_SCHEMA)
+def _entries(source: Source, extra: ExtraCaptions, plan: ImportPlan, num_absent: Counter[str]) -> Iterator[Entry]:
+    """The entries to import, checked, with their further captions. What else the source says goes into the plan."""
+    seen: set[str] = set()
+    for entry in source.entries():
+        if isinstance(entry, Note):
+            plan.notes.append(entry.text)
+            continue
+        if isinstance(entry, Skipped):
+            plan.bad_rows.append(entry)
+            continue
+        at = f"clip {entry.clip_id!r}"
+        if entry.clip_id in seen:
+            raise ValueError(f"{at}: its id occurs twice in {source.source}; ids must be unique")
+        seen.add(entry.clip_id)
+        if isinstance(entry, Absent):
+            (plan.absent if entry.is_normal else plan.missing).append(Skipped(entry.clip_id, entry.reason))
+            num_absent[entry.split] += 1
+            continue
+        check_split(entry.split, f"{at}, split")
+        yield dataclasses.replace(entry, captions=check_captions(extra.joined_to(entry), at))
+
+
+class ExtraCaptions:
+    """Captions in further languages, of files given as `jpn=FILE`, joined to the clips of a source by id, and counted.
+    A table has a column that names the clip as the source does, and `caption` (one row a caption, in the order of the
+    source's captions) or `caption_1`, `caption_2`, ... Several files of one language are read one after another."""
+
+    def __init__(self, files: Sequence[str], source: Source) -> None:
+        self.by_language: dict[str, dict[str, tuple[str, ...]]] = {}
+        self.joined: Counter[tuple[str, str]] = Counter()
+        self.unequal: Counter[str] = Counter()
+        self.clips: Counter[str] = Counter()
+        for assignment in files:
+            language, equals, file = assignment.partition("=")
+            if not equals or not file:
+                raise ValueError(f"captions: got {assignment!r}; allowed LANGUAGE=FILE such as jpn=test.csv")
+            self._read(check_language(language, "captions"), file, source)
+
+    def _read(self, language: str, file: str, source: Source) -> None:
+        found: dict[str, list[str]] = {}
+        for at, row in read_table(file):
+            clip_id, captions = source.id_of(row), captions_of(row, at)
+            if clip_id is None:
+                raise ValueError(f"{at}: no column names the clip; it has {', '.join(row)}")
+            if not captions:
+                raise ValueError(f"{at}: no caption; its columns are {', '.join(row)}")
+            found.setdefault(clip_id, []).extend(captions)
+        known = self.by_language.setdefault(language, {})
+        for clip_id, texts in found.items():
+            if clip_id in known:
+                raise ValueError(f"{file}: clip {clip_id} has {language} captions in an earlier file too")
+            known[clip_id] = check_captions({language: texts}, f"{file}, clip {clip_id}")[language]
+
+    def joined_to(self, entry: Entry) -> dict[str, Sequence[str]]:
+        """An entry's captions with the further ones. ValueError if it has captions in that language already. Caption j
+        must be the same sentence in every language, so a clip with another number of captions than the source gives it
+        stays without; `notes` counts these."""
+        self.clips[entry.split] += 1
+        captions = dict(entry.captions)
+        expected = max((len(texts) for texts in captions.values()), default=0)
+        for language, by_clip in self.by_language.items():
+            texts = by_clip.get(entry.clip_id) or by_clip.get(entry.alias)
+            if texts is None:
+                continue
+            if language in captions:
+                has = f"the source itself has {language} captions"
+                raise ValueError(f"clip {entry.clip_id}: {has}; give other languages")
+            if expected and len(texts) != expected:
+                self.unequal[language] += 1
+                continue
+            captions[language] = texts
+            self.joined[language, entry.split] += 1
+        return captions
+
+    def notes(self) -> list[str]:
+        """A line a language: of how many clips of each split the captions were joined, and how many were left out.
+        ValueError for a language of which nothing could be joined."""
+        lines = []
+        for language, by_clip in self.by_language.items():
+            counts = {split: self.joined[language, split] for split in self.clips}
+            if not sum(counts.values()):
+                clips = f"none of the {len(by_clip)} clips in the {language} file"
+                where = f"is in the data set (the first is {next(iter(by_clip), '')!r})"
+                raise ValueError(f"captions: {clips} {where}, or their captions differ in number")
+            parts = [f"{number} of {self.clips[split]} {split} clips" for split, number in counts.items()]
+            left = self.unequal[language]
+            left_out = f"; {left} with another number of captions left out" if left else ""
+            lines.append(f"{language} captions joined: {', '.join(parts)}{left_out}")
+        return lines
 
 
 def _run(
     source: str, plan: ImportPlan, state: Unfinished, options: Import, progress: Progress | None
 ) -> list[dict[str, Any]]:
     """The notes of all shards, in the plan's order. ValueError as soon as too many clips are unreadable."""
-    allowed = math.floor(options.max_unreadable * (plan.num_clips + len(plan.missing)))
     notes: dict[int, dict[str, Any]] = {}
     left_out = list(plan.missing)
     done = 0
-    if len(left_out) > allowed:
-        _refuse_unreadable(left_out, plan, options)
-
-    def job_of(index: int) -> ShardJob:
-        file, split, _ = plan.shards[index]
-        bounds = options.min_seconds, options.audio
-        return ShardJob(state.work.name, state.target.name, index, file, split, source, *bounds)
-
-    use_ray = options.ray == "always" or (
-        options.ray == "auto" and (is_inside_a_cluster() or plan.num_clips >= WORTH_RAY_CLIPS)
-    )
+    _check_unreadable(left_out, plan, options)
+    is_worth_it = is_inside_a_cluster() or plan.num_clips >= WORTH_RAY_CLIPS
+    use_ray = options.ray == "always" or (options.ray == "auto" and is_worth_it)
     tasks = Resources(cpus=options.cpus_per_task, setting="cpus_per_task") if use_ray else None
-    for index, note in state.written([file for file, _, _ in plan.shards], job_of, lambda: import_shard, tasks):
+    folders, bounds = (state.work.name, state.target.name), (options.min_seconds, options.audio)
+    jobs = {
+        file: ShardJob(*folders, index, file, split, source, *bounds)
+        for index, (file, split, _) in enumerate(plan.shards)
+    }
+    for index, note in state.written(jobs, lambda: import_shard, tasks):
         notes[index] = note
         done += plan.shards[index][2]
         left_out += [Skipped(**entry) for entry in note["skipped"]]
-        if len(left_out) > allowed:
-            _refuse_unreadable(left_out, plan, options)
+        _check_unreadable(left_out, plan, options)
         if progress is not None:
             progress(done, plan.num_clips)
     return [notes[index] for index in range(len(plan.shards))]
 
 
-def _refuse_unreadable(left_out: Sequence[Skipped], plan: ImportPlan, options: Import) -> None:
+def _check_unreadable(left_out: Sequence[Skipped], plan: ImportPlan, options: Import) -> None:
     total = plan.num_clips + len(plan.missing)
-    shown = "; ".join(f"{entry.clip_id}: {entry.reason}" for entry in left_out[:3])
-    raise ValueError(
-        f"{len(left_out)} of {total} clips are unreadable so far; allowed {options.max_unreadable:.2%}"
-        f" (--max-unreadable). The first: {shown}"
-    )
-
-
-def _manifest(source: Source, plan: ImportPlan, notes: Sequence[dict[str, Any]], options: Import) -> Manifest:
-    unreadable = [Skipped(**entry) for note in notes for entry in note["skipped"]]
-    shards = [Shard(**note["shard"]) for note in notes if note["shard"]]
-    if not shards:
-        raise ValueError(f"{source.source}: no clip could be read")
-    return Manifest(
-        name=options.name or source.name,
-        licence=options.licence or source.licence,
-        shards=order_shards(shards),
-        skipped=(*plan.absent, *plan.missing, *unreadable),
-        notes=plan.notes,
-        origin=plan.hash,
-    )
+    if len(left_out) > math.floor(options.max_unreadable * total):
+        shown = "; ".join(f"{entry.clip_id}: {entry.reason}" for entry in left_out[:3])
+        allowed = f"allowed {options.max_unreadable:.2%} (--max-unreadable)"
+        raise ValueError(f"{len(left_out)} of {total} clips are unreadable so far; {allowed}. The first: {shown}")

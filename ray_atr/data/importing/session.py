@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,6 @@ from typing import Any, TypeVar
 from ray_atr.data.shards import (
     MANIFEST_FILE,
     Manifest,
-    publish,
     read_manifest,
     refuse_overwrite,
     require_writable,
@@ -40,43 +40,37 @@ class Unfinished:
     work: Folder
     target: Folder
 
-    def finished_before(self, origin: str) -> Manifest | None:
-        """The data set at the destination when it came from the same origin. ValueError when it holds another."""
-        if self.destination.exists(MANIFEST_FILE):
-            held = read_manifest(self.destination.name)
-            if held.origin == origin:
-                return held
-        refuse_overwrite(self.destination)
-        return None
-
-    def keep_work_of(self, origin: str, *keep: str) -> None:
-        """Keep the work of an earlier attempt at the same origin; remove the work of another, but for the files `keep`."""
+    def already_made(self, origin: str, *keep: str) -> Manifest | None:
+        """The data set at the destination when it came from the same origin. ValueError when it holds another. If there
+        is none, the work of an earlier attempt at the same origin is kept, that of another removed, but for the files
+        `keep`."""
         if self.work.exists(HASH_FILE) and self.work.read(HASH_FILE).decode() != origin:
             for name in self.work.names():
                 if name not in (*keep, LOCK_FILE, HOLDER_FILE):
                     self.work.remove(name)
         self.work.write(HASH_FILE, origin.encode())
-
-    def notes(self) -> set[str]:
-        """The shard files that have a note, and so are whole."""
-        suffix = ".note.json"
-        return {name.removesuffix(suffix) + ".parquet" for name in self.work.names() if name.endswith(suffix)}
+        if self.destination.exists(MANIFEST_FILE):
+            held = read_manifest(self.destination.name)
+            if held.origin == origin:
+                self.work.remove_all()
+                return held
+        refuse_overwrite(self.destination)
+        return None
 
     def written(
-        self,
-        shard_files: Sequence[str],
-        job_of: Callable[[int], Job],
-        make_worker: Callable[[], Callable[[Job], dict[str, Any]]],
-        ray: Resources | None,
+        self, jobs: Mapping[str, Job], make_worker: Callable[[], Callable[[Job], dict[str, Any]]], ray: Resources | None
     ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The position and the note of each shard: first those that an earlier attempt wrote, then those written now."""
-        finished = self.notes()
-        for index, file in enumerate(shard_files):
-            if file in finished:
+        """The position and the note of each shard, of jobs by their shards' files. First those that an earlier attempt
+        wrote and that have a note, then those written now."""
+        names = set(self.work.names())
+        waiting: list[tuple[int, Job]] = []
+        for index, (file, job) in enumerate(jobs.items()):
+            if note_file(file) in names:
                 yield index, json.loads(self.work.read(note_file(file)))
-        todo = [index for index, file in enumerate(shard_files) if file not in finished]
-        for number, note in run_jobs([job_of(index) for index in todo], make_worker, ray=ray):
-            yield todo[number], note
+            else:
+                waiting.append((index, job))
+        for number, note in run_jobs([job for _, job in waiting], make_worker, ray=ray):
+            yield waiting[number][0], note
 
     def finish(self, manifest: Manifest) -> Manifest:
         """Write the manifest and make the destination whole."""
@@ -86,13 +80,14 @@ class Unfinished:
             for name in self.work.names():
                 if name not in keep:
                     self.work.remove(name)
-            publish(Path(self.work.name), Path(self.destination.name))
+            # An empty folder is replaced, no other.
+            refuse_overwrite(self.destination)
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(self.destination.name)
+            os.rename(self.work.name, self.destination.name)
         else:
-            self.remove()
+            self.work.remove_all()
         return read_manifest(self.destination.name)
-
-    def remove(self) -> None:
-        self.work.remove_all()
 
 
 def note_file(shard_file: str) -> str:
@@ -122,5 +117,5 @@ def unfinished(out: str | Path) -> Iterator[Unfinished]:
         try:
             yield state
         except ValueError:
-            state.remove()
+            work.remove_all()
             raise

@@ -11,8 +11,9 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,20 @@ import torch
 from sacrebleu.metrics import CHRF
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from ray_atr.data.buckets import by_length
 from ray_atr.data.importing.import_options import Translation
 from ray_atr.data.importing.session import unfinished, write_note
 from ray_atr.data.sampling import hashes
 from ray_atr.data.schema import Clip, to_clips
-from ray_atr.data.shards import Manifest, Shard, iterate_rows, order_shards, read_manifest, read_shard, write_shard
+from ray_atr.data.shards import (
+    Manifest,
+    Progress,
+    Shard,
+    iterate_rows,
+    order_shards,
+    read_manifest,
+    read_shard,
+    write_shard,
+)
 from ray_atr.jobs import Resources
 from ray_atr.languages.codes import normalise, require_language, tag_among
 from ray_atr.settings import refuse
@@ -42,18 +51,13 @@ WORST = 3
 
 
 class Translator:
-    """A translation model in memory. Deterministic: beam search, no sampling.
-
-    Raises ValueError if the model is not there or does not know a language.
-    """
+    """A translation model in memory. Deterministic: beam search, no sampling. Raises ValueError if the model is not
+    there or does not know a language."""
 
     def __init__(self, options: Translation) -> None:
         self.options = options
         self.tokeniser = load_tokeniser(options.model)
-        self.token_of = {
-            code: language_token(self.tokeniser, code, options.model)
-            for code in {*options.languages, options.source_language}
-        }
+        self.token_of = language_tokens(self.tokeniser, options)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
             model = AutoModelForSeq2SeqLM.from_pretrained(options.model)
@@ -67,7 +71,10 @@ class Translator:
         """The texts in another language, in their order."""
         translated = [""] * len(texts)
         self.tokeniser.src_lang = self.token_of[source][0]
-        for rows in by_length([len(text) for text in texts], self.options.batch_size):
+        # Texts of similar length together, so that little of a batch is padding.
+        by_length = sorted(range(len(texts)), key=lambda row: len(texts[row]))
+        for start in range(0, len(texts), self.options.batch_size):
+            rows = by_length[start : start + self.options.batch_size]
             batch = self.tokeniser([texts[row] for row in rows], return_tensors="pt", padding=True, truncation=True)
             with torch.inference_mode():
                 tokens = self.model.generate(
@@ -78,11 +85,9 @@ class Translator:
                     max_new_tokens=self.options.max_new_tokens,
                 )
             for row, ids in zip(rows, tokens.tolist(), strict=True):
-                translated[row] = self._text([token for token in ids if token not in self.not_text])
+                text = [token for token in ids if token not in self.not_text]
+                translated[row] = normalise(self.tokeniser.decode(text, skip_special_tokens=True)) if text else ""
         return translated
-
-    def _text(self, ids: list[int]) -> str:
-        return normalise(self.tokeniser.decode(ids, skip_special_tokens=True)) if ids else ""
 
 
 def load_tokeniser(model: str) -> Any:
@@ -93,18 +98,20 @@ def load_tokeniser(model: str) -> Any:
         raise refuse("model", model, f"an NLLB or M2M100 model by folder or hub id ({_first_line(error)})") from None
 
 
-def language_token(tokeniser: Any, code: str, model: str) -> tuple[str, int]:
-    """What a tokeniser calls a language and the token that begins a text in it. ValueError if it does not know it."""
-    language = require_language(code)
-    if hasattr(tokeniser, "get_lang_id"):  # M2M100
-        for short in (language.iso_639_1, language.code):
-            if short in tokeniser.lang_code_to_id:
-                return short, int(tokeniser.get_lang_id(short))
-        raise refuse("languages", code, f"languages that {model} knows")
-    tag = tag_among(code, tokeniser.get_vocab())
-    if tag is None:
-        raise refuse("languages", code, f"languages that {model} knows")
-    return tag, int(tokeniser.convert_tokens_to_ids(tag))
+def language_tokens(tokeniser: Any, options: Translation) -> dict[str, tuple[str, int]]:
+    """What a tokeniser calls each language, and the token that begins a text in it. ValueError if it does not know one."""
+    tokens: dict[str, tuple[str, int]] = {}
+    for code in {*options.languages, options.source_language}:
+        language = require_language(code)
+        if hasattr(tokeniser, "get_lang_id"):  # M2M100
+            known, token_of = tokeniser.lang_code_to_id, tokeniser.get_lang_id
+            name = next((name for name in (language.iso_639_1, language.code) if name in known), None)
+        else:
+            name, token_of = tag_among(code, tokeniser.get_vocab()), tokeniser.convert_tokens_to_ids
+        if name is None:
+            raise refuse("languages", code, f"languages that {options.model} knows")
+        tokens[code] = name, int(token_of(name))
+    return tokens
 
 
 def _first_line(error: Exception) -> str:
@@ -112,11 +119,9 @@ def _first_line(error: Exception) -> str:
 
 
 def fill_clips(clips: Sequence[Clip], translate: Translate, options: Translation, blank: Counter[str]) -> list[Clip]:
-    """The clips with every language that they lacked, translated from their captions in the source language.
-
-    A clip of which a caption comes back blank stays without that language, since caption j must be the same sentence in
-    every language; `blank` counts these. A clip without captions in the source language stays as it is.
-    """
+    """The clips with every language that they lacked, translated from their captions in the source language. A clip of
+    which a caption comes back blank stays without that language, since caption j must be the same sentence in every
+    language; `blank` counts these. A clip without captions in the source language stays as it is."""
     captions = [dict(clip.captions) for clip in clips]
     translated = [list(clip.translated) for clip in clips]
     for target in options.languages:
@@ -132,34 +137,27 @@ def fill_clips(clips: Sequence[Clip], translate: Translate, options: Translation
                 translated[row].append(target)
             else:
                 blank[target] += 1
-    return [
-        dataclasses.replace(clip, captions=held, translated=tuple(made))
-        for clip, held, made in zip(clips, captions, translated, strict=True)
-    ]
+    filled = zip(clips, captions, translated, strict=True)
+    return [dataclasses.replace(clip, captions=held, translated=tuple(made)) for clip, held, made in filled]
 
 
-class TranslateShards:
-    """Writes one shard after the other, by their positions in the manifest, with one model and one batch of rows in memory."""
+def _shard_translator(
+    data: str, work: str, target: str, options: Translation, translate: Translate | None
+) -> Callable[[int], dict[str, Any]]:
+    """What writes a shard, by its position in the manifest, with its missing languages filled, and returns its note. One
+    model and one batch of rows are in memory."""
+    manifest, translate = read_manifest(data), translate or Translator(options)
 
-    def __init__(
-        self, data: str, work: str, target: str, options: Translation, translate: Translate | None = None
-    ) -> None:
-        self.manifest, self.work, self.target, self.options = read_manifest(data), work, target, options
-        self.translate = translate or Translator(options)
-
-    def __call__(self, index: int) -> dict[str, Any]:
-        """The note of a shard that was written with its missing languages filled."""
-        shard, blank = self.manifest.shards[index], Counter[str]()
-        filled = (
-            clip
-            for batch in read_shard(self.manifest, shard)
-            for clip in fill_clips(to_clips(batch), self.translate, self.options, blank)
-        )
-        written = write_shard(open_folder(self.target), shard.file, shard.split, filled)
+    def write(index: int) -> dict[str, Any]:
+        shard, blank = manifest.shards[index], Counter[str]()
+        batches = (fill_clips(to_clips(batch), translate, options, blank) for batch in read_shard(manifest, shard))
+        written = write_shard(open_folder(target), shard.file, shard.split, chain.from_iterable(batches))
         assert written is not None, f"{shard.file} has no rows"
         note = {"shard": dataclasses.asdict(written), "blank": dict(blank)}
-        write_note(open_folder(self.work), shard.file, note)
+        write_note(open_folder(work), shard.file, note)
         return note
+
+    return write
 
 
 def fill_languages(
@@ -168,58 +166,40 @@ def fill_languages(
     options: Translation,
     *,
     translate: Translate | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Manifest:
     """A copy of a data set with every language filled; a stopped run continues with the shards that are missing.
-
-    `translate` replaces the model (then in this process). ValueError if the model or a language is not there, or a
-    clip has nothing to translate from.
-    """
+    `translate` replaces the model (then in this process). ValueError if the model or a language is not there, or a clip
+    has nothing to translate from."""
     manifest = read_manifest(data)
     if not manifest.num_captions(options.source_language):
-        raise refuse(
-            "source_language", options.source_language, "languages of the data: " + ", ".join(manifest.languages)
-        )
+        allowed = "languages of the data: " + ", ".join(manifest.languages)
+        raise refuse("source_language", options.source_language, allowed)
     if translate is None:
-        tokeniser = load_tokeniser(options.model)
-        for code in {*options.languages, options.source_language}:
-            language_token(tokeniser, code, options.model)
+        language_tokens(load_tokeniser(options.model), options)
+    model = Path(options.model)
+    files = sorted((path.name, path.stat().st_size) for path in model.iterdir()) if model.is_dir() else []
+    asked = [options.model, options.languages, options.source_language, options.num_beams, options.max_new_tokens]
+    origin = hashlib.sha256(json.dumps([manifest.hash, asked, files]).encode()).hexdigest()
     with unfinished(out) as state:
-        origin = _origin(manifest, options)
-        state.keep_work_of(origin)
-        if held := state.finished_before(origin):
-            state.remove()
+        if held := state.already_made(origin):
             return held
         notes, done = {}, 0
-        worker = partial(TranslateShards, manifest.folder, state.work.name, state.target.name, options, translate)
+        worker = partial(_shard_translator, manifest.folder, state.work.name, state.target.name, options, translate)
         actors = Resources(options.cpus_per_actor, options.gpus_per_actor, options.actors, setting="actors")
         here = translate is not None or options.ray == "never"
-        files = [shard.file for shard in manifest.shards]
-        for index, note in state.written(files, lambda index: index, worker, None if here else actors):
+        jobs = {shard.file: index for index, shard in enumerate(manifest.shards)}
+        for index, note in state.written(jobs, worker, None if here else actors):
             notes[index] = note
             done += manifest.shards[index].num_rows
             if progress is not None:
                 progress(done, manifest.num_rows)
         blank = sum((Counter(note["blank"]) for note in notes.values()), Counter())
-        lines = [f"languages filled from {options.source_language} by {Path(options.model).name}"]
+        lines = [f"languages filled from {options.source_language} by {model.name}"]
         lines += [f"{code}: {number} clips stay without, a translation was blank" for code, number in blank.items()]
-        return state.finish(
-            Manifest(
-                name=manifest.name,
-                licence=manifest.licence,
-                shards=order_shards(Shard(**notes[index]["shard"]) for index in range(len(manifest.shards))),
-                skipped=manifest.skipped,
-                notes=(*manifest.notes, *lines),
-                origin=origin,
-            )
-        )
-
-
-def _origin(manifest: Manifest, options: Translation) -> str:
-    model = Path(options.model)
-    files = sorted((path.name, path.stat().st_size) for path in model.iterdir()) if model.is_dir() else []
-    asked = [options.model, options.languages, options.source_language, options.num_beams, options.max_new_tokens]
-    return hashlib.sha256(json.dumps([manifest.hash, asked, files]).encode()).hexdigest()
+        shards = order_shards(Shard(**note["shard"]) for note in notes.values())
+        filled = dataclasses.replace(manifest, shards=shards, notes=(*manifest.notes, *lines), origin=origin)
+        return state.finish(filled)
 
 
 # --- back-translation
@@ -232,7 +212,7 @@ class BackTranslation:
     language: str
     is_machine_made: bool
     similarity: np.ndarray
-    worst: list[tuple[float, str, str, str]] = field(default_factory=list)
+    worst: list[tuple[float, str, str, str]]
     """similarity, English, caption, caption translated back."""
 
     @property
@@ -250,32 +230,22 @@ def back_translate(
     similarity: Similarity | None = None,
     source_language: str = "eng",
 ) -> list[BackTranslation]:
-    """Translate a sample of captions back and compare with the originals, language by language.
-
-    The check of Yin et al. 2025 (ACL), Appendix A, with any measure of similarity: chrF of the texts by default, or the
-    cosine of sentence embeddings. The same captions are drawn for every language that has them. ValueError if a
-    language has no captions besides the source language's.
-    """
-    similarity = similarity or (
-        lambda found, wanted: np.array([chrf(a, b) for a, b in zip(found, wanted, strict=True)])
-    )
-    pairs = _sample(manifest, split, [code for code in languages if code != source_language], samples, source_language)
+    """Translate a sample of captions back and compare with the originals, language by language. The check of Yin et al.
+    2025 (ACL), Appendix A, with any measure of similarity: chrF of the texts by default, or the cosine of sentence
+    embeddings. The same captions are drawn for every language that has them. ValueError if a language has no captions
+    besides the source language's."""
     results = []
+    pairs = _sample(manifest, split, [code for code in languages if code != source_language], samples, source_language)
     for language, rows in pairs.items():
         if not rows:
             raise refuse("languages", language, f"languages of split {split}: {', '.join(manifest.languages)}")
         originals, captions = [row[1] for row in rows], [row[2] for row in rows]
         back = translate(captions, language, source_language)
-        values = np.asarray(similarity(back, originals), dtype=np.float64)
+        compared = similarity(back, originals) if similarity else list(map(chrf, back, originals))
+        values = np.asarray(compared, np.float64)
         order = np.argsort(values, kind="stable")[:WORST]
-        results.append(
-            BackTranslation(
-                language=language,
-                is_machine_made=any(row[3] for row in rows),
-                similarity=values,
-                worst=[(float(values[i]), originals[i], captions[i], back[i]) for i in order],
-            )
-        )
+        worst = [(float(values[i]), originals[i], captions[i], back[i]) for i in order]
+        results.append(BackTranslation(language, any(row[3] for row in rows), values, worst))
     return results
 
 
@@ -298,10 +268,8 @@ def _sample(
 
 
 def chrf(found: str, wanted: str) -> float:
-    """Character n-gram F-score of a text against a reference, in [0, 1]; white space does not count.
-
-    M. Popović, "chrF: character n-gram F-score for automatic MT evaluation", WMT 2015: n = 1 ... 6, recall weighs 4 times.
-    """
+    """Character n-gram F-score of a text against a reference, in [0, 1]; white space does not count. M. Popović, "chrF:
+    character n-gram F-score for automatic MT evaluation", WMT 2015: n = 1 ... 6, recall weighs 4 times."""
     return float(CHRF().sentence_score(found, [wanted]).score) / 100
 
 
@@ -322,9 +290,8 @@ class EmbeddingSimilarity:
     def _embed(self, texts: Sequence[str]) -> np.ndarray:
         parts = []
         for start in range(0, len(texts), self.batch_size):
-            batch = self.tokeniser(
-                list(texts[start : start + self.batch_size]), return_tensors="pt", padding=True, truncation=True
-            )
+            some = list(texts[start : start + self.batch_size])
+            batch = self.tokeniser(some, return_tensors="pt", padding=True, truncation=True)
             with torch.inference_mode():
                 states = self.model(**batch).last_hidden_state
             mask = batch["attention_mask"].unsqueeze(-1)
@@ -338,14 +305,8 @@ def back_translation_table(results: Sequence[BackTranslation]) -> list[str]:
     rows = []
     for result in results:
         numbers = (result.mean, np.quantile(result.similarity, 0.1), result.similarity.min())
-        rows.append(
-            [
-                result.language,
-                "machine" if result.is_machine_made else "human",
-                f"{len(result.similarity):,}",
-                *(f"{number:.3f}" for number in numbers),
-            ]
-        )
+        made_by, count = "machine" if result.is_machine_made else "human", f"{len(result.similarity):,}"
+        rows.append([result.language, made_by, count, *(f"{number:.3f}" for number in numbers)])
     lines = text_table(["language", "made by", "captions", "mean", "10%", "lowest"], rows)
     for result in results:
         lines += ["", f"{result.language}, the farthest:"]

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,7 @@ from ray_atr.data.caption_vectors import GIVEN, KEYS_FILE, PART, Caption, in_key
 from ray_atr.data.features import MANIFEST_FILE
 from ray_atr.data.importing.import_options import VectorImport
 from ray_atr.data.importing.sources.read_table import read_table
-from ray_atr.data.importing.sources.source import blank_splits, captions_of, cell_of
-from ray_atr.data.numpy_file import array_bytes, read_array
+from ray_atr.data.importing.sources.source import ListedClip, blank_splits, captions_of, cell_of
 from ray_atr.data.schema import Clip, check_language, check_split
 from ray_atr.data.shards import (
     CLIPS_PER_SHARD,
@@ -39,20 +38,10 @@ from ray_atr.data.shards import (
     write_manifest,
     write_shard,
 )
-from ray_atr.data.vector_clip import to_bytes
+from ray_atr.data.vector_clip import array_bytes, read_array
 from ray_atr.settings import refuse, shortened
 from ray_atr.storage import is_local, locate
 from ray_atr.storage.digests import seal_folder
-
-
-@dataclass
-class _ClipOfRow:
-    row: int
-    clip_id: str
-    split: str
-    at: str
-    captions: dict[str, list[str]] = field(default_factory=dict)
-    labels: list[str] = field(default_factory=list)
 
 
 def import_vectors(settings: VectorImport, out: str | Path) -> Manifest:
@@ -72,10 +61,8 @@ def import_vectors(settings: VectorImport, out: str | Path) -> Manifest:
                 shards.append(shard)
         digest = _write_captions(aside, captions, text)
         notes.insert(0, f"vectors: clips {audio.shape[1]}, captions {text.shape[1]} numbers each")
-        manifest = Manifest(
-            name=settings.name, licence=settings.licence, shards=tuple(shards), notes=tuple(notes), origin=digest
-        )
-        write_manifest(aside, manifest)
+        about: dict[str, Any] = {"name": settings.name, "licence": settings.licence, "origin": digest}
+        write_manifest(aside, Manifest(shards=tuple(shards), notes=tuple(notes), **about))
     return read_manifest(out)
 
 
@@ -91,11 +78,9 @@ def read_vectors(place: str, path: str) -> NDArray[np.float32]:
             raise
         raise refuse(path, place, f"a file of vectors ({shortened(str(error))})") from None
     if array.ndim != 2 or 0 in array.shape or not np.issubdtype(array.dtype, np.floating):
-        raise refuse(
-            path, f"{place}: {array.dtype} of shape {list(array.shape)}", "floating-point vectors [rows, width]"
-        )
-    bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
-    if len(bad):
+        got = f"{place}: {array.dtype} of shape {list(array.shape)}"
+        raise refuse(path, got, "floating-point vectors [rows, width]")
+    if len(bad := np.flatnonzero(~np.isfinite(array).all(axis=1))):
         raise refuse(f"{path}: {place}, row {bad[0]}", "NaN or infinity", f"finite numbers ({len(bad)} rows are not)")
     return array.astype(np.float32)
 
@@ -110,19 +95,21 @@ def _load(file: str, part: str, path: str) -> Any:
         if not part and len(tensors) == 1:
             return next(iter(tensors.values()))
         if part not in tensors:
-            raise refuse(
-                path, f"{file}::{part}", "one of its tensors: " + ", ".join(f"{file}::{name}" for name in tensors)
-            )
+            raise _no_part(file, part, path, "tensors", tensors)
         return tensors[part]
     if suffix == ".parquet":
         return _column(file, part, path)
     raise refuse(path, file, "a .npy, .safetensors or .parquet file")
 
 
+def _no_part(file: str, part: str, path: str, kind: str, names: Iterable[str]) -> ValueError:
+    return refuse(path, f"{file}::{part}", f"one of its {kind}: " + ", ".join(f"{file}::{name}" for name in names))
+
+
 def _column(file: str, part: str, path: str) -> NDArray[Any]:
     names = pq.read_schema(file).names
     if part not in names:
-        raise refuse(path, f"{file}::{part}", "one of its columns: " + ", ".join(f"{file}::{name}" for name in names))
+        raise _no_part(file, part, path, "columns", names)
     rows = pq.read_table(file, columns=[part]).column(part).to_pylist()
     width = len(rows[0]) if rows and rows[0] is not None else 0
     for number, row in enumerate(rows):
@@ -134,10 +121,10 @@ def _column(file: str, part: str, path: str) -> NDArray[Any]:
 
 def _read_pairs(
     settings: VectorImport, audio: NDArray[np.float32], text: NDArray[np.float32]
-) -> tuple[list[_ClipOfRow], dict[Caption, int], list[str]]:
+) -> tuple[list[ListedClip], dict[Caption, int], list[str]]:
     """The clips in the order of their first rows, the vector's row of each caption, and what a person should know."""
-    clips: dict[int, _ClipOfRow] = {}
-    owners: dict[str, _ClipOfRow] = {}
+    clips: dict[int, ListedClip] = {}
+    owners: dict[str, ListedClip] = {}
     captions: dict[Caption, int] = {}
     blank = 0
     for number, (at, row) in enumerate(read_table(settings.table, required=["audio_row", "caption"])):
@@ -152,10 +139,9 @@ def _read_pairs(
         split = check_split(cell_of(row, "split") or settings.split, f"{at}, split")
         caption = (" ".join(found[0].split()), language)
         if not np.array_equal(text[captions.setdefault(caption, text_place)], text[text_place]):
-            raise refuse(
-                f"{at}, text_row", text_place, f"the vector that {caption[0]!r} has already, row {captions[caption]}"
-            )
-        clip = _clip_of_row(_ClipOfRow(place, cell_of(row, "clip_id"), split, at), clips, owners)
+            allowed = f"the vector that {caption[0]!r} has already, row {captions[caption]}"
+            raise refuse(f"{at}, text_row", text_place, allowed)
+        clip = _clip_of_row(ListedClip(place, cell_of(row, "clip_id"), split, at), clips, owners)
         clip.captions.setdefault(language, []).append(caption[0])
         if row.get("label") and str(row["label"]) not in clip.labels:
             clip.labels.append(str(row["label"]))
@@ -164,23 +150,19 @@ def _read_pairs(
     return list(clips.values()), captions, [blank_splits(blank, settings.split)] if blank else []
 
 
-def _clip_of_row(found: _ClipOfRow, clips: dict[int, _ClipOfRow], owners: dict[str, _ClipOfRow]) -> _ClipOfRow:
+def _clip_of_row(found: ListedClip, clips: dict[int, ListedClip], owners: dict[str, ListedClip]) -> ListedClip:
     """The clip that a row speaks of, new or known. ValueError if an earlier row says otherwise of it or of its id."""
-    place, at, given = found.row, found.at, found.clip_id
-    clip = clips.setdefault(place, replace(found, clip_id=given or f"clip-{place:08d}"))
+    place, at, given = found.place, found.at, found.given_id
+    clip = clips.setdefault(place, replace(found, given_id=given or f"clip-{place:08d}"))
     if clip.split != found.split:
         raise ValueError(f"{at}: clip {place} is in split {clip.split} in an earlier row and in {found.split} here")
-    if given not in ("", clip.clip_id):
-        raise refuse(
-            f"{at}, clip_id", given, f"{clip.clip_id!r}, the id of audio_row {place} in an earlier row ({clip.at})"
-        )
-    owner = owners.setdefault(clip.clip_id, clip)
+    if given not in ("", clip.given_id):
+        allowed = f"{clip.given_id!r}, the id of audio_row {place} in an earlier row ({clip.at})"
+        raise refuse(f"{at}, clip_id", given, allowed)
+    owner = owners.setdefault(clip.given_id, clip)
     if owner is not clip:
-        raise refuse(
-            f"{at}, clip_id",
-            clip.clip_id,
-            f"an id of one clip alone: audio_row {owner.row} has it already ({owner.at})",
-        )
+        allowed = f"an id of one clip alone: audio_row {owner.place} has it already ({owner.at})"
+        raise refuse(f"{at}, clip_id", clip.given_id, allowed)
     return clip
 
 
@@ -194,11 +176,11 @@ def _row(value: Any, count: int, at: str, file: str) -> int:
     return row
 
 
-def _as_rows(clips: list[_ClipOfRow], audio: NDArray[np.float32], source: str) -> Iterator[Clip]:
+def _as_rows(clips: list[ListedClip], audio: NDArray[np.float32], source: str) -> Iterator[Clip]:
     for clip in clips:
         yield Clip(
-            clip_id=clip.clip_id,
-            audio=to_bytes(audio[clip.row]),
+            clip_id=clip.given_id,
+            audio=array_bytes(audio[clip.place]),
             # What the schema asks of a clip; nothing reads them of a vector.
             sample_rate=1,
             seconds=1.0,

@@ -16,12 +16,11 @@ from clips_on_disk import tone, write_tone
 from ray_atr.data.importing.plan import Import, import_data_set
 from ray_atr.data.importing.sources import Absent, Entry, Source
 from ray_atr.data.importing.sources.huggingface import HuggingFace
-from ray_atr.data.importing.sources.places import read_place
 from ray_atr.data.importing.sources.read_table import read_table
-from ray_atr.data.importing.sources.source import BadRow, Note
+from ray_atr.data.importing.sources.source import Note, read_place
 from ray_atr.data.importing.sources.table import TableSource
 from ray_atr.data.importing.sources.webdataset import WebDataset
-from ray_atr.data.shards import iterate_rows
+from ray_atr.data.shards import Skipped, iterate_rows
 
 ROWS = [
     {"path": "a.wav", "caption": "A dog, barking", "language": "eng", "split": "train"},
@@ -129,7 +128,9 @@ def test_a_row_that_is_not_right_is_placed_once(tmp_path: Path, row: dict[str, s
     root = make_folder(tmp_path, rows=[row])
     with pytest.raises(ValueError, match=rf"^{root}/captions\.csv, line 2, {re.escape(says)}"):
         entries_of(TableSource(source=str(root)))
-    (dropped,) = (one for one in TableSource(source=str(root), drop_bad_rows=True).entries() if isinstance(one, BadRow))
+    (dropped,) = (
+        one for one in TableSource(source=str(root), drop_bad_rows=True).entries() if isinstance(one, Skipped)
+    )
     assert dropped.reason.startswith(says)
 
 
@@ -435,8 +436,8 @@ def test_bad_rows_are_dropped_on_request_counted_and_listed(tmp_path: Path) -> N
     with pytest.raises(ValueError, match="line 3: 3 fields"):
         entries_of(TableSource(source=str(root)))
     source = TableSource(source=str(root), drop_bad_rows=True)
-    dropped = [entry for entry in source.entries() if isinstance(entry, BadRow)]
-    assert [entry.at.rsplit(", ", 1)[1] for entry in dropped] == ["line 3", "line 4", "line 5", "line 6"]
+    dropped = [entry for entry in source.entries() if isinstance(entry, Skipped)]
+    assert [entry.clip_id.rsplit(", ", 1)[1] for entry in dropped] == ["line 3", "line 4", "line 5", "line 6"]
     manifest = import_data_set(source, tmp_path / "out")
     assert manifest.num_rows == 2
     assert len(manifest.skipped) == 4

@@ -1,7 +1,5 @@
 """One file a data set: from the files people have on disk to clips."""
 
-from __future__ import annotations
-
 from ray_atr.data.importing.sources.audiocaps import AudioCaps
 from ray_atr.data.importing.sources.clotho import Clotho
 from ray_atr.data.importing.sources.esc50 import Esc50, Esc50Clotho

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ray_atr.data.importing.sources.places import Place, is_audio, list_files, stem
 from ray_atr.data.importing.sources.read_table import read_table, require_columns
-from ray_atr.data.importing.sources.source import Absent, Entry, Source, captions_of
+from ray_atr.data.importing.sources.source import Absent, Entry, Place, Source, captions_of, is_audio, list_files, stem
 from ray_atr.data.schema import SPLITS
 from ray_atr.settings import nearest, refuse, setting
 from ray_atr.storage import Folder, open_folder
@@ -42,9 +41,8 @@ class AudioCaps(Source):
                 if place is None:
                     yield Absent(clip.youtube_id, split, "its audio is absent", is_normal=True)
                 else:
-                    yield Entry(
-                        clip_id=clip.youtube_id, place=place, captions={"eng": tuple(clip.captions)}, split=split
-                    )
+                    captions = {"eng": tuple(clip.captions)}
+                    yield Entry(clip_id=clip.youtube_id, place=place, captions=captions, split=split)
 
     def id_of(self, row: Mapping[str, Any]) -> str | None:
         if row.get("youtube_id"):
@@ -77,18 +75,14 @@ def _find_tables(folder: Folder, tables: str) -> dict[str, str]:
         if name.endswith(".csv") and split in SPLITS:
             found.setdefault(parent, {})[split] = folder.file(path)
     wanted = tables.strip("/")
-    if wanted:
-        if wanted not in found:
-            raise refuse("tables", tables, "one of " + ", ".join(sorted(found)), nearest(wanted, found))
-        chosen = found[wanted]
-    elif not found:
+    if wanted and wanted not in found:
+        raise refuse("tables", tables, "one of " + ", ".join(sorted(found)), nearest(wanted, found))
+    if not found:
         raise ValueError(f"{folder.name}: no train.csv, val.csv or test.csv of AudioCaps")
-    elif len(found) > 1:
-        raise ValueError(
-            f"{folder.name}: captions in several folders; choose with --tables: {', '.join(sorted(found))}"
-        )
-    else:
-        chosen = next(iter(found.values()))
+    if len(found) > 1 and not wanted:
+        folders = ", ".join(sorted(found))
+        raise ValueError(f"{folder.name}: captions in several folders; choose with --tables: {folders}")
+    chosen = found[wanted or next(iter(found))]
     return {split: chosen[split] for split in SPLITS if split in chosen}
 
 
@@ -120,9 +114,7 @@ class _Audio:
         self.folder = folder
         self.by_stem: dict[str, list[str]] = {}
         self.with_times: dict[str, list[str]] = {}
-        for path in list_files(folder):
-            if not is_audio(path):
-                continue
+        for path in filter(is_audio, list_files(folder)):
             name = stem(path)
             self.by_stem.setdefault(name, []).append(path)
             if times := WITH_TIMES.fullmatch(name):

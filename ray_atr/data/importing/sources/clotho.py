@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ray_atr.data.importing.sources.places import Place, is_audio, list_files, stem
 from ray_atr.data.importing.sources.read_table import read_table
-from ray_atr.data.importing.sources.source import Absent, Entry, Source
+from ray_atr.data.importing.sources.source import Absent, Entry, Place, Source, is_audio, list_files, stem
 from ray_atr.settings import setting
 from ray_atr.storage import open_folder
 
@@ -34,10 +33,9 @@ class Clotho(Source):
         tables = {path.rsplit("/", 1)[-1]: path for path in list_files(folder) if path.endswith(".csv")}
         audio_folder = open_folder(self.audio or self.source)
         audio: dict[str, dict[str, str]] = {}
-        for path in list_files(audio_folder):
-            if is_audio(path):
-                for part in path.split("/")[:-1]:
-                    audio.setdefault(part, {})[stem(path).strip()] = path
+        for path in filter(is_audio, list_files(audio_folder)):
+            for part in path.split("/")[:-1]:
+                audio.setdefault(part, {})[stem(path).strip()] = path
         parts = [part for part in SPLIT_OF if f"clotho_captions_{part}.csv" in tables]
         if not parts:
             raise ValueError(f"{folder.name}: no clotho_captions_development.csv, _validation.csv or _evaluation.csv")

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from ray_atr.data.importing.sources.places import Place, is_audio, list_files, stem
 from ray_atr.data.importing.sources.read_table import read_table
-from ray_atr.data.importing.sources.source import Absent, Entry, Source, require_split_choices
+from ray_atr.data.importing.sources.source import (
+    Absent,
+    Entry,
+    Place,
+    Source,
+    is_audio,
+    list_files,
+    require_split_choices,
+    stem,
+)
 from ray_atr.data.schema import check_captions, check_split
 from ray_atr.languages.codes import language_codes
 from ray_atr.languages.templates import ESC50_CLASSES, TEMPLATE_LANGUAGES, caption
@@ -20,7 +28,7 @@ from ray_atr.settings import refuse, setting
 from ray_atr.storage import Folder, open_folder
 
 CaptionTemplate = Callable[[str, str], str]
-DEFAULT_FOLDS = {"train": ["1", "2", "3"], "val": ["4"], "test": ["5"]}
+DEFAULT_FOLDS = ("train=1,2,3", "val=4", "test=5")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +101,12 @@ class Esc50Clotho(Source):
             if clip_id not in audio:
                 yield Absent(clip_id, self.split, f"audio/{row['filename']} is not there")
                 continue
+            if not isinstance(row["captions"], dict):
+                raise refuse(f"{at}, captions", row["captions"], "an object of lists of captions by language")
             yield Entry(
                 clip_id=clip_id,
                 place=audio[clip_id],
-                captions=_captions(row["captions"], at),
+                captions=check_captions(row["captions"], at),
                 labels=(row["category"],),
                 split=self.split,
             )
@@ -108,20 +118,11 @@ def _audio(folder: Folder) -> dict[str, Place]:
     return {stem(path): Place(folder.file(path)) for path in files}
 
 
-def _captions(value: Any, at: str) -> dict[str, tuple[str, ...]]:
-    if not isinstance(value, dict):
-        raise refuse(f"{at}, captions", value, "an object of lists of captions by language")
-    return check_captions(value, at)
-
-
 def _splits(assignments: tuple[str, ...], found: set[str]) -> dict[str, str]:
     """The split of each fold. ValueError if a fold was asked for that the table does not have."""
-    if not assignments:
-        chosen = {split: [fold for fold in folds if fold in found] for split, folds in DEFAULT_FOLDS.items()}
-        return {fold: split for split, folds in chosen.items() for fold in folds}
-    chosen = require_split_choices(assignments, "folds")
-    for split, folds in chosen.items():
-        for fold in folds:
-            if fold not in found:
-                raise refuse("folds", f"{split}={fold}", "folds of this copy: " + ", ".join(sorted(found)))
-    return {fold: split for split, folds in chosen.items() for fold in folds}
+    chosen = require_split_choices(assignments or DEFAULT_FOLDS, "folds")
+    split_of = {fold: split for split, folds in chosen.items() for fold in folds}
+    for fold, split in split_of.items():
+        if fold not in found and assignments:
+            raise refuse("folds", f"{split}={fold}", "folds of this copy: " + ", ".join(sorted(found)))
+    return split_of

@@ -7,6 +7,7 @@ An Audio column is a struct of `bytes` (the encoded file) and `path`. Splits com
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,8 +15,19 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ray_atr.data.importing.sources.places import Place, list_files, place_in, stem
-from ray_atr.data.importing.sources.source import SPLIT_OF, Absent, Entry, Source, captions_of, labels_of, texts_of
+from ray_atr.data.importing.sources.source import (
+    SPLIT_OF,
+    Absent,
+    Entry,
+    Place,
+    Source,
+    captions_of,
+    labels_of,
+    list_files,
+    place_in,
+    stem,
+    texts_of,
+)
 from ray_atr.data.schema import SPLITS, check_language
 from ray_atr.data.shards import open_arrow
 from ray_atr.settings import nearest, refuse, setting, shortened
@@ -52,17 +64,16 @@ class HuggingFace(Source):
         if not tables:
             raise ValueError(f"{folder.name}: no .parquet or .arrow file of a Hugging Face data set")
         there = set(files)
-        rows_of_split: dict[str, int] = {}
+        rows_of_split: Counter[str] = Counter()
         for path in tables:
             split = self._split_of(path)
             for group, row, values, audio_column in _rows(folder, path, self._columns):
-                number = rows_of_split.get(split, 0)
-                rows_of_split[split] = number + 1
+                number = rows_of_split[split]
+                rows_of_split[split] += 1
                 at = f"{folder.file(path)}, row {number}"
                 clip_id = self._id(values, f"{split}-{number:07d}")
                 if values["has bytes"]:
-                    kind = "parquet" if path.endswith(".parquet") else "arrow"
-                    place = Place(folder.file(path), kind, group, row, audio_column)
+                    place = Place(folder.file(path), path.rpartition(".")[2], group, row, audio_column)
                 else:
                     inner = values["audio path"] or ""
                     place = place_in(folder, inner, at)
@@ -86,24 +97,21 @@ class HuggingFace(Source):
 
     def _columns(self, file: str, schema: pa.Schema) -> tuple[str, list[str]]:
         """The Audio column of a file and the others to read. ValueError if one that was asked for is not there."""
-        audio = [field.name for field in schema if _is_audio(field.type)]
+        structs = [field for field in schema if pa.types.is_struct(field.type)]
+        audio = [field.name for field in structs if {"bytes", "path"} <= {inner.name for inner in field.type}]
         chosen = (self.id_column if self.id_column != ROW_NUMBER else "", self.label_column, self.audio_column)
         wanted = [*self._assigned().values(), *filter(None, chosen)]
         for column in wanted:
             if column not in schema.names:
-                raise ValueError(
-                    f"{file}: column {column} is missing; it has {', '.join(schema.names)}{nearest(column, schema.names)}"
-                )
-        if self.audio_column:
-            if self.audio_column not in audio:
-                raise refuse(
-                    f"{file}, audio_column", self.audio_column, "a column of bytes and path: " + ", ".join(audio)
-                )
-        elif len(audio) != 1:
+                has = f"{', '.join(schema.names)}{nearest(column, schema.names)}"
+                raise ValueError(f"{file}: column {column} is missing; it has {has}")
+        if self.audio_column and self.audio_column not in audio:
+            allowed = "a column of bytes and path: " + ", ".join(audio)
+            raise refuse(f"{file}, audio_column", self.audio_column, allowed)
+        if not self.audio_column and len(audio) != 1:
             kinds = ", ".join(f"{field.name} ({field.type})" for field in schema)
-            raise ValueError(
-                f"{file}: {len(audio)} Audio columns (of bytes and path); choose with --audio-column: {kinds}"
-            )
+            found = f"{len(audio)} Audio columns (of bytes and path)"
+            raise ValueError(f"{file}: {found}; choose with --audio-column: {kinds}")
         return self.audio_column or audio[0], [name for name in schema.names if name not in audio]
 
     def _assigned(self) -> dict[str, str]:
@@ -135,10 +143,6 @@ class HuggingFace(Source):
         return stem(values["audio path"]) if values["audio path"] else default
 
 
-def _is_audio(kind: pa.DataType) -> bool:
-    return pa.types.is_struct(kind) and {"bytes", "path"} <= {field.name for field in kind}
-
-
 def _rows(folder: Folder, path: str, choose: Any) -> Iterator[tuple[int, int, dict[str, Any], str]]:
     """Row group (or record batch), row in it, values, Audio column. Of the audio only its path and presence are kept."""
     file = folder.file(path)
@@ -154,8 +158,7 @@ def _rows(folder: Folder, path: str, choose: Any) -> Iterator[tuple[int, int, di
                 reader = pa.ipc.open_stream(source)
                 column, others = choose(file, reader.schema)
                 for group, batch in enumerate(reader):
-                    has_bytes = batch.column(column).field("bytes").is_valid().to_pylist()
-                    for row, values in enumerate(_values(batch.select([column, *others]), column, has_bytes)):
+                    for row, values in enumerate(_values(batch.select([column, *others]), column)):
                         yield group, row, values, column
         except (pa.ArrowException, OSError) as error:
             raise ValueError(f"{file}: cannot be read ({shortened(str(error))})") from None
@@ -166,10 +169,7 @@ def _rows_of_group(parquet: pq.ParquetFile, group: int, column: str, others: lis
     # The file's statistics mostly tell which rows hold audio; where they do not, the audio itself must be read.
     columns = [f"{column}.path" if known is not None else column, *others]
     for batch in parquet.iter_batches(batch_size=32, row_groups=[group], columns=columns):
-        has_bytes = [bool(known)] * batch.num_rows
-        if known is None:
-            has_bytes = batch.column(column).field("bytes").is_valid().to_pylist()
-        yield from _values(batch, column, has_bytes)
+        yield from _values(batch, column, known)
 
 
 def _has_bytes(group: Any, column: str) -> bool | None:
@@ -184,8 +184,11 @@ def _has_bytes(group: Any, column: str) -> bool | None:
     return None
 
 
-def _values(batch: pa.RecordBatch, audio_column: str, has_bytes: list[bool]) -> Iterator[dict[str, Any]]:
-    paths = batch.column(audio_column).field("path").to_pylist()
+def _values(batch: pa.RecordBatch, audio_column: str, known: bool | None = None) -> Iterator[dict[str, Any]]:
+    """The rows, with the path of their audio and whether they hold it, if that is not known."""
+    audio = batch.column(audio_column)
+    paths = audio.field("path").to_pylist()
+    has_bytes = [known] * batch.num_rows if known is not None else audio.field("bytes").is_valid().to_pylist()
     rows = batch.drop_columns([audio_column]).to_pylist() if batch.num_columns > 1 else [{}] * batch.num_rows
     for row, is_there, path in zip(rows, has_bytes, paths, strict=True):
         yield {**row, "has bytes": is_there, "audio path": path}

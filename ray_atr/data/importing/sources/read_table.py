@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +24,8 @@ from ray_atr.storage import Folder, open_folder
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 DELIMITERS = (",", ";", "\t", "|")
+MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32"}
+MARKS |= dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-16")
 Row = dict[str, Any]
 
 csv.field_size_limit(2**24)
@@ -49,11 +51,9 @@ class Reading:
 
 
 def read_table(file: str, required: Sequence[str] = (), reading: Reading | None = None) -> Iterator[tuple[str, Row]]:
-    """The rows of a table, each with its place (`captions.csv, line 7`).
-
-    `required` names columns that must be there. Raises ValueError for a missing file, column or header, an unknown
-    encoding, and, unless they are dropped, a row of another length or a line that is no JSON object.
-    """
+    """The rows of a table, each with its place (`captions.csv, line 7`). `required` names columns that must be there.
+    Raises ValueError for a missing file, column or header, an unknown encoding, and, unless they are dropped, a row of
+    another length or a line that is no JSON object."""
     reading = reading or Reading()
     suffix = next((known for known in TABLE_SUFFIXES if file.lower().endswith(known)), None)
     if suffix is None:
@@ -76,9 +76,8 @@ def require_columns(file: str, found: Sequence[str], required: Sequence[str]) ->
     for column in required:
         if column not in found:
             hint = nearest(column, found)
-            raise ValueError(
-                f"{file}: column {column} is missing; it has {shortened(', '.join(found)) or 'none'}{hint}"
-            )
+            has = shortened(", ".join(found)) or "none"
+            raise ValueError(f"{file}: column {column} is missing; it has {has}{hint}")
 
 
 def parse_json(text: str, at: str) -> Any:
@@ -106,31 +105,26 @@ def numbered_lines(file: str, reading: Reading | None = None) -> Iterator[tuple[
         reading.notes.append(f"{name} was read as {encoding}, which its bytes suggest; --encoding says otherwise")
     with folder.open(name) as file_of_bytes:
         if encoding.startswith(("utf-16", "utf-32")):
-            yield from enumerate(_wide_lines(file_of_bytes, encoding, file), start=1)
+            try:
+                yield from enumerate(io.TextIOWrapper(file_of_bytes, encoding=encoding, newline=""), start=1)
+            except UnicodeError as error:
+                raise ValueError(f"{file}: not {encoding.upper()} ({shortened(str(error))})") from None
             return
         for number, line in enumerate(file_of_bytes, start=1):
             try:
                 yield number, line.decode(encoding if number == 1 else encoding.removesuffix("-sig"))
             except UnicodeDecodeError as error:
                 found = f"byte {error.object[error.start]:#04x} at position {error.start}"
-                name_of = encoding.removesuffix("-sig").upper()
-                raise ValueError(
-                    f"{file}, line {number}: not {name_of} ({found}); save the file as UTF-8, or choose --encoding"
-                ) from None
+                what = f"not {encoding.removesuffix('-sig').upper()} ({found})"
+                advice = "save the file as UTF-8, or choose --encoding"
+                raise ValueError(f"{file}, line {number}: {what}; {advice}") from None
 
 
 def find_encoding(folder: Folder, name: str) -> str:
-    """The encoding of a text file: by its byte order mark, UTF-8 if it is that, else as its bytes suggest.
-
-    A file that is UTF-8 but for a few bytes is a damaged one, and stays UTF-8 so that its line is named.
-    """
+    """The encoding of a text file: by its byte order mark, UTF-8 if it is that, else as its bytes suggest. A file that
+    is UTF-8 but for a few bytes is a damaged one, and stays UTF-8 so that its line is named."""
     content = folder.read(name)
-    for mark, encoding in (
-        (codecs.BOM_UTF8, "utf-8-sig"),
-        (codecs.BOM_UTF32_LE, "utf-32"),
-        (codecs.BOM_UTF16_LE, "utf-16"),
-        (codecs.BOM_UTF16_BE, "utf-16"),
-    ):
+    for mark, encoding in MARKS.items():
         if content.startswith(mark):
             return encoding
     text = content.decode("utf-8", errors="replace")
@@ -149,15 +143,8 @@ def _known_encoding(name: str) -> str:
     return "utf-8-sig" if known == "utf-8" else known
 
 
-def _wide_lines(file: IO[bytes], encoding: str, name: str) -> Iterator[str]:
-    try:
-        yield from io.TextIOWrapper(file, encoding=encoding, newline="")
-    except UnicodeError as error:
-        raise ValueError(f"{name}: not {encoding.upper()} ({shortened(str(error))})") from None
-
-
 def _read_csv(file: str, required: Sequence[str], reading: Reading, usual: str) -> Iterator[tuple[str, Row]]:
-    number, start = 0, 0
+    number = 0
 
     def text() -> Iterator[str]:
         nonlocal number
@@ -197,10 +184,8 @@ def _read_csv(file: str, required: Sequence[str], reading: Reading, usual: str) 
             is_empty = False
             yield f"{file}, line {number}", dict(zip(header, row, strict=True))
         elif row:
-            reason = "a field that holds the delimiter must be quoted"
-            reading.refuse_row(
-                f"{file}, line {number}", f"{len(row)} fields where the header has {len(header)}; {reason}"
-            )
+            counts = f"{len(row)} fields where the header has {len(header)}"
+            reading.refuse_row(f"{file}, line {number}", f"{counts}; a field that holds the delimiter must be quoted")
     if is_empty and not reading.bad_rows:
         raise ValueError(f"{file}: there are no rows below the header")
 

@@ -5,12 +5,32 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
-from ray_atr.data.importing.sources.places import Place, stem
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from ray_atr.data.schema import SPLITS
+from ray_atr.data.shards import Skipped, open_arrow
 from ray_atr.settings import Settings, counted, refuse, setting
+from ray_atr.storage import Folder, open_folder
+
+AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a clip's encoded audio is. `kind` file: the whole of `file`; span: `second` bytes from byte `first` of it; parquet
+    and arrow: `column`, in row group or record batch `first`, row `second`."""
+
+    file: str
+    kind: str = "file"
+    first: int = 0
+    second: int = 0
+    column: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +68,9 @@ UNUSUAL_SPLIT = "split that training looks for only if --data.train_split or the
 
 def unusual_splits(splits: Iterable[str]) -> list[str]:
     """Those that training does not look for by default, each with the one that may be meant."""
-    found = []
-    for split in splits:
-        if split not in SPLITS:
-            close = difflib.get_close_matches(split, SPLIT_OF, n=1, cutoff=0.5)
-            found.append(split + (f" (did you mean {SPLIT_OF[close[0]]}?)" if close else ""))
-    return found
+    unusual = [split for split in splits if split not in SPLITS]
+    close = {split: difflib.get_close_matches(split, SPLIT_OF, n=1, cutoff=0.5) for split in unusual}
+    return [split + "".join(f" (did you mean {SPLIT_OF[name]}?)" for name in names) for split, names in close.items()]
 
 
 def blank_splits(count: int, split: str) -> str:
@@ -73,8 +90,9 @@ class Source(Settings):
 
     source: str = setting(help="folder or URL of the data set", path="always")
 
-    def entries(self) -> Iterator[Entry | Absent | Note | BadRow]:
-        """The clips, with the words read and the audio found but unread. ValueError on a layout that is another's."""
+    def entries(self) -> Iterator[Entry | Absent | Note | Skipped]:
+        """The clips, with the words read and the audio found but unread; rows of tables that were dropped are skipped.
+        ValueError on a layout that is another's."""
         raise NotImplementedError
 
     def id_of(self, row: Mapping[str, Any]) -> str | None:
@@ -92,25 +110,24 @@ class Note:
     text: str
 
 
-@dataclass(frozen=True)
-class BadRow:
-    """A row of a table that was dropped, and why."""
+@dataclass
+class ListedClip:
+    """A clip that rows of a table speak of: its path or number there, its id, its split, and where its first row is."""
 
+    place: Any
+    given_id: str
+    split: str
     at: str
-    reason: str
+    captions: dict[str, list[str]] = field(default_factory=dict)
+    labels: list[str] = field(default_factory=list)
 
 
 def captions_of(row: Mapping[str, Any], at: str) -> list[str]:
-    """The captions in a row: `caption`, `captions`, `caption_1`, `caption_2`, ... in this order, blanks left out.
-
-    A cell may hold one text or a list of them. ValueError, beginning with `at`, for anything else.
-    """
-    numbered = sorted(
-        (int(name.removeprefix("caption_")), name)
-        for name in row
-        if name.startswith("caption_") and name.removeprefix("caption_").isdigit()
-    )
-    names = [name for name in ("caption", "captions") if name in row] + [name for _, name in numbered]
+    """The captions in a row: `caption`, `captions`, `caption_1`, `caption_2`, ... in this order, blanks left out. A
+    cell may hold one text or a list of them. ValueError, beginning with `at`, for anything else."""
+    numbers = [name.removeprefix("caption_") for name in row if name.startswith("caption_")]
+    numbered = [f"caption_{number}" for number in sorted(filter(str.isdigit, numbers), key=lambda n: (int(n), n))]
+    names = [name for name in ("caption", "captions") if name in row] + numbered
     return [text for name in names for text in texts_of(row[name], f"{at}, {name}")]
 
 
@@ -158,3 +175,68 @@ def require_split_choices(assignments: Sequence[str], path: str) -> dict[str, li
             seen.add(part)
         chosen[name] = parts
     return chosen
+
+
+# --- places
+
+
+def read_place(place: Place) -> bytes:
+    """The encoded audio. OSError if it cannot be read, ValueError if the place holds none."""
+    if place.kind in ("parquet", "arrow"):
+        value = _column(place.file, place.kind, place.first, place.column)[place.second].as_py()
+        if isinstance(value, dict):
+            value = value["bytes"]
+        if not value:
+            raise ValueError("the table holds no audio for it")
+        return bytes(value)
+    parent, _, name = place.file.rpartition("/")
+    with open_folder(parent).open(name) if "://" in place.file else open(place.file, "rb") as file:
+        file.seek(place.first)
+        return bytes(file.read(-1 if place.kind == "file" else place.second))
+
+
+@lru_cache(maxsize=1)
+def _column(file: str, kind: str, group: int, column: str) -> pa.Array:
+    # One group at a time: the clips of a shard follow each other in the table.
+    parent, _, name = file.rpartition("/")
+    with open_arrow(open_folder(parent), name) as source:
+        if kind == "parquet":
+            return pq.ParquetFile(source).read_row_group(group, columns=[column]).column(column).combine_chunks()
+        for index, batch in enumerate(pa.ipc.open_stream(source)):
+            if index == group:
+                return batch.column(column)
+    raise ValueError(f"{file}: no record batch {group}")
+
+
+def list_files(folder: Folder) -> list[str]:
+    """The paths of all files below a folder, relative to it, sorted; hidden ones left out. ValueError if there are none."""
+    files = [path for path in folder.files() if not any(part.startswith(".") for part in path.split("/"))]
+    if not files:
+        raise ValueError(f"{folder.name}: the folder is empty or does not exist")
+    return files
+
+
+def place_in(folder: Folder, relative: str, at: str) -> Place:
+    """The file at a path written in a table of captions. ValueError, beginning with `at`, if it leaves the folder."""
+    path = PurePosixPath(relative.replace("\\", "/"))
+    depth = 0
+    for part in path.parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0:
+            break
+    if path.is_absolute() or depth < 0 or (path.parts and path.parts[0].endswith(":")):
+        raise refuse(f"{at}, path", relative, f"a path inside {folder.name}")
+    return Place(folder.file(str(path)))
+
+
+def stem(path: str) -> str:
+    """The file name without folders and without a known audio suffix (`a/b.c.wav` -> `b.c`)."""
+    return without_suffix(path.replace("\\", "/").rsplit("/", 1)[-1])
+
+
+def without_suffix(path: str) -> str:
+    return next((path[: -len(suffix)] for suffix in AUDIO_SUFFIXES if path.lower().endswith(suffix)), path)
+
+
+def is_audio(path: str) -> bool:
+    return path.lower().endswith(AUDIO_SUFFIXES)

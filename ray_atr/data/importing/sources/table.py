@@ -5,24 +5,29 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ray_atr.data.importing.sources.places import Place, is_audio, list_files, place_in, without_suffix
 from ray_atr.data.importing.sources.read_table import TABLE_SUFFIXES, Reading, read_table, require_columns
 from ray_atr.data.importing.sources.source import (
     Absent,
-    BadRow,
     Entry,
+    ListedClip,
     Note,
+    Place,
     Source,
     blank_splits,
     captions_of,
     cell_of,
+    is_audio,
     labels_of,
+    list_files,
+    place_in,
     texts_of,
+    without_suffix,
 )
 from ray_atr.data.schema import check_captions, check_language, check_split
+from ray_atr.data.shards import Skipped
 from ray_atr.settings import refuse, setting, shortened
 from ray_atr.storage import open_folder
 
@@ -55,7 +60,7 @@ class TableSource(Source):
         check_split(self.split)
         self._columns()
 
-    def entries(self) -> Iterator[Entry | Absent | Note | BadRow]:
+    def entries(self) -> Iterator[Entry | Absent | Note | Skipped]:
         folder = open_folder(self.source)
         files = list_files(folder)
         # A name may be composed on disk and decomposed in the table, or the other way.
@@ -68,13 +73,13 @@ class TableSource(Source):
         for path, clip in clips.items():
             try:
                 # Checked before presence, so that a path outside the folder is refused whether or not it exists.
-                place = place_in(folder, clip.path, clip.at)
+                place = place_in(folder, clip.place, clip.at)
             except ValueError as error:
                 reading.refuse_row(clip.at, str(error))
                 continue
             found = there.get(unicodedata.normalize("NFC", path), path)
             if found not in there.values() and not folder.exists(found):
-                yield Absent(ids[path], clip.split, f"{clip.path} is not there")
+                yield Absent(ids[path], clip.split, f"{clip.place} is not there")
                 continue
             named.add(found)
             yield Entry(
@@ -85,15 +90,15 @@ class TableSource(Source):
                 split=clip.split,
                 alias=path,
             )
-        yield from (BadRow(at, reason) for at, reason in reading.bad_rows)
+        yield from (Skipped(at, reason) for at, reason in reading.bad_rows)
         yield from (Note(text) for text in reading.notes)
         if unnamed := [path for path in files if is_audio(path) and path not in named]:
             shown = ", ".join(unnamed[:NAMED]) + (", ..." if len(unnamed) > NAMED else "")
             yield Note(f"{len(unnamed):,} audio files are named by no row: {shortened(shown)}")
 
-    def _read(self, table: str, reading: Reading) -> dict[str, _ListedClip]:
+    def _read(self, table: str, reading: Reading) -> dict[str, ListedClip]:
         """The clips by path, in the order of their first rows. ValueError, or a dropped row, for one that is not right."""
-        clips: dict[str, _ListedClip] = {}
+        clips: dict[str, ListedClip] = {}
         blank = 0
         for at, row in read_table(table, [self.path_column], reading):
             try:
@@ -106,7 +111,7 @@ class TableSource(Source):
             reading.notes.append(blank_splits(blank, self.split))
         return clips
 
-    def _add(self, clips: dict[str, _ListedClip], row: Mapping[str, Any], at: str) -> None:
+    def _add(self, clips: dict[str, ListedClip], row: Mapping[str, Any], at: str) -> None:
         path = cell_of(row, self.path_column)
         if not path:
             raise ValueError(f"{at}: {self.path_column} is blank")
@@ -117,7 +122,7 @@ class TableSource(Source):
         labels = labels_of(row.get("labels") or row.get("label"), f"{at}, label")
         relative = _relative(path)
         given = cell_of(row, self.id_column)
-        clip = clips.setdefault(relative, _ListedClip(path, given, split, at))
+        clip = clips.setdefault(relative, ListedClip(path, given, split, at))
         if (clip.given_id, clip.split) != (given, split):
             raise ValueError(f"{at}: {path} has another split or clip_id in an earlier row ({clip.at})")
         for language, texts in captions.items():
@@ -153,21 +158,11 @@ class TableSource(Source):
         return given or (_relative(path) if path else super().id_of(row))
 
 
-@dataclass
-class _ListedClip:
-    path: str
-    given_id: str
-    split: str
-    at: str
-    captions: dict[str, list[str]] = field(default_factory=dict)
-    labels: list[str] = field(default_factory=list)
-
-
 def _relative(path: str) -> str:
     return path.replace("\\", "/").removeprefix("./")
 
 
-def _ids(clips: Mapping[str, _ListedClip]) -> dict[str, str]:
+def _ids(clips: Mapping[str, ListedClip]) -> dict[str, str]:
     """The id of each path: its own, else the path without its audio suffix, or with it where two would be called alike."""
     short = {path: clip.given_id or without_suffix(path) for path, clip in clips.items()}
     count = Counter(short.values())
@@ -176,9 +171,9 @@ def _ids(clips: Mapping[str, _ListedClip]) -> dict[str, str]:
 
 def _choose_table(files: list[str], wanted: str, folder: str) -> str:
     tables = [path for path in files if path.lower().endswith(TABLE_SUFFIXES)]
+    if wanted and wanted.removeprefix("./") not in files:
+        raise refuse("table", wanted, shortened(", ".join(tables)) or f"a table in {folder}")
     if wanted:
-        if wanted.removeprefix("./") not in files:
-            raise refuse("table", wanted, shortened(", ".join(tables)) or f"a table in {folder}")
         return wanted.removeprefix("./")
     if not tables:
         raise ValueError(f"{folder}: no table of captions; allowed {', '.join(TABLE_SUFFIXES)} with path, caption")

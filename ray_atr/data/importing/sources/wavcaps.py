@@ -14,20 +14,14 @@ from typing import IO, Any, ClassVar
 import ijson
 from ijson.common import ObjectBuilder
 
-from ray_atr.data.importing.sources.places import Place, is_audio, list_files, stem
 from ray_atr.data.importing.sources.read_table import numbered_lines, parse_json
-from ray_atr.data.importing.sources.source import Absent, Entry, Source
+from ray_atr.data.importing.sources.source import Absent, Entry, Place, Source, is_audio, list_files, stem
 from ray_atr.data.sampling import uniform
 from ray_atr.data.schema import check_split
 from ray_atr.settings import setting, shortened
 from ray_atr.storage import Folder, open_folder
 
-SUBSETS = {
-    "audioset": "AudioSet_SL",
-    "bbc": "BBC_Sound_Effects",
-    "freesound": "FreeSound",
-    "soundbible": "SoundBible",
-}
+SUBSETS = {"audioset": "AudioSet_SL", "bbc": "BBC_Sound_Effects", "freesound": "FreeSound", "soundbible": "SoundBible"}
 """A word that names a subset in paths and exclusion lists, and the name of its folder."""
 
 DEEPEST = 64
@@ -60,13 +54,12 @@ class WavCaps(Source):
             subset = _subset(path.rpartition("/")[0])
             if is_audio(path) and subset:
                 audio[subset][stem(path)] = path
-        tables = [path for path in list_files(folder) if path.endswith(".json") and not _is_exclusion_list(path)]
-        by_subset = [(_subset(path), path) for path in tables]
-        if not any(subset for subset, _ in by_subset):
+        tables = [path for path in list_files(folder) if path.endswith(".json") and _subset(path)]
+        tables = [path for path in tables if not any(word in path.lower() for word in ("blacklist", "exclu"))]
+        if not tables:
             raise ValueError(f"{folder.name}: no JSON file of a subset of WavCaps ({', '.join(SUBSETS.values())})")
-        for subset, path in by_subset:
-            if subset is None:
-                continue
+        for path in tables:
+            subset = _subset(path)
             for at, item in read_data(folder, path):
                 if "id" not in item or not str(item.get("caption") or "").strip():
                     raise ValueError(f"{at}: id or caption is missing; it has {', '.join(item)}")
@@ -74,7 +67,7 @@ class WavCaps(Source):
                 if name in excluded.get(subset, set()) or name in excluded.get("", set()):
                     continue
                 clip_id = f"{subset}/{name}"
-                split = "val" if _is_held_out(clip_id, self.validation_share) else self.split
+                split = "val" if uniform([clip_id], 0, "validation")[0] < self.validation_share else self.split
                 if name not in audio[subset]:
                     yield Absent(clip_id, split, "its audio is absent", is_normal=True)
                     continue
@@ -82,25 +75,15 @@ class WavCaps(Source):
                 yield Entry(clip_id=clip_id, place=place, captions={"eng": (str(item["caption"]),)}, split=split)
 
 
-def _subset(path: str) -> str | None:
-    """The subset that a path or a name speaks of; the innermost part counts."""
+def _subset(path: str) -> str:
+    """The subset that a path or a name speaks of, empty if it is none; the innermost part counts."""
     parts = reversed(path.lower().split("/"))
-    return next((subset for part in parts for subset in SUBSETS if subset in part), None)
-
-
-def _is_exclusion_list(path: str) -> bool:
-    return any(word in path.lower() for word in ("blacklist", "exclu"))
-
-
-def _is_held_out(clip_id: str, share: float) -> bool:
-    return bool(uniform([clip_id], 0, "validation")[0] < share)
+    return next((subset for part in parts for subset in SUBSETS if subset in part), "")
 
 
 def read_data(folder: Folder, path: str, chunk: int = 2**16) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of the list `data` in a JSON file, one by one, so that a file of any size takes little memory.
-
-    Each comes with its place. ValueError if the file is no JSON or holds no such list.
-    """
+    """The objects of the list `data` in a JSON file, one by one, so that a file of any size takes little memory. Each
+    comes with its place. ValueError if the file is no JSON or holds no such list."""
     at, number = folder.file(path), 0
     with folder.open(path) as file:
         try:
@@ -154,6 +137,5 @@ def _read_exclusions(files: tuple[str, ...]) -> dict[str, set[str]]:
         for name, ids in groups.items():
             if not isinstance(ids, list):
                 raise ValueError(f"{file}: a list of ids, or lists of ids by subset, is expected")
-            subset = _subset(name) or ""
-            excluded.setdefault(subset, set()).update(stem(str(clip_id)) for clip_id in ids)
+            excluded.setdefault(_subset(name), set()).update(stem(str(clip_id)) for clip_id in ids)
     return excluded

@@ -8,13 +8,23 @@ from __future__ import annotations
 import itertools
 import re
 import tarfile
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import IO, ClassVar
 
-from ray_atr.data.importing.sources.places import Place, is_audio, list_files
 from ray_atr.data.importing.sources.read_table import parse_json
-from ray_atr.data.importing.sources.source import SPLIT_OF, Absent, Entry, Source, captions_of, labels_of, texts_of
+from ray_atr.data.importing.sources.source import (
+    SPLIT_OF,
+    Absent,
+    Entry,
+    Place,
+    Source,
+    captions_of,
+    is_audio,
+    labels_of,
+    list_files,
+    texts_of,
+)
 from ray_atr.data.schema import check_captions, check_language, check_split
 from ray_atr.settings import refuse, setting
 from ray_atr.storage import open_folder
@@ -43,9 +53,8 @@ class WebDataset(Source):
         files = list_files(folder)
         packed = [path for path in files if path.endswith((".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"))]
         if packed:
-            raise ValueError(
-                f"{folder.file(packed[0])}: a compressed tar cannot be read in parts; unpack it to .tar first"
-            )
+            advice = "a compressed tar cannot be read in parts; unpack it to .tar first"
+            raise ValueError(f"{folder.file(packed[0])}: {advice}")
         tars = [path for path in files if path.endswith(".tar")]
         if not tars:
             raise ValueError(f"{folder.name}: no .tar file")
@@ -62,23 +71,19 @@ class WebDataset(Source):
             with tarfile.open(fileobj=file, mode="r:") as members:
                 files = filter(tarfile.TarInfo.isfile, members)
                 for key, of_clip in itertools.groupby(files, key=lambda member: _key(member.name)[0]):
-                    clip = _TarClip(key)
-                    for member in of_clip:
-                        _add(member, clip, members, tar)
-                    yield self._finish(clip, tar, split)
+                    place, texts = _read_members(key, of_clip, members, tar)
+                    if place is None:
+                        yield Absent(key, split, f"{tar} has no audio for it")
+                        continue
+                    captions, labels = self._words(texts, f"{tar}, {key}")
+                    yield Entry(clip_id=key, place=place, captions=captions, labels=labels, split=split)
         except tarfile.TarError as error:
             raise ValueError(f"{tar}: not a whole tar file ({error})") from None
 
-    def _finish(self, clip: _TarClip, tar: str, split: str) -> Entry | Absent:
-        at = f"{tar}, {clip.key}"
-        if clip.place is None:
-            return Absent(clip.key, split, f"{tar} has no audio for it")
-        captions, labels = self._words(clip, at)
-        return Entry(clip_id=clip.key, place=clip.place, captions=captions, labels=labels, split=split)
-
-    def _words(self, clip: _TarClip, at: str) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+    def _words(self, texts: Mapping[str, bytes], at: str) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+        """The captions by language and the labels, of the contents of a clip's files of text by their suffix."""
         try:
-            text = {suffix: content.decode() for suffix, content in clip.texts.items()}
+            text = {suffix: content.decode() for suffix, content in texts.items()}
         except UnicodeDecodeError as error:
             raise ValueError(f"{at}: its text is not UTF-8 ({error.reason} at byte {error.start})") from None
         row = parse_json(text["json"], f"{at}.json") if "json" in text else {}
@@ -96,27 +101,27 @@ class WebDataset(Source):
         return {language: tuple(found)}, labels
 
 
-@dataclass
-class _TarClip:
-    key: str
-    place: Place | None = None
-    texts: dict[str, bytes] = field(default_factory=dict)
-
-
-def _add(member: tarfile.TarInfo, clip: _TarClip, members: tarfile.TarFile, tar: str) -> None:
-    """Take a file of the clip's; ValueError for a second audio file, a text that is too long, or a name that leads away."""
-    _refuse_leaving(member.name, tar)
-    suffix = _key(member.name)[1]
-    if is_audio(member.name):
-        if clip.place is not None:
-            raise ValueError(f"{tar}: {clip.key} has two audio files")
-        clip.place = Place(tar, "span", member.offset_data, member.size)
-    elif suffix in ("json", "txt"):
-        if member.size > LARGEST_TEXT:
-            raise ValueError(f"{tar}, {member.name}: {member.size} bytes of text; at most {LARGEST_TEXT}")
-        content = members.extractfile(member)
-        assert content is not None
-        clip.texts[suffix] = content.read()
+def _read_members(
+    key: str, of_clip: Iterable[tarfile.TarInfo], members: tarfile.TarFile, tar: str
+) -> tuple[Place | None, dict[str, bytes]]:
+    """Where a clip's audio is, and its files of text by their suffix. ValueError for a second audio file, a text that
+    is too long, or a name that leads away."""
+    place, texts = None, dict[str, bytes]()
+    for member in of_clip:
+        if member.name.startswith("/") or ".." in member.name.split("/"):
+            raise refuse(f"{tar}, member", member.name, "names inside the tar's own folder")
+        suffix = _key(member.name)[1]
+        if is_audio(member.name):
+            if place is not None:
+                raise ValueError(f"{tar}: {key} has two audio files")
+            place = Place(tar, "span", member.offset_data, member.size)
+        elif suffix in ("json", "txt"):
+            if member.size > LARGEST_TEXT:
+                raise ValueError(f"{tar}, {member.name}: {member.size} bytes of text; at most {LARGEST_TEXT}")
+            content = members.extractfile(member)
+            assert content is not None
+            texts[suffix] = content.read()
+    return place, texts
 
 
 def _key(name: str) -> tuple[str, str]:
@@ -124,8 +129,3 @@ def _key(name: str) -> tuple[str, str]:
     parent, _, file = name.removeprefix("./").rpartition("/")
     base, _, suffix = file.partition(".")
     return (f"{parent}/{base}" if parent else base), suffix.lower()
-
-
-def _refuse_leaving(name: str, tar: str) -> None:
-    if name.startswith("/") or ".." in name.split("/"):
-        raise refuse(f"{tar}, member", name, "names inside the tar's own folder")
