@@ -77,8 +77,9 @@ class TableSource(Source):
             except ValueError as error:
                 reading.refuse_row(clip.at, str(error))
                 continue
-            found = there.get(unicodedata.normalize("NFC", path), path)
-            if found not in there.values() and not folder.exists(found):
+            composed = unicodedata.normalize("NFC", path)
+            found = there.get(composed, path)
+            if composed not in there and not folder.exists(found):
                 yield Absent(ids[path], clip.split, f"{clip.place} is not there")
                 continue
             named.add(found)
