@@ -21,7 +21,7 @@ from side_by_side import compared, cpu_seconds
 from ray_atr.knowledge.refresher import InProcessRefresher
 from ray_atr.knowledge.snapshot import Entries, SnapshotSettings
 from ray_atr.models.retriever import ModelSettings, build_retriever
-from ray_atr.models.text.tokenizer import train_tokenizer
+from ray_atr.models.text import train_tokenizer
 
 
 def main() -> None:

@@ -26,8 +26,7 @@ from ray_atr.data.captions import CaptionBatch
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.languages.codes import LANGUAGES
 from ray_atr.models.retriever import ModelSettings, build_retriever
-from ray_atr.models.text.small_transformer import SmallTransformerTower
-from ray_atr.models.text.tokenizer import train_tokenizer
+from ray_atr.models.text import SmallTransformerTower, train_tokenizer
 from ray_atr.models.tower import Encoded, masked_mean
 from ray_atr.objectives import preset
 from ray_atr.override import override

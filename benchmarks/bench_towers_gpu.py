@@ -32,7 +32,7 @@ from ray_atr.encoding.texts import TextBatcher
 from ray_atr.models.audio import Ced
 from ray_atr.models.retriever import ModelSettings, Retriever
 from ray_atr.models.text import Sonar
-from ray_atr.models.text.transformers import TransformersTextTower
+from ray_atr.models.transformers import TransformersTextTower
 from ray_atr.objectives import preset
 from ray_atr.training.batch import Batch
 from ray_atr.training.group import WorkerGroup

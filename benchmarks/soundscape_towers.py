@@ -25,11 +25,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ray_atr.data.audio import clip_windows
-from ray_atr.models.audio.small_cnn import SmallCnn, SmallCnnTower
-from ray_atr.models.saved import write_weights
-from ray_atr.models.text.small_transformer import SmallTransformer, SmallTransformerTower
-from ray_atr.models.text.tokenizer import TOKENIZER_FILE, save_tokenizer, train_tokenizer
+from ray_atr.models.audio import SmallCnn, SmallCnnTower
+from ray_atr.models.text import TOKENIZER_FILE, SmallTransformer, SmallTransformerTower, save_tokenizer, train_tokenizer
 from ray_atr.models.tower import pad_tokens
+from ray_atr.models.weights import write_weights
 from ray_atr.soundscapes import KINDS, SoundscapesSettings, clip, described
 from ray_atr.storage import whole_folder
 from ray_atr.storage.digests import seal_folder

@@ -16,7 +16,7 @@ from scripts import load_script
 from tiny import tiny, tone
 
 from ray_atr.models.retriever import build_retriever
-from ray_atr.models.text.tokenizer import train_tokenizer
+from ray_atr.models.text import train_tokenizer
 from ray_atr.objectives import LearnedSettings
 
 ROOT = Path(__file__).parents[1]

@@ -19,8 +19,8 @@ from crash_points import in_fork
 from tokenizers import Tokenizer, models
 
 from ray_atr.experiment import Experiment
-from ray_atr.models.saved import link_weights, write_weights
-from ray_atr.models.text.small_transformer import SmallTransformerTower
+from ray_atr.models.text import SmallTransformerTower
+from ray_atr.models.weights import link_weights, write_weights
 from ray_atr.report import read_runs, write_report
 from ray_atr.run_folder import RunFolder
 from ray_atr.storage import (

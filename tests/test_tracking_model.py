@@ -16,7 +16,7 @@ from fake_runs import write_run
 
 from ray_atr.cli.report import ReportCommand, report_script
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
-from ray_atr.models.text.tokenizer import train_tokenizer
+from ray_atr.models.text import train_tokenizer
 from ray_atr.run_folder import RunFolder
 from ray_atr.tracking import store_of
 from ray_atr.tracking.model import best_trial, register_model

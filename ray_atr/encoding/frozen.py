@@ -30,12 +30,11 @@ from ray_atr.data.vector_clip import array_bytes
 from ray_atr.encoding.encode import clip_batches, encode_clips, rows_in_parts
 from ray_atr.experiment import Experiment
 from ray_atr.jobs import FolderHere, Resources, run_jobs
-from ray_atr.models.loading import identity_of_checkpoint
 from ray_atr.models.retriever import build_retriever
-from ray_atr.models.saved import write_weights
-from ray_atr.models.text.tokenizer import read_tokenizer
-from ray_atr.models.text.vectors import encode_captions
+from ray_atr.models.text import read_tokenizer
 from ray_atr.models.tower import AudioSettings, TextSettings, checkpoint_of, tower_fingerprint
+from ray_atr.models.vectors import encode_captions
+from ray_atr.models.weights import identity_of_checkpoint, write_weights
 from ray_atr.override import flatten, override
 from ray_atr.runtime import WORKER_CPU_SHARE
 from ray_atr.storage import read_json, write_bytes

@@ -9,7 +9,7 @@ from functools import cached_property
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.experiment import NOT_DECIDING, Experiment
 from ray_atr.languages.codes import normalise
-from ray_atr.models.saved import SETTINGS_FILE
+from ray_atr.models.weights import SETTINGS_FILE
 from ray_atr.override import flatten
 from ray_atr.run_folder import BEST, RunFolder, TrialFolder, sets_of, trial_place
 from ray_atr.settings import refuse

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -49,13 +50,10 @@ def adapt(tower: nn.Module, settings: Adaptation, *, compiles: bool = True) -> N
     elif settings.frozen_layers:
         levels = parameter_levels(tower)
         if settings.frozen_layers >= len(levels):
-            allowed = (
-                f"at most {len(levels) - 1} of {type(tower).__name__}'s {len(levels)} levels; is_frozen freezes all"
-            )
-            raise refuse("frozen_layers", settings.frozen_layers, allowed)
-        for level in levels[: settings.frozen_layers]:
-            for parameter in level:
-                parameter.requires_grad_(False)
+            most = f"at most {len(levels) - 1} of {type(tower).__name__}'s {len(levels)} levels; is_frozen freezes all"
+            raise refuse("frozen_layers", settings.frozen_layers, most)
+        for parameter in itertools.chain(*levels[: settings.frozen_layers]):
+            parameter.requires_grad_(False)
     if settings.activation_checkpointing:
         checkpoint_activations(tower)
     if settings.compile and compiles:
@@ -68,11 +66,8 @@ def add_lora(tower: nn.Module, settings: Adaptation) -> None:
     endings = settings.lora_targets
     targets = [name for name in linear if (name.endswith(endings) if endings else "att" in name)]
     if not targets:
-        raise refuse(
-            "lora_targets",
-            endings,
-            f"endings of {type(tower).__name__}'s linear layers: {', '.join(linear[:6]) or 'it has none'}",
-        )
+        allowed = f"endings of {type(tower).__name__}'s linear layers: {', '.join(linear[:6]) or 'it has none'}"
+        raise refuse("lora_targets", endings, allowed)
     # Importing peft takes ten seconds, which every worker of every run would wait for.
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -112,11 +107,11 @@ def parameter_levels(tower: nn.Module) -> list[list[nn.Parameter]]:
     found = [number for number in numbers if number is not None]
     if not found:
         return [[parameter for _, parameter in named]]
-    lowest, highest = min(found), max(found)
-    levels: list[list[nn.Parameter]] = [[] for _ in range(highest - lowest + 3)]
-    has_begun = False
+    lowest = min(found)
+    levels: list[list[nn.Parameter]] = [[] for _ in range(max(found) - lowest + 3)]
+    position = 0
     for (_, parameter), number in zip(named, numbers, strict=True):
-        has_begun = has_begun or number is not None
-        position = (len(levels) - 1 if has_begun else 0) if number is None else number - lowest + 1
-        levels[position].append(parameter)
+        if number is not None:
+            position = number - lowest + 1
+        levels[position if number is not None or position == 0 else -1].append(parameter)
     return [level for level in levels if level]

@@ -35,10 +35,7 @@ class SpecAugment(Settings):
 def spec_augment(
     features: Tensor, frames: Tensor, settings: SpecAugment, clip_ids: Sequence[str], seed: int, epoch: int
 ) -> Tensor:
-    """The features [N, T, F] with bands set to the clip's own mean; what is blanked depends on (seed, epoch, clip_id) alone.
-
-    A band's width is uniform on [0, share], its place uniform where it fits. The mean is over the clip's `frames` [N].
-    """
+    """The features [N, T, F] with bands, drawn by (seed, epoch, clip_id) alone, set to the mean of the clip's `frames`."""
     if not settings.is_active:
         return features
     _, T, F = features.shape
@@ -60,7 +57,7 @@ def spec_augment(
 def _band(
     clip_ids: Sequence[str], sizes: Tensor, share: float, seed: int, epoch: int, what: str
 ) -> tuple[Tensor, Tensor]:
-    """First position and end of one band for each clip, within [0, size]."""
+    """First position and end of one band a clip: width uniform on [0, share] of the size, place where it fits."""
     width_draw, place_draw = (
         torch.from_numpy(uniform(clip_ids, seed, "spec_augment", what, part, epoch)).to(sizes.device)
         for part in ("width", "place")

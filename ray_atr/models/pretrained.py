@@ -7,32 +7,17 @@ from __future__ import annotations
 
 import os
 import pickle
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
 
-from ray_atr.models.loading import LoadReport, require_match
+from ray_atr.models.weights import LoadReport, refusing, require_match
 from ray_atr.settings import refuse
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
-
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    RuntimeError,
-    KeyError,
-    AttributeError,
-    EOFError,
-    SafetensorError,
-    pickle.UnpicklingError,
-    zipfile.BadZipFile,
-)
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -53,7 +38,7 @@ def read_model_config(checkpoint: str | os.PathLike[str], path: str, dropout: fl
     from transformers import AutoConfig, PreTrainedConfig
 
     require_name(checkpoint, path)
-    with _refusing(path, checkpoint, "a folder or hub id with the config.json of a model of transformers"):
+    with refusing(path, checkpoint, "a folder or hub id with the config.json of a model of transformers"):
         config = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False)
     for part in (config, *(value for value in vars(config).values() if isinstance(value, PreTrainedConfig))):
         for name, value in vars(part).items():
@@ -63,7 +48,7 @@ def read_model_config(checkpoint: str | os.PathLike[str], path: str, dropout: fl
                 elif "dropout" in name and dropout is not None:
                     setattr(part, name, dropout)
         if hasattr(part, "apply_spec_augment"):
-            # wav2vec 2.0's own masking draws from NumPy's global generator; `ray_atr.models.augment` is the one to use.
+            # wav2vec 2.0's own masking draws from NumPy's global generator; `model.augment` is the one to use.
             part.apply_spec_augment = False
     return config
 
@@ -90,7 +75,7 @@ def load_model(
     # Its warnings say again, in forty lines, what the report below says in one.
     transformers_logging.set_verbosity_error()
     try:
-        with _refusing(path, checkpoint, "a whole checkpoint of tensors that runs no code"):
+        with refusing(path, checkpoint, "a whole checkpoint of tensors that runs no code", pickle.UnpicklingError):
             model, info = model_class.from_pretrained(
                 checkpoint,
                 config=config,
@@ -104,17 +89,16 @@ def load_model(
     finally:
         transformers_logging.set_verbosity(level)
     mis_shaped = {name: (tuple(stored), tuple(wanted)) for name, stored, wanted in info["mismatched_keys"]}
-    missing = [name for name in info["missing_keys"] if name not in mis_shaped]
+    missing = {*info["missing_keys"]} - {*mis_shaped}
     prefix = f"{model.base_model_prefix}."
-    unexpected = [name for name in info["unexpected_keys"] if not name.removeprefix(prefix).startswith(skip)]
-    absent = {*missing, *mis_shaped}
+    skipped = {name for name in info["unexpected_keys"] if name.removeprefix(prefix).startswith(skip)}
     report = LoadReport(
         source=checkpoint,
-        loaded=tuple(name for name in model.state_dict() if name not in absent),
+        loaded=tuple(name for name in model.state_dict() if name not in missing and name not in mis_shaped),
         missing=tuple(sorted(missing)),
-        unexpected=tuple(sorted(unexpected)),
+        unexpected=tuple(sorted({*info["unexpected_keys"]} - skipped)),
         mis_shaped=mis_shaped,
-        skipped=tuple(sorted(set(info["unexpected_keys"]) - set(unexpected))),
+        skipped=tuple(sorted(skipped)),
     )
     require_match(report, allowed, path)
     return model
@@ -128,14 +112,11 @@ def load_tokenizer(checkpoint: str | os.PathLike[str], config: PreTrainedConfig,
     if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         # Without this, transformers makes an empty vocabulary that turns every word into the unknown token.
         raise refuse(path, str(checkpoint), "a folder with its tokeniser (" + ", ".join(TOKENIZER_FILES[:4]) + ")")
-    with _refusing(path, checkpoint, "a folder or hub id with a whole tokeniser", TypeError, ImportError):
+    with refusing(path, checkpoint, "a folder or hub id with a whole tokeniser", TypeError, ImportError):
         tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False)
     if len(tokenizer) > config.vocab_size:
-        raise refuse(
-            path,
-            str(checkpoint),
-            f"the tokeniser of this model; it has {len(tokenizer)} tokens, the model's table {config.vocab_size}",
-        )
+        allowed = f"the tokeniser of this model; it has {len(tokenizer)} tokens, the model's table {config.vocab_size}"
+        raise refuse(path, str(checkpoint), allowed)
     if tokenizer.pad_token_id is None:
         raise refuse(path, str(checkpoint), "a tokeniser with a padding token")
     return tokenizer
@@ -147,7 +128,7 @@ def read_feature_extractor(checkpoint: str | os.PathLike[str], path: str) -> Any
 
     require_name(checkpoint, path)
     allowed = "a folder or hub id with a whole preprocessor_config.json"
-    with _refusing(path, checkpoint, allowed, TypeError, ImportError):
+    with refusing(path, checkpoint, allowed, TypeError, ImportError):
         return AutoFeatureExtractor.from_pretrained(checkpoint, trust_remote_code=False)
 
 
@@ -168,14 +149,3 @@ def require_name(checkpoint: str | os.PathLike[str], path: str) -> None:
     is_path = text.startswith((".", "/", "~")) or text.count("/") > 1
     if not text or (is_path and not Path(text).expanduser().is_dir()):
         raise refuse(path, text, "a folder that exists, or a hub id owner/name")
-
-
-@contextmanager
-def _refusing(path: str, checkpoint: object, allowed: str, *others: type[Exception]) -> Iterator[None]:
-    """Turns what transformers raises for a missing, broken or unsafe file, and `others`, into a ValueError."""
-    unreadable: tuple[type[Exception], ...] = (*_UNREADABLE, *others)
-    try:
-        yield
-    except unreadable as error:
-        reason = " ".join(str(error).split())[:240] or type(error).__name__
-        raise refuse(path, str(checkpoint), f"{allowed} ({reason})") from None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,16 +27,6 @@ from ray_atr.metrics.ranking import RankingSettings
 from ray_atr.models.adaptation import adapt, parameter_levels
 from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn
 from ray_atr.models.augment import SpecAugment
-from ray_atr.models.loading import load_weights
-from ray_atr.models.saved import (
-    FROZEN_FILE,
-    WEIGHTS_FILE,
-    link_weights,
-    read_settings,
-    read_weights,
-    write_settings,
-    write_weights,
-)
 from ray_atr.models.text import TEXT_TOWERS, SmallTransformer
 from ray_atr.models.tower import (
     AudioSettings,
@@ -46,11 +37,12 @@ from ray_atr.models.tower import (
     embed_by_length,
     masked_mean,
 )
+from ray_atr.models.weights import load_weights, read_settings, read_weights, write_settings, write_state
 from ray_atr.objectives.learned import LearnedParameters, LearnedSettings
 from ray_atr.override import flatten, override
 from ray_atr.settings import Settings, refuse, setting
 from ray_atr.storage import fetched, locate, whole_folder
-from ray_atr.storage.digests import check_folder, digests_of, seal_folder
+from ray_atr.storage.digests import check_folder, seal_folder
 from ray_atr.transport.mahalanobis import Mahalanobis
 
 Clip = str | Path | bytes | Waveform
@@ -107,11 +99,6 @@ class ModelSettings(Settings):
             return 1
         return self.windows_in_training or (2 if self.windows == "attention" else 1)
 
-    @property
-    def learns_windows(self) -> bool:
-        """Whether attention over a clip's windows learns its query."""
-        return self.windows == "attention" and self.training_windows > 1
-
 
 ATTENTION_TEMPERATURE = 0.1
 """Divides the mean of a clip's windows in the query of attention over them."""
@@ -137,7 +124,8 @@ class Retriever(nn.Module):
         self.audio_projection = _projection(audio_tower.width, D, settings.projection)
         self.text_projection = _projection(text_tower.width, D, settings.projection)
         self.learned = LearnedParameters(_with_temperature(learned or LearnedSettings(), settings), D)
-        self.window_query = nn.Parameter(torch.zeros(D)) if settings.learns_windows else None
+        learns_windows = settings.windows == "attention" and settings.training_windows > 1
+        self.window_query = nn.Parameter(torch.zeros(D)) if learns_windows else None
         """What attention over windows learns."""
 
     @property
@@ -162,10 +150,7 @@ class Retriever(nn.Module):
         return (embeddings.double() @ self.learned_metric.root().to(embeddings.device)).float()
 
     def similarity(self, text: Tensor, audio: Tensor) -> Tensor:
-        """How well each text fits each clip [M, N], the higher the better, from `encode_*`'s vectors [M, r] and [N, r].
-
-        The cosine, or minus the distance under the learnt metric, as `distance` says.
-        """
+        """How well texts fit clips [M, N], from `encode_*`'s vectors [M, r], [N, r]: cosine, or minus the distance."""
         if self.distance == "cosine":
             return text @ audio.T
         # By inner products, as torch would for many rows, near vectors lose their digits.
@@ -220,16 +205,12 @@ class Retriever(nn.Module):
 
     def trained_state(self) -> dict[str, Tensor]:
         """The entries of `state_dict` that training changes: what is not frozen (of LoRA the updates alone), and buffers."""
-        fixed = {
-            name for name, parameter in self.named_parameters(remove_duplicate=False) if not parameter.requires_grad
-        }
+        parameters = self.named_parameters(remove_duplicate=False)
+        fixed = {name for name, parameter in parameters if not parameter.requires_grad}
         return {name: value for name, value in self.state_dict().items() if name not in fixed}
 
     def load_trained_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what another retriever of the same settings and the same frozen weights has trained.
-
-        ValueError if `state` is not the whole of it.
-        """
+        """Take over what a retriever of equal settings and frozen weights trained. ValueError if it is not all."""
         found = self.load_state_dict(dict(state), strict=False)
         wrong = [*found.unexpected_keys, *(self.trained_state().keys() - state.keys())]
         if wrong:
@@ -237,33 +218,24 @@ class Retriever(nn.Module):
 
     def embed_audio(self, features: Tensor, frames: Tensor) -> Tensor:
         """Unit-norm float32 embeddings [N, D] of log-mel frames [N, T, F], of which `frames[n]` count."""
-        if self.settings.interaction == "late":
-            return self.audio_tokens(features, frames).pooled
-        return self.project_audio(self.audio_tower(features, frames).pooled)
+        return self._embedded(self.audio_tower(features, frames), self.audio_projection)
 
     def embed_text(self, token_ids: Tensor, token_mask: Tensor) -> Tensor:
         """Unit-norm float32 embeddings [N, D] of token ids [N, L] where the mask [N, L] is True."""
+        return self._embedded(self.text_tower(token_ids, token_mask), self.text_projection)
+
+    def _embedded(self, encoded: Encoded, projection: nn.Module) -> Tensor:
         if self.settings.interaction == "late":
-            return self.text_tokens(token_ids, token_mask).pooled
-        return self.project_text(self.text_tower(token_ids, token_mask).pooled)
+            return _projected_tokens(encoded, projection).pooled
+        return _unit(projection(encoded.pooled))
 
     def audio_tokens(self, features: Tensor, frames: Tensor) -> Encoded:
         """Unit-norm embeddings of a clip's frames, [N, L, D], and of their mean, [N, D], for late interaction."""
-        encoded = self.audio_tower(features, frames)
-        return _with_mean(self.project_audio(encoded.tokens), encoded.token_mask)
+        return _projected_tokens(self.audio_tower(features, frames), self.audio_projection)
 
     def text_tokens(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
         """Unit-norm embeddings of a text's tokens, [N, L, D], and of their mean, [N, D], for late interaction."""
-        encoded = self.text_tower(token_ids, token_mask)
-        return _with_mean(self.project_text(encoded.tokens), encoded.token_mask)
-
-    def project_audio(self, pooled: Tensor) -> Tensor:
-        """Unit-norm embeddings [N, D] of the audio tower's pooled vectors [N, W]."""
-        return nn.functional.normalize(self.audio_projection(pooled).float(), dim=-1)
-
-    def project_text(self, pooled: Tensor) -> Tensor:
-        """Unit-norm embeddings [N, D] of the text tower's pooled vectors [N, W]."""
-        return nn.functional.normalize(self.text_projection(pooled).float(), dim=-1)
+        return _projected_tokens(self.text_tower(token_ids, token_mask), self.text_projection)
 
     def with_towers(self, audio_tower: AudioTower, text_tower: TextTower) -> Self:
         """A retriever with other towers that shares everything else with this one: what trains one trains the other."""
@@ -273,10 +245,7 @@ class Retriever(nn.Module):
         return other
 
     def pool_windows(self, embedded: Tensor, clips: Tensor) -> Tensor:
-        """Unit-norm embeddings [N, D] of clips from those of their windows [M, D], which follow each other clip by clip.
-
-        `clips` [M] numbers the clips from 0.
-        """
+        """Unit-norm embeddings [N, D] of clips from those of their windows [M, D]; `clips` [M] never falls, from 0."""
         N = int(clips[-1]) + 1 if len(clips) else 0
         if len(clips) == N:
             return embedded
@@ -307,7 +276,8 @@ class Retriever(nn.Module):
         or of which the model makes nothing.
         """
         alone = isinstance(clips, str | Path | bytes) or (isinstance(clips, np.ndarray) and clips.ndim == 1)
-        embedded, owners = self._embed_windows([clips] if alone else clips, sample_rate, batch_size)  # type: ignore[arg-type, list-item]
+        given: Any = [clips] if alone else clips
+        embedded, owners = self._embed_windows(given, sample_rate, batch_size, self.settings.hears_windows)
         return self.vectors(_refuse_zero(self.pool_windows(embedded, owners), "clip"))
 
     @torch.inference_mode()
@@ -315,7 +285,7 @@ class Retriever(nn.Module):
         self, clip: Clip, sample_rate: int | None = None, *, batch_size: int = 16
     ) -> tuple[list[float], Tensor]:
         """Where each window of a clip begins (s), and its vector, [W, r]: what a search inside a recording ranks."""
-        embedded, _ = self._embed_windows([clip], sample_rate, batch_size, is_whole=True)
+        embedded, _ = self._embed_windows([clip], sample_rate, batch_size, True)
         length = self.audio_tower.front_end.clip_seconds
         starts = [number * length for number in range(len(embedded))]
         if len(starts) > 1:
@@ -324,33 +294,25 @@ class Retriever(nn.Module):
         return starts, self.vectors(_refuse_zero(embedded, "window"))
 
     def _embed_windows(
-        self, clips: Sequence[Clip], sample_rate: int | None, batch_size: int, *, is_whole: bool | None = None
+        self, clips: Sequence[Clip], sample_rate: int | None, batch_size: int, is_whole: bool
     ) -> tuple[Tensor, Tensor]:
         """Unit-norm embeddings [M, D] (CPU) of the clips' windows, and the clip of each [M]."""
         front_end = self.audio_tower.front_end
         rate = sample_rate or front_end.sample_rate
-        hears = self.settings.hears_windows if is_whole is None else is_whole
+        windows = (
+            (number, torch.from_numpy(window))
+            for number, clip in enumerate(clips)
+            for window in _windows(clip, rate, front_end, f"clip {number}", is_whole)
+        )
         owners: list[int] = []
-        waiting: list[Tensor] = []
-        parts: list[Tensor] = []
-
-        def embed() -> None:
-            lengths = torch.tensor([len(window) for window in waiting], device=self.device)
-            batch = torch.nn.utils.rnn.pad_sequence(waiting, batch_first=True)
-            parts.append(self.embed_audio(batch.to(self.device), lengths).cpu())
-            waiting.clear()
-
+        parts = [torch.zeros(0, self.settings.embedding_width)]
         with self.evaluating():
-            for number, clip in enumerate(clips):
-                for window in _windows(clip, rate, front_end, f"clip {number}", hears):
-                    owners.append(number)
-                    waiting.append(torch.from_numpy(window))
-                    if len(waiting) == batch_size:
-                        embed()
-            if waiting:
-                embed()
-        embedded = torch.cat(parts) if parts else torch.zeros(0, self.settings.embedding_width)
-        return embedded, torch.tensor(owners, dtype=torch.int64)
+            while batch := list(itertools.islice(windows, batch_size)):
+                owners += [number for number, _ in batch]
+                lengths = torch.tensor([len(window) for _, window in batch], device=self.device)
+                padded = nn.utils.rnn.pad_sequence([window for _, window in batch], batch_first=True)
+                parts.append(self.embed_audio(padded.to(self.device), lengths).cpu())
+        return torch.cat(parts), torch.tensor(owners, dtype=torch.int64)
 
     @torch.inference_mode()
     def encode_text(
@@ -367,35 +329,30 @@ class Retriever(nn.Module):
         if isinstance(texts, str):
             raise refuse("texts", texts, "a list of texts")
         if isinstance(texts, np.ndarray | Tensor):
-            return self._project_texts(torch.as_tensor(texts))
+            # Vectors [N, W] of the text tower's own kind already.
+            given = torch.as_tensor(texts)
+            if given.ndim != 2 or given.shape[1] != self.text_tower.width or not bool(torch.isfinite(given).all()):
+                raise refuse("texts", tuple(given.shape), f"texts, or finite vectors [N, {self.text_tower.width}]")
+            with self.evaluating():
+                return _refuse_zero(_unit(self.text_projection(given.float().to(self.device))).cpu(), "text")
         for number, text in enumerate(texts):
             if not isinstance(text, str):
                 raise refuse(f"text {number}", text, "a string")
         languages = [language] * len(texts) if isinstance(language, str) else list(language)
         if len(languages) != len(texts):
-            raise refuse(
-                "language", f"{len(languages)} languages", f"one language, or one for each of the {len(texts)} texts"
-            )
+            allowed = f"one language, or one for each of the {len(texts)} texts"
+            raise refuse("language", f"{len(languages)} languages", allowed)
         found = {code: require_language(code).code for code in dict.fromkeys(languages)}
-        languages = [found[code] for code in languages]
-        token_ids = self.text_tower.tokenise(list(texts), languages)
         with self.evaluating():
             embedded = embed_by_length(
                 lambda tokens, mask: self.embed_text(tokens, mask).cpu(),
-                token_ids,
+                self.text_tower.tokenise(list(texts), [found[code] for code in languages]),
                 self.text_tower.pad_token_id,
                 bucket=batch_size,
                 width=self.settings.embedding_width,
                 device=self.device,
             )
         return _refuse_zero(embedded.cpu(), "text")
-
-    def _project_texts(self, given: Tensor) -> Tensor:
-        """Unit-norm embeddings [N, D] (CPU) of texts that are vectors [N, W] of the text tower's own kind already."""
-        if given.ndim != 2 or given.shape[1] != self.text_tower.width or not bool(torch.isfinite(given).all()):
-            raise refuse("texts", tuple(given.shape), f"texts, or finite vectors [N, {self.text_tower.width}]")
-        with self.evaluating():
-            return _refuse_zero(self.project_text(given.float().to(self.device)).cpu(), "text")
 
     @property
     def device(self) -> torch.device:
@@ -417,10 +374,7 @@ class Retriever(nn.Module):
 
         `frozen` names files that hold a tower's weights already (`{"audio": file}`); they are linked instead of written.
         """
-        linked = {f"{kind}_tower.": (file, Path(kind) / FROZEN_FILE) for kind, file in (frozen or {}).items()}
         with whole_folder(Path(folder), is_synced=True) as aside:
-            state = {name: value for name, value in self.state_dict().items() if not name.startswith(tuple(linked))}
-            write_weights(aside / WEIGHTS_FILE, state)
             content = {
                 "model": flatten(self.settings),
                 "learned": flatten(self.learned.settings),
@@ -431,11 +385,7 @@ class Retriever(nn.Module):
             for name, tower in (("audio", self.audio_tower), ("text", self.text_tower)):
                 (aside / name).mkdir()
                 tower.save(aside / name)
-            known = {}
-            for file, name_inside in linked.values():
-                link_weights(file, aside / name_inside)
-                known[name_inside.as_posix()] = digests_of(file.parent).get(file.name, "")
-            seal_folder(aside, known)
+            seal_folder(aside, write_state(aside, self.state_dict(), frozen or {}))
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
@@ -458,10 +408,9 @@ class Retriever(nn.Module):
         except (ValueError, KeyError) as error:
             raise refuse("model folder", str(folder), f"settings of this version ({error})") from None
         with torch.random.fork_rng():
-            audio_tower = settings.audio.rebuild(folder / "audio")
-            text_tower = settings.text.rebuild(folder / "text")
-            retriever = cls(audio_tower, text_tower, settings, learned=learned, ranking=ranking)
-        if flatten(audio_tower.front_end) != content["front_end"]:
+            towers = settings.audio.rebuild(folder / "audio"), settings.text.rebuild(folder / "text")
+            retriever = cls(*towers, settings, learned=learned, ranking=ranking)
+        if flatten(retriever.audio_tower.front_end) != content["front_end"]:
             raise refuse("model folder", str(folder), "a model whose front end this version computes the same way")
         retriever.adapt(compiles=False)
         load_weights(retriever, read_weights(folder), source=str(folder), path="model folder")
@@ -516,17 +465,12 @@ def build_retriever(
     ranking: RankingSettings | None = None,
     seed: int | None = None,
 ) -> Retriever:
-    """The retriever of the settings. With a seed its weights depend on nothing else, and no generator outside moves.
-
-    `tokenizer` is needed by text towers that train their own vocabulary; `learned` is what the
-    objective learns (`Experiment.learned`).
-    """
+    """The retriever of the settings. With a seed its weights depend on nothing else, and no generator outside moves."""
     with torch.random.fork_rng(enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
-        retriever = Retriever(
-            settings.audio.build(), settings.text.build(tokenizer), settings, learned=learned, ranking=ranking
-        )
+        towers = settings.audio.build(), settings.text.build(tokenizer)
+        retriever = Retriever(*towers, settings, learned=learned, ranking=ranking)
         retriever.adapt()
     return retriever
 
@@ -540,8 +484,13 @@ def _with_temperature(learned: LearnedSettings, model: ModelSettings) -> Learned
     )
 
 
-def _with_mean(tokens: Tensor, mask: Tensor) -> Encoded:
-    return Encoded(nn.functional.normalize(masked_mean(tokens, mask), dim=-1), tokens, mask)
+def _unit(projected: Tensor) -> Tensor:
+    return nn.functional.normalize(projected.float(), dim=-1)
+
+
+def _projected_tokens(encoded: Encoded, projection: nn.Module) -> Encoded:
+    tokens = _unit(projection(encoded.tokens))
+    return Encoded(_unit(masked_mean(tokens, encoded.token_mask)), tokens, encoded.token_mask)
 
 
 def _projection(width: int, D: int, kind: str) -> nn.Module:

@@ -139,10 +139,7 @@ def length_mask(lengths: Tensor, size: int) -> Tensor:
 
 
 def clear(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """`x` [N, C, T, F] with zeros beyond each clip's end: what a convolution's own padding is for the clip alone.
-
-    Where all clips fill the batch (None) there is nothing to clear, and nothing is spent on it.
-    """
+    """`x` [N, C, T, F] with zeros beyond each clip's end, as a convolution pads the clip alone; None: all are full."""
     return x if lengths is None else x * length_mask(lengths, x.shape[2])[:, None, :, None].to(x.dtype)
 
 
@@ -166,10 +163,7 @@ def pad_tokens(token_ids: Sequence[Sequence[int]], pad_token_id: int) -> tuple[T
 def encode_groups(
     groups: Sequence[tuple[Tensor, int]], encode: Callable[[Tensor, int], Encoded], length: int = 0
 ) -> Encoded:
-    """What `encode(rows, longest)` makes of each group of a batch's rows, joined in the rows' order.
-
-    Tokens and masks are filled up with zeros to the longest group's, or to `length` if that is more.
-    """
+    """What `encode(rows, longest)` makes of groups of rows, in the rows' order; tokens padded to `length` or more."""
     parts = [encode(rows, longest) for rows, longest in groups]
     back = torch.argsort(torch.cat([rows for rows, _ in groups]))
     L = max(length, *(part.tokens.shape[1] for part in parts))

@@ -29,8 +29,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from ray_atr.experiment import NOT_DECIDING, Experiment, resolved, stored_experiment
 from ray_atr.knowledge.memory import Memory
 from ray_atr.migrate import migrated_checkpoint
-from ray_atr.models.loading import require_plain_archive
 from ray_atr.models.retriever import Retriever
+from ray_atr.models.weights import require_plain_archive
 from ray_atr.objectives.correspondence import Estimator
 from ray_atr.override import flatten
 from ray_atr.run_folder import LAST

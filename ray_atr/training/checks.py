@@ -16,9 +16,8 @@ from ray_atr.data.shards import read_captions, read_manifest
 from ray_atr.data.stream import check_batch_size
 from ray_atr.experiment import Experiment
 from ray_atr.metrics import evaluate_languages
-from ray_atr.models.loading import require_checkpoint
-from ray_atr.models.saved import SETTINGS_FILE
 from ray_atr.models.tower import checkpoint_of
+from ray_atr.models.weights import SETTINGS_FILE, require_checkpoint
 from ray_atr.objectives import Objective
 from ray_atr.objectives.knowledge import Knowledge
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective

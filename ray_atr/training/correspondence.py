@@ -17,7 +17,7 @@ from ray_atr.encoding.frozen import ensure_frames
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import Retriever
-from ray_atr.models.saved import SETTINGS_FILE
+from ray_atr.models.weights import SETTINGS_FILE
 from ray_atr.objectives.correspondence import Estimator, Teacher, Teaching, TrainingPairs
 from ray_atr.run_folder import BEST
 from ray_atr.settings import refuse

@@ -26,10 +26,9 @@ from ray_atr.encoding.frozen import (
     why_encoded_anew,
 )
 from ray_atr.experiment import Experiment, automatic_rate
-from ray_atr.models.audio.vectors import AudioVectorsTower
 from ray_atr.models.retriever import Retriever, build_retriever
-from ray_atr.models.text.tokenizer import read_tokenizer, save_tokenizer, train_tokenizer
-from ray_atr.models.text.vectors import EncodedText
+from ray_atr.models.text import read_tokenizer, save_tokenizer, train_tokenizer
+from ray_atr.models.vectors import AudioVectorsTower, EncodedText
 from ray_atr.override import flatten
 from ray_atr.settings import refuse
 from ray_atr.soundscapes import ensure_soundscapes

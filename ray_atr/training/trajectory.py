@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ray_atr.models.retriever import Retriever
-from ray_atr.models.saved import write_weights
+from ray_atr.models.weights import write_weights
 from ray_atr.run_folder import trial_place
 from ray_atr.settings import refuse
 from ray_atr.storage import Location, is_local, is_there, locate

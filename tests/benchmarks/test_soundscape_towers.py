@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 from scripts import load_script
 
-from ray_atr.models.audio.small_cnn import SmallCnn
-from ray_atr.models.loading import SHIPPED
-from ray_atr.models.text.small_transformer import SmallTransformer
+from ray_atr.models.audio import SmallCnn
+from ray_atr.models.text import SmallTransformer
+from ray_atr.models.weights import SHIPPED
 from ray_atr.soundscapes import SoundscapesSettings
 from ray_atr.storage.digests import check_folder, digests_of
 

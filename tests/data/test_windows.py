@@ -27,7 +27,7 @@ from ray_atr.encoding.encode import clip_batches, encode_clips
 from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.options import Encoding
 from ray_atr.models.retriever import Retriever, build_retriever
-from ray_atr.models.text.tokenizer import train_tokenizer
+from ray_atr.models.text import train_tokenizer
 from ray_atr.override import override
 from ray_atr.storage.digests import seal_folder
 from ray_atr.training.loop import train

@@ -21,8 +21,8 @@ from ray_atr.encoding import frozen
 from ray_atr.experiment import Experiment
 from ray_atr.models.audio import Ced
 from ray_atr.models.retriever import Retriever, build_retriever
-from ray_atr.models.text.vectors import EncodedText
 from ray_atr.models.tower import pad_tokens
+from ray_atr.models.vectors import EncodedText
 from ray_atr.override import override
 from ray_atr.run_folder import BEST, LAST
 from ray_atr.training.checkpoint import load_checkpoint

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
-from ray_atr.models.text.tokenizer import train_tokenizer
+from ray_atr.models.text import train_tokenizer
 from ray_atr.override import override
 
 WORDS = [

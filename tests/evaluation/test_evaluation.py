@@ -24,7 +24,7 @@ from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import evaluate, track_evaluation
 from ray_atr.metrics import evaluate_languages
 from ray_atr.models.retriever import Retriever, build_retriever
-from ray_atr.models.text.tokenizer import train_tokenizer
+from ray_atr.models.text import train_tokenizer
 from ray_atr.objectives import LearnedSettings
 from ray_atr.report.evaluation_content import ZeroShot
 from ray_atr.report.evaluation_page import Page

@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, TransformersAudio
-from ray_atr.models.loading import find_weights, identity_of_checkpoint, load_weights, read_checkpoint
 from ray_atr.models.text import Bert, Labse, Sonar, TransformersText, XlmRoberta
 from ray_atr.models.tower import tower_fingerprint
+from ray_atr.models.weights import find_weights, identity_of_checkpoint, load_weights, read_checkpoint
 
 TINY_CED = {"size": "tiny", "num_blocks": 1, "chunk_frames": 64}
 TINY_RESNET = {"width_divisor": 16}

@@ -13,8 +13,8 @@ from shared_folder import SHARED
 
 from ray_atr.data.audio import log_mel, mel_filters
 from ray_atr.models.audio import Ced, ResNet38
-from ray_atr.models.loading import load_weights
 from ray_atr.models.tower import AudioTower
+from ray_atr.models.weights import load_weights
 
 FILES = {"ced": SHARED / "reference/ced_base_given.json", "resnet38": SHARED / "reference/panns_resnet38_given.json"}
 needs_reference = pytest.mark.skipif(not FILES["ced"].is_file(), reason=f"no reference outputs in {SHARED}")
@@ -211,8 +211,8 @@ def test_ced_cuts_or_stretches_a_position_table_of_another_length() -> None:
     tower = tiny("ced")
     longer = torch.arange(10.0).expand(1, tower.width, 1, 10)
     shorter = torch.zeros(1, tower.width, 1, 2)
-    assert tower.fit_positions({"time_pos_embed": longer})["time_pos_embed"][0, 0, 0].tolist() == [0, 1, 2, 3]
-    assert tower.fit_positions({"time_pos_embed": shorter})["time_pos_embed"].shape == tower.time_pos_embed.shape
+    assert tower.fitted({"time_pos_embed": longer})["time_pos_embed"][0, 0, 0].tolist() == [0, 1, 2, 3]
+    assert tower.fitted({"time_pos_embed": shorter})["time_pos_embed"].shape == tower.time_pos_embed.shape
 
 
 @pytest.mark.parametrize(("size", "millions"), [("tiny", 5.5), ("mini", 9.6), ("small", 21.5), ("base", 85.3)])

@@ -14,13 +14,13 @@ from tiny import prepared_for
 from ray_atr.data.audio import clip_windows
 from ray_atr.languages.codes import GRAMMAR_LANGUAGES
 from ray_atr.languages.templates import class_sentences
-from ray_atr.models import loading
+from ray_atr.models import weights as weight_files
 from ray_atr.models.audio import SmallCnn
-from ray_atr.models.loading import SHIPPED
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import SmallTransformer
-from ray_atr.models.text.vectors import encode_captions
 from ray_atr.models.tower import tower_fingerprint
+from ray_atr.models.vectors import encode_captions
+from ray_atr.models.weights import SHIPPED
 from ray_atr.override import override
 from ray_atr.recipes import RECIPES
 from ray_atr.run_folder import BEST
@@ -44,7 +44,7 @@ def test_they_are_whole_and_together_at_most_two_megabytes() -> None:
 
 def test_a_changed_byte_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(SHIPPED, tmp_path / "shipped")
-    monkeypatch.setattr(loading, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(weight_files, "SHIPPED", tmp_path / "shipped")
     AUDIO.build()
     file = tmp_path / "shipped" / "small_cnn" / "model.safetensors"
     content = bytearray(file.read_bytes())

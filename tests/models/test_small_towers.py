@@ -7,8 +7,7 @@ import torch
 
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
-from ray_atr.models.text import SmallTransformer
-from ray_atr.models.text.tokenizer import train_tokenizer
+from ray_atr.models.text import SmallTransformer, train_tokenizer
 from ray_atr.models.tower import masked_mean, pad_tokens, tower_fingerprint
 from ray_atr.objectives import LearnedSettings
 

@@ -26,8 +26,8 @@ from ray_atr.data.audio import fit, log_mel
 from ray_atr.languages.codes import LANGUAGES
 from ray_atr.models.audio import Ast, Htsat, TransformersAudio
 from ray_atr.models.text import Bert, Labse, Sonar, TransformersText, XlmRoberta
-from ray_atr.models.text.transformers import length_groups
 from ray_atr.models.tower import pad_tokens
+from ray_atr.models.transformers import length_groups
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from tiny import make_data, tiny
 
 from ray_atr.experiment import Experiment
 from ray_atr.models import adaptation
-from ray_atr.models.audio.ced import Block as CedBlock
+from ray_atr.models.ced import Block as CedBlock
 from ray_atr.models.retriever import build_retriever
-from ray_atr.models.text.small_transformer import SmallTransformerTower
+from ray_atr.models.text import SmallTransformerTower
 from ray_atr.override import override
 from ray_atr.run_folder import LAST
 from ray_atr.training.checkpoint import load_checkpoint

@@ -23,9 +23,8 @@ from ray_atr.data.shards import read_captions
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import evaluate
 from ray_atr.experiment import Experiment
-from ray_atr.models.audio.vectors import AudioVectors
 from ray_atr.models.retriever import Retriever, build_retriever
-from ray_atr.models.text.vectors import TextVectors
+from ray_atr.models.vectors import AudioVectors, TextVectors
 from ray_atr.override import override
 from ray_atr.recipes import RECIPES
 from ray_atr.storage.digests import DamagedFileError

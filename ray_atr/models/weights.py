@@ -1,37 +1,46 @@
-"""Published weights from files: read without running any code, matched by name and shape, and a report of what differs."""
+"""Weights in files, published or saved: read without running code, matched by name and shape, differences reported."""
 
 from __future__ import annotations
 
 import fnmatch
+import json
 import logging
+import os
 import pickle
-import zipfile
-from collections.abc import Iterable, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, is_zipfile
 
 import numpy as np
 import torch
 from huggingface_hub import hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from ray_atr.migrate import migrated_retriever, migrated_weights
 from ray_atr.settings import nearest, refuse
-from ray_atr.storage.digests import check_folder
+from ray_atr.storage import disk_errors, read_json
+from ray_atr.storage.digests import check_folder, digests_of
 
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+SETTINGS_FILE = "retriever.json"
+WEIGHTS_FILE = "model.safetensors"
+FROZEN_FILE = "frozen.safetensors"
+"""In a tower's own folder: its weights, where many saved models share them."""
+FORMAT = 1
+WEIGHT_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
 """Names under which a folder or a hub repository holds its weights, the preferred one first."""
-
 FILE_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
-
-AUDIO_CHECKPOINT = "model.audio.checkpoint"
-TEXT_CHECKPOINT = "model.text.checkpoint"
-
+AUDIO_CHECKPOINT, TEXT_CHECKPOINT = "model.audio.checkpoint", "model.text.checkpoint"
 SHIPPED = Path(__file__).parent / "shipped"
 """Towers that come with the package, trained by benchmarks/soundscape_towers.py; a folder each, by the tower's name."""
+UNREADABLE = (OSError, ValueError, RuntimeError, LookupError, AttributeError, EOFError, SafetensorError, BadZipFile)
+Model = TypeVar("Model", bound=nn.Module)
 
 logger = logging.getLogger(__name__)
 
@@ -51,14 +60,11 @@ class LoadReport:
 
     def mismatches(self, allowed: Iterable[str] = ()) -> list[str]:
         """One line for each name that is missing, unexpected or mis-shaped and matches none of the allowed patterns."""
-        lines = [(name, f"missing {name}") for name in self.missing]
-        lines += [(name, f"unexpected {name}") for name in self.unexpected]
-        lines += [
-            (name, f"shape of {name} is {list(stored)}, not {list(wanted)}")
-            for name, (stored, wanted) in self.mis_shaped.items()
-        ]
+        lines = {name: f"{what} {name}" for what in ("missing", "unexpected") for name in getattr(self, what)}
+        for name, (stored, wanted) in self.mis_shaped.items():
+            lines[name] = f"shape of {name} is {list(stored)}, not {list(wanted)}"
         patterns = tuple(allowed)
-        return [line for name, line in lines if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+        return [line for name, line in lines.items() if not any(fnmatch.fnmatchcase(name, one) for one in patterns)]
 
     def summary(self) -> str:
         """One line for the log."""
@@ -68,18 +74,24 @@ class LoadReport:
         )
 
 
+@contextmanager
+def refusing(path: str, got: object, allowed: str, *others: type[Exception]) -> Iterator[None]:
+    """Turns what the libraries raise for a missing, broken or unsafe file, and `others`, into a ValueError."""
+    unreadable: tuple[type[Exception], ...] = (*UNREADABLE, *others)
+    try:
+        yield
+    except unreadable as error:
+        raise refuse(path, str(got), f"{allowed} ({_first_line(error)})") from None
+
+
 def require_match(report: LoadReport, allowed: Iterable[str] = (), path: str = AUDIO_CHECKPOINT) -> None:
     """Raises ValueError naming the mismatches that no pattern allows; logs the report, and those that one does."""
     lines = report.mismatches(allowed)
     if lines:
         shown = "; ".join(lines[:6]) + (f"; and {len(lines) - 6} more" if len(lines) > 6 else "")
-        what = "weights of another architecture" if not report.loaded else "weights that do not fit"
-        raise refuse(
-            path,
-            report.source,
-            f"a checkpoint of this tower. It holds {what} ({len(report.loaded)} names fit): {shown}. "
-            "Name those that may differ in allow_mismatch",
-        )
+        what = "that do not fit" if report.loaded else "of another architecture"
+        holds = f"a checkpoint of this tower. It holds weights {what} ({len(report.loaded)} names fit): {shown}"
+        raise refuse(path, report.source, f"{holds}. Name those that may differ in allow_mismatch")
     logger.info(report.summary())
     for line in report.mismatches():
         logger.warning("%s: %s, as allow_mismatch permits", report.source, line)
@@ -92,10 +104,7 @@ def local_of(checkpoint: str) -> Path:
 
 
 def find_weights(checkpoint: str, path: str = AUDIO_CHECKPOINT) -> Path:
-    """The weight file of a shipped tower, a path, a folder, or a hub id `owner/name` (downloaded once into the hub's cache).
-
-    Raises ValueError if there is none. `HF_HUB_OFFLINE=1` looks into the cache only.
-    """
+    """The weight file of a shipped tower, path, folder or hub id (HF_HUB_OFFLINE=1: in its cache). ValueError if none."""
     local = local_of(checkpoint)
     if local.is_file():
         return local
@@ -114,9 +123,8 @@ def find_weights(checkpoint: str, path: str = AUDIO_CHECKPOINT) -> Path:
         except EntryNotFoundError:
             continue
         except (HfHubHTTPError, HFValidationError, OSError) as error:
-            raise refuse(
-                path, checkpoint, f"a file, a folder, or a hub id that exists ({_first_line(error)})"
-            ) from None
+            exists = f"a file, a folder, or a hub id that exists ({_first_line(error)})"
+            raise refuse(path, checkpoint, exists) from None
     raise refuse(path, checkpoint, "a hub repository that holds " + " or ".join(WEIGHT_FILES))
 
 
@@ -176,7 +184,6 @@ def load_weights(
     Raises ValueError, before anything is copied, for mismatches that no pattern in `allowed` covers.
     """
     wanted = module.state_dict()
-    skipped = tuple(name for name in tensors if name.startswith(skip))
     offered = {name: value for name, value in tensors.items() if not name.startswith(skip)}
     mis_shaped = {
         name: (tuple(value.shape), tuple(wanted[name].shape))
@@ -191,11 +198,20 @@ def load_weights(
         missing=tuple(name for name in wanted if name not in offered and not name.endswith("num_batches_tracked")),
         unexpected=tuple(name for name in offered if name not in wanted),
         mis_shaped=mis_shaped,
-        skipped=skipped,
+        skipped=tuple(name for name in tensors if name not in offered),
     )
     require_match(report, allowed, path)
     module.load_state_dict(fitting, strict=False)
     return report
+
+
+def with_published(
+    tower: Model, checkpoint: str | None, fit: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict, **how: Any
+) -> Model:
+    """The tower, with a checkpoint's weights unless None, by `load_weights(**how)`; `fit` renames and reshapes them."""
+    if checkpoint is not None:
+        load_weights(tower, fit(read_checkpoint(find_weights(checkpoint))), source=checkpoint, **how)
+    return tower
 
 
 def require_plain_archive(file: Path) -> None:
@@ -203,11 +219,11 @@ def require_plain_archive(file: Path) -> None:
 
     Such a file can be small and take all memory when it is opened. Other kinds of file pass.
     """
-    if not zipfile.is_zipfile(file):
+    if not is_zipfile(file):
         return
-    with zipfile.ZipFile(file) as archive:
+    with ZipFile(file) as archive:
         entries = archive.infolist()
-    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+    if any(entry.compress_type != ZIP_STORED for entry in entries):
         raise ValueError("its entries are packed; torch.save packs none")
     if sum(entry.file_size for entry in entries) > file.stat().st_size:
         raise ValueError("it promises more bytes than it holds")
@@ -215,21 +231,17 @@ def require_plain_archive(file: Path) -> None:
 
 def _read(file: Path, path: str) -> dict[str, Any]:
     if file.suffix == ".safetensors":
-        try:
+        with refusing(path, file, "a whole safetensors file"):
             return dict(load_file(file))
-        except (SafetensorError, OSError) as error:
-            raise refuse(path, str(file), f"a whole safetensors file ({_first_line(error)})") from None
     try:
-        require_plain_archive(file)
-        with torch.serialization.safe_globals(_numpy_globals()):
+        with refusing(path, file, "a whole PyTorch checkpoint"), torch.serialization.safe_globals(_numpy_globals()):
+            require_plain_archive(file)
             content = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         # Its own message advises to switch the check off.
         name = str(error).partition("GLOBAL ")[2].split(" ", 1)[0]
         reason = f"would run code ({name})" if name else "is cut off or would run code"
         raise refuse(path, str(file), f"a whole file of tensors; this one {reason}, and was not run") from None
-    except (RuntimeError, EOFError, OSError, zipfile.BadZipFile, KeyError, ValueError, AttributeError) as error:
-        raise refuse(path, str(file), f"a whole PyTorch checkpoint ({_first_line(error)})") from None
     if not isinstance(content, Mapping):
         raise refuse(path, str(file), f"a checkpoint that holds named tensors, not one {type(content).__name__}")
     return dict(content)
@@ -247,4 +259,61 @@ def _numpy_globals() -> list[Any]:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0][:200] or type(error).__name__
+    return str(error).strip().partition("\n")[0][:240] or type(error).__name__
+
+
+def write_weights(file: Path, state: Mapping[str, Tensor], *, prefix: str = "") -> None:
+    """Writes the tensors by name, behind a prefix, as safetensors."""
+    # Safetensors refuses tensors that share memory; a copy of each shares none.
+    copies = {prefix + name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
+    with disk_errors(file):
+        save_file(copies, file)
+
+
+def link_weights(source: Path, file: Path) -> None:
+    """Makes a file of weights appear under a second name, without writing them again where the file system can do so."""
+    try:
+        os.link(source, file)
+    except OSError:
+        with disk_errors(file):
+            shutil.copyfile(source, file)
+
+
+def write_state(folder: Path, state: Mapping[str, Tensor], frozen: Mapping[str, Path]) -> dict[str, str]:
+    """Writes a model's tensors; those of a tower in `frozen` (`{"audio": file}`) are linked from that file instead.
+
+    Returns what is known of the linked files' digests, by their names in the folder.
+    """
+    linked = tuple(f"{kind}_tower." for kind in frozen)
+    write_weights(folder / WEIGHTS_FILE, {name: value for name, value in state.items() if not name.startswith(linked)})
+    for kind, file in frozen.items():
+        link_weights(file, folder / kind / FROZEN_FILE)
+    return {f"{kind}/{FROZEN_FILE}": digests_of(file.parent).get(file.name, "") for kind, file in frozen.items()}
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a saved model, frozen towers' too. Raises ValueError for a missing or broken file."""
+    file = folder / WEIGHTS_FILE
+    if not file.is_file():
+        raise refuse("model folder", str(folder), f"a folder that save_pretrained wrote; it lacks {WEIGHTS_FILE}")
+    weights = read_checkpoint(file, "model folder")
+    for frozen in sorted(folder.glob(f"*/{FROZEN_FILE}")):
+        weights.update(read_checkpoint(frozen, "model folder"))
+    return migrated_weights(weights)
+
+
+def write_settings(folder: Path, content: Mapping[str, Any]) -> None:
+    """Writes the settings as JSON, with the number of this layout."""
+    text = json.dumps({"format": FORMAT, **content}, indent=1, ensure_ascii=False)
+    (folder / SETTINGS_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The settings that `write_settings` wrote. Raises ValueError for a missing or broken file, or another layout."""
+    file = folder / SETTINGS_FILE
+    if not file.is_file():
+        raise refuse("model folder", str(folder), f"a folder that save_pretrained wrote; it lacks {SETTINGS_FILE}")
+    content = read_json(file)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise refuse("model folder", str(file), f"settings of format {FORMAT}")
+    return migrated_retriever(content)

@@ -1,22 +1,28 @@
-"""A light transformer over a subword vocabulary, small enough to train from scratch on two CPU cores."""
+"""The text towers by name, and one to train from scratch: a light transformer over a subword vocabulary of its own."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
-from ray_atr.models.loading import TEXT_CHECKPOINT, find_weights, load_weights, read_checkpoint
-from ray_atr.models.text.tokenizer import PAD_ID, START_ID, TOKENIZER_FILE, read_tokenizer
 from ray_atr.models.tower import Encoded, TextSettings, TextTower, masked_mean
-from ray_atr.settings import refuse, setting
-from ray_atr.storage import disk_errors
+from ray_atr.models.transformers import Bert, Labse, Sonar, TransformersText, XlmRoberta
+from ray_atr.models.vectors import TextVectors
+from ray_atr.models.weights import TEXT_CHECKPOINT, find_weights, load_weights, read_checkpoint
+from ray_atr.settings import refuse, setting, shortened
+from ray_atr.storage import disk_errors, read_json, write_json
+
+PAD, START = "<pad>", "<s>"
+PAD_ID, START_ID = 0, 1
+TOKENIZER_FILE = "tokenizer.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +62,8 @@ class SmallTransformer(TextSettings):
             load_weights(tower, read_checkpoint(weights, TEXT_CHECKPOINT), source=self.checkpoint, path=TEXT_CHECKPOINT)
             return tower
         if not isinstance(tokenizer, Tokenizer):
-            raise refuse(
-                "model.text", tokenizer, f"a tokeniser trained on the training captions; {self.name} has no other"
-            )
+            allowed = f"a tokeniser trained on the training captions; {self.name} has no other"
+            raise refuse("model.text", tokenizer, allowed)
         return SmallTransformerTower(self, tokenizer)
 
     def rebuild(self, folder: Path) -> SmallTransformerTower:
@@ -70,17 +75,14 @@ class SmallTransformerTower(TextTower):
 
     def __init__(self, settings: SmallTransformer, tokenizer: Tokenizer) -> None:
         super().__init__()
-        self.width = settings.width
-        self.tokenizer = tokenizer
-        self.max_tokens = settings.max_tokens
-        self.pad_token_id = PAD_ID
+        self.tokenizer, self.pad_token_id = tokenizer, PAD_ID
+        self.width, self.max_tokens = settings.width, settings.max_tokens
         self.embedding = nn.Embedding(tokenizer.get_vocab_size(), settings.width)
         nn.init.normal_(self.embedding.weight, std=1.0)
         self.register_buffer("positions", sinusoids(settings.max_tokens, settings.width), persistent=False)
         self.dropout = nn.Dropout(settings.dropout)
-        self.blocks = nn.ModuleList(
-            [PackedBlock(settings.width, settings.num_heads) for _ in range(settings.num_layers)]
-        )
+        blocks = [PackedBlock(settings.width, settings.num_heads) for _ in range(settings.num_layers)]
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(settings.width)
 
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
@@ -134,3 +136,43 @@ def sinusoids(length: int, width: int) -> Tensor:
     rates = torch.exp(-math.log(10_000.0) * torch.arange(0, width, 2) / width)
     angles = torch.arange(length)[:, None] * rates
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :width]
+
+
+def train_tokenizer(captions: Iterable[str], vocab_size: int = 4096) -> Tokenizer:
+    """A byte-level BPE tokeniser of all languages: no text is unknown to it, and equal captions give equal merges.
+
+    Ids 0 and 1 are padding and the start of a text. Texts are NFKC-normalised and lower-cased.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[PAD, START],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(sorted(set(captions)), trainer)
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
+    """Write a tokeniser with its digest, whole, in a folder that exists."""
+    write_json(path, {"tokenizer": json.loads(tokenizer.to_str())})
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The tokeniser that `save_tokenizer` or `Tokenizer.save` wrote. ValueError if the file is missing, damaged or none."""
+    if not path.is_file():
+        raise refuse("tokenizer", str(path), "the tokenizer.json that was saved with the model; the file is missing")
+    content = read_json(path)
+    try:
+        return Tokenizer.from_str(json.dumps(content.get("tokenizer", content)))
+    except Exception as error:  # noqa: BLE001 (the Rust binding raises bare Exception)
+        raise refuse("tokenizer", str(path), f"a whole tokenizer.json ({shortened(str(error))})") from None
+
+
+TEXT_TOWERS: dict[str, type[TextSettings]] = {
+    tower.name: tower for tower in (SmallTransformer, Sonar, Labse, Bert, XlmRoberta, TransformersText, TextVectors)
+}

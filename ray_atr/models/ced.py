@@ -5,6 +5,7 @@ The parameter names are the published ones. Shapes: C chunks, L tokens of a chun
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,13 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from ray_atr.data.audio import FrontEnd
-from ray_atr.models.loading import find_weights, load_weights, read_checkpoint
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, length_mask, masked_mean
+from ray_atr.models.weights import with_published
 from ray_atr.settings import setting
 
 SIZES = {"tiny": (192, 3), "mini": (256, 4), "small": (384, 6), "base": (768, 12)}
 """size -> (width, attention heads); all have 12 blocks"""
-
 PATCH = 16
 """frames and mel bands of a patch"""
 
@@ -28,7 +28,6 @@ class Ced(AudioSettings):
     """CED of a published size, or of your own."""
 
     name: ClassVar[str] = "ced"
-
     size: str = setting("base", "published size", choices=tuple(SIZES))
     checkpoint: str | None = setting(
         None, "file, folder or hub id of the weights (mispeech/ced-base); none: random weights", path="if there"
@@ -61,17 +60,8 @@ class Ced(AudioSettings):
         )
 
     def build(self) -> CedTower:
-        tower = CedTower(self)
-        if self.checkpoint is not None:
-            tensors = read_checkpoint(find_weights(self.checkpoint))
-            load_weights(
-                tower,
-                tower.fit_positions({_published_name(name): value for name, value in tensors.items()}),
-                source=self.checkpoint,
-                skip=("front_end.", "outputlayer."),
-                allowed=self.allow_mismatch,
-            )
-        return tower
+        tower, skip = CedTower(self), ("front_end.", "outputlayer.")
+        return with_published(tower, self.checkpoint, tower.fitted, skip=skip, allowed=self.allow_mismatch)
 
 
 class CedTower(AudioTower):
@@ -93,16 +83,16 @@ class CedTower(AudioTower):
         self.freq_pos_embed = nn.Parameter(torch.randn(1, self.width, num_mels // PATCH, 1) * 0.02)
         # The published module transposes before and after: the batch norm is number 1 of three.
         self.init_bn = nn.Sequential(nn.Identity(), nn.BatchNorm1d(num_mels), nn.Identity())
-        self.patch_embed = PatchEmbed(self.width)
-        self.blocks = nn.ModuleList(
-            [Block(self.width, num_heads, settings.dropout) for _ in range(settings.num_blocks)]
-        )
+        patches = nn.Conv2d(1, self.width, kernel_size=PATCH, stride=PATCH)
+        self.patch_embed = nn.Sequential(OrderedDict(proj=patches))
+        blocks = [Block(self.width, num_heads, settings.dropout) for _ in range(settings.num_blocks)]
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(self.width, eps=1e-6)
 
     def forward(self, features: Tensor, frames: Tensor) -> Encoded:
         normed = self.init_bn(features.transpose(1, 2)).transpose(1, 2)
         chunks, chunk_columns, owners = self._chunks(normed, frames)
-        x = self.patch_embed.proj(chunks.transpose(1, 2)[:, None])
+        x = self.patch_embed(chunks.transpose(1, 2)[:, None])
         x = x + self.time_pos_embed[..., : x.shape[-1]] + self.freq_pos_embed
         rows, columns = x.shape[2], x.shape[3]
         # Tokens run frequency by frequency, each over all times.
@@ -130,10 +120,8 @@ class CedTower(AudioTower):
         cleared = normed * length_mask(frames, normed.shape[1])[..., None].to(normed.dtype)
         padded = nn.functional.pad(cleared, (0, 0, 0, int(counts.max()) * size - normed.shape[1]))
         index = starts[:, None] + torch.arange(size, device=frames.device)[None, :]
-        chunks = padded[owners[:, None], index]
         # A clip of one chunk is encoded without padding; a chunk of a longer one with it.
-        columns = frames[owners].clamp(max=size) // PATCH
-        return chunks, columns, owners
+        return padded[owners[:, None], index], frames[owners].clamp(max=size) // PATCH, owners
 
     def _join(self, pooled: Tensor, tokens: Tensor, mask: Tensor, owners: Tensor, num_clips: int) -> Encoded:
         """The chunks' means averaged a clip, and their tokens one after the other."""
@@ -141,33 +129,22 @@ class CedTower(AudioTower):
         mean = pooled.new_zeros(num_clips, self.width).index_add(0, owners, pooled) / counts[:, None]
         place = torch.arange(len(owners), device=owners.device) - (torch.cumsum(counts, 0) - counts)[owners]
         longest, length = int(counts.max()), tokens.shape[1]
-        joined = tokens.new_zeros(num_clips, longest, length, self.width)
-        joined_mask = mask.new_zeros(num_clips, longest, length)
-        joined = joined.index_put((owners, place), tokens)
-        joined_mask[owners, place] = mask
+        joined = tokens.new_zeros(num_clips, longest, length, self.width).index_put((owners, place), tokens)
+        joined_mask = mask.new_zeros(num_clips, longest, length).index_put((owners, place), mask)
         return Encoded(mean, joined.flatten(1, 2), joined_mask.flatten(1))
 
-    def fit_positions(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors with the position tables cut to this tower's size, or stretched bilinearly where they are shorter."""
-        fitted = dict(tensors)
+    def fitted(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors by published name, position tables cut to this tower's size, or stretched bilinearly if shorter."""
+        fitted = {_published_name(name): value for name, value in tensors.items()}
         for name, wanted in (("time_pos_embed", self.time_pos_embed), ("freq_pos_embed", self.freq_pos_embed)):
-            stored = tensors.get(name)
+            stored = fitted.get(name)
             if stored is None or stored.ndim != 4 or stored.shape == wanted.shape:
                 continue
             if all(have >= want for have, want in zip(stored.shape[2:], wanted.shape[2:], strict=True)):
                 fitted[name] = stored[:, :, : wanted.shape[2], : wanted.shape[3]]
             else:
-                size = (wanted.shape[2], wanted.shape[3])
-                fitted[name] = nn.functional.interpolate(stored, size=size, mode="bilinear", align_corners=False)
+                fitted[name] = nn.functional.interpolate(stored, wanted.shape[2:], mode="bilinear", align_corners=False)
         return fitted
-
-
-class PatchEmbed(nn.Module):
-    """A linear map of every 16 x 16 patch of the log-mel frames."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.proj = nn.Conv2d(1, width, kernel_size=PATCH, stride=PATCH)
 
 
 class Attention(nn.Module):
@@ -186,25 +163,15 @@ class Attention(nn.Module):
         return self.proj_drop(self.proj(attended.transpose(1, 2).reshape(C, L, W)))
 
 
-class FeedForward(nn.Module):
-    """Two linear maps with a GELU between."""
-
-    def __init__(self, width: int, dropout: float) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.drop = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.drop(self.fc2(nn.functional.gelu(self.fc1(x))))
-
-
 class Block(nn.Module):
     """Pre-norm attention and feed-forward on [C, L, W]."""
 
     def __init__(self, width: int, num_heads: int, dropout: float) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width, eps=1e-6), nn.LayerNorm(width, eps=1e-6)
-        self.attn, self.mlp = Attention(width, num_heads, dropout), FeedForward(width, dropout)
+        self.attn = Attention(width, num_heads, dropout)
+        fc1, fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.mlp = nn.Sequential(OrderedDict(fc1=fc1, gelu=nn.GELU(), fc2=fc2, drop=nn.Dropout(dropout)))
 
     def forward(self, x: Tensor, attention_mask: Tensor | None) -> Tensor:
         x = x + self.attn(self.norm1(x), attention_mask)

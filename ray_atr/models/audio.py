@@ -1,4 +1,4 @@
-"""A convolutional audio tower, small enough to train from scratch on two CPU cores."""
+"""The audio towers by name, and a convolutional one, small enough to train from scratch on two CPU cores."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from ray_atr.data.audio import FrontEnd
-from ray_atr.models.loading import find_weights, load_weights, read_checkpoint
+from ray_atr.models.ced import Ced
+from ray_atr.models.resnet38 import ResNet38
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, clear, length_mask, masked_mean
-from ray_atr.settings import setting
+from ray_atr.models.transformers import Ast, Htsat, TransformersAudio
+from ray_atr.models.vectors import AudioVectors
+from ray_atr.models.weights import with_published
+from ray_atr.settings import inherited, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +24,6 @@ class SmallCnn(AudioSettings):
 
     name: ClassVar[str] = "small_cnn"
     is_convolutional: ClassVar[bool] = True
-
     channels: int = setting(
         16, "channels after the first convolution; each later one doubles them", at_least=4, at_most=2**12
     )
@@ -31,9 +34,7 @@ class SmallCnn(AudioSettings):
         path="if there",
     )
     width: int = setting(192, "width W of the tower's embedding", at_least=8, at_most=2**14)
-    clip_seconds: float = setting(
-        10.0, "length of a window (s); model.windows says how longer clips are encoded", above=0
-    )
+    clip_seconds: float = inherited(Ced, "clip_seconds", 10.0)
 
     @property
     def front_end(self) -> FrontEnd:
@@ -51,10 +52,7 @@ class SmallCnn(AudioSettings):
         )
 
     def build(self) -> SmallCnnTower:
-        tower = SmallCnnTower(self)
-        if self.checkpoint is not None:
-            load_weights(tower, read_checkpoint(find_weights(self.checkpoint)), source=self.checkpoint)
-        return tower
+        return with_published(SmallCnnTower(self), self.checkpoint)
 
 
 class SmallCnnTower(AudioTower):
@@ -65,13 +63,9 @@ class SmallCnnTower(AudioTower):
         self.front_end = settings.front_end
         self.width = settings.width
         first = settings.channels
-        self.convolutions = nn.ModuleList(
-            [
-                nn.Conv2d(1, first, kernel_size=5, stride=(2, 4), padding=2),
-                nn.Conv2d(first, 2 * first, kernel_size=3, stride=2, padding=1),
-                nn.Conv2d(2 * first, 4 * first, kernel_size=3, stride=2, padding=1),
-            ]
-        )
+        self.convolutions = nn.ModuleList([nn.Conv2d(1, first, kernel_size=5, stride=(2, 4), padding=2)])
+        for channels in (first, 2 * first):
+            self.convolutions.append(nn.Conv2d(channels, 2 * channels, kernel_size=3, stride=2, padding=1))
         self.norms = nn.ModuleList([nn.LayerNorm(first * scale) for scale in (1, 2, 4)])
         bands = self.front_end.num_mels // 16
         self.over_time = nn.Conv1d(4 * first * bands, settings.width, kernel_size=3, padding=1)
@@ -91,3 +85,8 @@ class SmallCnnTower(AudioTower):
         peak = tokens.masked_fill(~mask[..., None], float("-inf")).amax(dim=1)
         pooled = self.out(torch.cat([masked_mean(tokens, mask), peak], dim=-1))
         return Encoded(pooled, tokens, mask)
+
+
+AUDIO_TOWERS: dict[str, type[AudioSettings]] = {
+    tower.name: tower for tower in (SmallCnn, Ced, ResNet38, Htsat, Ast, TransformersAudio, AudioVectors)
+}

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ray_atr.data.audio import FrontEnd
-from ray_atr.models.loading import find_weights, load_weights, read_checkpoint
+from ray_atr.models.ced import Ced
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, clear, length_mask, masked_mean
-from ray_atr.settings import setting
+from ray_atr.models.weights import with_published
+from ray_atr.settings import inherited, setting
 
 STAGES = (3, 4, 6, 3)
 """basic blocks of the four stages of ResNet34"""
@@ -24,19 +24,16 @@ class ResNet38(AudioSettings):
 
     name: ClassVar[str] = "resnet38"
     is_convolutional: ClassVar[bool] = True
-
     checkpoint: str | None = setting(
         None, "file of the weights (ResNet38_mAP=0.434.pth); none: random weights", path="if there"
     )
-    allow_mismatch: tuple[str, ...] = setting((), "patterns of parameter names that the checkpoint need not match")
+    allow_mismatch: tuple[str, ...] = inherited(Ced, "allow_mismatch", ())
     output: str = setting(
         "pooled",
         "pooled: mean plus maximum over time, as retrieval papers use it; fc1: one more linear layer and a ReLU",
         choices=("pooled", "fc1"),
     )
-    clip_seconds: float = setting(
-        30.0, "length of a window (s); model.windows says how longer clips are encoded", above=0
-    )
+    clip_seconds: float = inherited(Ced, "clip_seconds", 30.0)
     width_divisor: int = setting(1, "divides every number of channels; 1 is the published model", at_least=1)
     dropout: float = setting(
         0.0, "dropout inside the residual blocks in training (published: 0.1)", at_least=0, below=1
@@ -59,17 +56,9 @@ class ResNet38(AudioSettings):
         )
 
     def build(self) -> ResNet38Tower:
-        tower = ResNet38Tower(self)
-        if self.checkpoint is not None:
-            skip = ("spectrogram_extractor.", "logmel_extractor.", "fc_audioset.")
-            load_weights(
-                tower,
-                read_checkpoint(find_weights(self.checkpoint)),
-                source=self.checkpoint,
-                skip=skip if self.output == "fc1" else (*skip, "fc1."),
-                allowed=self.allow_mismatch,
-            )
-        return tower
+        skip: tuple[str, ...] = ("spectrogram_extractor.", "logmel_extractor.", "fc_audioset.")
+        skip += () if self.output == "fc1" else ("fc1.",)
+        return with_published(ResNet38Tower(self), self.checkpoint, skip=skip, allowed=self.allow_mismatch)
 
 
 class ResNet38Tower(AudioTower):
@@ -83,7 +72,7 @@ class ResNet38Tower(AudioTower):
         self.is_checkpointing = False
         self.bn0 = nn.BatchNorm2d(self.front_end.num_mels)
         self.conv_block1 = ConvBlock(1, first)
-        self.resnet = Stages(first, settings.dropout)
+        self.resnet = stages(first, settings.dropout)
         self.conv_block_after1 = ConvBlock(8 * first, last)
         self.fc1 = nn.Linear(last, last) if settings.output == "fc1" else None
         for module in self.modules():
@@ -94,7 +83,9 @@ class ResNet38Tower(AudioTower):
         x = self.bn0(features.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)[:, None]
         lengths = None if bool((frames >= features.shape[1]).all()) else frames
         x, lengths = _halve(self.run(self.conv_block1, clear(x, lengths), lengths), lengths)
-        x, lengths = self.resnet(x, lengths, self.run)
+        for stage in self.resnet.children():
+            for block in stage.children():
+                x, lengths = self.run(block, x, lengths)
         x, lengths = _halve(x, lengths)
         x = self.run(self.conv_block_after1, clear(x, lengths), lengths)
         tokens = x.mean(dim=3).transpose(1, 2)
@@ -125,49 +116,35 @@ class BasicBlock(nn.Module):
 
     def __init__(self, channels_in: int, channels_out: int, halves: bool, dropout: float) -> None:
         super().__init__()
-        self.halves = halves
         self.conv1 = nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels_out)
         self.dropout = nn.Dropout(dropout)
         self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels_out)
-        self.downsample = (
-            nn.Sequential(
-                nn.AvgPool2d(2), nn.Conv2d(channels_in, channels_out, 1, bias=False), nn.BatchNorm2d(channels_out)
-            )
-            if halves
-            else None
-        )
+        self.downsample: nn.Module | None = None
+        if halves:
+            mixing = nn.Conv2d(channels_in, channels_out, 1, bias=False)
+            self.downsample = nn.Sequential(nn.AvgPool2d(2), mixing, nn.BatchNorm2d(channels_out))
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        shortcut = x if self.downsample is None else self.downsample(x)
-        if self.halves:
+        shortcut = x
+        if self.downsample is not None:
+            shortcut = self.downsample(x)
             x, lengths = _halve(x, lengths)
         x = clear(torch.relu(self.bn1(self.conv1(clear(x, lengths)))), lengths)
         x = self.bn2(self.conv2(self.dropout(x)))
         return clear(torch.relu(x + shortcut), lengths), lengths
 
 
-class Stages(nn.Module):
-    """The four stages of basic blocks; the last three begin by halving time and frequency."""
-
-    def __init__(self, first: int, dropout: float) -> None:
-        super().__init__()
-        channels = first
-        for number, num_blocks in enumerate(STAGES, start=1):
-            wide = first * 2 ** (number - 1)
-            blocks = [
-                BasicBlock(channels if index == 0 else wide, wide, index == 0 and number > 1, dropout)
-                for index in range(num_blocks)
-            ]
-            setattr(self, f"layer{number}", nn.ModuleList(blocks))
-            channels = wide
-
-    def forward(self, x: Tensor, lengths: Tensor | None, run: Callable[..., Any]) -> tuple[Tensor, Tensor | None]:
-        for number in range(1, len(STAGES) + 1):
-            for block in getattr(self, f"layer{number}"):
-                x, lengths = run(block, x, lengths)
-        return x, lengths
+def stages(first: int, dropout: float) -> nn.ModuleDict:
+    """The four stages of basic blocks by name; the last three halve time and frequency and double the channels."""
+    found = nn.ModuleDict()
+    for number, num_blocks in enumerate(STAGES):
+        wide = first * 2**number
+        blocks = [BasicBlock(wide // 2, wide, True, dropout) if number else BasicBlock(wide, wide, False, dropout)]
+        blocks += [BasicBlock(wide, wide, False, dropout) for _ in range(num_blocks - 1)]
+        found[f"layer{number + 1}"] = nn.ModuleList(blocks)
+    return found
 
 
 def _halve(x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -1,4 +1,4 @@
-"""Text towers that look a caption's vector up: a data set's own, or what a frozen tower makes of it, encoded once.
+"""Towers whose inputs have vectors already: a data set's own (of CLAP, BEATs, any encoder), or a frozen tower's.
 
 A retriever with a stand-in for its frozen tower (`Retriever.with_towers`) trains, validates and is copied like any other, and
 nothing around it changes.
@@ -18,8 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ray_atr.data.audio import FrontEnd
 from ray_atr.data.caption_vectors import GIVEN, Caption, CaptionVectors, open_caption_vectors
-from ray_atr.models.tower import Encoded, TextSettings, TextTower, embed_by_length
+from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, TextSettings, TextTower, embed_by_length
 from ray_atr.settings import refuse, setting
 from ray_atr.storage import read_json
 
@@ -27,11 +28,40 @@ WIDTH_FILE = "vectors.json"
 
 
 @dataclass(frozen=True, kw_only=True)
+class AudioVectors(AudioSettings):
+    """Passes a clip's vector on: what is trained is the projection alone."""
+
+    name: ClassVar[str] = "vectors"
+    width: int = setting(0, "numbers of a clip's vector; 0: as many as the data set's have", at_least=0)
+
+    @property
+    def front_end(self) -> FrontEnd:
+        """The vector itself, as the only frame. ValueError as long as its width is not known."""
+        if self.width == 0:
+            raise refuse("model.audio.width", 0, "the width of the vectors, if no data set says it")
+        return FrontEnd(kind="vector", num_mels=self.width)
+
+    def build(self) -> AudioVectorsTower:
+        return AudioVectorsTower(self.front_end, self.width)
+
+
+class AudioVectorsTower(AudioTower):
+    """Features [N, 1, W] are the clips' vectors: a data set's own, or those that a frozen tower made once of the front end's."""
+
+    def __init__(self, front_end: FrontEnd, width: int) -> None:
+        super().__init__()
+        self.front_end, self.width = front_end, width
+
+    def forward(self, features: Tensor, frames: Tensor) -> Encoded:
+        assert features.shape[1:] == (1, self.width), "the vectors of this tower, one a clip"
+        return Encoded(features[:, 0], features, torch.ones_like(features[..., 0], dtype=torch.bool))
+
+
+@dataclass(frozen=True, kw_only=True)
 class TextVectors(TextSettings):
     """Looks captions up in a data set of vectors: what is trained is the projection alone."""
 
     name: ClassVar[str] = "vectors"
-
     data: str | None = setting(
         None,
         "folder of the data set that has the captions' vectors (`ray-atr prepare vectors`); none: data.source",
@@ -76,11 +106,10 @@ class TextVectorsTower(TextTower):
         rows = self.vectors.rows(list(zip(texts, languages, strict=True))).tolist()
         if -1 in rows:
             place = rows.index(-1)
-            raise refuse(
-                f"caption in {languages[place]}",
-                texts[place],
-                f"captions of {self.data}, which are all that model.text=vectors knows, or vectors [N, {self.width}]",
+            known = (
+                f"captions of {self.data}, which are all that model.text=vectors knows, or vectors [N, {self.width}]"
             )
+            raise refuse(f"caption in {languages[place]}", texts[place], known)
         return [[row] for row in rows]
 
     def forward(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
@@ -109,7 +138,10 @@ class EncodedText(TextVectorsTower):
         captions = list(zip(texts, languages, strict=True))
         rows = self.vectors.rows(captions).tolist()
         unknown = [caption for caption, row in zip(captions, rows, strict=True) if row < 0]
-        self._encode([caption for caption in dict.fromkeys(unknown) if caption not in self._new_rows])
+        new = [caption for caption in dict.fromkeys(unknown) if caption not in self._new_rows]
+        for caption, vector in zip(new, encode_captions(self._tower[0], new), strict=True):
+            self._new_rows[caption] = len(self.vectors) + len(self._new_vectors)
+            self._new_vectors.append(vector)
         return [[self._new_rows[caption] if row < 0 else row] for caption, row in zip(captions, rows, strict=True)]
 
     def looked_up(self, rows: NDArray[np.int64]) -> Tensor:
@@ -122,12 +154,6 @@ class EncodedText(TextVectorsTower):
 
     def save(self, folder: Path) -> None:
         raise NotImplementedError("a stand-in is not saved: the retriever that holds the frozen tower itself is")
-
-    def _encode(self, captions: list[Caption]) -> None:
-        pooled = encode_captions(self._tower[0], captions)
-        for caption, vector in zip(captions, pooled, strict=True):
-            self._new_rows[caption] = len(self.vectors) + len(self._new_vectors)
-            self._new_vectors.append(vector)
 
 
 @torch.no_grad()
