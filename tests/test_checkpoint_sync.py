@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ray_atr.storage import Location, StorageError, entries_in, locate
-from ray_atr.storage import checkpoint_sync as mirror_module
-from ray_atr.storage.checkpoint_sync import Mirror, on_this_node
+from ray_atr.storage import transfer as mirror_module
+from ray_atr.storage.transfer import Mirror, on_this_node
 
 
 @pytest.fixture

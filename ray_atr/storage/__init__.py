@@ -1,57 +1,29 @@
 """Files on this machine or in an object store: found by one path, written whole, checked when read, held by one writer."""
 
-from ray_atr.storage.digests import DamagedFileError
-from ray_atr.storage.folder import Folder, open_folder
-from ray_atr.storage.lock import hold
-from ray_atr.storage.places import (
-    Location,
-    StorageError,
-    entries_in,
-    is_local,
-    is_there,
-    locate,
-    make_folder,
-    safe_name,
-)
-from ray_atr.storage.records import (
-    read_bytes,
-    read_json,
-    read_lines,
-    read_text,
-    write_bytes,
-    write_json,
-    write_lines,
-    write_text,
-)
-from ray_atr.storage.transfer import fetched, sent, whole_folder
-from ray_atr.storage.whole import disk_errors, remove_folder, sync_folder, whole_file
-
-__all__ = [
-    "DamagedFileError",
-    "Folder",
-    "Location",
-    "StorageError",
-    "disk_errors",
-    "entries_in",
-    "fetched",
-    "hold",
-    "is_local",
-    "is_there",
-    "locate",
-    "make_folder",
-    "open_folder",
-    "read_bytes",
-    "read_json",
-    "read_lines",
-    "read_text",
-    "remove_folder",
-    "safe_name",
-    "sent",
-    "sync_folder",
-    "whole_file",
-    "whole_folder",
-    "write_bytes",
-    "write_json",
-    "write_lines",
-    "write_text",
-]
+from ray_atr.storage.digests import DamagedFileError as DamagedFileError
+from ray_atr.storage.digests import read_bytes as read_bytes
+from ray_atr.storage.digests import read_json as read_json
+from ray_atr.storage.digests import read_lines as read_lines
+from ray_atr.storage.digests import read_text as read_text
+from ray_atr.storage.digests import write_bytes as write_bytes
+from ray_atr.storage.digests import write_json as write_json
+from ray_atr.storage.digests import write_lines as write_lines
+from ray_atr.storage.digests import write_text as write_text
+from ray_atr.storage.folder import Folder as Folder
+from ray_atr.storage.folder import open_folder as open_folder
+from ray_atr.storage.lock import hold as hold
+from ray_atr.storage.places import Location as Location
+from ray_atr.storage.places import StorageError as StorageError
+from ray_atr.storage.places import entries_in as entries_in
+from ray_atr.storage.places import is_local as is_local
+from ray_atr.storage.places import is_there as is_there
+from ray_atr.storage.places import locate as locate
+from ray_atr.storage.places import make_folder as make_folder
+from ray_atr.storage.places import safe_name as safe_name
+from ray_atr.storage.transfer import fetched as fetched
+from ray_atr.storage.transfer import sent as sent
+from ray_atr.storage.transfer import whole_folder as whole_folder
+from ray_atr.storage.whole import disk_errors as disk_errors
+from ray_atr.storage.whole import remove_folder as remove_folder
+from ray_atr.storage.whole import sync_folder as sync_folder
+from ray_atr.storage.whole import whole_file as whole_file

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,39 +48,24 @@ def mark_used(file: Path) -> None:
 
 def list_caches(home: Path) -> list[Cache]:
     """Every cache of a home, the one that was unused longest first."""
-    found = [_describe(kind, path) for kind in KINDS for path in _paths(cache_folder(home, kind))]
+    found = []
+    for kind in KINDS:
+        for path in sorted(cache_folder(home, kind).glob("[!.]*")):
+            # Locks and notes are none.
+            if path.suffix != ".lock" and path.name != "known":
+                marked = path / MANIFEST_FILE if path.is_dir() else path
+                num_bytes = sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
+                last_used = (marked if marked.is_file() else path).stat().st_mtime
+                found.append(Cache(kind, path, num_bytes, last_used, marked.is_file()))
     return sorted(found, key=lambda cache: cache.last_used)
 
 
 def prune(home: Path, unused_days: float) -> list[Cache]:
-    """Remove the caches that were not used for that many days, and what killed runs left; those removed.
-
-    A cache that a process is writing stays.
-    """
+    """Remove caches unused for so many days, but for those being written, and what killed runs left; those removed."""
     removed = [cache for cache in list_caches(home) if cache.days_unused >= unused_days and _remove(cache)]
     for kind in KINDS:
         remove_leftovers_below(cache_folder(home, kind))
     return removed
-
-
-def _paths(folder: Path) -> Iterator[Path]:
-    """The caches of one kind. Locks, notes (`known/`) and what is hidden are none."""
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.suffix != ".lock" and not path.name.startswith(".") and path.name != "known":
-            yield path
-
-
-def _describe(kind: str, path: Path) -> Cache:
-    marked = path / MANIFEST_FILE if path.is_dir() else path
-    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
-    is_whole = marked.is_file()
-    return Cache(
-        kind=kind,
-        path=path,
-        num_bytes=sum(file.stat().st_size for file in files),
-        last_used=(marked if is_whole else path).stat().st_mtime,
-        is_whole=is_whole,
-    )
 
 
 def _remove(cache: Cache) -> bool:

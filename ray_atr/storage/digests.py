@@ -1,8 +1,8 @@
-"""Digests (XXH3, 64 bits) by which damaged bytes are known: one in every record, a list of them in every folder.
+"""Whole texts and JSON, here or in a store, and the digests (XXH3, 64 bits) by which damaged bytes are known.
 
-A record is a JSON text whose object, or each of whose lines, ends with `"digest": "xxh3:0123456789abcdef"`, the digest of the
-text with sixteen zeros in its place. A folder's list, `digests.json`, is a record itself: name -> digest. What was written
-before there were digests has none and is read as it is.
+A record is a JSON text whose object, or each of whose lines, ends with `"digest": "xxh3:0123456789abcdef"`, the digest of
+the text with sixteen zeros in its place. A sealed folder has a list of its files' digests, `digests.json`, which is a record
+itself: name -> digest. What was written before there were digests has none and is read as it is.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import json
 import mmap
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
+from ray_atr.settings import shortened
+from ray_atr.storage.places import Location, is_there, persistently, reaching
 from ray_atr.storage.whole import whole_file
 
 DIGESTS_FILE = "digests.json"
@@ -107,13 +109,11 @@ def _has_remains(text: bytes) -> bool:
 
 def seal_folder(folder: Path, known: Mapping[str, str] | None = None) -> None:
     """Write the list of a folder's files; `known` has digests of files that need not be read again."""
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    known = known or {}
     # What begins with a dot is being written, or was left by a kill.
-    names = [name for name in names if name != DIGESTS_FILE and not name.rpartition("/")[2].startswith(".")]
-    files = {name: known.get(name) or digest_of_file(folder / name) for name in names}
-    with whole_file(folder / DIGESTS_FILE) as output:
-        output.write((seal({"files": files}, indent=1) + "\n").encode())
+    paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    names = sorted({path.relative_to(folder).as_posix() for path in paths} - {DIGESTS_FILE})
+    files = {name: (known or {}).get(name) or digest_of_file(folder / name) for name in names}
+    write_bytes(folder / DIGESTS_FILE, (seal({"files": files}, indent=1) + "\n").encode())
 
 
 def check_folder(folder: Path) -> None:
@@ -143,3 +143,84 @@ def _listed(file: Path, changed: int) -> dict[str, str]:
         return dict(json.loads(text)["files"])
     except (ValueError, KeyError, TypeError):
         raise DamagedFileError(file) from None
+
+
+def write_bytes(file: Path, content: bytes) -> None:
+    """Write a whole file of this machine in the place of an older one, in a folder that exists."""
+    with whole_file(file) as output:
+        output.write(content)
+
+
+def write_text(file: Location, content: str, *, is_private: bool = False) -> None:
+    """Write a whole file in the place of an older one, in a folder that exists. StorageError if that fails."""
+    if not isinstance(file, Path):
+        persistently(file, lambda: file.write_text(content, encoding="utf-8"))
+        return
+    with reaching(file), whole_file(file, is_synced=True, is_private=is_private) as output:
+        output.write(content.encode())
+
+
+def read_bytes(file: Location) -> bytes:
+    """The content of a file. StorageError if it is gone."""
+    return persistently(file, lambda: bytes(file.read_bytes()))
+
+
+def read_text(file: Location) -> str:
+    """The content of a text file. ValueError names a file that is not UTF-8, StorageError one that is gone."""
+    try:
+        return read_bytes(file).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: not a text ({error.reason} at byte {error.start})") from None
+
+
+def write_json(file: Location, content: Mapping[str, Any], *, is_private: bool = False) -> None:
+    """Write an object as sealed JSON, whole, into a folder that exists."""
+    write_text(file, seal(content, indent=1) + "\n", is_private=is_private)
+
+
+def read_json(file: Location) -> Any:
+    """The content of a JSON file, without its digest.
+
+    ValueError names the file if it is not JSON, DamagedFileError if it is not what was written, StorageError if it is gone.
+    """
+    text = read_bytes(file)
+    check_seal(text, file)
+    content = _parsed(text, file)
+    return unsealed(content) if isinstance(content, dict) else content
+
+
+def write_lines(file: Location, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write objects as sealed JSON, one a line, whole."""
+    write_text(file, "".join(seal(row) + "\n" for row in rows))
+
+
+def read_lines(file: Location) -> list[dict[str, Any]]:
+    """The objects of a file with one a line; none if there is no file.
+
+    A last line that a kill cut off is left out. ValueError names the line that is no object, or not what was written.
+    """
+    if not is_there(file):
+        return []
+    lines = read_bytes(file).splitlines()
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        where = f"{file}, line {number}"
+        check_seal(line, where)
+        try:
+            row = _parsed(line, where)
+        except ValueError:
+            # Lines are sealed since files are written whole: only an older one can end in the middle of a line.
+            if number == len(lines) and not any(b'"digest"' in other for other in lines):
+                break
+            raise
+        if not isinstance(row, dict):
+            raise ValueError(f"{where}: not a JSON object")
+        rows.append(unsealed(row))
+    return rows
+
+
+def _parsed(text: bytes, where: object) -> Any:
+    try:
+        return json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: not JSON ({shortened(str(error), 100)})") from None

@@ -43,10 +43,8 @@ class Folder:
 
     def names(self) -> list[str]:
         """The names of the files and folders directly inside; none if the folder does not exist."""
-        if not self._is_there(self._root):
-            return []
         with reaching(self.place):
-            found = self._system.ls(self._root, detail=False)
+            found = self._system.ls(self._root, detail=False) if self._is_there(self._root) else ()
         return sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in found)
 
     def files(self) -> list[str]:
@@ -72,9 +70,8 @@ class Folder:
     def read_ranges(self, names: Sequence[str], starts: Sequence[int], ends: Sequence[int]) -> list[bytes]:
         """Parts of files, from a byte up to another; a store is asked for all at the same time, and again if it is away."""
         paths = [self._inner(name) for name in names]
-        return persistently(
-            self.place, lambda: list(self._system.cat_ranges(paths, list(starts), list(ends), on_error="raise"))
-        )
+        bounds = list(starts), list(ends)
+        return persistently(self.place, lambda: list(self._system.cat_ranges(paths, *bounds, on_error="raise")))
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from ray_atr.storage.digests import read_json, write_json
 from ray_atr.storage.places import Location, StorageError, is_there, reaching
-from ray_atr.storage.records import read_json, write_json
 
 LOCK_FILE = "lock"
 HOLDER_FILE = "lock.json"
@@ -54,23 +54,15 @@ class Holder:
 @contextlib.contextmanager
 def hold(folder: Location, what: str) -> Iterator[None]:
     """Be the one writer of a folder that exists. ValueError, with who holds it and what to do, if it has one already."""
-    with _locked(folder, what), _noted(folder, what):
-        yield
-
-
-@contextlib.contextmanager
-def _locked(folder: Location, what: str) -> Iterator[None]:
-    if not isinstance(folder, Path):
-        yield
-        return
-    try:
-        lock = FileLock(folder / LOCK_FILE).acquire(timeout=0)
-    except Timeout:
-        who = _holder(folder) or "another process"
-        raise ValueError(
-            f"{folder}: {what} is being written by {who}; wait until it ends, or end it and run the same command again"
-        ) from None
-    with lock:
+    with contextlib.ExitStack() as held:
+        if isinstance(folder, Path):
+            try:
+                held.enter_context(FileLock(folder / LOCK_FILE).acquire(timeout=0))
+            except Timeout:
+                who = _holder(folder) or "another process"
+                wait = "wait until it ends, or end it and run the same command again"
+                raise ValueError(f"{folder}: {what} is being written by {who}; {wait}") from None
+        held.enter_context(_noted(folder, what))
         yield
 
 
@@ -80,8 +72,8 @@ def _noted(folder: Location, what: str) -> Iterator[None]:
     host, now = socket.gethostname(), time.time()
     earlier = _holder(folder)
     # This machine's operating system has let the lock of an earlier process here go: that one is dead.
-    is_alive = earlier is not None and earlier.seconds_left > 0
-    if earlier is not None and is_alive and not (isinstance(folder, Path) and earlier.host == host):
+    is_of_here = isinstance(folder, Path) and earlier is not None and earlier.host == host
+    if earlier is not None and earlier.seconds_left > 0 and not is_of_here:
         raise ValueError(
             f"{folder}: {what} is being written by {earlier}; if that process is dead, wait {earlier.seconds_left:.0f} s "
             f"or delete {folder / HOLDER_FILE}, and run the same command again"

@@ -28,15 +28,12 @@ logger = logging.getLogger(__name__)
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 """Protocol -> the extra of this package that brings its file system."""
-
 MAX_NAME_BYTES = 200
 """A file system takes 255; what is written aside has a longer name than the file itself."""
-
 PATIENCE_SECONDS = 120.0
 """How long a store that has answered before, and is away, is asked again."""
 ANSWERS = (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
 """What a store says that is there: it would say the same again."""
-
 _answered: set[str] = set()
 """The stores (protocol and bucket) that have answered this process."""
 
@@ -48,17 +45,14 @@ class StorageError(ConnectionError):
 def locate(place: str | Location) -> Location:
     """The place of a local name, made absolute, or of a URL. ValueError for a kind of URL that nothing here can open."""
     text = str(place)
-    local = local_path(text)
-    if local is not None:
+    if (local := local_path(text)) is not None:
         return local.resolve()
     if not isinstance(place, str):
         return place
-
     protocol = text.partition("://")[0]
     if protocol not in fsspec.available_protocols():
-        raise ValueError(
-            f"{redact(text)}: unknown kind of path {protocol}://; allowed a local path, file://, s3://, gs://"
-        )
+        known = "a local path, file://, s3://, gs://"
+        raise ValueError(f"{redact(text)}: unknown kind of path {protocol}://; allowed {known}")
     # Other nodes write here too: what was listed a moment ago says nothing about now.
     options = {"use_listings_cache": False} if protocol in EXTRAS else {}
     try:
@@ -75,10 +69,7 @@ def is_local(place: object) -> TypeGuard[Path]:
 
 
 def safe_name(name: object, path: str) -> str:
-    """A name from outside that becomes part of a path: ValueError, naming `path`, unless it stays in its folder.
-
-    Refused are separators, `..`, hidden names, control characters, and names too long for a file system.
-    """
+    """A name from outside that becomes part of a path. ValueError, naming `path`, unless it stays in its folder."""
     is_safe = (
         isinstance(name, str)
         and re.fullmatch(r"[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*", name) is not None
@@ -149,16 +140,14 @@ def entries_in(folder: Location) -> list[Location]:
     if isinstance(folder, Path):
         found = folder.iterdir() if folder.is_dir() else ()
         return sorted(path for path in found if not path.name.startswith("."))
-    listed = persistently(folder, lambda: _listed(folder))
-    names = {entry.rstrip("/").rsplit("/", 1)[-1] for entry in listed}
-    return [folder / name for name in sorted(names) if not name.startswith(".")]
 
-
-def _listed(folder: UPath) -> list[str]:
-    try:
-        return list(folder.fs.ls(folder.path, detail=False))
-    except FileNotFoundError:
+    def listed() -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            return list(folder.fs.ls(folder.path, detail=False))
         return []
+
+    names = {entry.rstrip("/").rsplit("/", 1)[-1] for entry in persistently(folder, listed)}
+    return [folder / name for name in sorted(names) if not name.startswith(".")]
 
 
 def _errors() -> tuple[type[Exception], ...]:

@@ -81,7 +81,8 @@ def new_folder(folder: Path, *, is_synced: bool = False) -> Iterator[Path]:
     with _folder_aside(folder) as aside:
         yield aside
         if is_synced:
-            _sync_tree(aside)
+            for path in (*aside.rglob("*"), aside):
+                sync_folder(path)
         remove_folder(folder)
         os.replace(aside, folder)
         if is_synced:
@@ -125,19 +126,12 @@ def remove_leftovers_below(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
+    """Wait until the names in a folder, or the content of a file, are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _sync_tree(folder: Path) -> None:
-    for parent, _, files in os.walk(folder):
-        for name in files:
-            sync_folder(Path(parent) / name)
-        sync_folder(Path(parent))
 
 
 def _aside(path: Path) -> Path:

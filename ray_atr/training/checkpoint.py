@@ -36,8 +36,8 @@ from ray_atr.override import flatten
 from ray_atr.run_folder import LAST
 from ray_atr.settings import shortened
 from ray_atr.storage import DamagedFileError, disk_errors, whole_file
-from ray_atr.storage.checkpoint_sync import Mirror
 from ray_atr.storage.digests import digest_of, digest_of_file, mapped
+from ray_atr.storage.transfer import Mirror
 from ray_atr.training.batch import TrainingData
 from ray_atr.training.clock import Clock
 from ray_atr.training.group import WorkerGroup

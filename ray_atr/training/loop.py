@@ -19,7 +19,7 @@ from ray_atr.metrics.metric import Metric
 from ray_atr.models.retriever import Retriever
 from ray_atr.run_folder import BEST, LAST, TEST_SCORES
 from ray_atr.storage import read_json
-from ray_atr.storage.checkpoint_sync import Mirror
+from ray_atr.storage.transfer import Mirror
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.checkpoint import Progress, TrainState, resume, save_state
 from ray_atr.training.clock import Clock

@@ -13,7 +13,7 @@ from ray_atr.models.weights import write_weights
 from ray_atr.run_folder import trial_place
 from ray_atr.settings import refuse
 from ray_atr.storage import Location, is_local, is_there, locate
-from ray_atr.storage.checkpoint_sync import CHECKPOINT_FILE, on_this_node
+from ray_atr.storage.transfer import CHECKPOINT_FILE, on_this_node
 
 TRAJECTORY = "trajectory"
 """The folder of a trial that holds them, with `train.keep_trajectory`."""

@@ -19,7 +19,7 @@ from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.report import write_report
 from ray_atr.run_folder import LAST, RunFolder
 from ray_atr.storage import StorageError, entries_in, places
-from ray_atr.storage.checkpoint_sync import on_this_node
+from ray_atr.storage.transfer import on_this_node
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.loop import train
