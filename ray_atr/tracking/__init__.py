@@ -3,8 +3,10 @@
 MLflow takes seconds to import, and a run may do without it, so the functions that talk to a store import it.
 """
 
-from ray_atr.tracking.fetch import fetch_experiment
-from ray_atr.tracking.store import Store, loading_lines, mlflow_command, store_of
-from ray_atr.tracking.tracker import Tracker, upload
-
-__all__ = ["Store", "Tracker", "fetch_experiment", "loading_lines", "mlflow_command", "store_of", "upload"]
+from ray_atr.tracking.fetch import fetch_experiment as fetch_experiment
+from ray_atr.tracking.store import Store as Store
+from ray_atr.tracking.store import loading_lines as loading_lines
+from ray_atr.tracking.store import mlflow_command as mlflow_command
+from ray_atr.tracking.store import store_of as store_of
+from ray_atr.tracking.tracker import Tracker as Tracker
+from ray_atr.tracking.tracker import upload as upload

@@ -116,18 +116,16 @@ def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
     write_lines(trial / METRICS_FILE, epochs)
     if "best_epoch" in run.data.metrics:
         write_json(trial / RESULT_FILE, _result(run.data.metrics, final, epochs))
-    write_json(
-        trial / "trial.json",
-        {
-            "trial_id": trial_id,
-            "name": trial_name(overrides),
-            "overrides": overrides,
-            **({"format": int(run.data.tags[FORMAT_TAG])} if FORMAT_TAG in run.data.tags else {}),
-            "status": STOPPED if STOPPED_TAG in run.data.tags else STATUS[run.info.status],
-            "error": run.data.tags.get("error"),
-            "train_seconds": train_seconds(epochs),
-        },
-    )
+    content = {
+        "trial_id": trial_id,
+        "name": trial_name(overrides),
+        "overrides": overrides,
+        **({"format": int(run.data.tags[FORMAT_TAG])} if FORMAT_TAG in run.data.tags else {}),
+        "status": STOPPED if STOPPED_TAG in run.data.tags else STATUS[run.info.status],
+        "error": run.data.tags.get("error"),
+        "train_seconds": train_seconds(epochs),
+    }
+    write_json(trial / "trial.json", content)
 
 
 def _result(

@@ -52,14 +52,11 @@ class RetrieverModel(PythonModel):
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> np.ndarray:
         """Vectors [N, r] float32, in the order of the rows. ValueError for a row with both or neither of text and audio."""
-        texts = _column(model_input, "text")
-        clips = _column(model_input, "audio")
+        texts, clips = _column(model_input, "text"), _column(model_input, "audio")
         languages = [language or "eng" for language in _column(model_input, "language")]
-        both = [
-            row for row, (text, clip) in enumerate(zip(texts, clips, strict=True)) if (text is None) == (clip is None)
-        ]
-        if both:
-            raise refuse(f"row {both[0]}", "text and audio, or neither", "either a text or the bytes of an audio file")
+        for row, (text, clip) in enumerate(zip(texts, clips, strict=True)):
+            if (text is None) == (clip is None):
+                raise refuse(f"row {row}", "text and audio, or neither", "either a text or the bytes of an audio file")
         result = np.zeros((len(model_input), self.retriever.vector_width), dtype=np.float32)
         of_text = [row for row, text in enumerate(texts) if text is not None]
         of_audio = [row for row, clip in enumerate(clips) if clip is not None]
@@ -73,30 +70,19 @@ class RetrieverModel(PythonModel):
 
 def signature(width: int) -> ModelSignature:
     """What the model takes and gives: optional columns text, language, audio; vectors [N, r]."""
-    return ModelSignature(
-        inputs=Schema(
-            [
-                ColSpec(DataType.string, "text", required=False),
-                ColSpec(DataType.string, "language", required=False),
-                ColSpec(DataType.binary, "audio", required=False),
-            ]
-        ),
-        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, width))]),
-    )
+    columns = {"text": DataType.string, "language": DataType.string, "audio": DataType.binary}
+    inputs = Schema([ColSpec(kind, name, required=False) for name, kind in columns.items()])
+    return ModelSignature(inputs=inputs, outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, width))]))
 
 
 def best_trial(run: RunFolder) -> TrialFolder:
     """The finished trial with the highest metric of `evaluation.select_by` on validation. ValueError if none has it."""
     metric = run.select_by
-    values = {}
-    for trial in run.trials():
-        if trial.is_finished:
-            value = trial.result()["val"].get(metric)
-            if value is not None:
-                values[trial.trial_id] = float(value)
+    values = {trial: trial.result()["val"].get(metric) for trial in run.trials() if trial.is_finished}
+    values = {trial: float(value) for trial, value in values.items() if value is not None}
     if not values:
         raise ValueError(f"{run.path}: no finished trial has {metric} on validation")
-    return run.trial(max(values, key=lambda trial_id: values[trial_id]))
+    return max(values, key=lambda trial: values[trial])
 
 
 def register_model(run_folder: Location | str, *, name: str | None = None) -> str:
@@ -108,9 +94,8 @@ def register_model(run_folder: Location | str, *, name: str | None = None) -> st
     run = RunFolder.open(run_folder)
     trial = best_trial(run)
     if not entries_in(trial.folder / BEST):
-        raise ValueError(
-            f"{trial.folder / BEST}: no saved retriever; the trial has not finished an epoch with a validation"
-        )
+        lacks = "no saved retriever; the trial has not finished an epoch with a validation"
+        raise ValueError(f"{trial.folder / BEST}: {lacks}")
     tracker = upload(run.path)
     run_id = tracker.trial_run_id(trial.trial_id)
     if run_id is None:

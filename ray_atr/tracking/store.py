@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlencode
 
 from filelock import FileLock
 
@@ -53,9 +50,6 @@ EPOCHS_TAG = "ray_atr.epochs_sent"
 """Number of an epoch up to which a trial's metrics are in MLflow; sent together with them."""
 STOPPED_TAG = "stopped_early"
 """Tells a trial that was ended for its results so far from one that was killed: MLflow has one status for both."""
-
-# Without it a page shows itself in its mode for language-model applications.
-TRAINING_PAGES = {"workflowType": "machine_learning"}
 
 
 @dataclass(frozen=True)
@@ -120,14 +114,12 @@ class Store:
 
 def all_runs(client: MlflowClient, experiment_id: str, wanted: str = "") -> list[Run]:
     """The runs of an MLflow experiment, of which MLflow gives a thousand at a time; `wanted` filters them."""
-    runs: list[Run] = []
-    token = None
-    while True:
-        page = client.search_runs([experiment_id], wanted, max_results=1000, page_token=token)
+    page = client.search_runs([experiment_id], wanted, max_results=1000)
+    runs = list(page)
+    while page.token:
+        page = client.search_runs([experiment_id], wanted, max_results=1000, page_token=page.token)
         runs += page
-        token = page.token
-        if not token:
-            return runs
+    return runs
 
 
 def brief(error: Exception) -> str:
@@ -154,9 +146,8 @@ def _open(uri: str) -> MlflowClient:
         client.search_experiments(max_results=1)
     except (SQLAlchemyError, CommandError) as error:
         reason = str(error).partition("\n")[0]
-        raise ConnectionError(
-            f"the database cannot be opened ({reason}); move it away, and a new one is made"
-        ) from None
+        remedy = "move it away, and a new one is made"
+        raise ConnectionError(f"the database cannot be opened ({reason}); {remedy}") from None
     return client
 
 
@@ -180,33 +171,7 @@ def mlflow_command(run_folder: str | Location) -> str:
 
 def loading_lines(store: Store, model_uri: str) -> str:
     """Lines of Python that load a model in a new interpreter. Secrets in the store's address stay in the environment."""
-    is_shown = str(store) == store.uri
     opens = f"import mlflow\nmlflow.set_tracking_uri({store.uri!r})"
-    if not is_shown:
+    if str(store) != store.uri:
         opens = "import mlflow  # with MLFLOW_TRACKING_URI as it is here"
     return f"{opens}\nmodel = mlflow.pyfunc.load_model({model_uri!r})"
-
-
-def comparison_page(experiment_id: str, run_ids: Sequence[str]) -> str:
-    """Runs side by side: parallel coordinates, scatter, box and contour plots, and every parameter and metric."""
-    return "#/compare-runs?" + _query({"runs": json.dumps(run_ids), "experiments": json.dumps([experiment_id])})
-
-
-def charts_page(experiment_id: str, sweep_id: str, metric: str) -> str:
-    """The sweep's trials without their parent, the best by a metric first, with a chart of each metric by epoch."""
-    wanted = {
-        "searchFilter": f"tags.`{SWEEP_TAG}` = {quoted(sweep_id)} AND tags.`{TRIAL_TAG}` != ''",
-        "orderByKey": f"metrics.`{metric}`",
-        "orderByAsc": "false",
-        "compareRunsMode": "CHART",
-    }
-    return f"#/experiments/{experiment_id}/runs?" + _query(wanted)
-
-
-def quoted(text: str) -> str:
-    """A text as MLflow's filters take it: they have no escapes, but two kinds of quotation marks."""
-    return f'"{text}"' if "'" in text else f"'{text}'"
-
-
-def _query(parts: dict[str, str]) -> str:
-    return urlencode({**parts, **TRAINING_PAGES}, quote_via=quote)

@@ -1,8 +1,4 @@
-"""The controller's side of MLflow: what the run folder holds is brought over, each thing once.
-
-The run folder is the local truth; MLflow is a copy of it that can lag behind. One operation, `update`, sends whatever
-the copy lacks, so that logging an epoch, continuing after a restore, and uploading after a server was away are the same.
-"""
+"""The controller's side of MLflow: what it lacks of the run folder, which is the truth, is sent, nothing twice."""
 
 from __future__ import annotations
 
@@ -13,10 +9,11 @@ import re
 import shlex
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlencode
 
-from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.override import as_typed
 from ray_atr.redaction import redact
 from ray_atr.run_folder import (
@@ -27,7 +24,6 @@ from ray_atr.run_folder import (
     STOPPED,
     RunFolder,
     TrialFolder,
-    metric_chosen_by,
 )
 from ray_atr.storage import Location, entries_in, fetched, is_there, locate, read_json, read_text, write_json
 from ray_atr.storage.lock import user_name
@@ -43,16 +39,13 @@ from ray_atr.tracking.store import (
     Store,
     all_runs,
     brief,
-    charts_page,
-    comparison_page,
     cut,
-    quoted,
     store_of,
 )
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Run
+    from mlflow.entities import Run
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 Result = TypeVar("Result")
@@ -85,7 +78,7 @@ class Tracker:
         is_patient: bool = False,
     ) -> None:
         self.run_folder = locate(run_folder)
-        self.experiment_name = _experiment_name(self.run_folder)
+        self.experiment_name = str(RunFolder.open(self.run_folder).settings.get("tracking.experiment_name", "ray_atr"))
         self.store = store or store_of(self.run_folder)
         self.sample_seconds = sample_seconds
         """Seconds between samples of this machine's load while the sweep runs; None: none."""
@@ -125,7 +118,7 @@ class Tracker:
 
     def parent_run_id(self) -> str | None:
         """The parent's run id, or None while MLflow is away."""
-        return self._attempt(lambda connection: connection.parent.info.run_id)
+        return self._attempt(lambda connection: connection.runs[None].info.run_id)
 
     def trial_run_id(self, trial_id: str) -> str | None:
         """The run id of a trial that was sent, or None while MLflow is away."""
@@ -167,39 +160,30 @@ class Tracker:
 
 
 def upload(run_folder: str | Location, *, store: Store | None = None) -> Tracker:
-    """Send everything a run folder holds and MLflow lacks, nothing twice; the tracker that did, to ask it for runs and pages.
-
-    Raises ConnectionError if MLflow cannot be reached or refuses.
-    """
+    """Send what MLflow lacks of a run folder, nothing twice; the tracker that did. ConnectionError if it is away."""
     tracker = Tracker(run_folder, store=store, sample_seconds=None, is_patient=True)
-    trials = [trial.describe()["status"] for trial in RunFolder.open(tracker.run_folder).trials()]
-    is_complete = all(status in (FINISHED, STOPPED, FAILED) for status in trials)
+    statuses = {trial.describe()["status"] for trial in RunFolder.open(tracker.run_folder).trials()}
     tracker.start_sweep()
-    if not tracker.finish_sweep(is_complete=is_complete):
+    if not tracker.finish_sweep(is_complete=statuses <= {FINISHED, STOPPED, FAILED}):
         raise ConnectionError(f"MLflow at {tracker.store}: {tracker.problem}")
     return tracker
 
 
 def _watch_system(run_id: str, uri: str, sample_seconds: float) -> SystemMetricsMonitor:
-    """Start a thread that logs this machine's CPU, memory, disk, network and GPU use every `sample_seconds`.
-
-    It samples while the run is RUNNING; end it with `.finish()`. It continues counting from where an earlier controller of
-    the same run stopped. It gives up when MLflow cannot be reached.
-    """
+    """A thread that logs this machine's load, counting on after a restart, until `.finish()` or MLflow is away."""
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
     # It would tell of its start, its end and the absence of a GPU between the lines of the sweep's progress, and of a server
     # that is away, which the tracker has said.
     logging.getLogger("mlflow.system_metrics").setLevel(logging.CRITICAL)
-    monitor = SystemMetricsMonitor(
-        run_id, sampling_interval=sample_seconds, samples_before_logging=1, resume_logging=True, tracking_uri=uri
-    )
+    options = {"sampling_interval": sample_seconds, "samples_before_logging": 1, "resume_logging": True}
+    monitor = SystemMetricsMonitor(run_id, tracking_uri=uri, **options)
     monitor.start()
     return monitor
 
 
 class _Connection:
-    """A client and the runs of one sweep, found again by their tags."""
+    """A client and the runs of one sweep, found again by their tags; a run's `data` is what MLflow holds of it."""
 
     def __init__(self, folder: Location, client: MlflowClient, experiment_id: str, sweep_id: str) -> None:
         self.run = RunFolder.open(folder)
@@ -207,35 +191,27 @@ class _Connection:
         self.sweep_id = sweep_id
         self.client = client
         self.experiment_id = experiment_id
-        found = all_runs(client, experiment_id, f"tags.`{SWEEP_TAG}` = {quoted(sweep_id)}")
-        self.runs = {run.data.tags.get(TRIAL_TAG): run for run in found}
+        # MLflow's filters have no escapes, but two kinds of quotation marks.
+        mark = '"' if "'" in sweep_id else "'"
+        self.filter = f"tags.`{SWEEP_TAG}` = {mark}{sweep_id}{mark}"
+        self.runs = {run.data.tags.get(TRIAL_TAG): run for run in all_runs(client, experiment_id, self.filter)}
         self.statuses: dict[str | None, str] = {trial: run.info.status for trial, run in self.runs.items()}
-        self.sent: dict[str, int] = {
-            trial: int(run.data.tags.get(EPOCHS_TAG, 0)) for trial, run in self.runs.items() if trial is not None
-        }
-        self.is_final: set[str] = {
-            trial for trial, run in self.runs.items() if trial is not None and "best_epoch" in run.data.metrics
-        }
         if None not in self.runs:
             self.runs[None] = self._create(None, self.info["name"] or self.run.path.name, self._sweep_tags())
-        settings = self.run.settings
-        self.select_by = metric_chosen_by(settings)
-        self._add_params(None, settings)
-
-    @property
-    def parent(self) -> Run:
-        return self.runs[None]
+        self.select_by = self.run.select_by
+        self._add_params(None, self.run.settings)
 
     def start(self) -> str:
         self._set_status(None, "RUNNING")
-        return str(self.parent.info.run_id)
+        return str(self.runs[None].info.run_id)
 
     def send_trial(self, trial_id: str, *, is_stopped: bool = False) -> bool:
         trial = self.run.trial(trial_id)
         content = trial.describe()
         if trial_id not in self.runs:
             self.runs[trial_id] = self._create(trial_id, content["name"], self._trial_tags(content))
-        self._add_params(trial_id, self._trial_settings(content))
+        # The whole settings tree of the trial, with the names of the choices that it varies.
+        self._add_params(trial_id, {**self.run.settings_of(content["overrides"]), **content["overrides"]})
         self._send_epochs(trial)
         self._send_result(trial)
         status = content["status"]
@@ -249,7 +225,7 @@ class _Connection:
     def finish(self, is_complete: bool) -> bool:
         for trial in self.run.trials():
             self.send_trial(trial.trial_id, is_stopped=not is_complete)
-        parent = self.parent.info.run_id
+        parent = self.runs[None].info.run_id
         if entries_in(self.run.path / "report"):
             with fetched(self.run.path / "report") as report:
                 self.client.log_artifacts(parent, str(report), "report")
@@ -261,28 +237,33 @@ class _Connection:
         return True
 
     def comparison(self, most: int) -> str:
+        """Runs side by side: parallel coordinates, scatter, box and contour plots, and every parameter and metric."""
         trials = [run for trial, run in self.runs.items() if trial is not None]
         trials.sort(key=lambda run: str(run.info.run_name))
-        return comparison_page(self.experiment_id, [run.info.run_id for run in trials[:most]])
+        chosen = {"runs": [run.info.run_id for run in trials[:most]], "experiments": [self.experiment_id]}
+        return "#/compare-runs?" + _query({name: json.dumps(ids) for name, ids in chosen.items()})
 
     def charts(self) -> str:
-        return charts_page(self.experiment_id, self.sweep_id, f"best/{self.select_by}")
+        """The sweep's trials without their parent, the best by a metric first, with a chart of each metric by epoch."""
+        wanted = {
+            "searchFilter": f"{self.filter} AND tags.`{TRIAL_TAG}` != ''",
+            "orderByKey": f"metrics.`best/{self.select_by}`",
+            "orderByAsc": "false",
+            "compareRunsMode": "CHART",
+        }
+        return f"#/experiments/{self.experiment_id}/runs?" + _query(wanted)
 
     def _create(self, trial_id: str | None, name: str, tags: Mapping[str, str]) -> Run:
         all_tags = {SWEEP_TAG: self.sweep_id, **tags}
         if trial_id is not None:
-            all_tags |= {TRIAL_TAG: trial_id, "mlflow.parentRunId": self.parent.info.run_id}
-        run = self.client.create_run(
-            self.experiment_id,
-            run_name=name,
-            tags={key: cut(redact(value), MAX_TAG) for key, value in all_tags.items()},
-        )
+            all_tags |= {TRIAL_TAG: trial_id, "mlflow.parentRunId": self.runs[None].info.run_id}
+        shown = {key: cut(redact(value), MAX_TAG) for key, value in all_tags.items()}
+        run = self.client.create_run(self.experiment_id, run_name=name, tags=shown)
         self.statuses[trial_id] = run.info.status
         return run
 
     def _sweep_tags(self) -> dict[str, str]:
-        data = self.info.get("data") or {}
-        tags = {f"data.{key}": str(value) for key, value in data.items()}
+        tags = {f"data.{key}": str(value) for key, value in (self.info.get("data") or {}).items()}
         command = str(self.info.get("command", ""))
         return {COMMAND_TAG: command, "run_folder": str(self.run.path), **tags, **self._source_tags()}
 
@@ -294,9 +275,11 @@ class _Connection:
 
     def _source_tags(self) -> dict[str, str]:
         code = {key: str(value) for key, value in (self.info.get("code") or {}).items()}
-        commit = code.pop("git_commit", "unknown")
+        commit, command = code.pop("git_commit", "unknown"), str(self.info.get("command", ""))
+        # The script that the command runs: MLflow shows what follows a source's last slash.
+        script = next((word for word in shlex.split(command) if word.endswith(".py")), command)
         return {
-            "mlflow.source.name": _script(str(self.info.get("command", ""))),
+            "mlflow.source.name": script,
             "mlflow.source.type": "LOCAL",
             "mlflow.source.git.commit": commit,
             "mlflow.user": user_name(),
@@ -305,58 +288,42 @@ class _Connection:
         }
 
     def _trial_tags(self, content: Mapping[str, Any]) -> dict[str, str]:
-        overrides = content["overrides"]
-        varied = {path: str(value) for path, value in overrides.items()}
+        varied = {path: str(value) for path, value in content["overrides"].items()}
         kept = {FORMAT_TAG: str(content["format"])} if "format" in content else {}
-        return {**varied, OVERRIDES_TAG: json.dumps(overrides), **kept, **self._source_tags()}
-
-    def _trial_settings(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """The whole settings tree of a trial, with the names of the choices that it varies."""
-        overrides = content["overrides"]
-        return {**self.run.settings_of(overrides), **overrides}
+        return {**varied, OVERRIDES_TAG: json.dumps(content["overrides"]), **kept, **self._source_tags()}
 
     def _add_params(self, trial_id: str | None, settings: Mapping[str, Any]) -> None:
         known = self.runs[trial_id].data.params
-        missing = {path: _as_text(value) for path, value in settings.items() if path not in known}
+        # As they would be typed on the command line, so that MLflow's comparison shows each on one line.
+        typed = {path: as_typed(value) for path, value in settings.items() if path not in known}
+        as_json = partial(json.dumps, ensure_ascii=False, default=str)
+        missing = {path: value if isinstance(value, str) else as_json(value) for path, value in typed.items()}
         if missing:
             self._log(trial_id, params=missing)
-            known.update(missing)
 
     def _send_epochs(self, trial: TrialFolder) -> None:
-        sent = self.sent.get(trial.trial_id, 0)
-        rows = [row for row in trial.epochs() if row["epoch"] > sent]
-        for row in rows:
-            epoch = int(row["epoch"])
-            self._log(
-                trial.trial_id,
-                self._main_first(row),
-                epoch=epoch,
-                tags={EPOCHS_TAG: str(epoch)},
-                time_seconds=row.get("time"),
-            )
-            self.sent[trial.trial_id] = epoch
+        """What an epoch measured is `validation/...`, so that one name is one number, beside `best/...` and `test/...`.
 
-    def _main_first(self, row: EpochReport) -> dict[str, float]:
-        """The metric that chooses leads: MLflow's comparison opens on the first that a run was sent.
-
-        What an epoch measured is `validation/...`, so that one name is one number, apart from `best/...` and `test/...`. The best
-        epoch so far is left out: as a metric, `best_epoch` says that a trial's result has been sent.
+        The best epoch so far is left out: as a metric, `best_epoch` says that a trial's result has been sent.
         """
-        numbers = row.numbers
+        sent = int(self.runs[trial.trial_id].data.tags.get(EPOCHS_TAG, 0))
+        # The metric that chooses leads: MLflow's comparison opens on the first that a run was sent.
         first = f"validation/{self.select_by}"
-        return {**({first: numbers[first]} if first in numbers else {}), **numbers}
+        for row in (row for row in trial.epochs() if row["epoch"] > sent):
+            numbers = {**({first: row.numbers[first]} if first in row.numbers else {}), **row.numbers}
+            epoch = int(row["epoch"])
+            tags = {EPOCHS_TAG: str(epoch)}
+            self._log(trial.trial_id, numbers, epoch=epoch, tags=tags, time_seconds=row.get("time"))
 
     def _send_result(self, trial: TrialFolder) -> None:
-        if not trial.is_finished or trial.trial_id in self.is_final:
+        if not trial.is_finished or "best_epoch" in self.runs[trial.trial_id].data.metrics:
             return
         result = trial.result()
         final = {f"best/{name}": value for name, value in (result.get("val") or {}).items()}
         final |= {f"test/{name}": value for name, value in (result.get("test") or {}).items()}
-        best = int(result["best_epoch"])
-        rows = trial.epochs()
+        best, rows = int(result["best_epoch"]), trial.epochs()
         ended = rows[-1].get("time") if rows else None
         self._log(trial.trial_id, {**final, "best_epoch": best}, epoch=best, time_seconds=ended)
-        self.is_final.add(trial.trial_id)
 
     def _set_status(self, trial_id: str | None, status: str) -> None:
         if self.statuses[trial_id] == status:
@@ -369,8 +336,12 @@ class _Connection:
         self.statuses[trial_id] = status
 
     def _log(self, trial_id: str | None, metrics: Mapping[str, Any] | None = None, **rest: Any) -> None:
-        """`log_batches` to the run of a trial, or of the sweep."""
-        log_batches(self.client, self.runs[trial_id].info.run_id, metrics or {}, **rest)
+        """`log_batches` to the run of a trial, or of the sweep, noted as held."""
+        run = self.runs[trial_id]
+        log_batches(self.client, run.info.run_id, metrics or {}, **rest)
+        run.data.metrics.update(metrics or {})
+        run.data.params.update(rest.get("params", {}))
+        run.data.tags.update(rest.get("tags", {}))
 
 
 def log_batches(
@@ -384,10 +355,15 @@ def log_batches(
     time_seconds: float | None = None,
 ) -> None:
     """One or a few batches to a run. The tags go with the last, so that a tag that counts what was sent never runs ahead."""
-    from mlflow.entities import Param, RunTag
+    from mlflow.entities import Metric, Param, RunTag
 
     room = MAX_METRICS - MAX_PARAMS - MAX_TAGS
-    all_metrics = list(_as_metrics(metrics, epoch, time_seconds))
+    milliseconds = int(1000 * (time.time() if time_seconds is None else time_seconds))
+    all_metrics = [
+        Metric(name, float(value) if math.isfinite(value) else math.nan, milliseconds, epoch)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
     all_params = [Param(name, cut(redact(value), MAX_PARAM)) for name, value in (params or {}).items()]
     all_tags = [RunTag(name, cut(redact(value), MAX_TAG)) for name, value in (tags or {}).items()]
     while len(all_metrics) > room or len(all_params) > MAX_PARAMS:
@@ -396,14 +372,9 @@ def log_batches(
     client.log_batch(run_id, metrics=all_metrics, params=all_params, tags=all_tags)
 
 
-def _script(command: str) -> str:
-    """The script that a command runs: MLflow shows what follows a source's last slash."""
-    return next((word for word in shlex.split(command) if word.endswith(".py")), command)
-
-
-def _experiment_name(folder: Location) -> str:
-    """MLflow's name of the experiment, which the settings of a run folder say."""
-    return str(RunFolder.open(folder).settings.get("tracking.experiment_name", "ray_atr"))
+def _query(parts: dict[str, str]) -> str:
+    # Without the last part a page shows itself in its mode for language-model applications.
+    return urlencode({**parts, "workflowType": "machine_learning"}, quote_via=quote)
 
 
 def _sweep_id(folder: Location) -> str:
@@ -415,19 +386,3 @@ def _sweep_id(folder: Location) -> str:
     sweep_id = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', folder.name)}-{uuid.uuid4().hex[:8]}"
     write_json(path, {"sweep_id": sweep_id})
     return sweep_id
-
-
-def _as_metrics(values: Mapping[Any, Any], epoch: int, time_seconds: float | None) -> Iterator[Metric]:
-    from mlflow.entities import Metric
-
-    milliseconds = int(1000 * (time.time() if time_seconds is None else time_seconds))
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        yield Metric(name, float(value) if math.isfinite(value) else math.nan, milliseconds, epoch)
-
-
-def _as_text(value: Any) -> str:
-    """As it would be typed on the command line, so that MLflow's comparison shows it on one line."""
-    value = as_typed(value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
