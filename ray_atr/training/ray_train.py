@@ -24,6 +24,7 @@ from ray_atr.runtime import WORKER_CPU_SHARE
 from ray_atr.settings import shortened
 from ray_atr.storage import Location, is_local, locate, make_folder, write_text
 from ray_atr.storage.digests import DamagedCacheError
+from ray_atr.storage.transfer import on_this_node
 from ray_atr.training.epoch_validation import start_validator
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
