@@ -71,10 +71,7 @@ class Checkpoint:
     def trained_classes(
         self, manifest: Manifest, classes: Sequence[str], sentences: Mapping[str, Sequence[str]]
     ) -> set[str] | None:
-        """The classes whose labels or very prompts were trained on; None if the training data is not known or away.
-
-        `sentences` are the prompts by language, one a class.
-        """
+        """Classes whose labels or prompts (`sentences`, a language, one a class) were trained on; None if not known."""
         if self.experiment is None:
             return None
         data = self.experiment.data
@@ -84,14 +81,13 @@ class Checkpoint:
         except (ValueError, OSError):
             return None
         labels = {label for row in rows for label in row.labels or ()}
-        captions = {
-            normalise(text).casefold() for row in rows for texts in row.captions.values() for text in texts or ()
-        }
-        return {
+        texts = {text for row in rows for own in row.captions.values() for text in own or ()}
+        captions = {normalise(text).casefold() for text in texts}
+        prompts = zip(*sentences.values(), strict=True)
+        return labels.intersection(classes) | {
             name
-            for place, name in enumerate(classes)
-            if name in labels
-            or any(normalise(of_language[place]).casefold() in captions for of_language in sentences.values())
+            for name, own in zip(classes, prompts, strict=True)
+            if any(normalise(prompt).casefold() in captions for prompt in own)
         }
 
     def is_trained_on(self, manifest: Manifest) -> bool:
@@ -109,10 +105,7 @@ class Checkpoint:
 
 
 def find_checkpoint(path: str | Location) -> Checkpoint:
-    """The checkpoint of a retriever's folder, a trial's folder, or the folder of a run with one trial; each may be a URL.
-
-    Raises ValueError if there is none, naming the trials of a run that has several.
-    """
+    """The checkpoint of a retriever's folder, a trial's, or a one-trial run's, also by URL. ValueError if none."""
     folder = locate(path)
     if is_local(folder) and not folder.is_dir():
         raise refuse("checkpoint", str(path), "an existing folder: a saved retriever, or a trial of a run")
@@ -136,16 +129,10 @@ def check_seeds(checkpoints: Sequence[Checkpoint], path: str) -> None:
     """ValueError if several checkpoints differ in more than their seed: their mean would mean nothing."""
     if len({checkpoint.folder for checkpoint in checkpoints}) < len(checkpoints):
         raise refuse(path, "a folder twice", "each checkpoint once")
-    settings = [_deciding(checkpoint.experiment) for checkpoint in checkpoints if checkpoint.experiment is not None]
+    apart = ("seed", "evaluation.", *NOT_DECIDING)
+    trained = [flatten(one.experiment) for one in checkpoints if one.experiment is not None]
+    settings = [{key: value for key, value in flat.items() if not key.startswith(apart)} for flat in trained]
     for other in settings[1:]:
         different = sorted(key for key in {*settings[0], *other} if settings[0].get(key) != other.get(key))
         if different:
             raise refuse(path, f"checkpoints that differ in {', '.join(different[:3])}", "seeds of one experiment")
-
-
-def _deciding(experiment: Experiment) -> dict[str, object]:
-    return {
-        key: value
-        for key, value in flatten(experiment).items()
-        if not key.startswith(("seed", "evaluation.", *NOT_DECIDING))
-    }

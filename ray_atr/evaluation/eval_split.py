@@ -18,9 +18,7 @@ from ray_atr.metrics.alignment import AlignedCaptions, align_captions
 from ray_atr.report.html import SOUNDS
 from ray_atr.settings import nearest, refuse
 
-PLAYED_BYTES = 128 * 2**10
-PLAYED_SECONDS = 30
-PLAYED_RATE = 16_000
+PLAYED_BYTES, PLAYED_SECONDS, PLAYED_RATE = 128 * 2**10, 30, 16_000
 
 
 @dataclass(frozen=True)
@@ -57,10 +55,7 @@ class Questions:
         return rows
 
     def listen(self, clip: int) -> bytes | None:
-        """The encoded audio of a clip, small enough to be embedded in a page, in a form that browsers play.
-
-        None if the clips are vectors, of which there is nothing to hear.
-        """
+        """A clip's encoded audio, small, in a form that browsers play; None if the clips are vectors."""
         if has_vectors(self.manifest.folder):
             return None
         for shard in self.manifest.shards_of(self.split):
@@ -107,9 +102,8 @@ def pose_questions(
 def require_split(manifest: Manifest, split: str) -> None:
     """ValueError for a split that the data set does not have."""
     if split not in manifest.splits:
-        raise refuse(
-            "split", split, f"splits of {manifest.name}: {', '.join(manifest.splits)}", nearest(split, manifest.splits)
-        )
+        allowed = f"splits of {manifest.name}: {', '.join(manifest.splits)}"
+        raise refuse("split", split, allowed, nearest(split, manifest.splits))
 
 
 def languages_among(has: Sequence[str], wanted: Sequence[str], where: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,12 +14,11 @@ import numpy as np
 import torch
 
 from ray_atr.data.shards import Manifest, read_manifest, require_writable
-from ray_atr.evaluation.cases import case_tables
 from ray_atr.evaluation.checkpoints import Checkpoint, check_seeds, find_checkpoint
-from ray_atr.evaluation.drift import drift_pictures
 from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import Questions, pose_questions
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
+from ray_atr.evaluation.training_traces import case_tables, drift_pictures
 from ray_atr.experiment import Experiment, TrackingSettings
 from ray_atr.metrics.samples import Samples, from_arrays, languages_of, to_arrays
 from ray_atr.models.retriever import Retriever
@@ -136,9 +135,8 @@ def _own_split(manifest: Manifest, checkpoint: Checkpoint) -> str:
 def _data_folder(data: str, checkpoint: Checkpoint, say: Say) -> str:
     trained = checkpoint.experiment.data if checkpoint.experiment is not None else None
     if not data and trained is None:
-        raise refuse(
-            "data", data, f"a data set's folder: {checkpoint.folder} is not in a run folder that would name one"
-        )
+        allowed = f"a data set's folder: {checkpoint.folder} is not in a run folder that would name one"
+        raise refuse("data", data, allowed)
     source = data or trained.source  # type: ignore[union-attr]
     if source != "soundscapes":
         return source
@@ -165,26 +163,19 @@ def _embed(
     captions = questions.captions
     retriever = Retriever.from_pretrained(str(checkpoint.folder))
     metric, ranking = retriever.learned_metric, options.ranking_of(retriever)
-    prompts = {
-        language: texts
-        for language, texts in questions.class_sentences.items()
-        if retriever.text_tower.knows(texts, language)
-    }
+    knows, asked_of = retriever.text_tower.knows, questions.class_sentences.items()
+    prompts = {language: texts for language, texts in asked_of if knows(texts, language)}
     # The encoders have copies of their own.
-    del retriever
-    asked = [
-        (language, captions.sentences[language][m])
-        for language in questions.languages
-        for m in np.flatnonzero(captions.present[language])
-    ]
+    del retriever, knows
+    rows_of = {language: np.flatnonzero(captions.present[language]) for language in questions.languages}
+    asked = [(language, captions.sentences[language][m]) for language, rows in rows_of.items() for m in rows]
     asked += [(language, text) for language, texts in prompts.items() for text in texts]
     source = EncodingSource.of(checkpoint.folder, questions.manifest, questions.split, encoding)
     told = None if progress is None else partial(progress, checkpoint.name)
     audio, texts = encode(source, asked, encoding, told)
     text: dict[str, np.ndarray] = {}
     start = 0
-    for language in questions.languages:
-        rows = np.flatnonzero(captions.present[language])
+    for language, rows in rows_of.items():
         own = texts[start : start + len(rows)]
         # No copy where the language has every caption: these are the largest arrays there are.
         if len(rows) < len(captions):
@@ -192,27 +183,16 @@ def _embed(
             own[rows] = texts[start : start + len(rows)]
         text[language] = own
         start += len(rows)
-    classes = {
-        language: texts[start + len(questions.classes) * place :][: len(questions.classes)]
-        for place, language in enumerate(prompts)
-    }
     zero_shot = None
-    if classes:
+    if prompts:
+        classes = dict(zip(prompts, np.split(texts[start:], len(prompts)), strict=True))
         known = checkpoint.trained_classes(questions.manifest, questions.classes, prompts)
         zero_shot = ZeroShot(classes, questions.classes, questions.labels, known)
     trained = (checkpoint.experiment.trained_languages or None) if checkpoint.experiment is not None else None
-    return Embedded(audio, text, metric, ranking, trained, zero_shot, _unknown_prompts(questions, prompts))
-
-
-def _unknown_prompts(questions: Questions, prompts: Collection[str]) -> list[str]:
-    """Says in which languages classification is left out, since the text tower knows no prompts for it."""
-    unknown = [language for language in questions.class_sentences if language not in prompts]
-    if not unknown:
-        return []
-    return [
-        f"No classification by text prompts in {', '.join(unknown)}: the text tower knows only its data set's captions, which "
-        "the prompts are not."
-    ]
+    unknown = ", ".join(language for language in questions.class_sentences if language not in prompts)
+    why = "the text tower knows only its data set's captions, which the prompts are not"
+    notes = [f"No classification by text prompts in {unknown}: {why}."] if unknown else []
+    return Embedded(audio, text, metric, ranking, trained, zero_shot, notes)
 
 
 def _is_evaluation(paths: Sequence[str | Location]) -> bool:
@@ -261,10 +241,8 @@ def _facts(
     facts["evaluated on"] = f"{manifest.name} at {manifest.folder}"
     facts["split"] = questions.split
     facts["clips"] = f"{len(questions.clip_ids):,}"
-    kind = (
-        "class captions, each relevant to its class" if captions.is_by_label else "captions, each relevant to its clip"
-    )
-    facts["queries"] = f"{len(captions):,} {kind}"
+    kind = ("class captions", "class") if captions.is_by_label else ("captions", "clip")
+    facts["queries"] = f"{len(captions):,} {kind[0]}, each relevant to its {kind[1]}"
     facts["languages"] = " ".join(questions.languages)
     facts["intervals"] = f"{options.draws:,} draws of the clips, seed {options.seed}"
     facts["made"] = f"{time.strftime('%Y-%m-%d %H:%M')} by {code_version()['git_commit'][:12]}"
@@ -278,8 +256,7 @@ def _warnings(checkpoint: Checkpoint, questions: Questions) -> list[str]:
         return []
     if not checkpoint.is_trained_on(questions.manifest):
         return ["Another data set than the training's: whether the two share recordings was not checked."]
-    notes = []
-    data = checkpoint.experiment.data
+    notes, data = [], checkpoint.experiment.data
     if questions.split == data.train_split:
         notes.append("These clips were trained on.")
     if questions.split == data.validation_split:
@@ -292,21 +269,15 @@ def _warnings(checkpoint: Checkpoint, questions: Questions) -> list[str]:
 
 
 def track_evaluation(folder: Location, page: Page, experiment: Experiment | None, say: Say) -> str | None:
-    """Log facts, metrics, differences to the baseline and the folder's files; the run id, or None if MLflow is away.
-
-    The store is that of the run folder, as for a sweep. Results stay in the folder whatever happens here.
-    """
+    """Log facts, metrics, differences and files to the run folder's store; the run id, or None if MLflow is away."""
     from mlflow.exceptions import MlflowException
 
     store = store_of(folder)
     tracking = experiment.tracking if experiment is not None else TrackingSettings()
     try:
         client = store.connect()
-        run = client.create_run(
-            store.experiment_id(client, tracking.experiment_name),
-            run_name=folder.name,
-            tags={EVALUATION_TAG: folder.name},
-        )
+        experiment_id = store.experiment_id(client, tracking.experiment_name)
+        run = client.create_run(experiment_id, run_name=folder.name, tags={EVALUATION_TAG: folder.name})
         run_id = str(run.info.run_id)
         params = {name.replace(" ", "_"): str(value) for name, value in page.facts.items()}
         differences = {f"difference/{name}": difference.value for name, difference in page.comparison.items()}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tiny import make_data, prepared_for, tiny
 
-from ray_atr.evaluation.drift import drift_pictures, embedded_along
 from ray_atr.evaluation.encoding import Encoding, EncodingSource, encode
+from ray_atr.evaluation.training_traces import drift_pictures, embedded_along
 from ray_atr.report.evaluation_pictures import drift_map
 from ray_atr.run_folder import BEST
 from ray_atr.training.loop import train
@@ -27,7 +27,7 @@ def test_clips_are_embedded_by_the_weights_of_each_kept_epoch(tmp_path: Path) ->
     source = EncodingSource(
         str(trial / BEST), str(data), "test", str(tmp_path / "data" / "cache" / "features"), batch_size=3
     )
-    ways = embedded_along(trial, [3, 6], str(trial / BEST), source)
+    ways = embedded_along(trial, [3, 6], source)
     assert ways.shape == (2, 8, 16)
     assert not np.allclose(ways[0], ways[1])
     best = int(reports[-1]["best_epoch"])  # type: ignore[call-overload]

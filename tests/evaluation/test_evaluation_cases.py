@@ -10,8 +10,8 @@ import pytest
 from tiny import make_data, tiny
 
 from ray_atr.data.shards import read_manifest
-from ray_atr.evaluation.cases import NEIGHBOURS, QUERIES, case_tables
 from ray_atr.evaluation.eval_split import pose_questions
+from ray_atr.evaluation.training_traces import NEIGHBOURS, QUERIES, case_tables
 from ray_atr.knowledge.snapshot import Entries, SnapshotSettings, build, save
 from ray_atr.report.evaluation_content import Embedded
 

@@ -1,0 +1,117 @@
+"""What a trial's own folder adds to a page: cases of ASK's knowledge base, and the drift of clips along its trajectory.
+
+The cases are what the base answers to some test captions, and how far that is relied on, as the paper's Table 6 has them,
+with the neighbours that its Table 3 speaks of (Fu et al. 2025, Appendix G). Drift is the paper's Figure 6: the same clips
+embedded by the weights of a run's epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from ray_atr.data.sampling import permutation
+from ray_atr.data.shards import read_captions, read_manifest
+from ray_atr.encoding.encode import ClipBatch, embed_batches
+from ray_atr.evaluation.checkpoints import Checkpoint
+from ray_atr.evaluation.encoding import Encoder, EncodingSource
+from ray_atr.evaluation.eval_split import Questions
+from ray_atr.knowledge.drift import Case, explain
+from ray_atr.knowledge.snapshot import load
+from ray_atr.objectives.knowledge import Ask
+from ray_atr.report.evaluation_content import Embedded
+from ray_atr.report.evaluation_pictures import drift_map
+from ray_atr.storage import is_local
+from ray_atr.table import Cell, Table
+from ray_atr.training.trajectory import kept_steps, weights_of
+
+QUERIES, NEIGHBOURS = 8, 3
+NOTE = (
+    "Each test caption's nearest entries in the last snapshot that the trial kept, phi and R of single clips and of "
+    "prototypes, and what a training sample's loss would be multiplied with; below 1 the neighbours agree with the query."
+)
+CLIPS, EPOCHS = 50, 5
+"""How many clips drift shows, and points on a clip's way, evenly spread over training."""
+
+
+def case_tables(
+    checkpoint: Checkpoint,
+    embedded: Embedded,
+    questions: Questions,
+    seed: int,
+    named: Sequence[int],
+    training_data: Callable[[], str],
+) -> list[Table]:
+    """One table, `named` captions before drawn ones, for a retriever of ASK whose knowledge base is there; else none."""
+    experiment, trial = checkpoint.experiment, None if checkpoint.trial is None else checkpoint.trial.folder
+    kept = sorted((trial / "knowledge").glob("v*/manifest.json")) if is_local(trial) else []
+    if experiment is None or not kept or not isinstance(experiment.objective.knowledge, Ask):
+        return []
+    language = next(iter(questions.captions.sentences))
+    sentences, clips = questions.captions.sentences[language], questions.captions.clip_of_caption
+    drawn = [row for row in permutation(sentences, seed, "cases") if questions.captions.present[language][row]]
+    rows = list(dict.fromkeys([*named, *drawn]))[: max(QUERIES, len(named))]
+    ids = [questions.clip_ids[clips[row]] for row in rows]
+    cases = explain(
+        load(kept[-1].parent),
+        experiment.objective.knowledge,
+        [sentences[row] for row in rows],
+        torch.as_tensor(np.asarray(embedded.audio)[clips[rows]]).float(),
+        torch.as_tensor(np.asarray(embedded.text[language])[rows]).float(),
+        ids,
+    )
+    source = experiment.objective.knowledge.source
+    manifest = read_manifest(training_data() if source == "train" else source)
+    own, known = experiment.data.languages[0], read_captions(manifest, experiment.data.train_split)
+    # The first caption of each clip that the base holds.
+    return [_table(cases, {clip.clip_id: next(iter(clip.captions.get(own) or [""])) for clip in known})]
+
+
+def _table(cases: list[Case], captions: dict[str, str]) -> Table:
+    grains = list(cases[0].potential) if cases else []
+    columns = ["", "nearest entries (similarity of their audio)"]
+    columns += [f"{name}, {grain}" for grain in grains for name in ("phi", "R")] + ["multiplier"]
+    rows = []
+    for case in cases:
+        nearest = "; ".join(
+            f"{captions.get(one.clip_id) or one.clip_id} ({one.similarity:.2f})" for one in case.neighbours[:NEIGHBOURS]
+        )
+        numbers = [f"{value:.2f}" for grain in grains for value in (case.potential[grain], case.reliability[grain])]
+        words = (Cell(text, is_number=False) for text in (case.query, nearest))
+        rows.append([*words, *map(Cell, numbers), Cell(f"{case.multiplier:.2f}")])
+    return Table("What the knowledge base answers", NOTE, columns, [rows])
+
+
+def drift_pictures(checkpoint: Checkpoint, source: EncodingSource) -> dict[str, Figure]:
+    """One picture if the trial kept its trajectory (`train.keep_trajectory`) on this machine, else none."""
+    trial = None if checkpoint.trial is None else checkpoint.trial.folder
+    if not is_local(trial) or len(steps := kept_steps(trial)) < 2:
+        return {}
+    chosen = sorted({steps[round(place)] for place in np.linspace(0, len(steps) - 1, EPOCHS)})
+    ways = embedded_along(trial, chosen, source)
+    return {"Drift over training": drift_map(ways, [f"step {step}" for step in chosen])}
+
+
+def embedded_along(trial: Path, steps: list[int], source: EncodingSource) -> NDArray[np.float32]:
+    """The split's first clips by the weights after each of the steps, unit norm [steps, n, D]."""
+    encoder, found = Encoder(source), []
+    for step in steps:
+        # A frozen tower whose vectors were read is in no trajectory: it is the retriever's own all along.
+        encoder.retriever.load_state_dict(weights_of(trial, step), strict=False)
+        with encoder.retriever.evaluating():
+            embedded = embed_batches(encoder.retriever, _first(encoder.batches(0)))
+        found.append(embedded[:CLIPS].cpu().numpy())
+    return np.stack(found)
+
+
+def _first(batches: Iterator[ClipBatch]) -> Iterator[ClipBatch]:
+    """The batches that hold the first `CLIPS` clips, all of their windows."""
+    for batch in batches:
+        yield batch
+        if int(batch.clips[-1]) >= CLIPS:
+            return
