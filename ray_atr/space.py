@@ -1,10 +1,11 @@
 """What a search may choose from: `objective.pair.transport_mass=uniform(0.3,1)`, parsed, checked and drawn from.
 
-A dimension says what one setting may be: all or one of some values, or a number of a range. A space has dimensions by dotted
-path, checked as a whole against the settings tree that they vary: every path must be a setting, and every value that can
-come out one that `override` takes. Where one dimension chooses a variant (`objective=choice(contrastive,m_ltm)`), another may
-be a setting that only some variants have (`objective.pair.epsilon=...`): it is left out of the points of the others, and
-`conditions` says which; a path that no variant has is refused.
+A dimension says what one setting may be: all or one of some values, or a number of a range. A space has dimensions by
+dotted path, checked as a whole against the settings tree that they vary: every path must be a setting, and every value
+that can come out one that `override` takes. Where one dimension chooses a variant
+(`objective=choice(contrastive,m_ltm)`), another may be a setting that only some variants have
+(`objective.pair.epsilon=...`): it is left out of the points of the others, and `conditions` says which; a path that no
+variant has is refused.
 """
 
 from __future__ import annotations
