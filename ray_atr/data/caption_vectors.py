@@ -80,7 +80,7 @@ def open_caption_vectors(folder: Path, *, is_cache: bool = True) -> CaptionVecto
 
 
 def _open(folder: Path, name: str, is_cache: bool) -> NDArray[Any]:
-    """An array of the folder, mapped. DamagedCacheError for a cache's damaged file, DamagedFileError for a data set's."""
+    """An array of the folder, mapped. For a damaged file DamagedCacheError, or DamagedFileError if it is a data set's."""
     try:
         check_file(folder, name)
         return np.load(folder / name, mmap_mode="r")  # type: ignore[no-any-return]

@@ -40,12 +40,13 @@ class TrainingCaptions:
         self.features, self.languages, self.seed, self.positives = features, tuple(languages), seed, positives
         counts = [[len(texts) for texts in features.captions_in(language)] for language in self.languages]
         self.num_captions = np.array(counts, np.int64).T
-        self.worn = wear(features.clip_ids, self.num_captions, self.languages, noise, seed, self._first_captions)
+
+        def first_captions() -> list[str]:
+            return [captions[0] if captions else "" for captions in features.captions_in(self.languages[0])]
+
+        self.worn = wear(features.clip_ids, self.num_captions, self.languages, noise, seed, first_captions)
         self.is_there = self.worn.slot < self.num_captions[self.worn.owner, np.arange(len(self.languages))]
         """Whether there is such a caption, [N, J, K]."""
-
-    def _first_captions(self) -> list[str]:
-        return [captions[0] if captions else "" for captions in self.features.captions_in(self.languages[0])]
 
     def clean_share(self, trained: Sequence[str], per_epoch: str = "one") -> float:
         """Share of the true ones among the pairs of a clip and a caption in a trained language that training goes

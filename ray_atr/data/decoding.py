@@ -71,10 +71,10 @@ class Sound:
         # The extremes of samples that hold one that is not a number are not a number, and fail both comparisons.
         largest = self.bounds.largest_sample
         if not (samples.min() >= -largest and samples.max() <= largest):
-            if np.isfinite(samples).all():
-                allowed = f"at most {largest:g} (full scale is 1)"
-                raise refuse(self.name, f"a sample of {np.abs(samples).max():g}", allowed)
-            raise refuse(self.name, "samples that are infinite or not a number", "finite samples")
+            if not np.isfinite(samples).all():
+                raise refuse(self.name, "samples that are infinite or not a number", "finite samples")
+            got = f"a sample of {np.abs(samples).max():g}"
+            raise refuse(self.name, got, f"at most {largest:g} (full scale is 1)")
         return np.ascontiguousarray(samples)
 
 

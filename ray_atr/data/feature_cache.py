@@ -168,11 +168,6 @@ class Work:
     has_windows: bool
     store: Folder | None = None
 
-    def is_done(self, position: int) -> bool:
-        """Whether a shard's features are there."""
-        file = self.file(position)
-        return (self.here.folder / file).is_file() if self.store is None else self.store.exists(file)
-
     def file(self, position: int) -> str:
         """The name of a shard's features, or of the table that says where in the store they are."""
         return f"{self.manifest.shards[position].split}-{position:05d}.arrow"
@@ -205,24 +200,25 @@ class Work:
 
 def _compute(work: Work, use_ray: bool, progress: Progress | None) -> None:
     manifest, folder = work.manifest, work.here.folder
-    waiting = [position for position in range(len(manifest.shards)) if not work.is_done(position)]
+    files = [work.file(position) for position in range(len(manifest.shards))]
+    is_there = work.store.exists if work.store is not None else lambda file: (folder / file).is_file()
+    waiting = [position for position, file in enumerate(files) if not is_there(file)]
     total = sum(shard.num_rows for shard in manifest.shards)
     done = total - sum(manifest.shards[position].num_rows for position in waiting)
     # Half a CPU each: it is computed beside training too.
     for number, sent in run_jobs(waiting, lambda: work.do, ray=Resources(cpus=0.5) if use_ray else None):
-        work.here.receive(work.file(waiting[number]), sent)
+        work.here.receive(files[waiting[number]], sent)
         done += manifest.shards[waiting[number]].num_rows
         if progress is not None:
             progress(done, total)
     splits: dict[str, list[dict[str, Any]]] = {}
-    for position, shard in enumerate(manifest.shards):
-        file = work.file(position)
+    for file, shard in zip(files, manifest.shards, strict=True):
         if work.store is not None:
             write_bytes(folder / file, work.store.read(file))
         splits.setdefault(shard.split, []).append({"file": file, "num_rows": shard.num_rows})
-    for split, files in splits.items():
+    for split, entries in splits.items():
         counts: list[int] = []
-        for entry in files if work.has_windows else ():
+        for entry in entries if work.has_windows else ():
             ids = pa.ipc.open_file(pa.memory_map(str(folder / entry["file"]))).read_all()["clip_id"].to_pylist()
             counts += [len(list(own)) for _, own in groupby(ids)]
             entry["num_windows"] = len(ids)

@@ -1,4 +1,4 @@
-"""Folders of cached features, log-mel frames or a frozen tower's vectors: rows of one split in any order, mapped or from a store.
+"""Folders of cached features (log-mel frames or a frozen tower's vectors): rows of a split in any order, mapped or stored.
 
 A store is for sets that do not fit on a node's disk: rows are read from there as they are needed.
 
@@ -7,8 +7,9 @@ A store is for sets that do not fit on a node's disk: rows are read from there a
     train.captions.arrow, digests.json, manifest.json     as in a folder on a disk; the manifest comes last, and names the store
 
 A node copies all but the rows to its own disk, some 40 bytes a row. A row is read by a range request, many at a time, and
-checked against its digest. Vectors of frozen towers are small: nodes keep copies of whole folders of them. Nothing heavy is
-imported here: the tasks that read ahead of a trainer start in a moment.
+checked against its digest. Vectors of frozen towers are small: nodes keep copies of whole folders of them.
+
+Nothing heavy is imported here: the tasks that read ahead of a trainer start in a moment.
 """
 
 from __future__ import annotations
@@ -106,7 +107,11 @@ class FeatureSet:
         places = self._first_windows[rows] + (0 if windows is None else windows)
         shard_of = np.searchsorted(self.shard_starts, places, side="right") - 1
         within = (places - self.shard_starts[shard_of]).tolist()
-        contents = (self._stored if self.store else self._mapped)(shard_of.tolist(), within)
+        found = list(zip(shard_of.tolist(), within, strict=True))
+        if self.store:
+            contents: list[Any] = self._stored(found)
+        else:
+            contents = [self._shard(shard)["features"][row].as_buffer() for shard, row in found]
         arrays = [np.frombuffer(content, self.dtype).reshape(-1, self.num_features) for content in contents]
         frames = np.array([len(array) for array in arrays], np.int64)
         padded = np.zeros((len(arrays), int(frames.max(initial=0)), self.num_features), self.dtype)
@@ -114,14 +119,10 @@ class FeatureSet:
             padded[index, : len(array)] = array
         return padded, frames
 
-    def _mapped(self, shards: list[int], rows: list[int]) -> list[Any]:
-        """The bytes of rows of files on this node's disk."""
-        return [self._shard(shard)["features"][row].as_buffer() for shard, row in zip(shards, rows, strict=True)]
-
-    def _stored(self, shards: list[int], rows: list[int]) -> list[Any]:
-        """The bytes of rows in the store, requested at the same time."""
+    def _stored(self, found: list[tuple[int, int]]) -> list[bytes]:
+        """The bytes of rows of shards in the store, requested at the same time."""
         places = []
-        for shard, row in zip(shards, rows, strict=True):
+        for shard, row in found:
             table = self._shard(shard)
             place = (table[name][row].as_py() for name in ("start", "size", "digest"))
             places.append((self.shard_files[shard], *place))

@@ -1,4 +1,4 @@
-"""Noisy correspondence: which captions training clips have for a whole run (Luong et al. 2024, section 5.2; or as it is found).
+"""Noisy correspondence: which captions training clips have for a whole run (Luong et al. 2024, section 5.2; or as found).
 
 For each training clip (or each of its captions) independently z ~ Bernoulli(xi); where z = 1 the captions are replaced by
 another clip's of the training split. Every draw is a hash of (seed, clip_id), so that the answer is the same on any number of
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from ray_atr.data import sampling
 from ray_atr.data.positives import folded
+from ray_atr.data.sampling import Integers
 from ray_atr.data.vector_clip import array_bytes, read_array
 from ray_atr.settings import Settings, refuse, setting
 from ray_atr.storage import write_bytes
@@ -34,7 +35,6 @@ NEAREST = 5
 ROWS_AT_A_TIME = 1024
 INDEX_FILE = "noise_index.npy"
 
-Integers = NDArray[np.int64]
 Texts = Callable[[], Sequence[str]] | None
 """Gives each clip's first caption, which `near` compares."""
 

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+Integers = NDArray[np.int64]
+
 
 def hashes(ids: Sequence[str], seed: int, *context: str | int) -> NDArray[np.uint64]:
     """64 random bits for each id, as uint64 [N]; `context` names what the draw is for, and for which epoch."""
@@ -30,9 +32,7 @@ def uniform(ids: Sequence[str], seed: int, *context: str | int) -> NDArray[np.fl
     return (hashes(ids, seed, *context) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def integers(
-    ids: Sequence[str], low: int, high: int | NDArray[np.int64], seed: int, *context: str | int
-) -> NDArray[np.int64]:
+def integers(ids: Sequence[str], low: int, high: int | Integers, seed: int, *context: str | int) -> Integers:
     """A uniform integer in [low, high) for each id, int64 [N]; `high` may differ from id to id."""
     span = np.asarray(high, dtype=np.int64) - low
     if np.any(span <= 0):
@@ -41,6 +41,6 @@ def integers(
     return low + np.minimum(drawn, span - 1)
 
 
-def permutation(ids: Sequence[str], seed: int, *context: str | int) -> NDArray[np.int64]:
+def permutation(ids: Sequence[str], seed: int, *context: str | int) -> Integers:
     """The order that shuffles the ids, int64 [N]: `ids[permutation[n]]` comes n-th, however the ids were ordered."""
     return np.lexsort((np.asarray(ids, dtype=np.str_), hashes(ids, seed, *context))).astype(np.int64)

@@ -317,7 +317,14 @@ def read_manifest(folder: str | Path) -> Manifest:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ValueError(f"{file}: not a manifest of clips ({shortened(where)}: {shortened(first['msg'])})") from None
-    _check_contents(manifest, file)
+    # Name, split and file become paths.
+    safe_name(manifest.name, f"{file}: name")
+    for shard in manifest.shards:
+        for number in (shard.num_rows, shard.num_bytes, *shard.captions.values(), *shard.translated.values()):
+            if not 0 <= number < 2**53:
+                raise refuse(f"{file}: {shortened(shard.file, 100)}", number, "a number of rows, captions or bytes")
+        safe_name(shard.split, f"{file}: split")
+        safe_name(shard.file, f"{file}: file")
     if content.get("hash") != manifest.hash:
         raise ValueError(f"{file}: its hash does not match its shards; it was changed by hand")
     return manifest
@@ -326,17 +333,6 @@ def read_manifest(folder: str | Path) -> Manifest:
 @cache
 def _manifest_type() -> TypeAdapter[Manifest]:
     return TypeAdapter(Manifest)
-
-
-def _check_contents(manifest: Manifest, file: str) -> None:
-    """ValueError for a size that none has, or a name that would lead out of its folder: name, split and file become paths."""
-    safe_name(manifest.name, f"{file}: name")
-    for shard in manifest.shards:
-        for number in (shard.num_rows, shard.num_bytes, *shard.captions.values(), *shard.translated.values()):
-            if not 0 <= number < 2**53:
-                raise refuse(f"{file}: {shortened(shard.file, 100)}", number, "a number of rows, captions or bytes")
-        safe_name(shard.split, f"{file}: split")
-        safe_name(shard.file, f"{file}: file")
 
 
 def read_shard(

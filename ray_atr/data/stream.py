@@ -1,11 +1,12 @@
-"""Which clips every worker sees at every step of an epoch, decided before anything is read, and their features in that order.
+"""Which clips every worker sees at every step of an epoch, decided before anything is read; their features in that order.
 
-The order is a permutation drawn from (seed, epoch, clip_id). A step's global batch is the same for any number of workers, and a
-resumed run starts its stream at the step where the stopped one ended: the data position of a checkpoint is a step number.
+The order is a permutation drawn from (seed, epoch, clip_id). A step's global batch is the same for any number of
+workers, and a resumed run starts its stream at the step where the stopped one ended: the data position of a checkpoint
+is a step number.
 
-Cached features are streamed through Ray Data, or plainly in this process: the same batches in the same order. Through Ray Data,
-tasks read the rows ahead of the trainer, at the same time on other cores; the plan's rows are the data set's items, so sharding
-among workers and resuming are slices of the plan.
+Cached features are streamed through Ray Data, or plainly in this process: the same batches in the same order. Tasks of
+Ray Data read the rows ahead of the trainer, at the same time on other cores; the plan's rows are the data set's items,
+so sharding among workers and resuming are slices of the plan.
 """
 
 from __future__ import annotations
@@ -113,14 +114,9 @@ def stream(
     ]
     read = _read_through_ray(features, steps) if use_ray else _read_here(features, steps)
     for epoch, step, rows, heard, array, frames in read:
-        yield FeatureBatch(
-            epoch=epoch,
-            step=step,
-            rows=rows,
-            features=torch.from_numpy(array.astype(np.float32)),
-            frames=torch.from_numpy(frames.astype(np.int64)),
-            clips=torch.from_numpy(np.nonzero(heard >= 0)[0]),
-        )
+        clips = torch.from_numpy(np.nonzero(heard >= 0)[0])
+        tensors = torch.from_numpy(array.astype(np.float32)), torch.from_numpy(frames.astype(np.int64)), clips
+        yield FeatureBatch(epoch, step, rows, *tensors)
 
 
 Step = tuple[int, int, np.ndarray, np.ndarray]
@@ -146,9 +142,8 @@ def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]
         logger.warning("%s; the trainer reads the features itself, which is slower and gives the same batches", error)
         yield from _read_here(features, steps)
         return
-    context = ray.data.DataContext.get_current()
     # Batches must come in the plan's order, whichever task ends first.
-    context.execution_options.preserve_order = True
+    ray.data.DataContext.get_current().execution_options.preserve_order = True
     items = [{"epoch": epoch, "step": step, "rows": rows, "windows": windows} for epoch, step, rows, windows in steps]
     sample, _ = features.features(steps[0][2][:1])
     steps_per_block = max(1, min(BLOCK_BYTES // max(sample.nbytes * len(steps[0][2]), 1), 32))

@@ -1,7 +1,4 @@
-"""Arrays as NumPy files: their bytes, reading those that anyone may have written, and clips that are vectors instead of audio.
-
-Such a clip is kept as the bytes of a NumPy file in the place of an encoded clip.
-"""
+"""NumPy files, which anyone may have written, and clips that are vectors: such a file in the place of encoded audio."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Clips and captions to vectors, a bounded number in memory at a time: without a gradient, or with it in chunks.
 
-Chunks are gradient caching (Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited setup"): their
-activations are not kept. The embeddings of all chunks enter the loss; when its gradient comes back to a chunk, the chunk is
-embedded again, with the random state of the first time, so that dropout falls alike, and back-propagated. Exact, at the price
-of one more forward.
+Chunks are gradient caching (Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited
+setup"): their activations are not kept. The embeddings of all chunks enter the loss; when its gradient comes back to a
+chunk, it is embedded again, with the random state of the first time, so that dropout falls alike, and back-propagated.
+Exact, at the price of one more forward.
 """
 
 from __future__ import annotations

@@ -74,11 +74,6 @@ class FrozenTower:
         return self.experiment.model.audio if self.kind == "audio" else self.experiment.model.text
 
     @property
-    def root(self) -> Path:
-        """The folder of all caches of vectors."""
-        return cache_folder(self.home, "vectors")
-
-    @property
     def checkpoint(self) -> str | None:
         """Where all of the tower's weights come from; None if some are drawn from the seed."""
         return None if getattr(self.settings, "allow_mismatch", ()) else checkpoint_of(self.settings)
@@ -130,14 +125,13 @@ def ensure_frames(
 ) -> Path:
     """The folder of a data set's frames under a front end (log-mel, samples, given vectors), made now if it is absent."""
     what = {"vector": "vectors:", "waveform": "samples:"}.get(front_end.kind, "log-mel features")
+
+    def progress(done: int, total: int) -> None:
+        say(f"{what} {done:,} of {total:,} clips")
+
+    root = cache_folder(home, "features")
     return ensure_features(
-        data,
-        front_end,
-        cache_folder(home, "features"),
-        in_windows=in_windows,
-        use_ray=use_ray,
-        progress=lambda done, total: say(f"{what} {done:,} of {total:,} clips"),
-        store=store,
+        data, front_end, root, in_windows=in_windows, use_ray=use_ray, progress=progress, store=store
     )
 
 
@@ -250,15 +244,15 @@ def _ensure(
     left_out = ("adapt.", "checkpoint", "allow_mismatch")
     settings = {k: v for k, v in flatten(tower.settings).items() if not k.startswith(left_out)}
     content = {"data": manifest.hash, "kind": tower.kind, "name": tower.settings.name, **settings, **about}
-    identity = tower.identity()
-    note = tower.root / "known" / _digest([content, identity])
+    identity, root = tower.identity(), cache_folder(tower.home, "vectors")
+    note = root / "known" / _digest([content, identity])
     if identity is not None and note.is_file():
-        known = tower.root / note.read_text()
+        known = root / note.read_text()
         if is_whole(known):
             return known
     built = tower.build()
     content["fingerprint"] = fingerprint(built)
-    folder = tower.root / f"{manifest.name}-{tower.kind}-{_digest(content)}"
+    folder = root / f"{manifest.name}-{tower.kind}-{_digest(content)}"
     folder.mkdir(parents=True, exist_ok=True)
     store = folder_in(tower.experiment.scaling.feature_store, folder.name)
     # One process encodes; others that ask at the same time wait for it.

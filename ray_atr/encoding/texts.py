@@ -10,12 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ray_atr.data.caption_vectors import Caption
 from ray_atr.encoding.encode import embed_again
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.tower import Encoded, embed_by_length, pad_tokens
-
-Caption = tuple[str, str]
-"""A caption's text and its language."""
 
 
 class TextBatcher:

@@ -71,10 +71,6 @@ class RowOrder:
         self.words.append(frozenset(word for word in words if len(word) >= 3))
         self.captions.append({code: texts[0] for code, texts in captions.items() if texts})
 
-    def last(self) -> RowOrder:
-        """The last rows alone, as many as one window."""
-        return RowOrder(self.names[-WINDOW:], self.words[-WINDOW:], self.captions[-WINDOW:])
-
     def shifted(self) -> Iterator[tuple[str, str]]:
         """(language, first and last clip) of each block of captions that looks moved by one row."""
         languages = sorted({code for captions in self.captions for code in captions})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
@@ -18,7 +18,7 @@ import numpy as np
 
 from ray_atr.data import vector_clip
 from ray_atr.data.decoding import open_sound
-from ray_atr.data.importing.caption_checks import MANY_CLIPS, RowOrder, looks_like, other_language
+from ray_atr.data.importing.caption_checks import MANY_CLIPS, WINDOW, RowOrder, looks_like, other_language
 from ray_atr.data.importing.import_options import Check
 from ray_atr.data.importing.sources.source import UNUSUAL_SPLIT, unusual_splits
 from ray_atr.data.sampling import uniform
@@ -54,8 +54,8 @@ class Report:
     """Problems and remarks by kind, and what the page says of the set itself."""
 
     manifest: Manifest
-    problems: dict[str, Finding] = field(default_factory=dict)
-    remarks: dict[str, Finding] = field(default_factory=dict)
+    problems: defaultdict[str, Finding] = field(default_factory=lambda: defaultdict(Finding))
+    remarks: defaultdict[str, Finding] = field(default_factory=lambda: defaultdict(Finding))
     num_decoded: int = 0
     clips: Counter[str] = field(default_factory=Counter)
     with_language: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -81,12 +81,6 @@ class Report:
             return f"fit for evaluation; to train on it, name a split with --data.train_split: none is called {TRAIN}"
         return "fit for use"
 
-    def problem(self, kind: str, example: str) -> None:
-        self.problems.setdefault(kind, Finding()).add(example)
-
-    def remark(self, kind: str, example: str) -> None:
-        self.remarks.setdefault(kind, Finding()).add(example)
-
 
 def check_data_set(folder: str, options: Check | None = None, progress: Progress | None = None) -> Report:
     """Read a whole data set and report what is wrong. ValueError only if there is no data set. Memory grows by about 30
@@ -95,7 +89,7 @@ def check_data_set(folder: str, options: Check | None = None, progress: Progress
     manifest = read_manifest(folder)
     report, memory, orders = Report(manifest), _Memory(), dict[str, RowOrder]()
     for split in unusual_splits(manifest.splits):
-        report.remark(UNUSUAL_SPLIT, split)
+        report.remarks[UNUSUAL_SPLIT].add(split)
     for number, shard in enumerate(manifest.shards, start=1):
         order = orders.setdefault(shard.split, RowOrder())
         _check_shard(shard, options, report, memory, order)
@@ -112,18 +106,18 @@ def check_data_set(folder: str, options: Check | None = None, progress: Progress
 def _remark_shifts(order: RowOrder, split: str, report: Report) -> RowOrder:
     """Remark what looks moved by a row; returns the last rows, with which the next ones are looked at."""
     for language, clips in order.shifted():
-        report.remark(f"captions look moved by one row ({language})", f"{clips} ({split})")
-    return order.last()
+        report.remarks[f"captions look moved by one row ({language})"].add(f"{clips} ({split})")
+    return RowOrder(order.names[-WINDOW:], order.words[-WINDOW:], order.captions[-WINDOW:])
 
 
 def _check_shard(shard: Shard, options: Check, report: Report, memory: _Memory, order: RowOrder) -> None:
     folder = open_folder(report.manifest.folder)
     if not folder.exists(shard.file):
-        report.problem("shard is missing", shard.file)
+        report.problems["shard is missing"].add(shard.file)
         return
     found = hash_of_file(folder, shard.file)
     if found != shard.sha256:
-        report.problem("shard has another SHA-256 than the manifest says", f"{shard.file} ({found[:12]}...)")
+        report.problems["shard has another SHA-256 than the manifest says"].add(f"{shard.file} ({found[:12]}...)")
     num_rows = 0
     batches = read_shard(report.manifest, shard)
     while True:
@@ -131,7 +125,7 @@ def _check_shard(shard: Shard, options: Check, report: Report, memory: _Memory, 
             batch = next(batches, None)
         except (ValueError, OSError) as error:
             # Arrow's errors are of both kinds; the shard is unreadable from here on.
-            report.problem("shard cannot be read", str(error))
+            report.problems["shard cannot be read"].add(str(error))
             return
         if batch is None:
             break
@@ -140,28 +134,28 @@ def _check_shard(shard: Shard, options: Check, report: Report, memory: _Memory, 
             _check_clip(clip, shard, options, report, memory)
             order.add(clip.clip_id, clip.labels, clip.captions)
     if num_rows != shard.num_rows:
-        report.problem("shard has another number of clips than the manifest says", f"{shard.file}: {num_rows}")
+        report.problems["shard has another number of clips than the manifest says"].add(f"{shard.file}: {num_rows}")
 
 
 def _check_clip(clip: Clip, shard: Shard, options: Check, report: Report, memory: _Memory) -> None:
     name = f"{clip.clip_id} ({clip.split})"
     if clip.split != shard.split:
-        report.problem("clip is in a shard of another split", f"{name} in {shard.file}")
+        report.problems["clip is in a shard of another split"].add(f"{name} in {shard.file}")
     try:
         check_clip(clip)
     except ValueError as error:
-        report.problem("clip breaks the schema", str(error))
+        report.problems["clip breaks the schema"].add(str(error))
     report.clips[clip.split] += 1
     memory.add(clip)
     for language, texts in clip.captions.items():
         report.with_language[clip.split, language] += 1
         if len(set(texts)) < len(texts):
-            report.remark(f"clip has the same {language} caption twice", name)
+            report.remarks[f"clip has the same {language} caption twice"].add(name)
     reference = ENGLISH if ENGLISH in clip.captions else next(iter(clip.captions), "")
     for language, texts in clip.captions.items():
         if len(texts) != len(clip.captions[reference]):
             whom = "English" if reference == ENGLISH else reference
-            report.remark(f"clip has another number of {language} captions than of {whom} ones", name)
+            report.remarks[f"clip has another number of {language} captions than of {whom} ones"].add(name)
     _check_texts(clip, name, options, report)
     if not vector_clip.is_vector(clip.audio):
         report.seconds += clip.seconds
@@ -179,9 +173,10 @@ def _check_texts(clip: Clip, name: str, options: Check, report: Report) -> None:
     for language, texts in clip.captions.items():
         for text in texts:
             for kind in looks_like(text):
-                report.remark(f"{language} caption looks like {kind}", f"{name}: {shortened(text, 80)}")
+                report.remarks[f"{language} caption looks like {kind}"].add(f"{name}: {shortened(text, 80)}")
             if is_looked_at and (other := other_language(text, language)):
-                report.remark(f"{language} caption is in another language", f"{name}: {other}: {shortened(text, 80)}")
+                kind = f"{language} caption is in another language"
+                report.remarks[kind].add(f"{name}: {other}: {shortened(text, 80)}")
 
 
 def _check_audio(clip: Clip, name: str, options: Check, report: Report) -> None:
@@ -193,30 +188,30 @@ def _check_audio(clip: Clip, name: str, options: Check, report: Report) -> None:
             length, peak = length + len(block), max(peak, float(level.max()))
             clipped += int((level >= options.clipped_level).sum())
     except ValueError as error:
-        report.problem("audio cannot be decoded", str(error))
+        report.problems["audio cannot be decoded"].add(str(error))
         return
     found = length / sound.sample_rate
     if abs(found - clip.seconds) > max(0.01, 1e-3 * clip.seconds):
         durations = f"{name}: {found:.2f} s, not {clip.seconds:.2f} s"
-        report.problem("clip has another duration than its row says", durations)
+        report.problems["clip has another duration than its row says"].add(durations)
     if found < options.min_seconds:
-        report.remark("clip is shorter than one analysis window", f"{name}: {found:.4f} s")
+        report.remarks["clip is shorter than one analysis window"].add(f"{name}: {found:.4f} s")
     if peak < options.silent_peak:
-        report.remark("clip is silent", name)
+        report.remarks["clip is silent"].add(name)
     elif clipped / length >= options.clipped_share:
-        report.remark("clip is clipped", f"{name}: {clipped / length:.1%} at full scale")
+        report.remarks["clip is clipped"].add(f"{name}: {clipped / length:.1%} at full scale")
 
 
 def _check_vector(clip: Clip, name: str, options: Check, report: Report) -> None:
     try:
         vector = vector_clip.loaded(clip.audio, name)
     except ValueError as error:
-        report.problem("vector cannot be read", str(error))
+        report.problems["vector cannot be read"].add(str(error))
         return
     if vector.ndim != 1 or not np.issubdtype(vector.dtype, np.floating) or not np.isfinite(vector).all():
-        report.problem("vector is not finite numbers", name)
+        report.problems["vector is not finite numbers"].add(name)
     elif not vector.any():
-        report.remark("vector is zero", name)
+        report.remarks["vector is zero"].add(name)
 
 
 class _Memory:
@@ -252,23 +247,23 @@ def _compare_splits(report: Report, memory: _Memory) -> None:
     for first, second in memory.repeated_ids:
         (clip_id, split), (_, other) = memory.clips[first], memory.clips[second]
         kind = "id occurs twice" if split == other else "id occurs in two splits"
-        report.problem(kind, f"{clip_id} ({split}, {other})")
+        report.problems[kind].add(f"{clip_id} ({split}, {other})")
     for first, second in memory.repeated_audio:
         (clip_id, split), (other_id, other) = memory.clips[first], memory.clips[second]
         example = f"{clip_id} ({split}) = {other_id} ({other})"
         if split == other:
-            report.remark("two clips of a split have the same audio", example)
+            report.remarks["two clips of a split have the same audio"].add(example)
         else:
-            report.problem("the same audio is in two splits", example)
+            report.problems["the same audio is in two splits"].add(example)
     languages = report.manifest.languages
     for split, language in product(report.clips, languages):
         if missing := report.clips[split] - report.with_language[split, language]:
-            of_all = f"{language} in {missing:,} of {report.clips[split]:,} {split} clips"
-            report.remark("language is missing", of_all)
+            of_all = f"{missing:,} of {report.clips[split]:,} {split} clips"
+            report.remarks["language is missing"].add(f"{language} in {of_all}")
     for (split, language), (hashes, clips) in memory.texts.items():
         report.shared_text[split, language] = num_clips_sharing(np.asarray(hashes), np.asarray(clips))
         for clip, number in widespread(np.asarray(hashes), np.asarray(clips)):
-            report.remark(f"one {language} caption is on many clips", f"{number:,} as {memory.clips[clip][0]}")
+            report.remarks[f"one {language} caption is on many clips"].add(f"{number:,} as {memory.clips[clip][0]}")
     for (split, other), language in product(combinations(report.clips, 2), languages):
         if (split, language) in memory.texts and (other, language) in memory.texts:
             ours, theirs = (np.asarray(memory.texts[name, language][0]) for name in (split, other))

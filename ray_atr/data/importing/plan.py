@@ -276,10 +276,8 @@ def _run(
     use_ray = options.ray == "always" or (options.ray == "auto" and is_worth_it)
     tasks = Resources(cpus=options.cpus_per_task, setting="cpus_per_task") if use_ray else None
     folders, bounds = (state.work.name, state.target.name), (options.min_seconds, options.audio)
-    jobs = {
-        file: ShardJob(*folders, index, file, split, source, *bounds)
-        for index, (file, split, _) in enumerate(plan.shards)
-    }
+    listed = enumerate(plan.shards)
+    jobs = {file: ShardJob(*folders, index, file, split, source, *bounds) for index, (file, split, _) in listed}
     for index, note in state.written(jobs, lambda: import_shard, tasks):
         notes[index] = note
         done += plan.shards[index][2]

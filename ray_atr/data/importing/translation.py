@@ -59,10 +59,7 @@ class Translator:
         self.tokeniser = load_tokeniser(options.model)
         self.token_of = language_tokens(self.tokeniser, options)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            model = AutoModelForSeq2SeqLM.from_pretrained(options.model)
-        except (OSError, ValueError) as error:
-            raise refuse("model", options.model, f"an NLLB or M2M100 model ({_first_line(error)})") from None
+        model = _pretrained(AutoModelForSeq2SeqLM, options.model, "model", "an NLLB or M2M100 model")
         self.model = model.to(self.device).eval()
         # Language tokens are not always marked as special, and must not end up in a caption.
         self.not_text = {*self.tokeniser.all_special_ids, *getattr(self.tokeniser, "lang_token_to_id", {}).values()}
@@ -92,14 +89,19 @@ class Translator:
 
 def load_tokeniser(model: str) -> Any:
     """The tokeniser of a translation model. ValueError if there is none."""
+    return _pretrained(AutoTokenizer, model, "model", "an NLLB or M2M100 model by folder or hub id")
+
+
+def _pretrained(kind: Any, name: str, path: str, allowed: str) -> Any:
     try:
-        return AutoTokenizer.from_pretrained(model)
+        return kind.from_pretrained(name)
     except (OSError, ValueError) as error:
-        raise refuse("model", model, f"an NLLB or M2M100 model by folder or hub id ({_first_line(error)})") from None
+        first_line = str(error).strip().split("\n")[0]
+        raise refuse(path, name, f"{allowed} ({first_line})") from None
 
 
 def language_tokens(tokeniser: Any, options: Translation) -> dict[str, tuple[str, int]]:
-    """What a tokeniser calls each language, and the token that begins a text in it. ValueError if it does not know one."""
+    """What a tokeniser calls each language, and the token that begins a text in it. ValueError for one unknown."""
     tokens: dict[str, tuple[str, int]] = {}
     for code in {*options.languages, options.source_language}:
         language = require_language(code)
@@ -112,10 +114,6 @@ def language_tokens(tokeniser: Any, options: Translation) -> dict[str, tuple[str
             raise refuse("languages", code, f"languages that {options.model} knows")
         tokens[code] = name, int(token_of(name))
     return tokens
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]
 
 
 def fill_clips(clips: Sequence[Clip], translate: Translate, options: Translation, blank: Counter[str]) -> list[Clip]:
@@ -144,8 +142,8 @@ def fill_clips(clips: Sequence[Clip], translate: Translate, options: Translation
 def _shard_translator(
     data: str, work: str, target: str, options: Translation, translate: Translate | None
 ) -> Callable[[int], dict[str, Any]]:
-    """What writes a shard, by its position in the manifest, with its missing languages filled, and returns its note. One
-    model and one batch of rows are in memory."""
+    """What writes a shard, by its position in the manifest, with its missing languages filled, and returns its note.
+    One model and one batch of rows are in memory."""
     manifest, translate = read_manifest(data), translate or Translator(options)
 
     def write(index: int) -> dict[str, Any]:
@@ -278,10 +276,7 @@ class EmbeddingSimilarity:
 
     def __init__(self, model: str, batch_size: int = 32) -> None:
         self.tokeniser = load_tokeniser(model)
-        try:
-            self.model = AutoModel.from_pretrained(model).eval()
-        except (OSError, ValueError) as error:
-            raise refuse("embedder", model, f"a text encoder by folder or hub id ({_first_line(error)})") from None
+        self.model = _pretrained(AutoModel, model, "embedder", "a text encoder by folder or hub id").eval()
         self.batch_size = batch_size
 
     def __call__(self, found: Sequence[str], wanted: Sequence[str]) -> np.ndarray:

@@ -178,17 +178,11 @@ def _row(value: Any, count: int, at: str, file: str) -> int:
 
 def _as_rows(clips: list[ListedClip], audio: NDArray[np.float32], source: str) -> Iterator[Clip]:
     for clip in clips:
-        yield Clip(
-            clip_id=clip.given_id,
-            audio=array_bytes(audio[clip.place]),
-            # What the schema asks of a clip; nothing reads them of a vector.
-            sample_rate=1,
-            seconds=1.0,
-            captions={language: tuple(texts) for language, texts in clip.captions.items()},
-            labels=tuple(clip.labels),
-            split=clip.split,
-            source=source,
-        )
+        captions = {language: tuple(texts) for language, texts in clip.captions.items()}
+        words: dict[str, Any] = {"captions": captions, "labels": tuple(clip.labels), "split": clip.split}
+        # The schema asks for a rate and a duration; nothing reads them of a vector.
+        words |= {"sample_rate": 1, "seconds": 1.0, "source": source}
+        yield Clip(clip_id=clip.given_id, audio=array_bytes(audio[clip.place]), **words)
 
 
 def _write_captions(folder: Any, captions: dict[Caption, int], text: NDArray[np.float32]) -> str:

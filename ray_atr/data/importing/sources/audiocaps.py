@@ -34,14 +34,15 @@ class AudioCaps(Source):
 
     def entries(self) -> Iterator[Entry | Absent]:
         folder = open_folder(self.source)
-        audio = _Audio(open_folder(self.audio or self.source))
+        audio_folder = open_folder(self.audio or self.source)
+        audio = _audio_by_name(audio_folder)
         for split, table in _find_tables(folder, self.tables).items():
             for clip in _read_clips(table):
-                place = audio.find(clip, split)
-                if place is None:
+                path = _find_audio(audio, clip, split)
+                if path is None:
                     yield Absent(clip.youtube_id, split, "its audio is absent", is_normal=True)
                 else:
-                    captions = {"eng": tuple(clip.captions)}
+                    place, captions = Place(audio_folder.file(path)), {"eng": tuple(clip.captions)}
                     yield Entry(clip_id=clip.youtube_id, place=place, captions=captions, split=split)
 
     def id_of(self, row: Mapping[str, Any]) -> str | None:
@@ -107,29 +108,20 @@ def _read_clips(table: str) -> list[_YouTubeClip]:
     return list(clips.values())
 
 
-class _Audio:
-    """The audio files below a folder by the names that downloaders give them."""
+def _audio_by_name(folder: Folder) -> dict[str, list[str]]:
+    """The audio files below a folder by the names that downloaders give them; `ID/times` for those with times."""
+    found: dict[str, list[str]] = {}
+    for path in filter(is_audio, list_files(folder)):
+        found.setdefault(stem(path), []).append(path)
+        if times := WITH_TIMES.fullmatch(stem(path)):
+            found.setdefault(f"{times['id']}/times", []).append(path)
+    return found
 
-    def __init__(self, folder: Folder) -> None:
-        self.folder = folder
-        self.by_stem: dict[str, list[str]] = {}
-        self.with_times: dict[str, list[str]] = {}
-        for path in filter(is_audio, list_files(folder)):
-            name = stem(path)
-            self.by_stem.setdefault(name, []).append(path)
-            if times := WITH_TIMES.fullmatch(name):
-                self.with_times.setdefault(times["id"], []).append(path)
 
-    def find(self, clip: _YouTubeClip, split: str) -> Place | None:
-        """The file of a clip: by the video's id, with Y or without, with times, or by a caption's number in its split."""
-        paths = (
-            self.by_stem.get(f"Y{clip.youtube_id}")
-            or self.by_stem.get(clip.youtube_id)
-            or self.with_times.get(clip.youtube_id)
-            or next((self.by_stem[number] for number in clip.audiocap_ids if number in self.by_stem), None)
-        )
-        if paths is None:
-            return None
-        # Where a name occurs in several folders, the one of the clip's own split is meant.
-        own = [path for path in paths if split in path.lower().split("/")[:-1]]
-        return Place(self.folder.file((own or paths)[0]))
+def _find_audio(audio: Mapping[str, list[str]], clip: _YouTubeClip, split: str) -> str | None:
+    """The file of a clip: by the video's id, with Y or without, with times, or by a caption's number in its split."""
+    names = (f"Y{clip.youtube_id}", clip.youtube_id, f"{clip.youtube_id}/times", *clip.audiocap_ids)
+    paths = next((audio[name] for name in names if name in audio), [])
+    # Where a name occurs in several folders, the one of the clip's own split is meant.
+    own = [path for path in paths if split in path.lower().split("/")[:-1]]
+    return next(iter(own or paths), None)

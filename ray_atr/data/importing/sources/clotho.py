@@ -50,9 +50,5 @@ class Clotho(Source):
                 if clip_id not in found:
                     yield Absent(clip_id, SPLIT_OF[part], f"{row['file_name']} is not in a folder {part}")
                     continue
-                yield Entry(
-                    clip_id=clip_id,
-                    place=Place(audio_folder.file(found[clip_id])),
-                    captions={"eng": captions},
-                    split=SPLIT_OF[part],
-                )
+                place = Place(audio_folder.file(found[clip_id]))
+                yield Entry(clip_id=clip_id, place=place, captions={"eng": captions}, split=SPLIT_OF[part])

@@ -27,7 +27,6 @@ from ray_atr.languages.templates import ESC50_CLASSES, TEMPLATE_LANGUAGES, capti
 from ray_atr.settings import refuse, setting
 from ray_atr.storage import Folder, open_folder
 
-CaptionTemplate = Callable[[str, str], str]
 DEFAULT_FOLDS = ("train=1,2,3", "val=4", "test=5")
 
 
@@ -56,7 +55,7 @@ class Esc50(Source):
     def entries(self) -> Iterator[Entry | Absent]:
         return self.entries_with(caption)
 
-    def entries_with(self, template: CaptionTemplate) -> Iterator[Entry | Absent]:
+    def entries_with(self, template: Callable[[str, str], str]) -> Iterator[Entry | Absent]:
         """The clips, captioned by `template(class_name, language)`."""
         folder = open_folder(self.source)
         audio = _audio(folder)
@@ -70,13 +69,9 @@ class Esc50(Source):
             if clip_id not in audio:
                 yield Absent(clip_id, split, f"audio/{row['filename']} is not there")
                 continue
-            yield Entry(
-                clip_id=clip_id,
-                place=audio[clip_id],
-                captions={code: (template(row["category"], code),) for code in self.languages},
-                labels=(row["category"],),
-                split=split,
-            )
+            captions = {code: (template(row["category"], code),) for code in self.languages}
+            labels = (row["category"],)
+            yield Entry(clip_id=clip_id, place=audio[clip_id], captions=captions, labels=labels, split=split)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,13 +98,8 @@ class Esc50Clotho(Source):
                 continue
             if not isinstance(row["captions"], dict):
                 raise refuse(f"{at}, captions", row["captions"], "an object of lists of captions by language")
-            yield Entry(
-                clip_id=clip_id,
-                place=audio[clip_id],
-                captions=check_captions(row["captions"], at),
-                labels=(row["category"],),
-                split=self.split,
-            )
+            captions, labels = check_captions(row["captions"], at), (row["category"],)
+            yield Entry(clip_id=clip_id, place=audio[clip_id], captions=captions, labels=labels, split=self.split)
 
 
 def _audio(folder: Folder) -> dict[str, Place]:

@@ -80,13 +80,9 @@ class HuggingFace(Source):
                     if inner not in there:
                         yield Absent(clip_id, split, f"the table holds no audio, and {inner or 'no path'} is not there")
                         continue
-                yield Entry(
-                    clip_id=clip_id,
-                    place=place,
-                    captions=self._captions(values, at),
-                    labels=labels_of(values.get(self.label_column) if self.label_column else None, f"{at}, label"),
-                    split=split,
-                )
+                captions = self._captions(values, at)
+                labels = labels_of(values.get(self.label_column) if self.label_column else None, f"{at}, label")
+                yield Entry(clip_id=clip_id, place=place, captions=captions, labels=labels, split=split)
 
     def _split_of(self, path: str) -> str:
         parent, _, name = path.rpartition("/")

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from charset_normalizer import from_bytes
 
+from ray_atr.data.shards import Skipped
 from ray_atr.settings import RepeatedNameError, each_once, nearest, refuse, shortened
 from ray_atr.storage import Folder, open_folder
 
@@ -38,8 +39,7 @@ class Reading:
     delimiter: str = ""
     encoding: str = ""
     drops: bool = False
-    bad_rows: list[tuple[str, str]] = field(default_factory=list)
-    """Where each dropped row is, and what is wrong with it."""
+    bad_rows: list[Skipped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def refuse_row(self, at: str, reason: str) -> None:
@@ -47,7 +47,7 @@ class Reading:
         rest = reason.removeprefix(at) if reason.startswith((f"{at}: ", f"{at}, ")) else f": {reason}"
         if not self.drops:
             raise ValueError(f"{at}{rest}")
-        self.bad_rows.append((at, shortened(rest[2:])))
+        self.bad_rows.append(Skipped(at, shortened(rest[2:])))
 
 
 def read_table(file: str, required: Sequence[str] = (), reading: Reading | None = None) -> Iterator[tuple[str, Row]]:
@@ -100,7 +100,7 @@ def numbered_lines(file: str, reading: Reading | None = None) -> Iterator[tuple[
     folder = open_folder(parent or ".")
     if not folder.exists(name):
         raise ValueError(f"{file}: no such file")
-    encoding = _known_encoding(reading.encoding) if reading.encoding else find_encoding(folder, name)
+    encoding = _encoding_of(folder, name, reading.encoding)
     if not reading.encoding and encoding not in ("utf-8", "utf-8-sig"):
         reading.notes.append(f"{name} was read as {encoding}, which its bytes suggest; --encoding says otherwise")
     with folder.open(name) as file_of_bytes:
@@ -120,9 +120,15 @@ def numbered_lines(file: str, reading: Reading | None = None) -> Iterator[tuple[
                 raise ValueError(f"{file}, line {number}: {what}; {advice}") from None
 
 
-def find_encoding(folder: Folder, name: str) -> str:
-    """The encoding of a text file: by its byte order mark, UTF-8 if it is that, else as its bytes suggest. A file that
-    is UTF-8 but for a few bytes is a damaged one, and stays UTF-8 so that its line is named."""
+def _encoding_of(folder: Folder, name: str, given: str) -> str:
+    """The encoding that was given for a text file, or that it has: by its byte order mark, UTF-8 if it is that, else as
+    its bytes suggest. One that is UTF-8 but for a few bytes is damaged, and stays UTF-8 so that its line is named."""
+    if given:
+        try:
+            known = codecs.lookup(given).name
+        except LookupError:
+            raise refuse("encoding", given, "an encoding that Python knows, such as utf-8, cp1252, shift_jis") from None
+        return "utf-8-sig" if known == "utf-8" else known
     content = folder.read(name)
     for mark, encoding in MARKS.items():
         if content.startswith(mark):
@@ -133,14 +139,6 @@ def find_encoding(folder: Folder, name: str) -> str:
         return "utf-8"
     likely = from_bytes(content[: 2**20], cp_isolation=["cp1252", "cp1251", "cp932", "cp949", "gb18030"]).best()
     return likely.encoding if likely is not None else "cp1252"
-
-
-def _known_encoding(name: str) -> str:
-    try:
-        known = codecs.lookup(name).name
-    except LookupError:
-        raise refuse("encoding", name, "an encoding that Python knows, such as utf-8, cp1252, shift_jis") from None
-    return "utf-8-sig" if known == "utf-8" else known
 
 
 def _read_csv(file: str, required: Sequence[str], reading: Reading, usual: str) -> Iterator[tuple[str, Row]]:

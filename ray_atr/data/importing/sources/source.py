@@ -23,8 +23,8 @@ AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a clip's encoded audio is. `kind` file: the whole of `file`; span: `second` bytes from byte `first` of it; parquet
-    and arrow: `column`, in row group or record batch `first`, row `second`."""
+    """Where a clip's encoded audio is. `kind` file: the whole of `file`; span: `second` bytes from byte `first` of it;
+    parquet and arrow: `column`, in row group or record batch `first`, row `second`."""
 
     file: str
     kind: str = "file"

@@ -83,16 +83,11 @@ class TableSource(Source):
                 yield Absent(ids[path], clip.split, f"{clip.place} is not there")
                 continue
             named.add(found)
-            yield Entry(
-                clip_id=ids[path],
-                place=Place(place.file if found == path else folder.file(found)),
-                captions={code: tuple(texts) for code, texts in clip.captions.items()},
-                labels=tuple(clip.labels),
-                split=clip.split,
-                alias=path,
-            )
-        yield from (Skipped(at, reason) for at, reason in reading.bad_rows)
-        yield from (Note(text) for text in reading.notes)
+            place = place if found == path else Place(folder.file(found))
+            captions, labels = {code: tuple(texts) for code, texts in clip.captions.items()}, tuple(clip.labels)
+            yield Entry(clip_id=ids[path], place=place, captions=captions, labels=labels, split=clip.split, alias=path)
+        yield from reading.bad_rows
+        yield from map(Note, reading.notes)
         if unnamed := [path for path in files if is_audio(path) and path not in named]:
             shown = ", ".join(unnamed[:NAMED]) + (", ..." if len(unnamed) > NAMED else "")
             yield Note(f"{len(unnamed):,} audio files are named by no row: {shortened(shown)}")

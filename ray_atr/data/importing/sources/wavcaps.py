@@ -91,13 +91,9 @@ def read_data(folder: Folder, path: str, chunk: int = 2**16) -> Iterator[tuple[s
                 if not isinstance(item, dict):
                     raise ValueError(f"{at}, clip {number}: a JSON object is expected")
                 yield f"{at}, clip {number}", item
-        except (ijson.JSONError, UnicodeDecodeError, _NoListError, RecursionError) as error:
+        except (ijson.JSONError, UnicodeDecodeError, RecursionError) as error:
             reason = shortened(str(error), 120)
             raise ValueError(f"{at}, clip {number + 1}: not JSON of WavCaps in UTF-8, or cut off ({reason})") from None
-
-
-class _NoListError(Exception):
-    """The file has no list `data` at its top, or what is in it is nested without sense."""
 
 
 def _items(file: IO[bytes], chunk: int) -> Iterator[Any]:
@@ -108,7 +104,7 @@ def _items(file: IO[bytes], chunk: int) -> Iterator[Any]:
     for event, value in ijson.basic_parse(file, buf_size=chunk, use_float=True):
         depth -= event in ("end_map", "end_array")
         if depth > DEEPEST:
-            raise _NoListError(f"more than {DEEPEST} levels")
+            raise ijson.JSONError(f"more than {DEEPEST} levels")
         if depth == 1 and event == "map_key":
             key = value
         elif depth == 1 and event == "start_array" and key == "data":
@@ -121,7 +117,7 @@ def _items(file: IO[bytes], chunk: int) -> Iterator[Any]:
                 builder = None
         depth += event in ("start_map", "start_array")
     if not has_list:
-        raise _NoListError('no list "data" of clips')
+        raise ijson.JSONError('no list "data" of clips')
 
 
 def _read_exclusions(files: tuple[str, ...]) -> dict[str, set[str]]:
