@@ -77,15 +77,12 @@ class ActorRefresher:
 
     def wait(self, version: int, timeout: float) -> Outcome:
         outcome: Outcome = ray.get(self.actor.wait.remote(version, timeout))
-        if self.copies is not None and outcome.state == READY:
-            self._copy(version, self.copies)
+        if (folder := self.copies) is not None and outcome.state == READY:
+            if version not in versions_in(folder):
+                write_files(ray.get(self.actor.files.remote(version)), version_folder(folder, version))
+            for old in versions_in(folder)[:-KEEP]:
+                remove_folder(version_folder(folder, old))
         return outcome
-
-    def _copy(self, version: int, folder: Path) -> None:
-        if version not in versions_in(folder):
-            write_files(ray.get(self.actor.files.remote(version)), version_folder(folder, version))
-        for old in versions_in(folder)[:-KEEP]:
-            remove_folder(version_folder(folder, old))
 
     def give_back(self, folder: Path) -> None:
         """Send the actor the versions that a checkpoint brought to this node, and copy those here that it builds."""

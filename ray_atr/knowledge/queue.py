@@ -73,22 +73,19 @@ class Queue:
         own_text = by_language.masked_fill(~self.mask[:n].T[None], -torch.inf).argmax(dim=2)
         language = torch.arange(K, device=text.device).expand(len(text), K)
         like = self._filled_by.is_like(whose)
-        return Retrieved(
-            fine=Granularity(
-                Neighbours(
-                    self.audio[own_audio][:, None, None],
-                    self.text[own_audio][:, :, None],
-                    torch.ones(len(audio), 1, 1, dtype=torch.bool, device=audio.device),
-                    like[own_audio][:, None, None],
-                ),
-                Neighbours(
-                    self.audio[own_text][:, :, None],
-                    self.text[own_text, language][:, :, None],
-                    self.mask[own_text, language][:, :, None],
-                    like[own_text][:, :, None],
-                ),
-            )
+        by_audio = Neighbours(
+            self.audio[own_audio][:, None, None],
+            self.text[own_audio][:, :, None],
+            torch.ones(len(audio), 1, 1, dtype=torch.bool, device=audio.device),
+            like[own_audio][:, None, None],
         )
+        by_text = Neighbours(
+            self.audio[own_text][:, :, None],
+            self.text[own_text, language][:, :, None],
+            self.mask[own_text, language][:, :, None],
+            like[own_text][:, :, None],
+        )
+        return Retrieved(fine=Granularity(by_audio, by_text))
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and numbers, for a checkpoint."""

@@ -242,10 +242,9 @@ def draw_from_pool(positions: Positions, ids: Sequence[str], count: int, seed: i
 
 
 def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's output function: turns a counter into unrelated bits.
+    """SplitMix64's output function: turns counters into unrelated bits, all of a batch at once.
 
-    A clip's draws may depend on its id and the step alone, whoever holds it, so each clip has a key of its own. numpy's Philox
-    would need a generator for each clip, some 20 microseconds; this takes all of a batch at once.
+    Each clip has a key of its own, for which numpy's Philox would need a generator of its own, some 20 microseconds.
     """
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -87,10 +87,7 @@ class Batch:
         epoch: int = 0,
         step: int = 0,
     ) -> Batch:
-        """The batch of which this is the worker's share; one gather of whole numbers tells it about everyone's.
-
-        Without `clips` one window is heard of each.
-        """
+        """The batch of which this is a worker's share, told of everyone's by one gather. No `clips`: a window each."""
         own = torch.arange(len(clip_ids))
         clips = own if clips is None else clips
         rows = own + group.rank * len(own) if rows is None else rows

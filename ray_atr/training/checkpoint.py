@@ -55,7 +55,7 @@ class Progress:
     step_in_epoch: int = 0
     best_epoch: int = 0
     best_value: float = -math.inf
-    history: list[dict[str, Any]] = field(default_factory=list)  # what was reported of each epoch
+    history: list[dict[str, Any]] = field(default_factory=list)  # what was reported of each epoch that is complete
     sums: dict[str, float] = field(default_factory=dict)  # of the scalars of this epoch's steps
     seconds: float = 0.0  # of training, validation and checkpoints left out
     unvalidated: dict[str, Any] | None = None  # the row of the last epoch while it is validated beside training
@@ -79,14 +79,9 @@ class Progress:
             self.best_value, self.best_epoch = value, epoch
         return self.best_epoch == epoch
 
-    @property
-    def reported(self) -> int:
-        """Epochs whose rows are complete."""
-        return len(self.history)
-
     def is_stuck(self, patience: int) -> bool:
         """Whether the last `patience` epochs that were reported brought no better validation; never with 0."""
-        return patience > 0 and self.reported - self.best_epoch >= patience
+        return patience > 0 and len(self.history) - self.best_epoch >= patience
 
 
 @dataclass

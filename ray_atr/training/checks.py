@@ -97,10 +97,7 @@ def check_index(experiment: Experiment) -> None:
 def _counts_of(
     source: str | SoundscapesSettings, digest: str, split: str, languages: tuple[str, ...]
 ) -> NDArray[np.int64]:
-    """How many captions each clip of a data set, which has this hash, has in each language, [N, K].
-
-    The synthetic set need not have been made.
-    """
+    """Captions of each clip in each language, [N, K], in a data set with this hash; the synthetic one need not exist yet."""
     clips: Iterable[Mapping[str, Sequence[str]]]
     if isinstance(source, str):
         clips = (clip.captions for clip in read_captions(read_manifest(source), split))

@@ -164,10 +164,11 @@ def final_report(progress: Progress, data: TrainingData, folder: Path, mirror: M
         measured = evaluate_split(best, texts, features, experiment, group, has_other_rankings=True, keep=keep)
         if mirror is not None and (folder / TEST_SCORES).is_file():
             mirror.share(TEST_SCORES.split("/")[0], is_first=group.is_first)
+    epochs = len(progress.history)
     return FinalReport.of(
-        epoch=progress.reported,
+        epoch=epochs,
         best_epoch=progress.best_epoch,
         clean_share=data.clean_share,
         test=measured,
-        out_of_patience=progress.reported < experiment.train.epochs and progress.is_stuck(experiment.train.patience),
+        out_of_patience=epochs < experiment.train.epochs and progress.is_stuck(experiment.train.patience),
     )

@@ -132,7 +132,7 @@ class _Model(nn.Module):
         draw = scheme.draw(seed, epoch, names, there)
         needed = scheme.needed(there, draw)
         optimizer.zero_grad(set_to_none=True)
-        embeddings = Embeddings(self.audio(clips), self._texts(captions, needed), needed, _positives(captions))
+        embeddings = Embeddings(self.audio(clips), self._texts(captions, needed), needed, _positives(captions, there))
         terms = self.objective(embeddings, learned=self.learned.values(), draw=draw)
         check_finite("loss", terms.loss, names, alone, terms.scalars)
         terms.loss.backward()  # type: ignore[no-untyped-call]
@@ -186,9 +186,8 @@ def _there(captions: Captions) -> Tensor:
     return torch.tensor([[caption is not None for caption in of_clip] for of_clip in captions])
 
 
-def _positives(captions: Captions) -> Tensor:
+def _positives(captions: Captions, there: Tensor) -> Tensor:
     """Which clips are no negatives of each other, bool [B, B]: two that have an equal caption in a language."""
-    there = _there(captions)
     groups = torch.stack([caption_groups([text or "" for text in of_all]) for of_all in zip(*captions, strict=True)], 1)
     return ((groups[:, None] == groups) & there[:, None] & there).any(dim=-1)
 

@@ -80,9 +80,7 @@ def run_trial(
     from ray.train.torch import TorchConfig, TorchTrainer
 
     scaling = experiment.scaling
-    resources = {"CPU": scaling.cpus_per_worker * WORKER_CPU_SHARE}
-    if scaling.gpus_per_worker:
-        resources["GPU"] = scaling.gpus_per_worker
+    gpus = {"GPU": scaling.gpus_per_worker} if scaling.gpus_per_worker else {}
     trainer = TorchTrainer(
         worker,
         train_loop_config=config,
@@ -91,7 +89,7 @@ def run_trial(
         scaling_config=ScalingConfig(  # type: ignore[call-arg]
             num_workers=num_workers(scaling),  # type: ignore[arg-type]
             use_gpu=scaling.gpus_per_worker > 0,
-            resources_per_worker=resources,
+            resources_per_worker={"CPU": scaling.cpus_per_worker * WORKER_CPU_SHARE, **gpus},
             label_selector=parse_labels("scaling.worker_labels", scaling.worker_labels) or None,
         ),
         run_config=RunConfig(
@@ -210,7 +208,7 @@ def write_error(folder: Location, message: str) -> None:
     write_text(folder / ERROR_FILE, " ".join(redact(message).split()) + "\n", is_private=True)
 
 
-def worker_group(experiment: Experiment) -> Any:
+def worker_group(experiment: Experiment) -> WorkerGroup:
     """This process's place among the trial's workers, and its device."""
     device = torch.device("cpu")
     if experiment.scaling.gpus_per_worker and torch.cuda.is_available():
@@ -245,9 +243,8 @@ def unpacked(result: Mapping[str, Any]) -> dict[str, Any]:
 class PreemptionNotices:
     """Says, once for each node that is to be taken away, that a checkpoint is due; called by all workers after the same steps.
 
-    Clouds give word of it some 30 to 120 seconds before.
-    `ask` is `ray.train.get_preemption_info`: None, or what names the nodes. It waits until every worker has asked, so the
-    workers first agree that it is time.
+    Clouds give word of it some 30 to 120 seconds before. `ask` is `ray.train.get_preemption_info`: None, or what names the
+    nodes. It waits until every worker has asked, so the workers first agree that it is time.
     """
 
     def __init__(

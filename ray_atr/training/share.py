@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -31,7 +33,8 @@ class Share:
     ) -> None:
         self.retriever, self.texts, self.batch, self.needed, self.chunk = retriever, texts, batch, needed, chunk
         self.device = retriever.device
-        self.is_cast = autocast
+        # The towers compute in bfloat16 if that is asked for.
+        self.autocast = partial(torch.autocast, self.device.type, torch.bfloat16, enabled=autocast)
 
     def audio(self) -> Tensor:
         """[b, D]."""
@@ -65,10 +68,6 @@ class Share:
             step=self.batch.step,
             embed_with=self.embed_with,
         )
-
-    def autocast(self) -> torch.autocast:
-        """bfloat16 in the towers, if that is asked for."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.is_cast)
 
     def _text(self, texts: TextBatcher, columns: Tensor) -> Tensor:
         needed = (self.needed & columns).numpy()

@@ -55,13 +55,11 @@ def training_step(
     embedding_chunk: int = 0,
     clock: Clock | None = None,
 ) -> StepResult:
-    """Back-propagate one global batch into `retriever`'s gradients, averaged over workers.
+    """Leave the gradients of one global batch in `retriever`, as one process that holds all of it would.
 
     `memory` is the worker's beyond the batch, asked for what it retrieves; `estimator` says how far the pairs are believed.
-    At most `language_chunk` languages, and `embedding_chunk` clips or texts, are embedded at a time; 0: all.
-
-    Leaves the gradients of the global batch, as one process that holds all of it would. Raises NonFiniteError if the
-    loss is not finite, naming the clips, and ValueError if `check_chunks` does.
+    At most `language_chunk` languages, and `embedding_chunk` clips or texts, are embedded at a time; 0: all. Raises
+    NonFiniteError if the loss is not finite, naming the clips, and ValueError if `check_chunks` does.
     """
     check_chunks(objective, language_chunk)
     clock, scheme, everyone = clock or Clock(), objective.scheme, batch.everyone

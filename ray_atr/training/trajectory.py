@@ -59,19 +59,16 @@ class OtherRun:
             # From a store they are here for the moment alone; they are as many as epochs, so they are all read then.
             self._held = {} if mirror is None else {step: weights_of(local, step) for step in self.steps}
             self._local = local
-        first = self._of_step(self.steps[0])
-        mine, shapes = retriever.state_dict(), {name: value.shape for name, value in first.items()}
-        different = sorted(
-            name for name in mine.keys() | shapes if name not in mine or shapes.get(name) != mine[name].shape
+        mine, theirs = (
+            {(name, value.shape) for name, value in weights.items()}
+            for weights in (retriever.state_dict(), self._of_step(self.steps[0]))
         )
-        if different:
-            raise refuse(
-                "train.distance_to", folder, f"a run of the same model; it differs in {', '.join(different[:3])}"
-            )
+        if different := sorted({name for name, _ in mine ^ theirs}):
+            allowed = f"a run of the same model; it differs in {', '.join(different[:3])}"
+            raise refuse("train.distance_to", folder, allowed)
         if steps_per_epoch not in self.steps:
-            raise refuse(
-                "train.distance_to", folder, f"a run with {steps_per_epoch} steps in an epoch; it kept {self.steps[:3]}"
-            )
+            allowed = f"a run with {steps_per_epoch} steps in an epoch; it kept {self.steps[:3]}"
+            raise refuse("train.distance_to", folder, allowed)
 
     def weights_after(self, step: int) -> dict[str, Tensor] | None:
         """The other run's weights after as many steps; None after its end."""

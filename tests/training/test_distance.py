@@ -16,7 +16,7 @@ from ray_atr.run_folder import LAST, RunFolder
 from ray_atr.training import epoch_end
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.checks import check_experiment
-from ray_atr.training.distance import _LogProbabilities
+from ray_atr.training.epoch_end import _LogProbabilities
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train
 
