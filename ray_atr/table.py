@@ -1,11 +1,13 @@
-"""A table as plain cells, and the ways it is written: Markdown, a terminal, and (by `report/html.py`) a page."""
+"""How numbers are written, and tables of plain cells: as Markdown, for a terminal, and (by `report/html.py`) on a page."""
 
 from __future__ import annotations
 
 import io
+import math
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -15,6 +17,35 @@ from tabulate import tabulate
 
 BEST = "*"
 """What marks the best of a block if there is no bold."""
+MISSING = "–"
+
+
+def percent(mean: float | None, deviation: float | None = None) -> str:
+    """A share in [0, 1] as percent with its deviation, `31.4 ±0.8`; a dash if there is none."""
+    if mean is None or math.isnan(mean):
+        return MISSING
+    return f"{100 * mean:.1f}" + ("" if deviation is None or math.isnan(deviation) else f" ±{100 * deviation:.1f}")
+
+
+def number(mean: float | None, deviation: float | None = None) -> str:
+    """A number in three or four figures, with its deviation."""
+    if mean is None or math.isnan(mean):
+        return MISSING
+    text = f"{mean:,.0f}" if abs(mean) >= 100 else f"{mean:.2f}"
+    return text if deviation is None or math.isnan(deviation) else f"{text} ±{deviation:.2g}"
+
+
+def written(setting: Any) -> str:
+    """A setting's value as a person writes it."""
+    if setting is None or (isinstance(setting, float) and math.isnan(setting)):
+        return MISSING
+    return f"{setting:g}" if isinstance(setting, float) else str(setting)
+
+
+def minutes(seconds: float) -> str:
+    """`4:05` for 245 seconds; hours in front if there are some."""
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
 
 
 @dataclass(frozen=True)
@@ -37,7 +68,7 @@ class Table:
     blocks: Sequence[Sequence[Sequence[Cell]]]
     groups: Sequence[tuple[str, int]] = ()
     """Heading over several columns, and how many it spans."""
-    references: Sequence[Sequence[Cell]] = field(default_factory=list)
+    references: Sequence[Sequence[Cell]] = ()
     """Rows of numbers printed in a paper, shown apart and greyed."""
     reference_note: str = ""
 

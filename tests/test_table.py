@@ -47,11 +47,11 @@ def test_a_page_scrolls_a_wide_table_and_escapes_it() -> None:
     wide = Table("t", "", [str(n) for n in range(80)], [[[Cell("<b>")] * 80]])
 
     class Page:
-        title, warnings, reading, comparison = "t", (), (), ()
+        title, warnings, reading, comparison, queries = "t", (), (), (), ()
         facts: ClassVar[dict[str, str]] = {}
         tables = (wide, TABLE)
 
-    html = render_template("evaluation.html.j2", page=Page, pictures={}, fragments={})
+    html = render_template("evaluation.html.j2", page=Page, pictures={})
     assert html.count('<div class="scroll">') == html.count("<table>") == 2
     assert re.search(r"\.scroll \{[^}]*overflow-x: auto", html)
     assert "<script>" not in html

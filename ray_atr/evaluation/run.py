@@ -24,7 +24,7 @@ from ray_atr.metrics.samples import Samples, from_arrays, languages_of, to_array
 from ray_atr.models.retriever import Retriever
 from ray_atr.report.evaluation_content import Embedded, ScoredModel, ZeroShot, compose_page, score_model
 from ray_atr.report.evaluation_page import Page, write_page
-from ray_atr.report.printed_beside import printed_beside
+from ray_atr.report.paper_tables import printed_beside
 from ray_atr.runtime import code_version, home
 from ray_atr.settings import refuse
 from ray_atr.soundscapes import SoundscapesSettings, ensure_soundscapes

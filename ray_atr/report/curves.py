@@ -12,12 +12,11 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from ray_atr.report import formatting
 from ray_atr.report.aggregate import NUM_SEEDS, aggregate, differing, in_reading_order, point_name
-from ray_atr.report.labels import label_ends
 from ray_atr.report.read import NOISE, OBJECTIVE, Runs, short_name
-from ray_atr.report.style import QUIET, RC, looks
+from ray_atr.report.style import QUIET, RC, label_ends, looks
 from ray_atr.report.tables import ARROWS, language_groups, of_whom
+from ray_atr.table import written
 
 UNIT, KIND = "data.noise.unit", "data.noise.kind"
 MOST_LINES = 12
@@ -70,7 +69,14 @@ def curves_of(runs: Runs) -> list[Curve]:
 
 def noise_label(runs: Runs) -> str:
     """What the noise ratio is a share of, in these runs."""
-    units, kinds = (_values_of(runs, path, default) for path, default in ((UNIT, "clip"), (KIND, "pair")))
+
+    def values_of(path: str, default: str) -> set[str]:
+        if path in runs.trials:
+            return set(runs.trials[path].dropna())
+        # Run folders of before there was the setting have its default.
+        return {str(experiment.get(path, default)) for experiment in runs.experiments}
+
+    units, kinds = values_of(UNIT, "clip"), values_of(KIND, "pair")
     if len({kind == "language" for kind in kinds}) > 1 or len(units) > 1:
         return "noise ratio (of what, data.noise.kind and data.noise.unit say)"
     where = " in one language" if kinds == {"language"} else ""
@@ -79,19 +85,12 @@ def noise_label(runs: Runs) -> str:
     return f"noise: share of training clips with swapped captions{where}"
 
 
-def _values_of(runs: Runs, path: str, default: str) -> set[str]:
-    """The values of a setting in the trials; the default in run folders of before there was the setting."""
-    if path in runs.trials:
-        return set(runs.trials[path].dropna())
-    return {str(experiment.get(path, default)) for experiment in runs.experiments}
-
-
 def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
     """A figure of R@1 against the curve's setting, saved as PNG.
 
-    Columns are the directions; rows are the trained languages and, if there are such, the others.
-    Bands are standard deviations over seeds (bars, for points that form no line). A setting sampled at many values is drawn as
-    points; a point that has no number for the setting (another objective, `auto`) as a dashed level.
+    Columns are the directions; rows are the trained languages and, if there are such, the others. Bands are standard deviations
+    over seeds (bars, for points that form no line). A setting sampled at many values is drawn as points; a point that has no
+    number for the setting (another objective, `auto`) as a dashed level.
     """
     languages = language_groups(runs)
     points = aggregate(runs, [f"{direction}/{code}/recall_at_1" for direction in ARROWS for code in languages])
@@ -100,6 +99,9 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
     levels = _levels(points[~is_on_axis], runs.varied, curve.path)
     look = looks([*lines, *(name for name, (line, _) in levels.items() if line not in lines)])
     look |= {name: look[line] for name, (line, _) in levels.items() if line in lines}
+    # Names of levels are at the right end, too.
+    right = max(float(frame[curve.path].max()) for frame in lines.values())
+    named = {**lines, **{name: frame.assign(**{curve.path: right}) for name, (_, frame) in levels.items()}}
     with rc_context(RC):
         size = 9 if len(lines) <= 6 else 7.5
         # Inches: a panel, what is left of it, and room at its right for the longest name.
@@ -111,31 +113,28 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
             left=left / width, right=1 - names / width, wspace=(left + names) / panel,
             top=1 - 0.4 / height, bottom=0.65 / height, hspace=0.26,
         )  # fmt: skip
-        for row, code in enumerate(languages):
-            for column, (direction, title) in enumerate(ARROWS.items()):
-                axes = grid[row][column]
-                axes.set_title(f"{title}, {of_whom(code, runs)}")
-                _draw_lines(axes, lines, look, curve, f"{direction}/{code}/recall_at_1")
-                _draw_levels(axes, levels, look, f"{direction}/{code}/recall_at_1")
-                if column == 0:
-                    axes.set_ylabel("R@1 (%)")
-                else:
-                    axes.tick_params(labelleft=True)
-        for axes_row in grid:
-            axes_row[0].set_ylim(bottom=0, top=axes_row[0].get_ylim()[1] * 1.03)
+        panels = [
+            (axes, f"{direction}/{code}/recall_at_1", f"{title}, {of_whom(code, runs)}")
+            for row, code in zip(grid, languages, strict=True)
+            for axes, (direction, title) in zip(row, ARROWS.items(), strict=True)
+        ]
+        for axes, metric, title in panels:
+            axes.set_title(title)
+            axes.tick_params(labelleft=True)
+            _draw_lines(axes, lines, look, curve, metric)
+            for name, (_, frame) in levels.items():
+                if metric in frame:
+                    level = 100 * float(frame[metric].iloc[0])
+                    axes.axhline(level, color=look[name]["color"], linestyle="--", linewidth=1.1)
+        for row in grid:
+            row[0].set_ylabel("R@1 (%)")
+            row[0].set_ylim(bottom=0, top=row[0].get_ylim()[1] * 1.03)
         figure.text((left + panel + names / 2) / width, 0.13 / height, curve.label, ha="center", fontsize=10)
         figure.draw_without_rendering()
-        for row, code in enumerate(languages):
-            for column, direction in enumerate(ARROWS):
-                metric = f"{direction}/{code}/recall_at_1"
-                right = max(float(frame[curve.path].max()) for frame in lines.values())
-                at_right = {name: frame.assign(**{curve.path: right}) for name, (_, frame) in levels.items()}
-                ends = _ends({**lines, **at_right}, look, curve.path, metric)
-                label_ends(grid[row][column], ends, size=size)
+        for axes, metric, _ in panels:
+            label_ends(axes, _ends(named, look, curve.path, metric), size=size)
         if points[NUM_SEEDS].max() > 1:
-            figure.text(
-                0.995, 0.13 / figure.get_figheight(), "bands: ±1 sd over seeds", ha="right", fontsize=8, color=QUIET
-            )
+            figure.text(0.995, 0.13 / height, "bands: ±1 sd over seeds", ha="right", fontsize=8, color=QUIET)
         figure.savefig(path)
     return path
 
@@ -148,10 +147,10 @@ def _lines(points: pd.DataFrame, varied: Sequence[str], x: str) -> dict[str, pd.
         # Sampled at random rather than on a grid: hardly two points share their other settings.
         others = [OBJECTIVE]
     names_objective = points[OBJECTIVE].nunique() > 1 or others == [OBJECTIVE]
-    lines = {}
-    for _, frame in points.groupby(others, dropna=False, sort=False):
-        lines[point_name(frame.iloc[0], others, names_objective=names_objective) or "R@1"] = frame.sort_values(x)
-    return lines
+    return {
+        point_name(frame.iloc[0], others, names_objective=names_objective) or "R@1": frame.sort_values(x)
+        for _, frame in points.groupby(others, dropna=False, sort=False)
+    }
 
 
 def _levels(points: pd.DataFrame, varied: Sequence[str], x: str) -> dict[str, tuple[str, pd.DataFrame]]:
@@ -160,9 +159,7 @@ def _levels(points: pd.DataFrame, varied: Sequence[str], x: str) -> dict[str, tu
     levels = {}
     for position, row in points.iterrows():
         first = str(row[OBJECTIVE]) if pd.isna(row[x]) else f"{short_name(x)}={row[x]}"
-        line = " ".join(
-            f"{short_name(path)}={formatting.value(row[path])}" for path in others if not pd.isna(row[path])
-        )
+        line = point_name(row, [path for path in others if not pd.isna(row[path])], names_objective=False)
         levels[f"{first} {line}".strip()] = (line, points.loc[[position]])
     return dict(list(levels.items())[:MOST_LINES])
 
@@ -179,40 +176,34 @@ def _draw_lines(axes: Any, lines: dict[str, pd.DataFrame], look: dict[str, Any],
     for index, (name, frame) in enumerate(lines.items()):
         if metric not in frame:
             continue
-        shift = step * (index - (len(lines) - 1) / 2) if frame[f"{metric} (sd)"].notna().any() else 0.0
-        deviation = 100 * frame[f"{metric} (sd)"].fillna(0.0)
-        is_line = frame[curve.path].is_unique
-        values_of_line = 100 * frame[metric]
-        if is_line and deviation.any():
-            band = (values_of_line - deviation, values_of_line + deviation)
+        recall, deviation = 100 * frame[metric], 100 * frame[f"{metric} (sd)"].fillna(0.0)
+        is_line, has_bars = frame[curve.path].is_unique, bool(deviation.any())
+        if is_line and has_bars:
+            band = (recall - deviation, recall + deviation)
             axes.fill_between(frame[curve.path], *band, color=look[name]["color"], alpha=0.16, linewidth=0)
+        is_moved = not is_line and frame[f"{metric} (sd)"].notna().any()
         axes.errorbar(
-            frame[curve.path] + (0.0 if is_line else shift), values_of_line,
-            yerr=deviation if deviation.any() and not is_line else None, capsize=2.5, elinewidth=1,
+            frame[curve.path] + (step * (index - (len(lines) - 1) / 2) if is_moved else 0.0), recall,
+            yerr=deviation if has_bars and not is_line else None, capsize=2.5, elinewidth=1,
             linestyle="-" if is_line else "none", markeredgecolor="white", markeredgewidth=0.8, **look[name],
         )  # fmt: skip
     if is_log:
         axes.set_xscale("log")
-    names = [f"{value:.0%}" if curve.path == NOISE else formatting.value(value) for value in values]
+    names = [f"{value:.0%}" if curve.path == NOISE else written(value) for value in values]
     # Chosen values name their own ticks; drawn ones have too many digits to be side by side.
     if 0 < len(values) <= MOST_TICKS and max(map(len, names)) <= LONGEST_TICK:
         axes.set_xticks(values, names)
         axes.minorticks_off()
     elif is_log:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(lambda value, _: formatting.value(value))
+        axes.xaxis.set_major_formatter(lambda value, _: written(value))
         axes.minorticks_off()
-
-
-def _draw_levels(axes: Any, levels: dict[str, tuple[str, pd.DataFrame]], look: dict[str, Any], metric: str) -> None:
-    for name, (_, frame) in levels.items():
-        if metric in frame:
-            axes.axhline(100 * float(frame[metric].iloc[0]), color=look[name]["color"], linestyle="--", linewidth=1.1)
 
 
 def _ends(
     lines: dict[str, pd.DataFrame], look: dict[str, Any], x: str, metric: str
 ) -> list[tuple[float, float, str, str]]:
+    """(x, y, text, colour) of the last point of each line that has this metric."""
     ends = []
     for name, frame in lines.items():
         present = frame.dropna(subset=[metric]) if metric in frame else frame.iloc[:0]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from torch.nn import functional
 
 from ray_atr.metrics.alignment import AlignedCaptions
 from ray_atr.metrics.bootstrap import DRAWS, LEVEL, Interval, across_seeds, bootstrap_runs, compare_runs
@@ -25,8 +26,7 @@ from ray_atr.metrics.relevance import Array, as_matrix
 from ray_atr.metrics.retrieval import Retrieval
 from ray_atr.metrics.samples import Sample, Samples, retrieval_samples, tasks_of, zero_shot_samples
 from ray_atr.metrics.zero_shot import CLASSIFICATION, classification_metrics, classify_languages
-from ray_atr.report.audio_players import FoundClip, Query, best_clips, players_html
-from ray_atr.report.evaluation_page import Page
+from ray_atr.report.evaluation_page import FoundClip, Page, Query
 from ray_atr.report.evaluation_pictures import embedding_map, rank_heat_map, similarity_and_plan
 from ray_atr.report.evaluation_tables import task_title
 
@@ -53,10 +53,8 @@ class ZeroShot:
         if self.trained is None:
             return "Text-prompt classification (not known which classes were trained on)"
         trained = sum(name in self.trained for name in self.classes)
-        if not trained:
-            return "Zero-shot classification"
         words = "" if trained == len(self.classes) else f"{trained} of {len(self.classes)} "
-        return f"Text-prompt classification, {words}trained classes"
+        return f"Text-prompt classification, {words}trained classes" if trained else "Zero-shot classification"
 
 
 @dataclass(frozen=True)
@@ -104,22 +102,15 @@ def score_model(
     chosen: dict[str, Retrieval] = {}
     for one in (ranking.ranking, *beside):
         retrievals = retrieve_languages(
-            clips,
-            embedded.text,
-            relevance,
-            present=captions.present,
-            ranking=one,
-            metric=embedded.metric,
-            plan=ranking.plan,
-            device=device,
-        )
+            clips, embedded.text, relevance, present=captions.present, ranking=one,
+            metric=embedded.metric, plan=ranking.plan, device=device,
+        )  # fmt: skip
         chosen = chosen or retrievals
         by = "" if one == ranking.ranking else one
         metrics |= language_metrics(retrievals, by, embedded.trained)
         samples |= retrieval_samples(retrievals, by)
     metrics |= embedding_metrics(clips, embedded.text, relevance, present=captions.present)
-    if embedded.zero_shot is not None:
-        asked = embedded.zero_shot
+    if (asked := embedded.zero_shot) is not None:
         by_distance = embedded.metric if ranking.ranking != "cosine" else None
         found = classify_languages(
             clips, asked.class_texts, asked.classes, asked.labels, metric=by_distance, device=device
@@ -156,25 +147,21 @@ def compose_page(
     """
     first, samples, trained = runs[0], [run.samples for run in runs], embedded.trained
     intervals = bootstrap_runs(samples, trained=trained, draws=draws, level=level, seed=seed)
-    chosen = _choose(first.retrievals, captions, seed, named)
-    own_notes = [
-        *notes,
-        *embedded.notes,
-        f"Ranks are {_by(embedded)}; ties count as their expectation over the orders they allow.",
-        *first.notes,
-    ]
+    spreads = across_seeds([run.metrics for run in runs])
+    titles = {CLASSIFICATION: embedded.zero_shot.title} if embedded.zero_shot is not None else {}
+    ranks = f"Ranks are {_by(embedded)}; ties count as their expectation over the orders they allow."
+    own_notes = [*notes, *embedded.notes, ranks, *first.notes]
     if captions.is_by_label:
         own_notes.append(
             "Queries are class captions: all clips of the class are relevant. Intervals of theirs are over classes."
         )
-    titles = {CLASSIFICATION: embedded.zero_shot.title} if embedded.zero_shot is not None else {}
+    comparison = {}
     if baseline:
+        comparison = compare_runs(baseline, samples, trained=trained, draws=draws, level=level, seed=seed)
         own_notes += _of_one_alone(compared, (baseline[0], samples[0]), titles)
-    fragments = {}
     ids = clip_ids if clip_ids is not None else [str(clip) for clip in range(len(embedded.audio))]
-    if listen is not None:
-        fragments["What queries find"] = _players(chosen, embedded, captions, first.retrievals, ids, listen, len(named))
-    spreads = across_seeds([run.metrics for run in runs])
+    chosen = _choose(first.retrievals, captions, seed, named)
+    shown = (chosen, embedded, captions, first.retrievals, ids, len(named))
     return Page(
         title=title,
         facts=facts,
@@ -182,14 +169,12 @@ def compose_page(
         intervals=intervals,
         warnings=[*warnings, *_learnt_nothing(intervals, first.metrics)],
         spreads=spreads if len(runs) > 1 else {},
-        comparison=(
-            compare_runs(baseline, samples, trained=trained, draws=draws, level=level, seed=seed) if baseline else {}
-        ),
+        comparison=comparison,
         compared=compared,
         trained=trained,
         titles=titles,
-        pictures=_pictures(chosen, embedded, captions, first.retrievals, seed, ids, len(named)),
-        fragments=fragments,
+        pictures=_pictures(*shown, seed),
+        queries=[] if listen is None else _queries(*shown, listen),
         notes=own_notes,
     )
 
@@ -210,11 +195,10 @@ def _learnt_nothing(intervals: Mapping[Metric, Interval], metrics: Mapping[Metri
 
 def _of_one_alone(names: tuple[str, str], both: tuple[Samples, Samples], titles: Mapping[str, str]) -> list[str]:
     """Says which tasks are not compared, since one of the two was not asked them."""
-    (first, second), (before, after) = names, map(tasks_of, both)
+    before, after = map(tasks_of, both)
     notes = []
-    for name, own, other in ((first, before, after), (second, after, before)):
-        alone = [task_title(task, titles) for task in own if task not in other]
-        if alone:
+    for name, own, other in zip(names, (before, after), (after, before), strict=True):
+        if alone := [task_title(task, titles) for task in own if task not in other]:
             notes.append(f"Not compared, as {name} alone has it: {'; '.join(alone)}.")
     return notes
 
@@ -248,12 +232,11 @@ def _pictures(
     embedded: Embedded,
     captions: AlignedCaptions,
     retrievals: Mapping[str, Retrieval],
-    seed: int,
     ids: Sequence[str],
     num_named: int,
+    seed: int,
 ) -> dict[str, Figure]:
-    clips, text = as_matrix("audio", embedded.audio), embedded.text
-    clip_of_caption = captions.clip_of_caption
+    clips, text, clip_of_caption = embedded.audio, embedded.text, captions.clip_of_caption
     pictures: dict[str, Figure] = {}
     few = chosen[:MAP_CLIPS]
     if len(few) > 1:
@@ -263,20 +246,17 @@ def _pictures(
     few = chosen[: max(HEAT_MAP_CAPTIONS, num_named)]
     if len(few):
         ranks, shared = ranks_by_language(retrievals)
-        sentences = [captions.sentences[shown][m] for m in few]
-        rows = ranks[np.searchsorted(shared, few)]
         pictures["Ranks of some captions' clips, by language"] = rank_heat_map(
-            rows,
+            ranks[np.searchsorted(shared, few)],
             list(retrievals),
-            sentences,
+            [captions.sentences[shown][m] for m in few],
             names=[ids[clip] for clip in clip_of_caption[few]],
             num_candidates=len(clips),
         )
     few = chosen[:MATRIX_CLIPS]
     if len(few) > 1:
         texts, own_clips = _rows(text[shown], few), _rows(clips, clip_of_caption[few])
-        unit = torch.nn.functional.normalize
-        similarity = unit(texts.double(), dim=1) @ unit(own_clips.double(), dim=1).T
+        similarity = functional.normalize(texts.double(), dim=1) @ functional.normalize(own_clips.double(), dim=1).T
         by = embedded.ranking.plan
         plan = plan_scores(texts, own_clips, epsilon=by.epsilon, sweeps=by.sweeps, metric=embedded.metric).exp()
         title = f"{len(few)} captions ({shown}) and their clips, matched among themselves"
@@ -284,38 +264,41 @@ def _pictures(
     return pictures
 
 
-def _players(
+def _queries(
     chosen: np.ndarray,
     embedded: Embedded,
     captions: AlignedCaptions,
     retrievals: Mapping[str, Retrieval],
     ids: Sequence[str],
-    listen: Callable[[int], bytes | None],
     num_named: int,
-) -> str:
-    """One query in each language in turn, so that every language is heard from."""
+    listen: Callable[[int], bytes | None],
+) -> list[Query]:
+    """What one query in each language in turn finds, so that every language is heard from."""
     text, pairs = embedded.text, captions.relevance
-    shown = _shown_language(text)
-    caption_of = {int(clip): int(m) for m, clip in zip(reversed(pairs.text), reversed(pairs.clip), strict=True)}
+    sentences = captions.sentences[_shown_language(text)]
+    caption_of = {int(clip): sentences[m] for m, clip in zip(reversed(pairs.text), reversed(pairs.clip), strict=True)}
     queries = []
     for place, m in enumerate(chosen[: max(PLAYED_QUERIES, num_named)].tolist()):
         language = list(text)[place % len(text)]
         index, cosine = best_clips(_rows(text[language], np.array([m])), embedded.audio, PLAYED_CLIPS)
         relevant = set(pairs.clip[pairs.text == m].tolist())
-        scores = retrievals[language].text_to_audio
         found = [
-            FoundClip(
-                clip_id=ids[clip],
-                audio=listen(clip),
-                score=value,
-                is_relevant=clip in relevant,
-                caption=captions.sentences[shown][caption_of[clip]] if clip in caption_of else "",
-            )
-            for clip, value in zip(index[0].tolist(), cosine[0].tolist(), strict=True)
+            FoundClip(ids[clip], listen(clip), score, clip in relevant, caption_of.get(clip, ""))
+            for clip, score in zip(index[0].tolist(), cosine[0].tolist(), strict=True)
         ]
+        scores = retrievals[language].text_to_audio
         rank = float(scores.first_rank[np.searchsorted(scores.query, m)]) + 1
         queries.append(Query(captions.sentences[language][m], language, found, rank))
-    return players_html(queries)
+    return queries
+
+
+def best_clips(text: Array, audio: Array, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices and cosines of the `count` best clips `audio` [N, D] of each query `text` [Q, D], both [Q, count]."""
+    clips = as_matrix("audio", audio)
+    texts = as_matrix("text", text, clips.shape[1]).to(clips.device)
+    cosine = functional.normalize(texts.float(), dim=1) @ functional.normalize(clips.float(), dim=1).T
+    score, index = cosine.topk(min(count, len(clips)), dim=1)
+    return index, score
 
 
 def _rows(values: Array, rows: np.ndarray) -> torch.Tensor:

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from ray_atr.metrics.bootstrap import Difference, Interval, Spread
@@ -21,6 +20,27 @@ from ray_atr.storage import Location, write_text
 from ray_atr.table import Table, markdown_text
 
 
+@dataclass(frozen=True)
+class FoundClip:
+    """One clip found for a query: its encoded file (WAV, FLAC, OGG, MP3) or None, cosine, and whether it is the right one."""
+
+    clip_id: str
+    audio: bytes | None
+    score: float
+    is_relevant: bool
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query, its language (ISO 639-3) and what it found, best first; `rank` is that of the right clip, 1 = first."""
+
+    text: str
+    language: str
+    found: Sequence[FoundClip]
+    rank: float | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """What an evaluation found.
@@ -29,7 +49,7 @@ class Page:
     metrics      `evaluate_languages`, `classification_metrics`: keys `group/language/metric`.
     intervals    `bootstrap_runs`; spreads: `across_seeds`, shown instead of the single value.
     comparison   `compare_runs`, second minus first; `compared` names the two.
-    pictures     title -> Figure, HTML only. fragments: title -> trusted HTML (`players_html`), HTML only.
+    pictures     title -> Figure, HTML only. queries: what some queries find, with players, HTML only.
     printed      the papers' own numbers beside these (`printed_beside`).
     trained      the languages that the model was trained on; None: all, or not known.
     titles       what a task is called here, if not by `TITLES`.
@@ -44,7 +64,7 @@ class Page:
     comparison: Mapping[Metric, Difference] = field(default_factory=dict)
     compared: tuple[str, str] = ("first", "second")
     pictures: Mapping[str, Figure] = field(default_factory=dict)
-    fragments: Mapping[str, str] = field(default_factory=dict)
+    queries: Sequence[Query] = ()
     notes: Sequence[str] = ()
     warnings: Sequence[str] = ()
     titles: Mapping[str, str] = field(default_factory=dict)
@@ -62,9 +82,10 @@ class Page:
     @property
     def reading(self) -> list[str]:
         """How to read the numbers: the notes given, and what the intervals are."""
-        level = next(iter(self.intervals.values())).level if self.intervals else 0
-        brackets = [f"Brackets: {level:.0%} bootstrap intervals over clips."] if self.intervals else []
-        return [*brackets, *self.reading_without_brackets]
+        levels = dict.fromkeys(
+            f"Brackets: {one.level:.0%} bootstrap intervals over clips." for one in self.intervals.values()
+        )
+        return [*levels, *self.reading_without_brackets]
 
     @property
     def reading_without_brackets(self) -> list[str]:
@@ -121,18 +142,12 @@ def as_markdown(page: Page) -> str:
 
 def as_html(page: Page) -> str:
     """One self-contained page: tables, pictures and players, with no script and no request to anywhere."""
-    return render_template(
-        "evaluation.html.j2",
-        page=page,
-        pictures={title: _png(figure) for title, figure in page.pictures.items()},
-        fragments={title: Markup(fragment) for title, fragment in page.fragments.items()},
-    )
-
-
-def _png(figure: Figure) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=144)
-    return data_url(buffer.getvalue())
+    pictures = {}
+    for title, figure in page.pictures.items():
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=144)
+        pictures[title] = data_url(buffer.getvalue())
+    return render_template("evaluation.html.j2", page=page, pictures=pictures, data_url=data_url)
 
 
 def _without_nan(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import font_manager
@@ -15,17 +16,9 @@ from ray_atr.report.style import SPARE_COLOURS, SPARE_MARKERS
 from ray_atr.settings import refuse
 
 CJK_FONTS = (
-    "Noto Sans CJK JP",
-    "Noto Sans CJK SC",
-    "Source Han Sans",
-    "IPAexGothic",
-    "Hiragino Sans",
-    "Yu Gothic",
-    "SimHei",
-    "Malgun Gothic",
-    "NanumGothic",
-    "Apple SD Gothic Neo",
-)
+    "Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans", "IPAexGothic", "Hiragino Sans",
+    "Yu Gothic", "SimHei", "Malgun Gothic", "NanumGothic", "Apple SD Gothic Neo",
+)  # fmt: skip
 PERPLEXITY = 15.0
 LONGEST_QUERY = 48
 
@@ -38,28 +31,33 @@ def embedding_map(audio: Array, text: Mapping[str, Array], *, seed: int = 0) -> 
     """
     clips = as_matrix("audio", audio)
     parts = [clips] + [as_matrix(f"text[{language!r}]", rows, clips.shape[1]) for language, rows in text.items()]
-    for language, part in zip(text, parts[1:], strict=True):
-        if len(part) != len(clips):
-            raise refuse(f"text[{language!r}].shape", tuple(part.shape), f"one caption for each of {len(clips)} clips")
     points = np.concatenate([part.cpu().double().numpy() for part in parts])
-    if len(points) < 4:
-        raise refuse("audio", f"{len(points)} points in all", "at least 4")
     tsne = TSNE(metric="cosine", init="random", perplexity=min(PERPLEXITY, (len(points) - 1) / 3), random_state=seed)
     placed = tsne.fit_transform(points).reshape(len(parts), len(clips), 2)
+    styles = [
+        {"s": 16, "c": SPARE_COLOURS[i % len(SPARE_COLOURS)], "marker": SPARE_MARKERS[i % len(SPARE_MARKERS)]}
+        for i in range(len(text))
+    ]
+    groups = list(zip(text, placed[1:], styles, strict=True))
+    return _map(
+        [np.stack([placed[0], captions]) for captions in placed[1:]],
+        [*groups, ("audio", placed[0], {"s": 42, "c": "black", "marker": "*", "zorder": 3})],
+        title=f"{len(clips)} clips and their captions",
+        about="t-SNE by cosine; grey lines join a clip to its captions",
+    )
+
+
+def _map(
+    lines: Sequence[np.ndarray], groups: Sequence[tuple[str, np.ndarray, dict[str, Any]]], *, title: str, about: str
+) -> Figure:
+    """Named groups of points [n, 2] over thin grey lines, each through the places [points, n, 2] of n clips."""
     figure = Figure(figsize=(7.5, 6.2), layout="constrained")
     axes = figure.add_subplot()
-    for captions in placed[1:]:
-        axes.plot(*np.stack([placed[0], captions]).transpose(2, 0, 1), color="0.82", linewidth=0.5, zorder=1)
-    for i, (language, captions) in enumerate(zip(text, placed[1:], strict=True)):
-        colour, marker = SPARE_COLOURS[i % len(SPARE_COLOURS)], SPARE_MARKERS[i % len(SPARE_MARKERS)]
-        axes.scatter(
-            captions[:, 0], captions[:, 1], s=16, c=colour, marker=marker, linewidths=0, label=language, zorder=2
-        )
-    axes.scatter(
-        placed[0, :, 0], placed[0, :, 1], s=42, color="black", marker="*", linewidths=0, label="audio", zorder=3
-    )
-    axes.set(xticks=[], yticks=[], title=f"{len(clips)} clips and their captions")
-    axes.set_xlabel("t-SNE by cosine; grey lines join a clip to its captions")
+    for line in lines:
+        axes.plot(*line.transpose(2, 0, 1), color="0.82", linewidth=0.5, zorder=1)
+    for label, places, style in groups:
+        axes.scatter(places[:, 0], places[:, 1], linewidths=0, label=label, **{"zorder": 2, **style})
+    axes.set(xticks=[], yticks=[], title=title, xlabel=about)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return figure
 
@@ -77,15 +75,13 @@ def drift_map(ways: Array, labels: Sequence[str]) -> Figure:
     flat = points.reshape(-1, D)
     _, _, directions = np.linalg.svd(flat - flat.mean(axis=0), full_matrices=False)
     placed = ((flat - flat.mean(axis=0)) @ directions[:2].T).reshape(E, n, 2)
-    figure = Figure(figsize=(7.5, 6.2), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot(*placed.transpose(2, 0, 1), color="0.82", linewidth=0.5, zorder=1)
-    for i, (label, places) in enumerate(zip(labels, placed, strict=True)):
-        colour = SPARE_COLOURS[i % len(SPARE_COLOURS)]
-        axes.scatter(places[:, 0], places[:, 1], s=18, c=colour, linewidths=0, label=label, zorder=2)
-    axes.set(xticks=[], yticks=[], title=f"{n} clips while training", aspect="equal")
-    axes.set_xlabel("first two principal directions; grey lines join a clip's places")
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    groups = [
+        (label, places, {"s": 18, "c": SPARE_COLOURS[i % len(SPARE_COLOURS)]})
+        for i, (label, places) in enumerate(zip(labels, placed, strict=True))
+    ]
+    about = "first two principal directions; grey lines join a clip's places"
+    figure = _map([placed], groups, title=f"{n} clips while training", about=about)
+    figure.axes[0].set_aspect("equal")
     return figure
 
 
@@ -99,9 +95,8 @@ def rank_heat_map(
 ) -> Figure:
     """Ranks [n, K], 0-based as counted, of chosen queries in K languages; drawn and printed 1-based.
 
-    A query in letters that no font here has is shown by its name (default: its number).
-
-    The case tables of Yin et al. 2025: a row of one colour is a clip that every language finds alike.
+    The case tables of Yin et al. 2025: a row of one colour is a clip that every language finds alike. A query in letters that
+    no font here has is shown by its name (default: its number).
     """
     values = as_floats("ranks", ranks).cpu().double().numpy() + 1
     if values.shape != (len(queries), len(languages)) or not len(queries):
@@ -115,12 +110,18 @@ def rank_heat_map(
         label = f"{rank:.0f}" if rank == round(rank) else f"{rank:.1f}"
         axes.text(column, row, label, ha="center", va="center", fontsize=8, color="white" if dark else "black")
     axes.set_xticks(range(len(languages)), languages)
-    fonts = _fonts()
+    # DejaVu Sans has no Chinese or Japanese: after it come those fonts installed here that do.
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    fonts = ["DejaVu Sans", *(name for name in CJK_FONTS if name in installed)]
+    known: set[int] = set()
+    for font in fonts:
+        known |= font_manager.get_font(font_manager.findfont(font)).get_charmap().keys()
     labels = [
-        query if _can_draw(query, fonts) else (names[n] if names else f"query {n + 1}")
+        query if known.issuperset(map(ord, query)) else (names[n] if names else f"query {n + 1}")
         for n, query in enumerate(queries)
     ]
-    axes.set_yticks(range(len(queries)), [_shorten(label) for label in labels], fontsize=8, fontfamily=fonts)
+    shown = [one if len(one) <= LONGEST_QUERY else one[: LONGEST_QUERY - 1].rstrip() + "…" for one in labels]
+    axes.set_yticks(range(len(queries)), shown, fontsize=8, fontfamily=fonts)
     axes.tick_params(length=0, labeltop=True, labelbottom=False)
     figure.colorbar(image, ax=axes, label="rank of the right clip (1 = first)", pad=0.02, format="%d")
     return figure
@@ -146,21 +147,3 @@ def similarity_and_plan(similarity: Array, plan: Array, *, title: str = "") -> F
     if title:
         figure.suptitle(title)
     return figure
-
-
-def _fonts() -> list[str]:
-    """DejaVu Sans, which has no Chinese or Japanese, and after it those fonts installed here that do."""
-    installed = {font.name for font in font_manager.fontManager.ttflist}
-    return ["DejaVu Sans", *(name for name in CJK_FONTS if name in installed)]
-
-
-def _can_draw(text: str, fonts: Sequence[str]) -> bool:
-    """Whether the fonts together have every letter of the text."""
-    known: set[int] = set()
-    for name in fonts:
-        known |= font_manager.get_font(font_manager.findfont(name)).get_charmap().keys()
-    return all(ord(letter) in known for letter in text)
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= LONGEST_QUERY else text[: LONGEST_QUERY - 1].rstrip() + "…"

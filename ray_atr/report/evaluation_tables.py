@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from ray_atr.metrics.bootstrap import Difference, Interval, Spread
-from ray_atr.metrics.measures import MEASURES, Measure, measure
+from ray_atr.metrics.measures import MEASURES, measure
 from ray_atr.metrics.metric import MEAN, MEANS, TRAINED, UNSEEN, Metric, task_name
 from ray_atr.metrics.zero_shot import CLASSIFICATION
-from ray_atr.table import Cell, Table
+from ray_atr.table import MISSING, Cell, Table
 
 DIRECTION_TITLES = {"text_to_audio": "Text to audio", "audio_to_text": "Audio to text"}
 BY = {"plan": "ranked by plan", "cosine": "ranked by cosine", "learned": "ranked by the learned distance"}
@@ -22,7 +22,7 @@ TITLES = {
     CLASSIFICATION: "Text-prompt classification",
     "embedding": "Embeddings",
 }
-ABSENT = Cell("–")
+ABSENT = Cell(MISSING)
 UNSHOWN = ("queries",)
 """Measures that say nothing of the model."""
 GROUPS = {TRAINED: "trained languages", UNSEEN: "no captions in training", MEAN: "mean"}
@@ -44,17 +44,16 @@ def metric_tables(
 
     A cell is the value, its interval in brackets as its detail if there is one, and "mean ± deviation" if seeds are given.
     """
-    groups: dict[str, dict[str, dict[str, Cell]]] = {}
-    for key, value in metrics.items():
-        metric = Metric.parse(key)
-        show = measure(metric.name).show
+    cells = {}
+    for metric, value in metrics.items():
+        show = measure(Metric.parse(metric).name).show
         text, detail = show(value), ""
-        if spreads and key in spreads:
-            text = f"{show(spreads[key].mean)} ± {show(spreads[key].deviation)}"
-        if intervals and key in intervals:
-            detail = f"[{show(intervals[key].low)}, {show(intervals[key].high)}]"
-        groups.setdefault(metric.task, {}).setdefault(metric.language, {})[metric.name] = Cell(text, detail=detail)
-    return [_table(rows, task_title(group, titles), NOTES.get(group, ""), trained) for group, rows in groups.items()]
+        if spreads and metric in spreads:
+            text = f"{show(spreads[metric].mean)} ± {show(spreads[metric].deviation)}"
+        if intervals and metric in intervals:
+            detail = f"[{show(intervals[metric].low)}, {show(intervals[metric].high)}]"
+        cells[metric] = Cell(text, detail=detail)
+    return _by_task(cells, lambda task: task_title(task, titles), trained)
 
 
 def comparison_tables(
@@ -68,16 +67,9 @@ def comparison_tables(
 
     A difference has its interval in brackets, and a star where that leaves out zero.
     """
-    tables = [_summary(comparison, first, second, titles)]
-    by_language: dict[str, dict[str, dict[str, Cell]]] = {}
-    for key, difference in comparison.items():
-        metric = Metric.parse(key)
-        shown = _difference(difference, measure(metric.name))
-        by_language.setdefault(metric.task, {}).setdefault(metric.language, {})[metric.name] = shown
-    return tables + [
-        _table(rows, f"Difference, {_lower(task_title(group, titles))}", NOTES.get(group, ""), trained)
-        for group, rows in by_language.items()
-    ]
+    cells = {metric: _difference(metric, difference) for metric, difference in comparison.items()}
+    differences = _by_task(cells, lambda task: f"Difference, {_lower(task_title(task, titles))}", trained)
+    return [_summary(comparison, first, second, titles), *differences]
 
 
 def _summary(
@@ -87,12 +79,14 @@ def _summary(
     metrics = {Metric.parse(key): difference for key, difference in comparison.items()}
     languages = list(dict.fromkeys(metric.language for metric in metrics))
     shown = next((group for group in (TRAINED, MEAN) if group in languages), languages[0])
+    order = {name: place for place, name in enumerate((*TITLES, *MEASURES))}
     rows = []
-    for metric in sorted((metric for metric in metrics if metric.language == shown), key=_order):
-        difference, show = metrics[metric], measure(metric.name)
-        texts = [show.show(difference.first), show.show(difference.second)]
-        cells = [*map(Cell, texts), _difference(difference, show), Cell(f"{difference.p_value:.3f}")]
-        rows.append([Cell(f"{task_title(metric.task, titles)}, {show.heading}", is_number=False), *cells])
+    for metric in sorted(metrics, key=lambda one: [order.get(part, len(order)) for part in (one.task, one.name)]):
+        if metric.language == shown:
+            difference, as_measured = metrics[metric], measure(metric.name)
+            label = Cell(f"{task_title(metric.task, titles)}, {as_measured.heading}", is_number=False)
+            both = [Cell(as_measured.show(value)) for value in (difference.first, difference.second)]
+            rows.append([label, *both, _difference(metric, difference), Cell(f"{difference.p_value:.3f}")])
     note = "Mean of the trained languages. " if UNSEEN in languages else "Mean of the languages. "
     return Table(
         "Difference",
@@ -102,17 +96,12 @@ def _summary(
     )
 
 
-def _difference(difference: Difference, show: Measure) -> Cell:
-    star = " *" if difference.is_distinguishable else ""
-    ends = f"{show.show(difference.low, signed=True)}, {show.show(difference.high, signed=True)}"
-    return Cell(f"{show.show(difference.value, signed=True)}{star}", detail=f"[{ends}]")
-
-
-def _order(metric: Metric) -> tuple[int, int]:
-    return (
-        list(TITLES).index(metric.task) if metric.task in TITLES else len(TITLES),
-        list(MEASURES).index(metric.name) if metric.name in MEASURES else len(MEASURES),
+def _difference(metric: Metric, difference: Difference) -> Cell:
+    value, low, high = (
+        measure(Metric.parse(metric).name).show(one, signed=True)
+        for one in (difference.value, difference.low, difference.high)
     )
+    return Cell(value + " *" * difference.is_distinguishable, detail=f"[{low}, {high}]")
 
 
 def task_title(task: str, titles: Mapping[str, str] | None = None) -> str:
@@ -131,20 +120,29 @@ def _lower(title: str) -> str:
     return title[0].lower() + title[1:]
 
 
-def _table(rows: dict[str, dict[str, Cell]], title: str, note: str, trained: Collection[str] | None) -> Table:
-    """Rows by language: those that were trained on and their mean, apart the others and theirs, then the mean of all."""
-    names = list(dict.fromkeys(name for cells in rows.values() for name in cells if name not in UNSHOWN))
-    known = [name for name in MEASURES if name in names]
-    names = known + [name for name in names if name not in MEASURES]
-    languages = [language for language in rows if language not in MEANS]
-    seen = [language for language in languages if trained is None or language in trained]
-    others = [language for language in languages if language not in seen]
-    parts = [[*seen, TRAINED], [*others, UNSEEN], [MEAN]] if others and seen else [[*languages, MEAN]]
-
-    def row(language: str) -> list[Cell]:
-        mark = " (no captions in training)" if language in others else ""
-        label = Cell(GROUPS.get(language, language) + mark, is_number=False)
-        return [label, *(rows[language].get(name, ABSENT) for name in names)]
-
-    blocks = [[row(language) for language in part if language in rows] for part in parts]
-    return Table(title, note, ["", *(measure(name).heading for name in names)], [block for block in blocks if block])
+def _by_task(cells: Mapping[Metric, Cell], title: Callable[[str], str], trained: Collection[str] | None) -> list[Table]:
+    """A table a task, rows by language: those that were trained on and their mean, the others and theirs, the mean of all."""
+    groups: dict[str, dict[str, dict[str, Cell]]] = {}
+    for metric, cell in cells.items():
+        named = Metric.parse(metric)
+        groups.setdefault(named.task, {}).setdefault(named.language, {})[named.name] = cell
+    tables = []
+    for task, rows in groups.items():
+        measured = dict.fromkeys(name for row in rows.values() for name in row if name not in UNSHOWN)
+        names = [name for name in MEASURES if name in measured] + [name for name in measured if name not in MEASURES]
+        languages = [language for language in rows if language not in MEANS]
+        seen = [language for language in languages if trained is None or language in trained]
+        others = [language for language in languages if language not in seen]
+        parts = [[*seen, TRAINED], [*others, UNSEEN], [MEAN]] if others and seen else [[*languages, MEAN]]
+        labels = GROUPS | {language: f"{language} (no captions in training)" for language in others}
+        blocks = [
+            [
+                [Cell(labels.get(row, row), is_number=False), *(rows[row].get(name, ABSENT) for name in names)]
+                for row in part
+                if row in rows
+            ]
+            for part in parts
+        ]
+        headings = ["", *(measure(name).heading for name in names)]
+        tables.append(Table(title(task), NOTES.get(task, ""), headings, [block for block in blocks if block]))
+    return tables

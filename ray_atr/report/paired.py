@@ -10,13 +10,12 @@ import numpy as np
 from ray_atr.metrics.bootstrap import LEVEL, Difference, compare_runs
 from ray_atr.metrics.metric import MEAN, TRAINED, Metric
 from ray_atr.metrics.samples import Sample, from_arrays
-from ray_atr.report import formatting
 from ray_atr.report.aggregate import in_reading_order
 from ray_atr.report.read import NOISE, OBJECTIVE, SEED, TEST, Runs
 from ray_atr.report.tables import ARROWS, of_whom
 from ray_atr.run_folder import TEST_SCORES
 from ray_atr.storage import Location, is_there, read_bytes
-from ray_atr.table import Cell, Table
+from ray_atr.table import Cell, Table, written
 
 BASELINE = "contrastive"
 """What the others are compared with, if it is there; else the first objective."""
@@ -32,21 +31,16 @@ def paired_table(runs: Runs) -> Table | None:
         return None
     points = _points(runs)
     names = list(dict.fromkeys(objective for objective, _ in points))
-    if len(names) < 2:
-        return None
-    baseline = BASELINE if BASELINE in names else names[0]
-    noises = sorted({noise for _, noise in points})
+    baseline = BASELINE if BASELINE in names or not names else names[0]
     blocks = [
         [
             _row(name, noise, compare_runs(points[baseline, noise], points[name, noise]))
             for name in names
             if name != baseline and (name, noise) in points
         ]
-        for noise in noises
-        if (baseline, noise) in points
+        for noise in sorted({noise for objective, noise in points if objective == baseline})
     ]
-    blocks = [block for block in blocks if block]
-    if not blocks:
+    if not any(blocks):
         return None
     return Table(
         title=f"R@1 minus that of {baseline}, {of_whom(TRAINED, runs)}",
@@ -55,7 +49,7 @@ def paired_table(runs: Runs) -> Table | None:
             "bootstrap over clips. Marked: the interval leaves 0 out."
         ),
         columns=["noise", "objective", *ARROWS.values()],
-        blocks=blocks,
+        blocks=[block for block in blocks if block],
     )
 
 
@@ -64,16 +58,11 @@ def _points(runs: Runs) -> dict[tuple[str, float], list[dict[str, Sample]]]:
     finished = in_reading_order(runs.finished.drop_duplicates(subset=[*runs.varied, SEED]), [OBJECTIVE, NOISE, SEED])
     folders = dict(zip(runs.names, runs.folders, strict=True))
     found: dict[tuple[str, float], list[dict[str, Sample]]] = {}
-    incomplete = set()
     for row in finished.to_dict("records"):
-        point = (str(row[OBJECTIVE]), float(row[NOISE]))
         kept = read_scores(folders[row["run"]] / "trials" / str(row["trial_id"]) / TEST_SCORES)
         scores = {key: sample for key, sample in kept.items() if key.rpartition("/")[2] in runs.trained}
-        if scores:
-            found.setdefault(point, []).append(scores)
-        else:
-            incomplete.add(point)
-    return {point: scores for point, scores in found.items() if point not in incomplete}
+        found.setdefault((str(row[OBJECTIVE]), float(row[NOISE])), []).append(scores)
+    return {point: scores for point, scores in found.items() if all(scores)}
 
 
 def read_scores(path: Location) -> dict[str, Sample]:
@@ -86,14 +75,7 @@ def read_scores(path: Location) -> dict[str, Sample]:
 
 def _row(name: str, noise: float, found: Mapping[Metric, Difference]) -> list[Cell]:
     of_directions = [found[Metric(direction, MEAN, "recall_at_1")] for direction in ARROWS]
-    return [
-        Cell(formatting.value(noise), is_number=False),
-        Cell(name, is_number=False),
-        *(
-            Cell(
-                f"{100 * one.value:+.1f} ({100 * one.low:+.1f}, {100 * one.high:+.1f})",
-                is_best=one.is_distinguishable,
-            )
-            for one in of_directions
-        ),
-    ]
+    texts = [f"{100 * one.value:+.1f} ({100 * one.low:+.1f}, {100 * one.high:+.1f})" for one in of_directions]
+    marked = [one.is_distinguishable for one in of_directions]
+    labels = [Cell(written(noise), is_number=False), Cell(name, is_number=False)]
+    return [*labels, *(Cell(text, is_best) for text, is_best in zip(texts, marked, strict=True))]

@@ -15,6 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ray_atr.metrics.measures import measure
+from ray_atr.metrics.metric import Metric
+from ray_atr.report.evaluation_tables import DIRECTION_TITLES
+from ray_atr.table import Cell, Table, written
+
 FOLDER = Path(__file__).parent / "papers"
 PAPERS = {"m_ltm": "Luong et al. 2024 (m-LTM)", "atri": "Yin et al. 2025 (ATRI)", "ask": "Fu et al. 2025 (ASK)"}
 OF_TABLE = ("place", "title", "data", "trained_on", "towers")
@@ -79,7 +84,8 @@ def printed_tables(paper: str) -> tuple[PaperTable, ...]:
         numbers = rows.setdefault((cells["objective"], cells.get("setting", "")), {})
         for name in names:
             if "/" in name and cells[name]:
-                numbers[name.format(cells.get("language"))] = _number(cells[name])
+                printed, *losses = map(Decimal, cells[name].split("-"))
+                numbers[name.format(cells.get("language"))] = printed - sum(losses)
     return tuple(
         PaperTable(
             paper=PAPERS[paper],
@@ -95,12 +101,43 @@ def printed_in(paper: str, *places: str) -> tuple[PaperTable, ...]:
     return tuple(table for table in printed_tables(paper) if table.place in places)
 
 
-def _number(text: str) -> Decimal:
-    printed, *losses = map(Decimal, text.split("-"))
-    return printed - sum(losses)
-
-
 def _settings(text: str) -> dict[str, Any]:
     """The setting of a row, `path=value`, or none."""
     path, _, value = text.partition("=")
     return {path: json.loads(value)} if path else {}
+
+
+def printed_beside(metrics: Mapping[Metric, float], data: str, split: str, trained_on: str) -> list[Table]:
+    """A table for each printed one that fits: this evaluation's numbers in the first row, then the paper's as they are printed.
+
+    Data sets go by the names in their manifests. A table by language is compared in its mean.
+    """
+    return [
+        table
+        for name in PAPERS
+        for paper in printed_tables(name)
+        if (paper.data, paper.split, paper.trained_on or paper.data) == (data, split, trained_on)
+        and (table := _beside(paper, metrics)) is not None
+    ]
+
+
+def _beside(paper: PaperTable, metrics: Mapping[Metric, float]) -> Table | None:
+    printed = dict.fromkeys(name for row in paper.rows for name in row.numbers)
+    by_mean = any("/mean/" in name for name in printed)
+    columns = [Metric.parse(name) for name in printed if name in metrics and ("/mean/" in name or not by_mean)]
+    if not columns:
+        return None
+    own = [measure(column.name).show(metrics[column]) for column in columns]
+    # A gain has nothing here to stand beside: it is of two systems.
+    rows = [] if paper.is_gain else [[Cell("this evaluation", is_number=False), *map(Cell, own)]]
+    for row in paper.rows:
+        settings = [f"{path.rsplit('.', 1)[-1]} {written(value)}" for path, value in row.settings.items()]
+        label = f"{row.objective} ({', '.join(['paper', *settings])})"
+        numbers = [row.numbers.get(column) for column in columns]
+        texts = [f"+{number}" if paper.is_gain and number is not None else written(number) for number in numbers]
+        rows.append([Cell(label, is_number=False), *map(Cell, texts)])
+    title = f"{paper.title}: beside {paper.paper}, {paper.place}"
+    headings = [
+        ", ".join(filter(None, (DIRECTION_TITLES.get(column.task), measure(column.name).heading))) for column in columns
+    ]
+    return Table(title, f"Printed in {paper.source}.", ["", *headings], [rows])

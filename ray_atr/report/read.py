@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
-from ray_atr.experiment import NOT_DECIDING, Experiment
+from ray_atr.experiment import NOT_DECIDING
 from ray_atr.languages.codes import ENGLISH
 from ray_atr.metrics.epoch_report import TIMED_PARTS, EpochReport
 from ray_atr.metrics.metric import DIRECTIONS, MEANS, TRAINED, UNSEEN, Metric
 from ray_atr.objectives import PAIRS, PRESETS
 from ray_atr.objectives.schemes import SCHEMES
 from ray_atr.override import as_typed, flatten
-from ray_atr.report import formatting
 from ray_atr.run_folder import (
     CHOICES,
     FINISHED,
@@ -29,6 +29,7 @@ from ray_atr.run_folder import (
 )
 from ray_atr.storage import Location
 from ray_atr.sweep.inheritance import perturbations
+from ray_atr.table import written
 
 NOISE, SEED = "data.noise.ratio", "seed"
 TRAINED_LANGUAGES = "trained_languages"
@@ -71,20 +72,19 @@ class Runs:
         return self.trials[self.trials["status"] != FINISHED]
 
     @property
-    def languages(self) -> list[str]:
-        """Codes of the languages that were measured, those that every trial was trained on first."""
-        trained, others = split_languages(self.trials)
-        return trained + others
-
-    @property
     def trained(self) -> list[str]:
-        """The measured languages that every trial was trained on."""
+        """Codes of the measured languages that every trial was trained on."""
         return split_languages(self.trials)[0]
 
     @property
     def others(self) -> list[str]:
         """The measured languages that some trial, or all, never saw."""
         return split_languages(self.trials)[1]
+
+    @property
+    def languages(self) -> list[str]:
+        """All languages that were measured, those that every trial was trained on first."""
+        return self.trained + self.others
 
     @property
     def is_unseen(self) -> bool:
@@ -118,7 +118,12 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
     last = [run.path.name for run in runs]
     names = [str(run.path) if last.count(run.path.name) > 1 else run.path.name for run in runs]
     for run, name in zip(runs, names, strict=True):
-        experiment, data = _experiment(run), _data_of(run)
+        experiment = None
+        with suppress(ValueError):  # of a version whose settings are not known
+            experiment = run.experiment
+        # A data set that was made again under its old name is another one.
+        found = (run.info.get("data") or {}).get("hash")
+        data = {"data.hash": str(found)} if found else {}
         for trial in run.trials():
             content = trial.describe()
             of_trial = {**run.settings_of(content["overrides"], experiment), **data}
@@ -158,27 +163,22 @@ def varied_paths(trials: Sequence[Mapping[str, Any]], labels: Sequence[str], nam
     out if those before it tell the same trials apart: the settings of a tower by the tower's name, those of an objective by
     its label.
     """
+    paths = dict.fromkeys((*named, *sorted({path for trial in trials for path in trial})))
+    keys = {path: [json.dumps(trial.get(path), sort_keys=True, default=str) for trial in trials] for path in paths}
     differing = [
         path
-        for path in dict.fromkeys((*named, *sorted({path for trial in trials for path in trial})))
-        if path not in (SEED, *CHOICES)
-        and not path.startswith(NOT_DECIDING)
-        and len({_key(trial.get(path)) for trial in trials}) > 1
+        for path, values in keys.items()
+        if path not in (SEED, *CHOICES) and not path.startswith(NOT_DECIDING) and len(set(values)) > 1
     ]
     chosen: list[str] = []
     for of_objective in (False, True):
-        groups: list[tuple[Hashable, ...]] = [(label,) if of_objective else () for label in labels]
+        groups: list[tuple[str, ...]] = [(label,) if of_objective else () for label in labels]
         for path in [*chosen, *(path for path in differing if path.startswith("objective.") == of_objective)]:
-            keys = [_key(trial.get(path)) for trial in trials]
-            finer = [(*group, key) for group, key in zip(groups, keys, strict=True)]
+            finer = [(*group, key) for group, key in zip(groups, keys[path], strict=True)]
             if path in chosen or path in named or len(set(finer)) > len(set(groups)):
                 chosen.append(path)
                 groups = finer
     return list(dict.fromkeys(chosen))
-
-
-def _key(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
 
 
 def with_language_groups(trials: pd.DataFrame) -> pd.DataFrame:
@@ -208,20 +208,6 @@ def split_languages(trials: pd.DataFrame) -> tuple[list[str], list[str]]:
     ordered = [language for language in declared if language in measured] + sorted(measured - set(declared))
     trained = [language for language in ordered if all(language in row for row in shown[TRAINED_LANGUAGES])]
     return trained, [language for language in ordered if language not in trained]
-
-
-def _experiment(run: RunFolder) -> Experiment | None:
-    """The run's experiment; None if it is of a version whose settings are not known."""
-    try:
-        return run.experiment
-    except ValueError:
-        return None
-
-
-def _data_of(run: RunFolder) -> dict[str, str]:
-    """The hash of what a run was trained on: a data set that was made again under its old name is another one."""
-    found = (run.info.get("data") or {}).get("hash")
-    return {"data.hash": str(found)} if found else {}
 
 
 def short_name(path: str) -> str:
@@ -261,12 +247,13 @@ def _row(
     measured = {Metric.parse(name): float(value) for name, value in metrics.items()}
     languages = _languages(settings, measured)
     row |= {str(name): value for name, value in measured.items()}
-    row |= {"data_languages": languages, TRAINED_LANGUAGES: _trained(settings, languages)}
-    row |= _cost(epochs)
+    # The languages that the trial was trained on; by a scheme that is not known here, all of its data's.
+    scheme = SCHEMES.get(str(settings.get("objective.scheme")))
+    trained = languages if scheme is None else tuple(scheme().trained_languages(languages))
+    row |= {"data_languages": languages, TRAINED_LANGUAGES: trained} | _cost(epochs)
     for epoch in epochs:
-        row |= {
-            f"{group}/{name}": value for group in ("memory", "knowledge") for name, value in epoch.group(group).items()
-        }
+        for group in ("memory", "knowledge"):
+            row |= {f"{group}/{name}": value for name, value in epoch.group(group).items()}
         row |= {name: epoch[name] for name in LAST_OF_TRAINING if name in epoch}
     return row
 
@@ -280,17 +267,11 @@ def _languages(settings: Mapping[str, Any], measured: Iterable[Metric]) -> tuple
     return tuple(sorted(found, key=lambda language: (language != ENGLISH, language)))
 
 
-def _trained(settings: Mapping[str, Any], languages: Sequence[str]) -> tuple[str, ...]:
-    """The languages that a trial was trained on; of a scheme that is not known here, all of its data's."""
-    scheme = SCHEMES.get(str(settings.get("objective.scheme")))
-    return tuple(languages) if scheme is None else tuple(scheme().trained_languages(languages))
-
-
 def _changed(trial: TrialFolder) -> str | None:
     """What population-based training changed on the way, in words; the trial's name tells what it began with."""
     words = [
         f"after epoch {one['epoch']}: weights of {one['from']}, "
-        + ", ".join(f"{short_name(path)}={formatting.value(value)}" for path, value in one["settings"].items())
+        + ", ".join(f"{short_name(path)}={written(value)}" for path, value in one["settings"].items())
         for one in perturbations(trial)
     ]
     return "; ".join(words) or None
@@ -322,14 +303,13 @@ def objective_label(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -
 
 def _cost(epochs: Sequence[EpochReport]) -> dict[str, float]:
     """What a trial took: `cost/seconds_per_epoch` of training, of its parts, and `cost/memory_mb`, its peak on the device."""
-    cost = {}
-    seconds = train_seconds(epochs)
-    if seconds is not None:
+    cost, times = {}, [epoch.group("seconds") for epoch in epochs]
+    if (seconds := train_seconds(epochs)) is not None:
         cost[SECONDS] = float(seconds) / len(epochs)
     for part in TIMED_PARTS:
         # An epoch without validation has none of its seconds.
-        if any(part in epoch.group("seconds") for epoch in epochs):
-            cost[f"cost/{part}_seconds"] = sum(epoch.group("seconds").get(part, 0.0) for epoch in epochs) / len(epochs)
+        if taken := [spent[part] for spent in times if part in spent]:
+            cost[f"cost/{part}_seconds"] = sum(taken) / len(epochs)
     peaks = [float(peak) for epoch in epochs if (peak := epoch.group("memory").get("peak_allocated_bytes")) is not None]
     if peaks:
         cost[MEMORY] = max(peaks) / 2**20

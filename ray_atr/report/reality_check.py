@@ -39,9 +39,9 @@ DETECTOR = {
 }
 """What is measured of a detector where the truth is known, and its name in a figure."""
 NAMES = ("noise", "kind", "method")
-FROM_FLOOR, INTERVAL = "against the floor", ("low", "high")
+FROM_FLOOR = "against the floor"
 COLUMNS = (
-    *NAMES, "seeds", "test", "last epoch (validation)", FROM_FLOOR, *INTERVAL, "share of the way", *DETECTOR, "seconds"
+    *NAMES, "seeds", "test", "last epoch (validation)", FROM_FLOOR, "low", "high", "share of the way", *DETECTOR, "seconds"
 )  # fmt: skip
 """Of the table, those that have a value in any row."""
 
@@ -62,19 +62,18 @@ class MethodTrials:
     clip: NDArray[np.int64]
     seeds: tuple[int, ...]
     last: float
-    belief: Mapping[str, float]
     seconds: float
     curves: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     """Of the detector's numbers their mean over seeds after each epoch, [epochs]."""
-
-    def of(self, seed: int) -> NDArray[np.float64]:
-        """The hits [queries] of one seed."""
-        return np.asarray(self.hits[self.seeds.index(seed)])
 
     @property
     def test(self) -> float:
         """Mean over seeds and queries."""
         return float(self.hits.mean())
+
+
+Cells = Mapping[tuple[str, str, float], MethodTrials]
+"""By (method, kind of noise, ratio)."""
 
 
 def difference(first: MethodTrials, second: MethodTrials) -> tuple[float, float, float]:
@@ -87,7 +86,7 @@ def difference(first: MethodTrials, second: MethodTrials) -> tuple[float, float,
     if not shared:
         raise ValueError(f"no seed of {first.seeds} is among {second.seeds}")
     generator = np.random.default_rng(SEED_OF_DRAWS)
-    gain = np.stack([second.of(one) - first.of(one) for one in shared])
+    gain = np.stack([second.hits[second.seeds.index(one)] - first.hits[first.seeds.index(one)] for one in shared])
     clip = np.unique(first.clip, return_inverse=True)[1]
     queries = np.bincount(clip)
     gained = np.stack([np.bincount(clip, of_seed) for of_seed in gain])
@@ -109,10 +108,10 @@ def hits_of(trial: TrialFolder, experiment: Experiment) -> Hits | None:
     trained, spoken = experiment.trained_languages, experiment.data.languages
     groups = {TRAINED: trained, UNSEEN: tuple(one for one in spoken if one not in trained), MEAN: spoken}
     kept = read_scores(trial.folder / TEST_SCORES)
-    found = [kept.get(f"{task}/{one}") for one in groups.get(language, (language,))]
-    samples = [sample for sample in found if sample is not None]
-    if not samples or len(samples) < len(found):
+    names = [f"{task}/{one}" for one in groups.get(language, (language,))]
+    if not names or not kept.keys() >= set(names):
         return None
+    samples = [kept[name] for name in names]
     query, places = np.unique(np.concatenate([sample.query for sample in samples]), return_inverse=True)
     clip = np.empty_like(query)
     clip[places] = np.concatenate([sample.unit for sample in samples])
@@ -121,7 +120,7 @@ def hits_of(trial: TrialFolder, experiment: Experiment) -> Hits | None:
 
 
 def read_cells(run: RunFolder) -> dict[tuple[str, str, float], MethodTrials]:
-    """The cells by (method, kind of noise, ratio); trials that are no method's, not finished or without scores are left out."""
+    """The cells of a run; trials that are no method's, not finished or without scores are left out."""
     base = run.experiment
     grouped: dict[tuple[str, str, float], list[tuple[Hits, TrialFolder]]] = {}
     for trial in run.trials():
@@ -131,8 +130,7 @@ def read_cells(run: RunFolder) -> dict[tuple[str, str, float], MethodTrials]:
             continue
         key = (name, str(overrides["data.noise.kind"]), float(overrides["data.noise.ratio"]))
         grouped.setdefault(key, []).append((hits, trial))
-    metric = base.evaluation.select_by
-    return {key: _cell(found, metric) for key, found in grouped.items()}
+    return {key: _cell(found, base.evaluation.select_by) for key, found in grouped.items()}
 
 
 def _cell(found: Sequence[tuple[Hits, TrialFolder]], metric: str) -> MethodTrials:
@@ -140,80 +138,71 @@ def _cell(found: Sequence[tuple[Hits, TrialFolder]], metric: str) -> MethodTrial
     epochs = [trial.epochs() for _, trial in found]
     # A run that was begun again with more epochs is as long as the shortest.
     length = min(map(len, epochs))
-    curves = {
-        name: np.mean([[row.get(f"train/{name}", np.nan) for row in rows[:length]] for rows in epochs], axis=0)
-        for name in DETECTOR
-        if any(f"train/{name}" in row for row in epochs[0])
-    }
     return MethodTrials(
         hits=np.stack([hits.values for hits, _ in found]),
         clip=found[0][0].clip,
         seeds=tuple(int(trial.describe()["overrides"]["seed"]) for _, trial in found),
         last=float(np.mean([result["last"][metric] for result in results])),
-        belief={name: float(curve[-1]) for name, curve in curves.items()},
-        curves=curves,
         seconds=float(np.mean([result["train_seconds"] for result in results])),
+        curves={
+            name: np.mean([[row.get(f"train/{name}", np.nan) for row in rows[:length]] for rows in epochs], axis=0)
+            for name in DETECTOR
+            if any(f"train/{name}" in row for row in epochs[0])
+        },
     )
 
 
-def table(cells: Mapping[tuple[str, str, float], MethodTrials]) -> pd.DataFrame:
+def table(cells: Cells) -> pd.DataFrame:
     """One row a method and noise: scores, the share of the way from the floor to the ceiling, the detector, the time."""
     rows: list[dict[str, Any]] = []
-    order = {name: place for place, name in enumerate(METHODS)}
-    for (name, kind, ratio), cell in sorted(cells.items(), key=lambda one: (one[0][1:], order[one[0][0]])):
+    order = list(METHODS)
+    for (name, kind, ratio), cell in sorted(cells.items(), key=lambda one: (one[0][1:], order.index(one[0][0]))):
         floor, ceiling = cells.get((FLOOR, kind, ratio)), cells.get((CEILING, kind, ratio))
         row: dict[str, Any] = {"noise": ratio, "kind": kind, "method": name, "seeds": len(cell.hits)}
-        row |= {"test": cell.test, "last epoch (validation)": cell.last}
+        row |= {"test": cell.test, "last epoch (validation)": cell.last, "seconds": cell.seconds}
         if floor is not None and name != FLOOR:
-            value, low, high = difference(floor, cell)
-            row |= dict(zip((FROM_FLOOR, *INTERVAL), (value, low, high), strict=True))
+            value, row["low"], row["high"] = difference(floor, cell)
+            row[FROM_FLOOR] = value
             if ceiling is not None and name != CEILING:
                 row["share of the way"] = value / (ceiling.test - floor.test)
         if METHODS[name][CORRESPONDENCE] != "none":
-            row |= cell.belief
-        rows.append({**row, "seconds": cell.seconds})
+            row |= {detected: float(curve[-1]) for detected, curve in cell.curves.items()}
+        rows.append(row)
     found = pd.DataFrame(rows)
     return found[[name for name in COLUMNS if name in found]]
 
 
-def draw(cells: Mapping[tuple[str, str, float], MethodTrials], path: Path, measured: str) -> None:
+def draw(cells: Cells, path: Path, measured: str) -> None:
     """One panel a noise ratio, one bar a method, floor and ceiling as lines; `measured`: what the bars are, in words."""
     noises = sorted({(kind, ratio) for _, kind, ratio in cells})
     compared = {name for name, _, _ in cells} - {FLOOR, CEILING}
     names = [name for name in reversed(METHODS) if name in compared]
     with rc_context(RC):
         figure = Figure(figsize=(4.2 * len(noises), 4.4))
-        panels = figure.subplots(1, len(noises), sharey=True, sharex=True, squeeze=False)
-        for axes, (kind, ratio) in zip(panels[0], noises, strict=True):
-            _panel(axes, {name: cell for (name, *of), cell in cells.items() if of == [kind, ratio]}, names)
-            axes.set_title(title_of(kind, ratio))
-            axes.set_xlabel(measured)
-        _save(figure, panels[0], path, legend_columns=2)
+        (panels,) = figure.subplots(1, len(noises), sharey=True, sharex=True, squeeze=False)
+        for axes, (kind, ratio) in zip(panels, noises, strict=True):
+            for place, name in enumerate(names):
+                if (cell := cells.get((name, kind, ratio))) is not None:
+                    deviation = float(cell.hits.mean(axis=1).std(ddof=1)) if len(cell.hits) > 1 else 0.0
+                    axes.barh(place, cell.test, xerr=deviation, color="#56B4E9", ecolor="#1b1b1b", height=0.7)
+            axes.set_yticks(range(len(names)), names)
+            ends = ((FLOOR, "#D55E00", "all pairs kept"), (CEILING, "#009E73", "wrong pairs left out"))
+            for name, colour, label in ends:
+                if (cell := cells.get((name, kind, ratio))) is not None:
+                    axes.axvline(cell.test, color=colour, linestyle="--", linewidth=1.4, label=label)
+            axes.grid(visible=True, axis="x")
+            axes.grid(visible=False, axis="y")
+            axes.set(title=title_of(kind, ratio), xlabel=measured)
+        _save(figure, panels, path, legend_columns=2)
 
 
-def _panel(axes: Any, cells: Mapping[str, MethodTrials], names: Sequence[str]) -> None:
-    for place, name in enumerate(names):
-        if name not in cells:
-            continue
-        cell = cells[name]
-        deviation = float(cell.hits.mean(axis=1).std(ddof=1)) if len(cell.hits) > 1 else 0.0
-        axes.barh(place, cell.test, xerr=deviation, color="#56B4E9", ecolor="#1b1b1b", height=0.7)
-    axes.set_yticks(range(len(names)), names)
-    for name, colour, label in ((FLOOR, "#D55E00", "all pairs kept"), (CEILING, "#009E73", "wrong pairs left out")):
-        if name in cells:
-            axes.axvline(cells[name].test, color=colour, linestyle="--", linewidth=1.4, label=label)
-    axes.grid(visible=True, axis="x")
-    axes.grid(visible=False, axis="y")
-
-
-def draw_detector(cells: Mapping[tuple[str, str, float], MethodTrials], path: Path) -> Path | None:
+def draw_detector(cells: Cells, path: Path) -> Path | None:
     """How well each method tells true pairs from wrong ones after each epoch: a row a number, a column a noise."""
     judging = {
-        key: cell
+        key: cell.curves
         for key, cell in cells.items()
-        if cell.curves and key[0] != CEILING and len(cell.curves) == len(DETECTOR)
+        if key[0] != CEILING and len(cell.curves) == len(DETECTOR) and np.nanstd(cell.curves["detector_auc"]) > 0
     }
-    judging = {key: cell for key, cell in judging.items() if float(np.nanstd(cell.curves["detector_auc"])) > 0}
     noises = sorted({(kind, ratio) for _, kind, ratio in judging})
     if not noises:
         return None
@@ -223,14 +212,13 @@ def draw_detector(cells: Mapping[tuple[str, str, float], MethodTrials], path: Pa
         for row, (name, label) in zip(panels, DETECTOR.items(), strict=True):
             row[0].set_ylabel(label)
             for axes, noise in zip(row, noises, strict=True):
-                for (method, *of), cell in judging.items():
+                for (method, *of), curves in judging.items():
                     if tuple(of) == noise:
-                        epochs = np.arange(1, len(cell.curves[name]) + 1)
-                        axes.plot(epochs, cell.curves[name], label=method, color=f"C{list(METHODS).index(method) % 10}")
-        for axes, (kind, ratio) in zip(panels[0], noises, strict=True):
-            axes.set_title(title_of(kind, ratio))
-        for axes in panels[-1]:
-            axes.set_xlabel("epoch")
+                        epochs = np.arange(1, len(curves[name]) + 1)
+                        axes.plot(epochs, curves[name], label=method, color=f"C{list(METHODS).index(method) % 10}")
+        for top, bottom, noise in zip(panels[0], panels[-1], noises, strict=True):
+            top.set_title(title_of(*noise))
+            bottom.set_xlabel("epoch")
         _save(figure, panels[0], path, legend_columns=4)
     return path
 
@@ -251,7 +239,7 @@ def title_of(kind: str, ratio: float) -> str:
 def page_table(found: pd.DataFrame, measured: str) -> Table:
     """The table as the page shows it, a block a noise; `measured`: what the scores are, in words."""
     # As in the pictures' titles, wrong pairs are what is meant where nothing else is said.
-    unsaid = {*INTERVAL, *(["kind"] if set(found["kind"]) == {"pair"} else [])}
+    unsaid = ("low", "high", *(["kind"] if set(found["kind"]) == {"pair"} else []))
     columns = [name for name in found.columns if name not in unsaid]
     blocks = []
     for _, rows in found.groupby(["kind", "noise"], sort=False):
@@ -266,20 +254,17 @@ def page_table(found: pd.DataFrame, measured: str) -> Table:
 
 
 def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[Cell]:
+    # As the settings write it, in tenths of seconds, or to three digits.
+    forms = {"noise": "g", "seconds": ".1f"}
     cells = []
     for name in columns:
         value = row[name]
-        text = "" if pd.isna(value) else _number(name, value) if isinstance(value, float) else str(value)
+        text = format(value, forms.get(name, ".3f")) if isinstance(value, float) else str(value)
+        text = "" if pd.isna(value) else text
         is_best = name == "test" and value == best and row["method"] != CEILING
-        interval = [row[end] for end in INTERVAL] if name == FROM_FLOOR and text else []
-        detail = f"({', '.join(f'{end:+.3f}' for end in interval)})" if interval else ""
+        detail = f"({row['low']:+.3f}, {row['high']:+.3f})" if name == FROM_FLOOR and text else ""
         cells.append(Cell(text, is_best=is_best, is_number=name not in NAMES, detail=detail))
     return cells
-
-
-def _number(name: str, value: float) -> str:
-    """As the settings write it, in tenths of seconds, or to three digits."""
-    return f"{value:g}" if name == "noise" else f"{value:.1f}" if name == "seconds" else f"{value:.3f}"
 
 
 def write_reality_check(run_folder: Location | str, folder: Path) -> tuple[Table, list[Picture]]:
@@ -297,11 +282,9 @@ def write_reality_check(run_folder: Location | str, folder: Path) -> tuple[Table
     found.to_csv(folder / "reality_check.csv", index=False)
     shown = page_table(found, measured)
     (folder / "reality_check.md").write_text(shown.to_markdown())
-    draw(cells, folder / "reality_check.png", measured)
-    figures = [
-        Picture(folder / "reality_check.png", "Methods between keeping every pair and leaving the wrong ones out")
-    ]
-    detector = draw_detector(cells, folder / "detector.png")
-    if detector is not None:
+    bars = folder / "reality_check.png"
+    draw(cells, bars, measured)
+    figures = [Picture(bars, "Methods between keeping every pair and leaving the wrong ones out")]
+    if (detector := draw_detector(cells, folder / "detector.png")) is not None:
         figures.append(Picture(detector, "How well each method tells true pairs from wrong ones, over epochs"))
     return shown, figures

@@ -1,4 +1,4 @@
-"""How figures look: one colour and one marker an objective, told apart without colour sight, and a quiet frame."""
+"""How figures look: a colour and a marker an objective, told apart without colour sight, names at the ends of lines."""
 
 from __future__ import annotations
 
@@ -16,30 +16,14 @@ DPI = 160
 INK, QUIET, GRID = "#1b1b1b", "#6b6b6b", "#e4e4e4"
 
 RC: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "axes.edgecolor": "#9a9a9a",
-    "axes.linewidth": 0.8,
-    "axes.labelcolor": INK,
-    "axes.titlesize": 10.5,
-    "axes.titlelocation": "left",
-    "axes.titlecolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.8,
-    "xtick.color": QUIET,
-    "ytick.color": QUIET,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5.5,
-    "figure.facecolor": "white",
-    "savefig.dpi": DPI,
-}
+    "font.family": "DejaVu Sans", "font.size": 10, "lines.linewidth": 1.8, "lines.markersize": 5.5,
+    "axes.edgecolor": "#9a9a9a", "axes.linewidth": 0.8, "axes.labelcolor": INK, "axes.axisbelow": True,
+    "axes.titlesize": 10.5, "axes.titlelocation": "left", "axes.titlecolor": INK,
+    "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "axes.grid.axis": "y", "grid.color": GRID, "grid.linewidth": 0.8,
+    "xtick.color": QUIET, "ytick.color": QUIET, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
+    "figure.facecolor": "white", "savefig.dpi": DPI,
+}  # fmt: skip
 
 
 def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -61,3 +45,60 @@ def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
                 marker = SPARE_MARKERS[(len(used) // len(SPARE_COLOURS) + len(used)) % len(SPARE_MARKERS)]
         result[name] = {"color": colour, "marker": marker}
     return result
+
+
+def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]], *, size: float = 9) -> None:
+    """Write (x, y, text, colour) beside the right edge of the axes, joined to its line by a thin rule where it was moved."""
+    if not ends:
+        return
+    low, high = axes.get_ylim()
+    gap = (high - low) * size * 1.35 / (axes.get_window_extent().height / axes.figure.dpi * 72)
+    places = within(spread([y for _, y, _, _ in ends], gap), low + gap / 2, high - gap / 2, gap)
+    for (x, y, text, colour), place in zip(ends, places, strict=True):
+        rule = {
+            "arrowstyle": "-",
+            "color": colour,
+            "lw": 0.6,
+            "alpha": 0.6,
+            "shrinkA": 1,
+            "shrinkB": 4,
+            "relpos": (0, 0.5),
+        }
+        axes.annotate(
+            text, xy=(x, y), xytext=(axes.get_xlim()[1], place), va="center", ha="left",
+            fontsize=size, color=colour, annotation_clip=False, arrowprops=rule,
+        )  # fmt: skip
+
+
+def spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Positions at least `gap` apart, in the order of `heights`, with the least total movement.
+
+    Labels that touch are merged into a pile that is centred on its members' mean; piles that then touch are merged too.
+    """
+    piles: list[tuple[float, list[int]]] = []
+    for index in sorted(range(len(heights)), key=lambda index: heights[index]):
+        centre, members = heights[index], [index]
+        while piles and centre - piles[-1][0] < gap * (len(members) + len(piles[-1][1])) / 2:
+            before, those = piles.pop()
+            centre = (before * len(those) + centre * len(members)) / (len(those) + len(members))
+            members = those + members
+        piles.append((centre, members))
+    placed = [0.0] * len(heights)
+    for centre, members in piles:
+        for position, index in enumerate(members):
+            placed[index] = centre + gap * (position - (len(members) - 1) / 2)
+    return placed
+
+
+def within(places: Sequence[float], low: float, high: float, gap: float) -> list[float]:
+    """The places moved as little as keeps them at least `gap` apart and, if there is room for all, between low and high."""
+    order = sorted(range(len(places)), key=lambda index: places[index])
+    placed = list(places)
+    most, least = max(high, low + gap * (len(places) - 1)), low
+    for index in order:
+        placed[index] = max(placed[index], least)
+        least = placed[index] + gap
+    for index in reversed(order):
+        placed[index] = min(placed[index], most)
+        most = placed[index] - gap
+    return placed

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import pandas as pd
 
 from ray_atr.metrics.measures import MEASURES, is_chance
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric
-from ray_atr.report import formatting
-from ray_atr.report.aggregate import NUM_SEEDS, aggregate, differing, point_name
+from ray_atr.report.aggregate import NUM_SEEDS, aggregate, differing, point_names
 from ray_atr.report.read import NOISE, OBJECTIVE, TEST, TRAINED_LANGUAGES, VALIDATION, Runs, short_name
-from ray_atr.table import Cell, Table
+from ray_atr.table import MISSING, Cell, Table, number, percent, written
 
 ARROWS = {"text_to_audio": "text→audio", "audio_to_text": "audio→text"}
 """What a table calls the directions."""
-Kind = Literal["percent", "number"]
 SEEN = "in training?"
 AT_CHANCE = "°"
+KNOWLEDGE = "objective.knowledge."
+SWITCHES = tuple(KNOWLEDGE + part for part in ("fine", "coarse", "injection", "transport", "reliability"))
+PERIOD, REFRESH = KNOWLEDGE + "refresh_every_epochs", KNOWLEDGE + "refresh"
+TICK = "✓"
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Column:
     metric: str
     title: str
     group: str = ""
-    kind: Kind = "percent"
+    is_percent: bool = True
     is_higher_better: bool | None = True
 
 
@@ -46,9 +49,12 @@ def recall_columns(
 
 
 def recall_table(runs: Runs, language: str) -> Table:
-    """R@1, R@10, mAP10 in both directions, a row a point of the sweep, a block a noise ratio."""
-    paths = differing(runs.finished, runs.varied) or [OBJECTIVE]
-    return point_table(runs, f"Recall by {_listed(paths)}, {of_whom(language, runs)}", recall_columns(language))
+    """R@1, R@10, mAP10 in both directions, a row a point of the sweep, a block a noise ratio; of an ablation by ASK's parts."""
+    if is_ablation(runs):
+        return ablation_table(runs, recall_columns(language), f"Recall by ASK's parts, {of_whom(language, runs)}")
+    *others, last = [short_name(path) for path in differing(runs.finished, runs.varied) or [OBJECTIVE]]
+    paths = f"{', '.join(others)} and {last}" if others else last
+    return point_table(runs, f"Recall by {paths}, {of_whom(language, runs)}", recall_columns(language))
 
 
 def language_groups(runs: Runs) -> list[str]:
@@ -58,21 +64,14 @@ def language_groups(runs: Runs) -> list[str]:
 
 def of_whom(language: str, runs: Runs) -> str:
     """What a title calls a language, or a mean over languages: those that were trained on, or those that were not."""
-    if language == TRAINED:
-        return _called(runs.trained, "trained ", "")
+    if language not in (TRAINED, UNSEEN):
+        return {"eng": "English", MEAN: "mean of languages"}.get(language, language)
+    languages, before, after = runs.trained, "trained ", ""
     if language == UNSEEN:
-        return _called(
-            runs.others,
-            "",
-            " without captions in training" if runs.is_unseen else " that not all trials were trained on",
-        )
-    return {"eng": "English", MEAN: "mean of languages"}.get(language, language)
-
-
-def _called(languages: Sequence[str], before: str, after: str) -> str:
+        languages, before = runs.others, ""
+        after = " without captions in training" if runs.is_unseen else " that not all trials were trained on"
     if len(languages) == 1:
-        name = {"eng": "English"}.get(languages[0], languages[0])
-        return f"{name}{after}" if after else f"{name} ({before.strip()})"
+        return of_whom(languages[0], runs) + (after or " (trained)")
     return f"mean of {len(languages)} {before}languages{after}"
 
 
@@ -82,37 +81,31 @@ def seen_in_training(row: Mapping[Any, Any], runs: Runs) -> str:
     return "none" if not seen else "all" if seen == len(runs.others) else f"{seen} of {len(runs.others)}"
 
 
-def _listed(paths: Sequence[str]) -> str:
-    names = [short_name(path) for path in paths]
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
 def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd.DataFrame | None = None) -> Table:
     """A row a point of the sweep: what it varies, the columns that were measured, the number of seeds."""
     points = aggregate(runs) if points is None else points
     columns = [column for column in columns if column.metric in points]
-    shows_unseen = any(Metric.parse(column.metric).language == UNSEEN for column in columns)
-    if shows_unseen:
-        points = points.assign(**{SEEN: [seen_in_training(row, runs) for row in points.to_dict("records")]})
-    blocks_by = NOISE if NOISE in runs.varied else None
-    lead = [path for path in (blocks_by, *runs.varied) if path is not None]
     # A column that says the same in every row says nothing.
-    lead = differing(points, list(dict.fromkeys(lead))) or [OBJECTIVE]
-    lead += [SEEN] if shows_unseen else []
-    frames = [frame for _, frame in points.groupby(blocks_by, sort=True)] if blocks_by else [points]
+    lead = differing(points, sorted(runs.varied, key=lambda path: path != NOISE)) or [OBJECTIVE]
+    if any(Metric.parse(column.metric).language == UNSEEN for column in columns):
+        points = points.assign(**{SEEN: [seen_in_training(row, runs) for row in points.to_dict("records")]})
+        lead.append(SEEN)
+    frames = [frame for _, frame in points.groupby(NOISE, sort=True)] if NOISE in runs.varied else [points]
     blocks = [_block(frame, lead, columns) for frame in frames]
-    seeds = points[NUM_SEEDS] if len(points) else pd.Series(dtype=int)
-    spread = "mean ± standard deviation over seeds" if len(seeds) and seeds.max() > 1 else ""
-    unit = "Percent, " if all(column.kind == "percent" for column in columns) else ""
+    unit = "Percent, " if all(column.is_percent for column in columns) else ""
     when = {TEST: "test split at the epoch chosen on validation", VALIDATION: "validation split after the last epoch"}
-    ranked = "best of each block marked" if any(column.is_higher_better is not None for column in columns) else ""
     on = " and ".join(when.get(split, split) for split in runs.measured_on) or "nothing yet"
     says_chance = any(cell.text.endswith(AT_CHANCE) for block in blocks for row in block for cell in row)
-    chance = f"{AT_CHANCE.strip()} not told apart from chance" if says_chance else ""
+    notes = {
+        f"{unit}{on}": True,
+        "mean ± standard deviation over seeds": points[NUM_SEEDS].max() > 1,
+        "best of each block marked": any(column.is_higher_better is not None for column in columns),
+        f"{AT_CHANCE} not told apart from chance": says_chance,
+    }
     grouped = itertools.groupby(column.group for column in columns)
     return Table(
         title=title,
-        note="; ".join(part for part in (f"{unit}{on}", spread, ranked, chance) if part) + ".",
+        note="; ".join(note for note, applies in notes.items() if applies) + ".",
         groups=[*(("", 1) for _ in lead), *((group, len(list(same))) for group, same in grouped), ("", 1)],
         columns=[*(short_name(path) for path in lead), *(column.title for column in columns), "seeds"],
         blocks=blocks,
@@ -120,22 +113,25 @@ def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd
 
 
 def _block(frame: pd.DataFrame, lead: Sequence[str], columns: Sequence[Column]) -> list[list[Cell]]:
-    best = {column.metric: _best(frame[column.metric], column) for column in columns} if len(frame) > 1 else {}
+    best: dict[str, float] = {}
+    for column in columns:
+        if column.is_higher_better is not None and len(frame) > 1:
+            values = frame[column.metric]
+            best[column.metric] = float(values.max() if column.is_higher_better else values.min())
+
+    def cell(row: Mapping[Any, Any], column: Column) -> Cell:
+        mean = row[column.metric]
+        text = (percent if column.is_percent else number)(mean, row.get(f"{column.metric} (sd)"))
+        return Cell(text + AT_CHANCE * is_at_chance(row, column.metric), is_best=mean == best.get(column.metric))
+
     return [
         [
-            *(Cell(formatting.value(row[path]), is_number=False) for path in lead),
-            *(_number(row, column, best.get(column.metric)) for column in columns),
+            *(Cell(written(row[path]), is_number=False) for path in lead),
+            *(cell(row, column) for column in columns),
             Cell(str(row[NUM_SEEDS])),
         ]
         for row in frame.to_dict("records")
     ]
-
-
-def _number(row: Mapping[str, float], column: Column, best: float | None) -> Cell:
-    mean, deviation = row[column.metric], row.get(f"{column.metric} (sd)")
-    write = formatting.percent if column.kind == "percent" else formatting.number
-    mark = AT_CHANCE if is_at_chance(row, column.metric) else ""
-    return Cell(write(mean, deviation) + mark, is_best=best is not None and mean == best)
 
 
 def is_at_chance(row: Mapping[Any, Any], metric: str) -> bool:
@@ -149,16 +145,41 @@ def is_at_chance(row: Mapping[Any, Any], metric: str) -> bool:
 
 def learnt_nothing(runs: Runs) -> list[str]:
     """The points that no direction tells apart from chance in the languages they were trained on, by their names."""
+    if runs.finished.empty:
+        return []
     points = aggregate(runs)
     columns = [name for direction in ARROWS if (name := Metric(direction, TRAINED, "recall_at_1")) in points]
-    paths = differing(points, runs.varied)
-    rows = points.to_dict("records")
-    found = [row for row in rows if columns and all(is_at_chance(row, name) for name in columns)]
-    return [point_name(row, paths) for row in found]
+    rows = zip(point_names(points, runs), points.to_dict("records"), strict=True)
+    return [name for name, row in rows if columns and all(is_at_chance(row, column) for column in columns)]
 
 
-def _best(values: pd.Series, column: Column) -> float | None:
-    present = values.dropna()
-    if present.empty or column.is_higher_better is None:
-        return None
-    return float(present.max() if column.is_higher_better else present.min())
+def is_ablation(runs: Runs) -> bool:
+    """Whether the runs switch a part of ASK on and off."""
+    return any(path in runs.varied for path in SWITCHES)
+
+
+def ablation_table(runs: Runs, columns: Sequence[Column], title: str) -> Table:
+    """ASK without each of its parts: a tick for each part that is on (layout of Fu et al. 2025, Table 2).
+
+    ASK's own defaults count where neither sweep nor experiment sets a part.
+    """
+    points = aggregate(runs)
+    parts = pd.DataFrame([ticks(partial(_is_on, runs, row)) for row in points.to_dict("records")])
+    others = [path for path in runs.varied if path not in (OBJECTIVE, *SWITCHES, PERIOD)]
+    # No knowledge, then all of ASK, then what is left of it.
+    num_on = (parts == TICK).sum(axis=1)
+    order = sorted(points.index, key=lambda row: (num_on[row] > 0, -num_on[row]))
+    shown = points.assign(**parts).loc[order]
+    return point_table(replace(runs, varied=[OBJECTIVE, *parts, *others]), title, columns, points=shown)
+
+
+def ticks(is_on: Callable[[str], bool]) -> dict[str, str]:
+    """Each of ASK's parts -> a tick if it is on, by the path that switches it."""
+    return {REFRESH if path == PERIOD else path: TICK if is_on(path) else MISSING for path in (*SWITCHES, PERIOD)}
+
+
+def _is_on(runs: Runs, row: Mapping[Any, Any], path: str) -> bool:
+    if "ask" not in str(row[OBJECTIVE]).split("+"):
+        return False
+    value = row.get(path)
+    return bool(runs.experiments[0].get(path, True) if value is None or pd.isna(value) else value)

@@ -11,19 +11,15 @@ from typing import Any
 import pandas as pd
 
 from ray_atr.metrics.epoch_report import TASKS
-from ray_atr.report.ablation import ablation_table, is_ablation
 from ray_atr.report.aggregate import aggregate
-from ray_atr.report.bars import draw_languages
 from ray_atr.report.curves import curves_of, draw_curve
+from ray_atr.report.figures import draw_languages, draw_pareto, draw_time_shares
 from ray_atr.report.layouts import paper_layouts
 from ray_atr.report.paired import paired_table
-from ray_atr.report.pareto import draw_pareto
 from ray_atr.report.read import NOISE, Runs, read_runs
 from ray_atr.report.reality_check import write_reality_check
 from ray_atr.report.sweep_page import Picture, sweep_page
-from ray_atr.report.tables import language_groups, learnt_nothing, of_whom, recall_columns, recall_table
-from ray_atr.report.time_shares import draw_time_shares
-from ray_atr.run_folder import RunFolder
+from ray_atr.report.tables import language_groups, learnt_nothing, recall_table
 from ray_atr.storage import Location, locate, sent
 from ray_atr.table import Table
 
@@ -57,7 +53,7 @@ def write_report(run_folder: Location | str, *more: Location | str, out: Locatio
     layouts = paper_layouts(runs)
     with sent(place) as folder:
         figures = _figures(runs, folder)
-        if _is_reality_check(runs):
+        if runs.infos[0]["name"] == REALITY_CHECK and not runs.finished.empty:
             table, pictures = write_reality_check(runs.folders[0], folder)
             tables, figures = [table, *tables], [*pictures, *figures]
         write_csv(_named_by_split(aggregate(runs), runs), folder / "table.csv")
@@ -71,10 +67,6 @@ def write_report(run_folder: Location | str, *more: Location | str, out: Locatio
         figures=tuple(place / figure.path.name for figure in figures),
         summary=summary,
     )
-
-
-def _is_reality_check(runs: Runs) -> bool:
-    return not runs.finished.empty and RunFolder.open(runs.folders[0]).info["name"] == REALITY_CHECK
 
 
 def _named_by_split(points: pd.DataFrame, runs: Runs) -> pd.DataFrame:
@@ -95,14 +87,11 @@ def _summary(runs: Runs, tables: Sequence[Table]) -> str:
     if runs.finished.empty:
         return f"no trial has finished yet ({len(runs.trials)} in all)"
     text = "\n\n".join(table.to_text() for table in tables)
-    missing = [f"{count} {status}" for status, count in runs.unfinished["status"].value_counts().items()]
-    if missing:
+    if missing := [f"{count} {status}" for status, count in runs.unfinished["status"].value_counts().items()]:
         text += f"\nleft out: {', '.join(missing)}"
-    nothing = learnt_nothing(runs)
-    if nothing:
+    if nothing := learnt_nothing(runs):
         text += "\nlearned nothing (R@1 not told apart from chance): " + ", ".join(nothing)
-    changed = list(runs.trials["changed"].dropna())
-    if changed:
+    if changed := list(runs.trials["changed"].dropna()):
         text += "\nchanged on the way; the tables name what they began with:\n  " + "\n  ".join(changed)
     return text
 
@@ -111,14 +100,9 @@ def main_tables(runs: Runs) -> list[Table]:
     """R@1, R@10 and mAP10 in both directions: of the languages that were trained, then of those that were not; differences."""
     if runs.finished.empty:
         return []
-    languages = language_groups(runs)
-    if is_ablation(runs):
-        return [
-            ablation_table(runs, recall_columns(language), f"Recall by ASK's parts, {of_whom(language, runs)}")
-            for language in languages
-        ]
     differences = paired_table(runs)
-    return [*(recall_table(runs, language) for language in languages), *([differences] if differences else [])]
+    recall = [recall_table(runs, language) for language in language_groups(runs)]
+    return [*recall, differences] if differences is not None else recall
 
 
 def _figures(runs: Runs, folder: Path) -> list[Picture]:
@@ -128,12 +112,12 @@ def _figures(runs: Runs, folder: Path) -> list[Picture]:
     for curve in curves_of(runs):
         what = "noise" if curve.path == NOISE else curve.label
         figures.append(Picture(draw_curve(runs, curve, folder / f"{curve.file}.png"), f"R@1 against {what}"))
-    for path, title in (
-        (draw_languages(runs, folder / "languages.png"), "R@1 by language"),
-        (draw_pareto(runs, folder / "pareto.png"), "Recall against cost"),
-        (draw_time_shares(runs, folder / "time_shares.png"), "Where an epoch's time goes"),
+    for draw, name, title in (
+        (draw_languages, "languages", "R@1 by language"),
+        (draw_pareto, "pareto", "Recall against cost"),
+        (draw_time_shares, "time_shares", "Where an epoch's time goes"),
     ):
-        if path is not None:
+        if (path := draw(runs, folder / f"{name}.png")) is not None:
             figures.append(Picture(path, title))
     return figures
 

@@ -22,8 +22,8 @@ from ray_atr.metrics import evaluate_languages, retrieve_languages
 from ray_atr.metrics.bootstrap import Difference, Spread, bootstrap_runs, compare_runs
 from ray_atr.metrics.metric import MEAN, MEANS, Metric
 from ray_atr.metrics.samples import from_arrays, retrieval_samples, to_arrays
-from ray_atr.report.audio_players import FoundClip, Query, best_clips, players_html
-from ray_atr.report.evaluation_page import Page, as_html, as_json, as_markdown, write_page
+from ray_atr.report.evaluation_content import best_clips
+from ray_atr.report.evaluation_page import FoundClip, Page, Query, as_html, as_json, as_markdown, write_page
 from ray_atr.report.evaluation_pictures import embedding_map, rank_heat_map, similarity_and_plan
 from ray_atr.report.evaluation_tables import metric_tables
 from ray_atr.table import Cell, Table
@@ -43,7 +43,7 @@ def page() -> Page:
         comparison=compare_runs(a, b, draws=20),
         compared=("ml_clap", "kcl"),
         pictures={"Ranks": rank_heat_map(np.array([[0, 3.5]]), ["eng", "jpn"], ["rain"])},
-        fragments={"Found": players_html([Query("雨 <b>", "jpn", [FoundClip("c1", b"RIFF", 0.5, True, "a < b")])])},
+        queries=[Query("雨 <b>", "jpn", [FoundClip("c1", b"RIFF", 0.5, True, "a < b")])],
         notes=["Synthetic."],
     )
 
@@ -198,10 +198,11 @@ def test_best_clips_are_the_best_by_cosine() -> None:
 def test_players_name_the_encoding(kind: str, mime: str) -> None:
     buffer = io.BytesIO()
     soundfile.write(buffer, np.zeros(1600), 16_000, format=kind)
-    html = players_html([Query("rain", "eng", [FoundClip("c", buffer.getvalue(), 0.1, False)], rank=3.5)])
+    query = Query("rain", "eng", [FoundClip("c", buffer.getvalue(), 0.1, False)], rank=3.5)
+    html = as_html(Page(title="x", facts={}, metrics={}, queries=[query]))
     assert f'src="data:audio/{mime};base64,' in html
     assert "right clip at rank 3.5" in html
-    assert "relevant" not in html
+    assert 'class="relevant"' not in html
 
 
 def drawn(figure: Figure) -> int:

@@ -13,9 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from ray_atr.report import read_runs
-from ray_atr.report.bars import draw_languages
 from ray_atr.report.curves import curves_of, draw_curve
-from ray_atr.report.pareto import draw_pareto
+from ray_atr.report.figures import draw_languages, draw_pareto
 
 SPACE = {"objective": ["contrastive", "cacl", "kcl"]}
 

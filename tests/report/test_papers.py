@@ -14,8 +14,7 @@ from ray_atr.objectives import PRESETS
 from ray_atr.recipes import RECIPES
 from ray_atr.report import read_runs
 from ray_atr.report.layouts import LAYOUTS, paper_layouts
-from ray_atr.report.paper_tables import PAPERS, PaperTable, printed_in, printed_tables
-from ray_atr.report.printed_beside import printed_beside
+from ray_atr.report.paper_tables import PAPERS, PaperTable, printed_beside, printed_in, printed_tables
 
 ALL = [table for paper in PAPERS for table in printed_tables(paper)]
 MISPRINTED = {

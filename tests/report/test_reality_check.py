@@ -75,7 +75,7 @@ def test_tuned_settings_are_on_top_of_each_methods_own(tmp_path: Path) -> None:
 
 def cell(hits: np.ndarray, first_seed: int = 0) -> MethodTrials:
     seeds = tuple(range(first_seed, first_seed + len(hits)))
-    return MethodTrials(hits, np.arange(hits.shape[1]), seeds, last=0.0, belief={}, seconds=0.0)
+    return MethodTrials(hits, np.arange(hits.shape[1]), seeds, last=0.0, seconds=0.0)
 
 
 def test_the_interval_is_over_queries_and_seeds() -> None:
@@ -102,7 +102,7 @@ def test_a_seed_is_compared_with_itself_whatever_else_a_method_has() -> None:
     assert low > 0
     assert high - low < 0.15
     # The seeds 1 and 2 alone are shared; the order in which trials finished does not matter.
-    other = MethodTrials(second[[2, 1]], np.arange(400), (2, 1), last=0.0, belief={}, seconds=0.0)
+    other = MethodTrials(second[[2, 1]], np.arange(400), (2, 1), last=0.0, seconds=0.0)
     assert difference(cell(first), other)[0] == pytest.approx((second - first)[1:].mean())
     with pytest.raises(ValueError, match="no seed of"):
         difference(cell(first), cell(second, first_seed=7))
@@ -115,7 +115,7 @@ def test_the_captions_of_a_clip_are_drawn_together() -> None:
     alone = difference(cell(first), cell(second))
     clips = np.repeat(np.arange(100), 5)
     first_of_clips, second_of_clips = (
-        MethodTrials(hits, clips, (0, 1), last=0.0, belief={}, seconds=0.0) for hits in (first, second)
+        MethodTrials(hits, clips, (0, 1), last=0.0, seconds=0.0) for hits in (first, second)
     )
     together = difference(first_of_clips, second_of_clips)
     assert together[0] == pytest.approx(alone[0])

@@ -18,10 +18,10 @@ from fake_runs import metrics, write, write_run
 
 from ray_atr.report import read_runs, summary_table, write_report
 from ray_atr.report.aggregate import aggregate
-from ray_atr.report.best import best_points
 from ray_atr.report.curves import curves_of
-from ray_atr.report.labels import spread, within
 from ray_atr.report.layouts import paper_layouts
+from ray_atr.report.style import spread, within
+from ray_atr.report.sweep_page import best_points
 from ray_atr.report.tables import recall_table
 from ray_atr.report.write import main_tables
 from ray_atr.storage import read_json

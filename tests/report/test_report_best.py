@@ -10,7 +10,7 @@ from ray_atr.cli.parse import settings_from
 from ray_atr.override import flatten, override
 from ray_atr.recipes import RECIPES
 from ray_atr.report import read_runs
-from ray_atr.report.best import best_points
+from ray_atr.report.sweep_page import best_points
 from ray_atr.run_folder import RunFolder
 
 

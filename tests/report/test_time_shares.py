@@ -9,8 +9,8 @@ import pytest
 from fake_runs import write_run
 
 from ray_atr.metrics.epoch_report import TIMED_PARTS
+from ray_atr.report.figures import draw_time_shares
 from ray_atr.report.read import read_runs
-from ray_atr.report.time_shares import draw_time_shares
 
 
 def timed(run: Path, seconds: dict[str, float]) -> None:
