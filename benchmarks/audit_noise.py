@@ -64,7 +64,7 @@ def found(
     settings = CrossFit(seed=seed)
     result = audit_pairs(pairs, settings)
     called = result.judged.flagged(rate)
-    heads = folds._train(pairs, np.arange(N * k), settings, 0, lambda epoch: None)
+    heads = folds._train(pairs, np.arange(N * k), settings, 0, None)
     plain = folds._fold(heads, pairs, np.arange(N)).score(clip, np.arange(N * k))
     recall = (called & is_wrong).sum() / is_wrong.sum()
     order = np.argsort(plain)

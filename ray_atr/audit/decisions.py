@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from ray_atr.audit.run import FACTS_FILE
 from ray_atr.data.caption_vectors import GIVEN, has_vectors, open_caption_vectors
@@ -54,24 +56,19 @@ def read_decisions(path: Path, data_hash: str) -> dict[Key, Decision]:
         raise ValueError(f"{path}: not a file of decisions that an audit's page saved") from None
     if found != data_hash:
         raise refuse(f"{path}: data_hash", str(found)[:16], f"{data_hash[:16]}, the data set's as it is now")
-    return {_key(path, name): _decision(path, name, entry) for name, entry in entries.items()}
-
-
-def _key(path: Path, name: str) -> Key:
-    parts = name.split("\t")
-    if len(parts) != 3 or not parts[2].isascii() or not parts[2].isdigit() or len(parts[2]) > 6:
-        raise refuse(f"{path}: decisions", name, "clip id, language and caption number with tabs between")
-    return parts[0], parts[1], int(parts[2])
-
-
-def _decision(path: Path, name: str, entry: Any) -> Decision:
-    at = f"{path}: {shortened(name, 80)!r}"
-    if not isinstance(entry, Mapping) or entry.get("decision") not in DECISIONS:
-        raise refuse(at, entry, "decision " + ", ".join(DECISIONS))
-    text = entry.get("text", "")
-    if not isinstance(text, str) or (entry["decision"] == "fix" and not text.strip()):
-        raise refuse(f"{at}, text", text, "the new caption of a fix")
-    return Decision(entry["decision"], text)
+    decisions = {}
+    for name, entry in entries.items():
+        key = re.fullmatch(r"([^\t]*)\t([^\t]*)\t([0-9]{1,6})", name)
+        if key is None:
+            raise refuse(f"{path}: decisions", name, "clip id, language and caption number with tabs between")
+        at = f"{path}: {shortened(name, 80)!r}"
+        if not isinstance(entry, Mapping) or entry.get("decision") not in DECISIONS:
+            raise refuse(at, entry, "decision " + ", ".join(DECISIONS))
+        text = entry.get("text", "")
+        if not isinstance(text, str) or (entry["decision"] == "fix" and not text.strip()):
+            raise refuse(f"{at}, text", text, "the new caption of a fix")
+        decisions[key[1], key[2], int(key[3])] = Decision(entry["decision"], text)
+    return decisions
 
 
 def apply_decisions(audit: Path, decisions: Path, out: str | Path) -> Applied:
@@ -85,33 +82,29 @@ def apply_decisions(audit: Path, decisions: Path, out: str | Path) -> Applied:
     if manifest.hash != facts["data_hash"]:
         raise refuse(f"{audit}: data", facts["data"], "the data set as it was when it was audited")
     wanted = read_decisions(decisions, manifest.hash)
-    counts = {"dropped": 0, "fixed": 0, "empty": 0}
-    unused = set(wanted)
+    unused, num_empty = set(wanted), 0
 
     def clips() -> Iterator[Clip]:
+        nonlocal num_empty
         for split in manifest.splits:
             for shard in manifest.shards_of(split):
-                for batch in read_shard(manifest, shard):
-                    for clip in to_clips(batch):
-                        cleaned = _cleaned(clip, wanted, unused, counts) if split == facts["split"] else clip
-                        if cleaned is not None:
-                            yield cleaned
+                for clip in itertools.chain.from_iterable(map(to_clips, read_shard(manifest, shard))):
+                    cleaned = _cleaned(clip, wanted, unused) if split == facts["split"] else clip
+                    if cleaned is None:
+                        num_empty += 1
+                    else:
+                        yield cleaned
         if unused:
             raise refuse(f"{decisions}: decisions", " ".join(map(str, min(unused))), "captions of the audited split")
 
-    given: list[Path] = []
-    if has_vectors(manifest.folder):
-        given = [Path(manifest.folder) / GIVEN]
+    given = [Path(manifest.folder) / GIVEN] if has_vectors(manifest.folder) else []
+    if given:
         _require_known(decisions, wanted, given[0])
-    written = write_clips(
-        out,
-        clips(),
-        name=f"{manifest.name}_audited",
-        licence=manifest.licence,
-        skipped=manifest.skipped,
-        beside=given,
-    )
-    return Applied(written, counts["dropped"], counts["fixed"], counts["empty"])
+    name = f"{manifest.name}_audited"
+    written = write_clips(out, clips(), name=name, licence=manifest.licence, skipped=manifest.skipped, beside=given)
+    # Every decision was of one caption.
+    counts = Counter(one.decision for one in wanted.values())
+    return Applied(written, counts["drop"], counts["fix"], num_empty)
 
 
 def _require_known(path: Path, wanted: Mapping[Key, Decision], vectors: Path) -> None:
@@ -123,24 +116,18 @@ def _require_known(path: Path, wanted: Mapping[Key, Decision], vectors: Path) ->
             raise refuse(f"{path}: {key}, text", text, "a caption of the data set, since others have no vector")
 
 
-def _cleaned(clip: Clip, wanted: Mapping[Key, Decision], unused: set[Key], counts: dict[str, int]) -> Clip | None:
-    """The clip with what was decided; None if it has no caption left."""
-    captions: dict[str, dict[int, str]] = {}
+def _cleaned(clip: Clip, wanted: Mapping[Key, Decision], unused: set[Key]) -> Clip | None:
+    """The clip with what was decided, which is unused no more; None if it has no caption left."""
+    captions: dict[str, dict[int, str]] = {language: {} for language in clip.captions}
     for language, texts in clip.captions.items():
-        captions[language] = {}
         for slot, text in enumerate(texts):
             key = (clip.clip_id, language, slot)
-            decision = wanted.get(key, Decision("keep"))
             unused.discard(key)
-            counts["dropped"] += decision.decision == "drop"
-            counts["fixed"] += decision.decision == "fix"
+            decision = wanted.get(key, Decision("keep"))
             if decision.decision != "drop":
                 captions[language][slot] = decision.text if decision.decision == "fix" else text
     aligned = _aligned(captions)
-    if not aligned:
-        counts["empty"] += 1
-        return None
-    return dataclasses.replace(clip, captions=aligned)
+    return dataclasses.replace(clip, captions=aligned) if aligned else None
 
 
 def _aligned(captions: Mapping[str, Mapping[int, str]]) -> dict[str, list[str]]:

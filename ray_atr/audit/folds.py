@@ -24,8 +24,8 @@ from ray_atr.settings import refuse
 class Pairs:
     """N clips and M captions as vectors: `audio` [N, D], `text` [M, E], and of each caption its clip, language and text.
 
-    Captions of equal `key` say the same: none is a mispair of a clip that has another of them. Raises ValueError for shapes
-    that do not fit and for vectors that are not finite.
+    Captions of equal `key` say the same: none is a mispair of a clip that has another of them. Raises ValueError for
+    vectors that are not finite.
     """
 
     audio: NDArray[np.float32]
@@ -35,11 +35,8 @@ class Pairs:
     key: NDArray[np.str_]
 
     def __post_init__(self) -> None:
-        for name in ("clip", "language", "key"):
-            if len(getattr(self, name)) != len(self.text):
-                raise refuse(name, f"{len(getattr(self, name))} entries", f"one for each of {len(self.text)} captions")
-        if len(self.clip) and not 0 <= self.clip.min() <= self.clip.max() < len(self.audio):
-            raise refuse("clip", int(self.clip.max()), f"row numbers below {len(self.audio)}")
+        assert len(self.clip) == len(self.language) == len(self.key) == len(self.text), "one for each caption"
+        assert np.isin(self.clip, np.arange(len(self.audio))).all(), "rows of clips"
         for name in ("audio", "text"):
             rows = np.flatnonzero(~np.isfinite(getattr(self, name)).all(axis=1))
             if len(rows):
@@ -73,14 +70,8 @@ def cross_fit(pairs: Pairs, settings: CrossFit, progress: Callable[[int, int], N
         raise refuse("folds", settings.folds, f"at most half of the {len(captioned)} clips that have captions")
     shuffled = np.random.default_rng(settings.seed).permutation(captioned)
     for number, held_out in enumerate(np.array_split(shuffled, settings.folds)):
-
-        def told(epoch: int, number: int = number) -> None:
-            if progress is not None:
-                progress(number * settings.epochs + epoch, settings.folds * settings.epochs)
-
-        is_seen = ~np.isin(pairs.clip, held_out)
-        heads = _train(pairs, np.flatnonzero(is_seen), settings, number, told)
-        yield _fold(heads, pairs, np.sort(held_out))
+        seen = np.flatnonzero(~np.isin(pairs.clip, held_out))
+        yield _fold(_train(pairs, seen, settings, number, progress), pairs, np.sort(held_out))
 
 
 class Heads(nn.Module):
@@ -99,7 +90,11 @@ class Heads(nn.Module):
 
 
 def _train(
-    pairs: Pairs, captions: NDArray[np.int64], settings: CrossFit, fold: int, told: Callable[[int], None]
+    pairs: Pairs,
+    captions: NDArray[np.int64],
+    settings: CrossFit,
+    fold: int,
+    progress: Callable[[int, int], None] | None,
 ) -> Heads:
     """Heads trained on these captions [m] and their clips: one caption a clip and epoch, drawn each time."""
     random = np.random.default_rng((settings.seed, fold))
@@ -120,7 +115,8 @@ def _train(
             optimizer.zero_grad()
             terms.loss.backward()
             optimizer.step()
-        told(epoch + 1)
+        if progress is not None:
+            progress(fold * settings.epochs + epoch + 1, settings.folds * settings.epochs)
     return heads.eval()
 
 

@@ -7,10 +7,10 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from ray_atr.audit.options import AuditOptions, CrossFit
 from ray_atr.audit.score import Audit, audit_pairs
 from ray_atr.data.caption_vectors import has_vectors, read_given
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_writable
-from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
+from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import languages_among, pose_questions, require_split
 from ray_atr.evaluation.options import Encoding
@@ -36,35 +36,14 @@ Progress = Callable[[str, int, int], None]
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Captions:
-    """M captions of a split in its order: clip row, language, place among the clip's captions, text."""
-
-    clip_ids: list[str]
-    clip: list[int]
-    language: list[str]
-    slot: list[int]
-    text: list[str]
-
-
-@dataclass(frozen=True)
-class Suspect:
-    """One pair to decide on. `wrong` is the posterior that it is wrong, `repeats` how many captions have this very text."""
+class Caption(NamedTuple):
+    """One caption of a split: its clip's row and id, its language, its place among the clip's captions, its text."""
 
     row: int
     clip_id: str
     language: str
     slot: int
-    caption: str
-    preferred: str
-    wrong: float
-    is_flagged: bool
-    repeats: int
-
-    @property
-    def key(self) -> str:
-        """What the decisions' file calls the pair."""
-        return f"{self.clip_id}\t{self.language}\t{self.slot}"
+    text: str
 
 
 def audit_data_set(
@@ -93,184 +72,141 @@ def audit_data_set(
     are_vectors = has_vectors(manifest.folder)
     if found is None and not are_vectors:
         raise refuse("--checkpoint", None, "a saved retriever that was not trained on these pairs")
-    captions = captions_of_split(manifest, options.split, options.languages)
+    clip_ids, captions = captions_of_split(manifest, options.split, options.languages)
     if found is None:
-        known = list(zip(captions.text, captions.language, strict=True))
-        audio, text = read_given(manifest, options.split, known)
+        audio, text = read_given(manifest, options.split, [(one.text, one.language) for one in captions])
     else:
-        audio, text = _encoded(found, manifest, captions, options, encoding, progress, say)
+        experiment = found.experiment
+        if experiment and found.is_trained_on(manifest) and options.split == experiment.data.train_split:
+            say(
+                f"warning: {found.folder} was trained on these pairs and takes them for right, so fewer wrong ones are found"
+            )
+        source = EncodingSource.of(found.folder, manifest, options.split, encoding)
+        told = None if progress is None else partial(progress, "encoding")
+        audio, text = encode(source, [(one.language, one.text) for one in captions], encoding, told)
     pairs = Pairs(
         audio=audio,
         text=text,
-        clip=np.array(captions.clip),
-        language=np.array(captions.language),
-        key=np.array([normalise(text).casefold() for text in captions.text]),
+        clip=np.array([one.row for one in captions]),
+        language=np.array([one.language for one in captions]),
+        key=np.array([normalise(one.text).casefold() for one in captions]),
     )
-    result = audit_pairs(pairs, cross_fit, _told(progress, "training the judges"))
+    result = audit_pairs(pairs, cross_fit, None if progress is None else partial(progress, "training the judges"))
     flagged = result.judged.flagged(options.rate)
-    encoder = "the vectors of the data set" if found is None else str(found.folder)
-    facts = _facts(manifest, encoder, options, cross_fit, captions, result, flagged)
+    facts = {
+        "data": manifest.folder,
+        "data_hash": manifest.hash,
+        "name": manifest.name,
+        "split": options.split,
+        "checkpoint": "the vectors of the data set" if found is None else str(found.folder),
+        "clips": len(clip_ids),
+        "captions": len(captions),
+        **_findings(pairs, clip_ids, result, flagged, options.rate),
+        "cross_fit": asdict(cross_fit),
+        "made": time.strftime("%Y-%m-%d %H:%M"),
+    }
     listen = None if are_vectors else pose_questions(manifest, options.split).listen
     with whole_folder(folder, last=FACTS_FILE) as aside:
         place = Path(str(aside))
         _write_table(place / TABLE_FILE, captions, result, flagged)
-        np.save(place / INDEX_FILE, noise_index(captions, result, flagged))
+        np.save(place / INDEX_FILE, noise_index(pairs, result, flagged))
         _write_page(place / "audit.html", facts, _suspects(captions, result, flagged, options.worst), listen)
         (place / FACTS_FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return folder
 
 
-def _encoded(
-    found: Checkpoint,
-    manifest: Manifest,
-    captions: Captions,
-    options: AuditOptions,
-    encoding: Encoding,
-    progress: Progress | None,
-    say: Say,
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Embeddings of the split's clips and of the captions by a saved retriever."""
-    if (
-        found.experiment is not None
-        and found.is_trained_on(manifest)
-        and options.split == found.experiment.data.train_split
-    ):
-        say(
-            f"warning: {found.folder} was trained on these pairs and takes them for right, so fewer wrong ones are found"
-        )
-    source = EncodingSource.of(found.folder, manifest, options.split, encoding)
-    asked = list(zip(captions.language, captions.text, strict=True))
-    return encode(source, asked, encoding, _told(progress, "encoding"))
-
-
-def captions_of_split(manifest: Manifest, split: str, languages: tuple[str, ...]) -> Captions:
-    """The captions of a split. ValueError if the split or a language is not there."""
+def captions_of_split(manifest: Manifest, split: str, languages: tuple[str, ...]) -> tuple[list[str], list[Caption]]:
+    """The clips' ids and the captions of a split, in its order. ValueError if the split or a language is not there."""
     require_split(manifest, split)
     wanted = languages_among(manifest.languages, languages, manifest.name)
-    result = Captions([], [], [], [], [])
-    for row, clip in enumerate(read_captions(manifest, split)):
-        result.clip_ids.append(clip.clip_id)
-        for language in wanted:
-            for slot, text in enumerate(clip.captions.get(language) or []):
-                if text:
-                    result.clip.append(row)
-                    result.language.append(language)
-                    result.slot.append(slot)
-                    result.text.append(text)
-    if not result.text:
+    clips = list(read_captions(manifest, split))
+    captions = [
+        Caption(row, clip.clip_id, language, slot, text)
+        for row, clip in enumerate(clips)
+        for language in wanted
+        for slot, text in enumerate(clip.captions.get(language) or [])
+        if text
+    ]
+    if not captions:
         raise refuse("languages", ", ".join(wanted), f"languages in which {manifest.name}, split {split} has captions")
-    return result
+    return [clip.clip_id for clip in clips], captions
 
 
-def noise_index(captions: Captions, result: Audit, flagged: NDArray[np.bool_]) -> NDArray[np.int64]:
+def noise_index(pairs: Pairs, result: Audit, flagged: NDArray[np.bool_]) -> NDArray[np.int64]:
     """int64 [N]: for each clip the row of the clip whose captions fit it; its own unless most of its captions are flagged.
 
     For a clip called wrong it is the owner of the caption that is preferred most.
     """
-    clip = np.array(captions.clip)
-    index = np.arange(len(captions.clip_ids))
-    for row in np.unique(clip[flagged]):
-        own = clip == row
+    index = np.arange(len(pairs.audio))
+    for row in np.unique(pairs.clip[flagged]):
+        own = pairs.clip == row
         if flagged[own].mean() > 0.5:
-            owners, votes = np.unique(clip[result.preferred[own & flagged]], return_counts=True)
+            owners, votes = np.unique(pairs.clip[result.preferred[own & flagged]], return_counts=True)
             index[row] = owners[votes.argmax()]
     return index
 
 
-def _told(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
-    return None if progress is None else partial(progress, what)
+def _findings(
+    pairs: Pairs, clip_ids: Sequence[str], result: Audit, flagged: NDArray[np.bool_], rate: float
+) -> dict[str, Any]:
+    """What was found, as audit.json has it."""
+    languages = [str(language) for language in np.unique(pairs.language)]
+    return {
+        "languages": languages,
+        "wrong_share": round(result.judged.wrong_share, 4),
+        "found_share": round(result.found_share, 4),
+        "rate": rate,
+        "called_wrong": int(flagged.sum()),
+        "called_wrong_by_language": {one: int(flagged[pairs.language == one].sum()) for one in languages},
+        "shifted_blocks": [
+            {"first": clip_ids[first], "last": clip_ids[last], "rows": last - first + 1, "offset": offset}
+            for first, last, offset, _ in result.shifts
+        ],
+    }
 
 
-def _write_table(path: Path, captions: Captions, result: Audit, flagged: NDArray[np.bool_]) -> None:
+def _write_table(path: Path, captions: Sequence[Caption], result: Audit, flagged: NDArray[np.bool_]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(
             ["clip_id", "language", "caption_number", "caption", "wrong", "p_value", "called_wrong", "preferred"]
         )
         for m in np.argsort(-result.judged.wrong, kind="stable"):
-            writer.writerow(
-                [
-                    captions.clip_ids[captions.clip[m]],
-                    captions.language[m],
-                    captions.slot[m],
-                    captions.text[m],
-                    f"{result.judged.wrong[m]:.4f}",
-                    f"{result.judged.p_value[m]:.6f}",
-                    int(flagged[m]),
-                    captions.text[result.preferred[m]],
-                ]
-            )
+            judged = [f"{result.judged.wrong[m]:.4f}", f"{result.judged.p_value[m]:.6f}", int(flagged[m])]
+            writer.writerow([*captions[m][1:], *judged, captions[result.preferred[m]].text])
 
 
-def _facts(
-    manifest: Manifest,
-    checkpoint: str,
-    options: AuditOptions,
-    cross_fit: CrossFit,
-    captions: Captions,
-    result: Audit,
-    flagged: NDArray[np.bool_],
-) -> dict[str, Any]:
-    languages = sorted(set(captions.language))
-    return {
-        "data": manifest.folder,
-        "data_hash": manifest.hash,
-        "name": manifest.name,
-        "split": options.split,
-        "checkpoint": checkpoint,
-        "clips": len(captions.clip_ids),
-        "captions": len(captions.text),
-        "languages": languages,
-        "wrong_share": round(result.judged.wrong_share, 4),
-        "found_share": round(result.found_share, 4),
-        "rate": options.rate,
-        "called_wrong": int(flagged.sum()),
-        "called_wrong_by_language": {
-            language: int(flagged[np.array(captions.language) == language].sum()) for language in languages
-        },
-        "shifted_blocks": [
-            {
-                "first": captions.clip_ids[shift.first],
-                "last": captions.clip_ids[shift.last],
-                "rows": shift.last - shift.first + 1,
-                "offset": shift.offset,
-            }
-            for shift in result.shifts
-        ],
-        "cross_fit": asdict(cross_fit),
-        "made": time.strftime("%Y-%m-%d %H:%M"),
-    }
-
-
-def _suspects(captions: Captions, result: Audit, flagged: NDArray[np.bool_], count: int) -> list[Suspect]:
-    counts = Counter(captions.text)
+def _suspects(
+    captions: Sequence[Caption], result: Audit, flagged: NDArray[np.bool_], count: int
+) -> list[dict[str, Any]]:
+    """The pairs to decide on, as the page shows them; `key` is what the decisions' file calls a pair."""
+    counts = Counter(one.text for one in captions)
     worst = np.lexsort((result.score, -result.judged.wrong))[:count]
     return [
-        Suspect(
-            row=captions.clip[m],
-            clip_id=captions.clip_ids[captions.clip[m]],
-            language=captions.language[m],
-            slot=captions.slot[m],
-            caption=captions.text[m],
-            preferred=captions.text[result.preferred[m]],
-            wrong=float(result.judged.wrong[m]),
-            is_flagged=bool(flagged[m]),
-            repeats=counts[captions.text[m]],
-        )
+        {
+            **captions[m]._asdict(),
+            "key": f"{captions[m].clip_id}\t{captions[m].language}\t{captions[m].slot}",
+            "preferred": captions[result.preferred[m]].text,
+            "wrong": float(result.judged.wrong[m]),
+            "is_flagged": bool(flagged[m]),
+            "repeats": counts[captions[m].text],
+        }
         for m in worst
     ]
 
 
 def _write_page(
-    path: Path, facts: Mapping[str, Any], suspects: Sequence[Suspect], listen: Callable[[int], bytes | None] | None
+    path: Path,
+    facts: Mapping[str, Any],
+    suspects: Sequence[Mapping[str, Any]],
+    listen: Callable[[int], bytes | None] | None,
 ) -> None:
     """Write the page to listen, read and decide by keyboard; decisions are kept in the browser and saved as a file.
 
     It is self-contained, works from a file and makes no request. Audio of a clip is embedded once. `listen` None: the clips are
     vectors, of which there is nothing to hear.
     """
-    rows = sorted({suspect.row for suspect in suspects})
-    heard = {} if listen is None else {row: listen(row) for row in rows}
-    audio = {row: data_url(sound) for row, sound in heard.items() if sound is not None}
+    rows = sorted({suspect["row"] for suspect in suspects}) if listen is not None else []
+    audio = {row: data_url(sound) for row in rows if listen is not None and (sound := listen(row)) is not None}
     page = render_template("audit.html.j2", package="ray_atr.audit", facts=facts, suspects=suspects, audio=audio)
     path.write_text(page, encoding="utf-8")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +13,27 @@ from numpy.typing import NDArray
 from ray_atr.audit.beliefs import Verdicts, judge, p_values
 from ray_atr.audit.folds import Fold, Pairs, cross_fit
 from ray_atr.audit.options import CrossFit
-from ray_atr.audit.shifts import OFFSETS, Shift, find_shifts
 
 CLIPS_AT_ONCE = 256
 FIRST = 0.05
+OFFSETS = (-2, -1, 1, 2)
+LEAST_ROWS = 3
+LEAST_EVIDENCE = 6.0
+"""Of a shifted block, sum over its rows of log posterior odds, beyond the log of the rows where one may begin: about 400 to 1."""
+FLOOR = 0.02
+"""No row counts for more than log((1 - FLOOR) / FLOOR)."""
+
+
+class Shift(NamedTuple):
+    """Rows first to last (both included) whose clips fit the captions `offset` rows further on; evidence in nats.
+
+    As they are when a table loses a line.
+    """
+
+    first: int
+    last: int
+    offset: int
+    evidence: float
 
 
 @dataclass(frozen=True)
@@ -43,8 +62,7 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: Callable[[int, int],
     score = np.full(len(pairs.text), np.nan)
     preferred = np.arange(len(pairs.text))
     first = _first_captions(pairs)
-    own_shift = np.full(len(pairs.audio), np.nan)
-    shifted = {offset: np.full(len(pairs.audio), np.nan) for offset in OFFSETS}
+    shifted = {offset: np.full(len(pairs.audio), np.nan) for offset in (0, *OFFSETS)}
     mispairs: list[NDArray[np.float64]] = []
     for fold in cross_fit(pairs, settings, progress):
         place = np.full(len(pairs.audio), -1)
@@ -58,7 +76,6 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: Callable[[int, int],
         score[own] = fold.score(place[pairs.clip[own]], own) / scale
         preferred[own] = _preferred(pairs, fold, place, own)
         with_caption = fold.clips[first[fold.clips] >= 0]
-        own_shift[with_caption] = fold.score(place[with_caption], first[with_caption]) / scale
         for offset, values in shifted.items():
             neighbour = with_caption + offset
             rows = with_caption[(neighbour >= 0) & (neighbour < len(first))]
@@ -66,10 +83,8 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: Callable[[int, int],
             values[rows] = fold.score(place[rows], first[rows + offset]) / scale
     null = np.concatenate(mispairs)
     judged = judge(score, null, pairs.clip)
-    shifts = find_shifts(
-        _wrong(own_shift, judged, null), {d: _wrong(values, judged, null) for d, values in shifted.items()}
-    )
-    return Audit(judged, score, preferred, shifts)
+    wrong = {offset: _wrong(values, judged, null) for offset, values in shifted.items()}
+    return Audit(judged, score, preferred, find_shifts(wrong.pop(0), wrong))
 
 
 def _wrong(scores: NDArray[np.float64], judged: Verdicts, null: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -112,4 +127,51 @@ def _preferred(pairs: Pairs, fold: Fold, place: NDArray[np.int64], own: NDArray[
             part = captions[start : start + CLIPS_AT_ONCE]
             scores = fold.audio[place[pairs.clip[own[part]]]] @ fold.text[candidates].T
             best[part] = candidates[scores.argmax(axis=1)]
+    return best
+
+
+def find_shifts(own_wrong: NDArray[np.float64], shifted_wrong: dict[int, NDArray[np.float64]]) -> list[Shift]:
+    """The blocks, without overlap, strongest first.
+
+    own_wrong [N]: posterior that row i's own captions are wrong. shifted_wrong: offset -> [N], the posterior that the
+    captions of row i + offset are wrong for clip i; NaN if there is no such row.
+    """
+    candidates = []
+    for offset, wrong in shifted_wrong.items():
+        shifted, own = (np.log(np.clip(1 - beliefs, FLOOR, 1 - FLOOR)) for beliefs in (wrong, own_wrong))
+        segments = _segments(np.nan_to_num(shifted - own, nan=-np.inf))
+        candidates += [Shift(first, last, offset, total) for first, last, total in segments]
+    found: list[Shift] = []
+    for shift in sorted(candidates, key=lambda shift: -shift.evidence):
+        if all(shift.last < other.first or shift.first > other.last for other in found):
+            found.append(shift)
+    return found
+
+
+def _segments(evidence: NDArray[np.float64]) -> list[tuple[int, int, float]]:
+    """The maximal segments (first, last, sum) whose evidence is enough: the best one, then left and right of it."""
+    segments: list[tuple[int, int, float]] = []
+    pending = [(0, len(evidence))]
+    while pending:
+        start, end = pending.pop()
+        best = _best_segment(evidence[start:end])
+        if best is None or best[2] < LEAST_EVIDENCE + math.log(len(evidence)):
+            continue
+        first, last, total = start + best[0], start + best[1], best[2]
+        if last - first + 1 >= LEAST_ROWS:
+            segments.append((first, last, total))
+        pending += [(start, first), (last + 1, end)]
+    return segments
+
+
+def _best_segment(evidence: NDArray[np.float64]) -> tuple[int, int, float] | None:
+    """The segment of the largest sum (Kadane's scan), or None if no value is above 0."""
+    best: tuple[int, int, float] | None = None
+    total, start = 0.0, 0
+    for i, value in enumerate(evidence):
+        if total <= 0:
+            total, start = 0.0, i
+        total += float(value)
+        if total > (best[2] if best is not None else 0.0):
+            best = start, i, total
     return best

@@ -9,8 +9,7 @@ from scipy.stats import norm
 from ray_atr.audit.beliefs import decreasing_density, judge
 from ray_atr.audit.folds import Pairs
 from ray_atr.audit.options import CrossFit
-from ray_atr.audit.score import Audit, audit_pairs
-from ray_atr.audit.shifts import Shift, find_shifts
+from ray_atr.audit.score import Audit, Shift, audit_pairs, find_shifts
 
 N, CLASSES = 480, 24
 SETTINGS = CrossFit(epochs=15, width=64, batch_size=64)
