@@ -132,7 +132,10 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
         figure.text((left + panel + names / 2) / width, 0.13 / height, curve.label, ha="center", fontsize=10)
         figure.draw_without_rendering()
         for axes, metric, _ in panels:
-            label_ends(axes, _ends(named, look, curve.path, metric), size=size)
+            present = {name: frame.dropna(subset=[metric]) for name, frame in named.items() if metric in frame}
+            last = {name: frame.iloc[-1] for name, frame in present.items() if len(frame)}
+            ends = [(row[curve.path], 100 * row[metric], name, look[name]["color"]) for name, row in last.items()]
+            label_ends(axes, ends, size=size)
         if points[NUM_SEEDS].max() > 1:
             figure.text(0.995, 0.13 / height, "bands: ±1 sd over seeds", ha="right", fontsize=8, color=QUIET)
         figure.savefig(path)
@@ -198,16 +201,3 @@ def _draw_lines(axes: Any, lines: dict[str, pd.DataFrame], look: dict[str, Any],
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(lambda value, _: written(value))
         axes.minorticks_off()
-
-
-def _ends(
-    lines: dict[str, pd.DataFrame], look: dict[str, Any], x: str, metric: str
-) -> list[tuple[float, float, str, str]]:
-    """(x, y, text, colour) of the last point of each line that has this metric."""
-    ends = []
-    for name, frame in lines.items():
-        present = frame.dropna(subset=[metric]) if metric in frame else frame.iloc[:0]
-        if len(present):
-            last = present.iloc[-1]
-            ends.append((float(last[x]), 100 * float(last[metric]), name, look[name]["color"]))
-    return ends

@@ -183,13 +183,11 @@ def _learnt_nothing(intervals: Mapping[Metric, Interval], metrics: Mapping[Metri
     """Says so if the R@1 of the trained languages is not told apart from chance in either direction."""
     found = []
     for direction in DIRECTIONS:
-        recall = Metric(direction, TRAINED, "recall_at_1")
-        chance = metrics[Metric(direction, TRAINED, "chance_at_1")] if recall in intervals else 0.0
-        if recall not in intervals or intervals[recall].low > chance:
+        recall, chance = (Metric(direction, TRAINED, name) for name in ("recall_at_1", "chance_at_1"))
+        if recall not in intervals or intervals[recall].low > metrics[chance]:
             return []
-        found.append(
-            f"{100 * intervals[recall].value:.1f}% {direction.replace('_', ' ')}, chance is {100 * chance:.1f}%"
-        )
+        value = 100 * intervals[recall].value
+        found.append(f"{value:.1f}% {direction.replace('_', ' ')}, chance is {100 * metrics[chance]:.1f}%")
     return [f"It learned nothing: R@1 is not told apart from chance ({'; '.join(found)})."]
 
 

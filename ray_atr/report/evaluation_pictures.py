@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -34,11 +35,10 @@ def embedding_map(audio: Array, text: Mapping[str, Array], *, seed: int = 0) -> 
     points = np.concatenate([part.cpu().double().numpy() for part in parts])
     tsne = TSNE(metric="cosine", init="random", perplexity=min(PERPLEXITY, (len(points) - 1) / 3), random_state=seed)
     placed = tsne.fit_transform(points).reshape(len(parts), len(clips), 2)
-    styles = [
-        {"s": 16, "c": SPARE_COLOURS[i % len(SPARE_COLOURS)], "marker": SPARE_MARKERS[i % len(SPARE_MARKERS)]}
-        for i in range(len(text))
+    looks = zip(text, placed[1:], cycle(SPARE_COLOURS), cycle(SPARE_MARKERS), strict=False)
+    groups = [
+        (language, places, {"s": 16, "c": colour, "marker": marker}) for language, places, colour, marker in looks
     ]
-    groups = list(zip(text, placed[1:], styles, strict=True))
     return _map(
         [np.stack([placed[0], captions]) for captions in placed[1:]],
         [*groups, ("audio", placed[0], {"s": 42, "c": "black", "marker": "*", "zorder": 3})],
@@ -75,10 +75,8 @@ def drift_map(ways: Array, labels: Sequence[str]) -> Figure:
     flat = points.reshape(-1, D)
     _, _, directions = np.linalg.svd(flat - flat.mean(axis=0), full_matrices=False)
     placed = ((flat - flat.mean(axis=0)) @ directions[:2].T).reshape(E, n, 2)
-    groups = [
-        (label, places, {"s": 18, "c": SPARE_COLOURS[i % len(SPARE_COLOURS)]})
-        for i, (label, places) in enumerate(zip(labels, placed, strict=True))
-    ]
+    looks = zip(labels, placed, cycle(SPARE_COLOURS), strict=False)
+    groups = [(label, places, {"s": 18, "c": colour}) for label, places, colour in looks]
     about = "first two principal directions; grey lines join a clip's places"
     figure = _map([placed], groups, title=f"{n} clips while training", about=about)
     figure.axes[0].set_aspect("equal")

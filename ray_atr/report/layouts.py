@@ -21,6 +21,7 @@ PAIR = "objective.pair"
 MASS, EPSILON, METRIC = f"{PAIR}.transport_mass", f"{PAIR}.epsilon", f"{PAIR}.metric"
 BASELINE = "ml_clap"
 BOTH_DIRECTIONS = "both_directions/eng/recall_at_1"
+"""The mean of both, which m-LTM's Figure 2 draws."""
 LANGUAGE = "language"
 LANGUAGE_OBJECTIVES = ("ml_clap", "cacl", "kcl")
 KNOWLEDGE_OBJECTIVES = ("moco", "nnclr", "ance", "ask")
@@ -52,7 +53,10 @@ def paper_layouts(runs: Runs) -> list[Table]:
     """Every table of the papers that these runs can fill."""
     if runs.finished.empty:
         return []
-    points = _with_both_directions(_with_ratios(aggregate(runs), runs))
+    points = _with_ratios(aggregate(runs), runs)
+    both = [f"{direction}/eng/recall_at_1" for direction in ARROWS]
+    if set(both) <= set(points):
+        points = points.assign(**{BOTH_DIRECTIONS: points[both].mean(axis=1)})
     tables = [_fill(layout, runs, points) for layout in LAYOUTS if layout.applies(runs)]
     if is_ablation(runs):
         table = ablation_table(
@@ -71,12 +75,6 @@ def _with_ratios(points: pd.DataFrame, runs: Runs) -> pd.DataFrame:
             of_baseline = points[metric].where(is_baseline).groupby(others, dropna=False, sort=False).transform("first")
             points = points.assign(**{f"{metric} ratio": points[metric] / of_baseline})
     return points
-
-
-def _with_both_directions(points: pd.DataFrame) -> pd.DataFrame:
-    """English R@1 also as the mean of both directions, which m-LTM's Figure 2 draws."""
-    both = [f"{direction}/eng/recall_at_1" for direction in ARROWS]
-    return points.assign(**{BOTH_DIRECTIONS: points[both].mean(axis=1)}) if set(both) <= set(points) else points
 
 
 def _has(*objectives: str) -> Callable[[Runs], bool]:

@@ -260,11 +260,9 @@ def _row(
 
 def _languages(settings: Mapping[str, Any], measured: Iterable[Metric]) -> tuple[str, ...]:
     """A trial's languages; if its settings leave them to the data set, those that were measured, English first."""
-    languages = settings.get("data.languages") or ()
-    if languages:
-        return tuple(languages.split(",") if isinstance(languages, str) else languages)
     found = {metric.language for metric in measured} - {*MEANS, ""}
-    return tuple(sorted(found, key=lambda language: (language != ENGLISH, language)))
+    languages = settings.get("data.languages") or sorted(found, key=lambda language: (language != ENGLISH, language))
+    return tuple(languages.split(",") if isinstance(languages, str) else languages)
 
 
 def _changed(trial: TrialFolder) -> str | None:

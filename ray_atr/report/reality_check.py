@@ -22,9 +22,9 @@ from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric
 from ray_atr.override import override
 from ray_atr.recipes.methods import CORRESPONDENCE, METHODS, method_of
 from ray_atr.report.evaluation_tables import in_words
-from ray_atr.report.paired import read_scores
 from ray_atr.report.style import DPI, RC
 from ray_atr.report.sweep_page import Picture
+from ray_atr.report.tables import read_scores
 from ray_atr.run_folder import TEST_SCORES, RunFolder, TrialFolder
 from ray_atr.storage import Location
 from ray_atr.table import Cell, Table

@@ -55,18 +55,10 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]], *, size
     gap = (high - low) * size * 1.35 / (axes.get_window_extent().height / axes.figure.dpi * 72)
     places = within(spread([y for _, y, _, _ in ends], gap), low + gap / 2, high - gap / 2, gap)
     for (x, y, text, colour), place in zip(ends, places, strict=True):
-        rule = {
-            "arrowstyle": "-",
-            "color": colour,
-            "lw": 0.6,
-            "alpha": 0.6,
-            "shrinkA": 1,
-            "shrinkB": 4,
-            "relpos": (0, 0.5),
-        }
+        rule = {"arrowstyle": "-", "lw": 0.6, "alpha": 0.6, "shrinkA": 1, "shrinkB": 4, "relpos": (0, 0.5)}
         axes.annotate(
             text, xy=(x, y), xytext=(axes.get_xlim()[1], place), va="center", ha="left",
-            fontsize=size, color=colour, annotation_clip=False, arrowprops=rule,
+            fontsize=size, color=colour, annotation_clip=False, arrowprops={**rule, "color": colour},
         )  # fmt: skip
 
 

@@ -1,19 +1,25 @@
-"""Tables of a sweep: a row a point, a block a noise ratio, the languages that were trained first."""
+"""Tables of a sweep: recall by point with the trained languages first, ASK's ablation, differences between objectives."""
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from ray_atr.metrics.bootstrap import LEVEL, Difference, compare_runs
 from ray_atr.metrics.measures import MEASURES, is_chance
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric
-from ray_atr.report.aggregate import NUM_SEEDS, aggregate, differing, point_names
-from ray_atr.report.read import NOISE, OBJECTIVE, TEST, TRAINED_LANGUAGES, VALIDATION, Runs, short_name
+from ray_atr.metrics.samples import Sample, from_arrays
+from ray_atr.report.aggregate import NUM_SEEDS, aggregate, differing, in_reading_order, point_names
+from ray_atr.report.read import NOISE, OBJECTIVE, SEED, TEST, TRAINED_LANGUAGES, VALIDATION, Runs, short_name
+from ray_atr.run_folder import TEST_SCORES
+from ray_atr.storage import Location, is_there, read_bytes
 from ray_atr.table import MISSING, Cell, Table, number, percent, written
 
 ARROWS = {"text_to_audio": "text→audio", "audio_to_text": "audio→text"}
@@ -24,6 +30,8 @@ KNOWLEDGE = "objective.knowledge."
 SWITCHES = tuple(KNOWLEDGE + part for part in ("fine", "coarse", "injection", "transport", "reliability"))
 PERIOD, REFRESH = KNOWLEDGE + "refresh_every_epochs", KNOWLEDGE + "refresh"
 TICK = "✓"
+BASELINE = "contrastive"
+"""What the others are compared with in pairs, if it is there; else the first objective."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +83,6 @@ def of_whom(language: str, runs: Runs) -> str:
     return f"mean of {len(languages)} {before}languages{after}"
 
 
-def seen_in_training(row: Mapping[Any, Any], runs: Runs) -> str:
-    """How many of the languages that not all trials were trained on a point was trained on, in words."""
-    seen = len(set(row[TRAINED_LANGUAGES]) & set(runs.others))
-    return "none" if not seen else "all" if seen == len(runs.others) else f"{seen} of {len(runs.others)}"
-
-
 def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd.DataFrame | None = None) -> Table:
     """A row a point of the sweep: what it varies, the columns that were measured, the number of seeds."""
     points = aggregate(runs) if points is None else points
@@ -88,7 +90,13 @@ def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd
     # A column that says the same in every row says nothing.
     lead = differing(points, sorted(runs.varied, key=lambda path: path != NOISE)) or [OBJECTIVE]
     if any(Metric.parse(column.metric).language == UNSEEN for column in columns):
-        points = points.assign(**{SEEN: [seen_in_training(row, runs) for row in points.to_dict("records")]})
+        # How many of the languages that not all trials were trained on the point was trained on.
+        others = set(runs.others)
+        words = {number: f"{number} of {len(others)}" for number in range(len(others))} | {
+            0: "none",
+            len(others): "all",
+        }
+        points = points.assign(**{SEEN: [words[len(others & set(seen))] for seen in points[TRAINED_LANGUAGES]]})
         lead.append(SEEN)
     frames = [frame for _, frame in points.groupby(NOISE, sort=True)] if NOISE in runs.varied else [points]
     blocks = [_block(frame, lead, columns) for frame in frames]
@@ -183,3 +191,63 @@ def _is_on(runs: Runs, row: Mapping[Any, Any], path: str) -> bool:
         return False
     value = row.get(path)
     return bool(runs.experiments[0].get(path, True) if value is None or pd.isna(value) else value)
+
+
+def paired_table(runs: Runs) -> Table | None:
+    """R@1 minus the baseline's on the same queries, a block a noise ratio.
+
+    None unless trials differ in objective and noise alone. Points with a trial that kept no scores (of an earlier version) are
+    left out.
+    """
+    if set(runs.varied) - {OBJECTIVE, NOISE} or runs.measured_on != [TEST]:
+        return None
+    points = _points(runs)
+    names = list(dict.fromkeys(objective for objective, _ in points))
+    baseline = BASELINE if BASELINE in names or not names else names[0]
+    blocks = [
+        [
+            _row(name, noise, compare_runs(points[baseline, noise], points[name, noise]))
+            for name in names
+            if name != baseline and (name, noise) in points
+        ]
+        for noise in sorted({noise for objective, noise in points if objective == baseline})
+    ]
+    if not any(blocks):
+        return None
+    return Table(
+        title=f"R@1 minus that of {baseline}, {of_whom(TRAINED, runs)}",
+        note=(
+            f"Percentage points, test split, mean over the seeds; in brackets the {LEVEL:.0%} interval of the paired "
+            "bootstrap over clips. Marked: the interval leaves 0 out."
+        ),
+        columns=["noise", "objective", *ARROWS.values()],
+        blocks=[block for block in blocks if block],
+    )
+
+
+def _points(runs: Runs) -> dict[tuple[str, float], list[dict[str, Sample]]]:
+    """(objective, noise) -> the scores of its seeds, in reading order; only points all of whose trials kept them."""
+    finished = in_reading_order(runs.finished.drop_duplicates(subset=[*runs.varied, SEED]), [OBJECTIVE, NOISE, SEED])
+    folders = dict(zip(runs.names, runs.folders, strict=True))
+    found: dict[tuple[str, float], list[dict[str, Sample]]] = {}
+    for row in finished.to_dict("records"):
+        kept = read_scores(folders[row["run"]] / "trials" / str(row["trial_id"]) / TEST_SCORES)
+        scores = {key: sample for key, sample in kept.items() if key.rpartition("/")[2] in runs.trained}
+        found.setdefault((str(row[OBJECTIVE]), float(row[NOISE])), []).append(scores)
+    return {point: scores for point, scores in found.items() if all(scores)}
+
+
+def read_scores(path: Location) -> dict[str, Sample]:
+    """The scores that a trial kept of its test split; none if it kept none."""
+    if not is_there(path):
+        return {}
+    with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as arrays:
+        return from_arrays(dict(arrays))
+
+
+def _row(name: str, noise: float, found: Mapping[Metric, Difference]) -> list[Cell]:
+    of_directions = [found[Metric(direction, MEAN, "recall_at_1")] for direction in ARROWS]
+    texts = [f"{100 * one.value:+.1f} ({100 * one.low:+.1f}, {100 * one.high:+.1f})" for one in of_directions]
+    marked = [one.is_distinguishable for one in of_directions]
+    labels = [Cell(written(noise), is_number=False), Cell(name, is_number=False)]
+    return [*labels, *(Cell(text, is_best) for text, is_best in zip(texts, marked, strict=True))]

@@ -15,11 +15,10 @@ from ray_atr.report.aggregate import aggregate
 from ray_atr.report.curves import curves_of, draw_curve
 from ray_atr.report.figures import draw_languages, draw_pareto, draw_time_shares
 from ray_atr.report.layouts import paper_layouts
-from ray_atr.report.paired import paired_table
 from ray_atr.report.read import NOISE, Runs, read_runs
 from ray_atr.report.reality_check import write_reality_check
 from ray_atr.report.sweep_page import Picture, sweep_page
-from ray_atr.report.tables import language_groups, learnt_nothing, recall_table
+from ray_atr.report.tables import language_groups, learnt_nothing, paired_table, recall_table
 from ray_atr.storage import Location, locate, sent
 from ray_atr.table import Table
 

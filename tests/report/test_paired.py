@@ -11,7 +11,7 @@ from fake_runs import write_run
 
 from ray_atr.metrics.samples import Sample, to_arrays
 from ray_atr.report import read_runs, summary_table, write_report
-from ray_atr.report.paired import paired_table
+from ray_atr.report.tables import paired_table
 from ray_atr.run_folder import TEST_SCORES, make_trial_id
 
 CLIPS = 60
