@@ -76,9 +76,9 @@ def shortened(text: str, most: int = MAX_SHOWN) -> str:
     return text if len(text) <= most else f"{text[: most - 60]} … {text[-55:]}"
 
 
-def counted(number: int, what: str) -> str:
-    """A number of things in words: `1 trial`, `1,000 trials`."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+def counted(number: int, what: str, many: str = "") -> str:
+    """A number of things in words: `1 trial`, `1,000 trials`; `many` is said of several where that is more than an s."""
+    return f"{number:,} {what if number == 1 else many or what + 's'}"
 
 
 def setting(

@@ -38,6 +38,11 @@ def test_a_number_of_things_is_in_words(number: int, words: str) -> None:
     assert counted(number, "trial") == words
 
 
+def test_a_verb_agrees_with_the_number_of_things() -> None:
+    assert counted(1, "clip is", "clips are") == "1 clip is"
+    assert counted(2, "clip is", "clips are") == "2 clips are"
+
+
 def test_a_users_mistake_ends_with_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     def main() -> None:
         raise ValueError("noise: got 1.2;\nallowed [0, 1)")

@@ -26,7 +26,7 @@ from ray_atr.evaluation.eval_split import languages_among, pose_questions, requi
 from ray_atr.evaluation.options import Encoding
 from ray_atr.languages.codes import normalise
 from ray_atr.report.html import data_url, render_template
-from ray_atr.settings import refuse
+from ray_atr.settings import counted, refuse
 from ray_atr.storage import entries_in, is_local, locate, whole_folder
 
 FACTS_FILE = "audit.json"
@@ -208,5 +208,7 @@ def _write_page(
     """
     rows = sorted({suspect["row"] for suspect in suspects}) if listen is not None else []
     audio = {row: data_url(sound) for row in rows if listen is not None and (sound := listen(row)) is not None}
-    page = render_template("audit.html.j2", package="ray_atr.audit", facts=facts, suspects=suspects, audio=audio)
+    page = render_template(
+        "audit.html.j2", package="ray_atr.audit", facts=facts, suspects=suspects, audio=audio, counted=counted
+    )
     path.write_text(page, encoding="utf-8")

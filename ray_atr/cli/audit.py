@@ -12,6 +12,7 @@ from rich.console import Console
 from ray_atr.audit.options import AuditOptions, CrossFit
 from ray_atr.cli.parse import counting, option, parse, print_plain
 from ray_atr.evaluation.options import Encoding
+from ray_atr.settings import counted
 from ray_atr.storage import read_json
 
 
@@ -71,8 +72,8 @@ def run_apply(given: AuditCommand, console: Console) -> None:
 
     assert given.apply is not None
     applied = apply_decisions(Path(given.data), Path(given.apply), given.out)
-    found = f"{applied.dropped:,} captions dropped, {applied.fixed:,} fixed"
-    left_out = f"{applied.clips_without_captions:,} clips had none left and were left out"
+    found = f"{counted(applied.dropped, 'caption')} dropped, {applied.fixed:,} fixed"
+    left_out = f"{counted(applied.clips_without_captions, 'clip was', 'clips were')} left out, having none left"
     print_plain(console, [f"{found}; {left_out}", f"written to {applied.manifest.folder}"])
 
 
@@ -80,7 +81,8 @@ def audit_lines(folder: Path) -> list[str]:
     """What an audit found, in a few lines."""
     facts = read_json(folder / "audit.json")
     lines = [
-        f"{facts['captions']:,} captions of {facts['clips']:,} clips: an estimated {facts['wrong_share']:.0%} wrong, "
+        f"{counted(facts['captions'], 'caption')} of {counted(facts['clips'], 'clip')}: "
+        f"an estimated {facts['wrong_share']:.0%} wrong, "
         f"{facts['called_wrong']:,} called wrong (at most {facts['rate']:.0%} of these are right)"
     ]
     if facts["found_share"] < TELLING:

@@ -17,6 +17,7 @@ from ray_atr.data.importing.import_options import Check, Import, VectorImport
 from ray_atr.data.importing.plan import import_data_set
 from ray_atr.data.importing.sources import SOURCES, Source
 from ray_atr.data.importing.sources.source import UNUSUAL_SPLIT, unusual_splits
+from ray_atr.settings import counted
 
 if TYPE_CHECKING:
     from ray_atr.data.shards import Manifest
@@ -101,12 +102,12 @@ def summary(manifest: Manifest) -> list[str]:
     """What was imported and what was left out, in lines."""
     splits = ", ".join(f"{split} {manifest.num_rows_of(split):,}" for split in manifest.splits)
     lines = [
-        f"{manifest.name}: {manifest.num_rows:,} clips ({splits}){hours_of(manifest)}",
+        f"{manifest.name}: {counted(manifest.num_rows, 'clip')} ({splits}){hours_of(manifest)}",
         "captions: " + ", ".join(f"{code} {manifest.num_captions(code):,}" for code in manifest.languages),
         *manifest.notes,
         *(f"{UNUSUAL_SPLIT}: {split}" for split in unusual_splits(manifest.splits)),
     ]
     if manifest.skipped:
-        lines.append(f"left out: {len(manifest.skipped):,} clips, each named with its reason in manifest.json:")
+        lines.append(f"left out: {counted(len(manifest.skipped), 'clip')} (manifest.json names the reason of each):")
         lines += [f"  {number:,} x {reason}" for reason, number in reasons_left_out(manifest)[:8]]
     return [*lines, f"licence: {manifest.licence}", f"written to {manifest.folder}"]

@@ -13,6 +13,7 @@ from rich.console import Console
 from ray_atr.cli.parse import counting, option, parse, print_plain
 from ray_atr.data.importing.import_options import Translation
 from ray_atr.data.shards import read_manifest
+from ray_atr.settings import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class Fill:
         with counting("clips", console, "translating") as count:
             manifest = fill_languages(self.data, self.out, self.translation, progress=partial(count, "translating"))
         lines = [
-            f"{code}: {manifest.num_captions(code):,} captions, {manifest.num_translated(code):,} made by machine"
+            f"{code}: {counted(manifest.num_captions(code), 'caption')}, {manifest.num_translated(code):,} made by machine"
             for code in manifest.languages
         ]
         print_plain(console, [*lines, *manifest.notes, f"written to {manifest.folder}"])

@@ -37,6 +37,7 @@ from ray_atr.models.vectors import encode_captions
 from ray_atr.models.weights import identity_of_checkpoint, write_weights
 from ray_atr.override import flatten, override
 from ray_atr.runtime import WORKER_CPU_SHARE
+from ray_atr.settings import counted
 from ray_atr.storage import read_json, write_bytes
 from ray_atr.storage.caches import cache_folder
 
@@ -127,7 +128,7 @@ def ensure_frames(
     what = {"vector": "vectors:", "waveform": "samples:"}.get(front_end.kind, "log-mel features")
 
     def progress(done: int, total: int) -> None:
-        say(f"{what} {done:,} of {total:,} clips")
+        say(f"{what} {done:,} of {counted(total, 'clip')}")
 
     root = cache_folder(home, "features")
     return ensure_features(

@@ -12,6 +12,7 @@ import psutil
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.metrics.metric import TRAINED, Metric
 from ray_atr.run_folder import TrialFolder
+from ray_atr.settings import counted
 from ray_atr.sweep.recording import SweepListener
 from ray_atr.training.inputs import Say
 
@@ -73,7 +74,7 @@ class ConsoleProgress(SweepListener):
 
     def trial_stopped(self, trial: TrialFolder) -> None:
         self.marks.pop(trial.trial_id, None)
-        self.say(f"{self._head(trial)}  stopped early, after {self._spared(trial)} epochs")
+        self.say(f"{self._head(trial)}  stopped early, after {counted(self._spared(trial), 'epoch')}")
 
     def trial_failed(self, trial: TrialFolder, error: str) -> None:
         self.marks.pop(trial.trial_id, None)

@@ -30,7 +30,7 @@ from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import read_tokenizer, save_tokenizer, train_tokenizer
 from ray_atr.models.vectors import AudioVectorsTower, EncodedText
 from ray_atr.override import flatten
-from ray_atr.settings import refuse
+from ray_atr.settings import counted, refuse
 from ray_atr.soundscapes import ensure_soundscapes
 from ray_atr.storage import fetched, locate, open_folder
 from ray_atr.storage.caches import cache_folder, mark_used
@@ -162,7 +162,9 @@ def _unheard(experiment: Experiment, manifest: Manifest) -> str:
         return ""
     audio = long_audio(manifest, seconds)
     share = f"{audio.seconds_beyond / audio.seconds:.1%} of the audio is not heard"
-    return f"{audio.clips:,} clips are longer than {seconds:g} s and are cut: {share} (model.windows=cut)"
+    return (
+        f"{counted(audio.clips, 'clip is', 'clips are')} longer than {seconds:g} s and cut: {share} (model.windows=cut)"
+    )
 
 
 def _features(tower: FrozenTower, data: str, *, is_encoded: bool) -> Path:

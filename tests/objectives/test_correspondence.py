@@ -148,7 +148,7 @@ def test_an_estimator_goes_on_bit_for_bit_and_finds_its_clips_in_another_order(n
 def test_a_checkpoint_of_other_clips_is_refused(world: World) -> None:
     state = method("small_loss").estimator(world.pairs()).state_dict()
     others = TrainingPairs(clip_ids=["a stranger", *world.ids[1:]], slots=J, languages=K)
-    with pytest.raises(ValueError, match=r"lacks 1 clips \(first: a stranger\)"):
+    with pytest.raises(ValueError, match=r"lacks 1 clip \(first: a stranger\)"):
         method("small_loss").estimator(others).load_state_dict(state)
 
 

@@ -25,7 +25,7 @@ from ray_atr.data.sampling import uniform
 from ray_atr.data.schema import SPLITS, Clip, check_clip, to_clips
 from ray_atr.data.shards import Manifest, Progress, Shard, hash_of_file, read_manifest, read_shard
 from ray_atr.languages.codes import ENGLISH
-from ray_atr.settings import shortened
+from ray_atr.settings import counted, shortened
 from ray_atr.storage import open_folder
 from ray_atr.table import text_table
 
@@ -296,7 +296,7 @@ def page(report: Report) -> list[str]:
     lines = [
         f"{manifest.name} at {manifest.folder}",
         f"licence: {manifest.licence}",
-        f"{manifest.num_rows:,} clips{hours_of(manifest)}, {len(manifest.shards)} shards,"
+        f"{counted(manifest.num_rows, 'clip')}{hours_of(manifest)}, {counted(len(manifest.shards), 'shard')},"
         f" {sum(shard.num_bytes for shard in manifest.shards) / 2**20:,.1f} MiB, hash {manifest.hash[:16]}",
         *manifest.notes,
         "",
@@ -309,10 +309,15 @@ def page(report: Report) -> list[str]:
         row.append(f"{report.with_language[split, row[0]]:,} of {number:,}")
         row.append(f"{report.shared_text.get((split, row[0]), 0):,}")
     lines += text_table(columns, rows)
-    lines += ["", f"audio decoded: {report.num_decoded:,} clips; left out at import: {len(manifest.skipped):,}"]
+    lines += [
+        "",
+        f"audio decoded: {counted(report.num_decoded, 'clip')}; left out at import: {len(manifest.skipped):,}",
+    ]
     lines += [f"  {number:,} x {reason}" for reason, number in reasons_left_out(manifest)]
     if report.long_clips:
-        beyond = f"{report.long_clips:,} clips; {report.seconds_cut / report.seconds:.1%} of the audio is beyond it"
+        beyond = (
+            f"{counted(report.long_clips, 'clip')}; {report.seconds_cut / report.seconds:.1%} of the audio is beyond it"
+        )
         heard_by = "is heard only by models whose windows are not cut (--model.windows)"
         lines.append(f"longer than one window: {beyond}, and {heard_by}")
     for (first, second, language), number in report.leaked_text.items():

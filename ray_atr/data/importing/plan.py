@@ -28,6 +28,7 @@ from ray_atr.data.schema import SCHEMA, Clip, check_captions, check_language, ch
 from ray_atr.data.shards import Manifest, Progress, Shard, Skipped, in_shards, open_arrow, order_shards, write_shard
 from ray_atr.jobs import Resources
 from ray_atr.runtime import is_inside_a_cluster
+from ray_atr.settings import counted
 from ray_atr.storage import open_folder
 
 PLAN_FILE = "plan.arrow"
@@ -159,13 +160,17 @@ def _make_plan(source: Source, captions: Sequence[str], options: Import, work: A
             writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=PLAN_SCHEMA))
     if not plan.shards:
         left_out = plan.absent + plan.missing
-        named = f"{len(left_out)} clips are named, the audio of none is there" if left_out else "no clips are named"
+        named = (
+            f"{counted(len(left_out), 'clip is', 'clips are')} named, the audio of none is there"
+            if left_out
+            else "no clips are named"
+        )
         first = next(iter(left_out + plan.bad_rows), None)
         raise ValueError(f"{source.source}: {named}" + (f" (first: {first.clip_id}: {first.reason})" if first else ""))
     plan.notes += extra.notes()
-    plan.notes += [f"{split}: audio of {number} clips is absent" for split, number in counts.items()]
+    plan.notes += [f"{split}: audio of {counted(number, 'clip')} is absent" for split, number in counts.items()]
     if plan.bad_rows:
-        plan.notes.append(f"{len(plan.bad_rows):,} rows of tables were dropped")
+        plan.notes.append(f"{counted(len(plan.bad_rows), 'row of tables was', 'rows of tables were')} dropped")
     decisive = (options.name, options.licence, options.min_seconds, options.clips_per_shard)
     bounds = [dataclasses.asdict(options.audio)] if options.audio != AudioBounds() else []
     settings = json.dumps([decisive, [dataclasses.asdict(entry) for entry in plan.missing], *bounds])
@@ -254,7 +259,7 @@ class ExtraCaptions:
         for language, by_clip in self.by_language.items():
             counts = {split: self.joined[language, split] for split in self.clips}
             if not sum(counts.values()):
-                clips = f"none of the {len(by_clip)} clips in the {language} file"
+                clips = f"none of {counted(len(by_clip), 'clip')} in the {language} file"
                 where = f"is in the data set (the first is {next(iter(by_clip), '')!r})"
                 raise ValueError(f"captions: {clips} {where}, or their captions differ in number")
             parts = [f"{number} of {self.clips[split]} {split} clips" for split, number in counts.items()]

@@ -38,7 +38,7 @@ from ray_atr.data.shards import (
 )
 from ray_atr.jobs import Resources
 from ray_atr.languages.codes import normalise, require_language, tag_among
-from ray_atr.settings import refuse
+from ray_atr.settings import counted, refuse
 from ray_atr.storage import open_folder
 from ray_atr.table import text_table
 
@@ -194,7 +194,10 @@ def fill_languages(
                 progress(done, manifest.num_rows)
         blank = sum((Counter(note["blank"]) for note in notes.values()), Counter())
         lines = [f"languages filled from {options.source_language} by {model.name}"]
-        lines += [f"{code}: {number} clips stay without, a translation was blank" for code, number in blank.items()]
+        lines += [
+            f"{code}: {counted(number, 'clip stays', 'clips stay')} without, a translation was blank"
+            for code, number in blank.items()
+        ]
         shards = order_shards(Shard(**note["shard"]) for note in notes.values())
         filled = dataclasses.replace(manifest, shards=shards, notes=(*manifest.notes, *lines), origin=origin)
         return state.finish(filled)

@@ -24,7 +24,7 @@ from torch import Tensor
 from ray_atr.data import sampling
 from ray_atr.objectives.correspondence.detection import detection
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.settings import Settings, refuse
+from ray_atr.settings import Settings, counted, refuse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,9 @@ class Estimator:
         keys = self.pairs.keys().tolist()
         missing = [name for name, key in zip(self.pairs.clip_ids, keys, strict=True) if key not in place]
         if missing:
-            raise ValueError(f"correspondence: the checkpoint lacks {len(missing)} clips (first: {missing[0]})")
+            raise ValueError(
+                f"correspondence: the checkpoint lacks {counted(len(missing), 'clip')} (first: {missing[0]})"
+            )
         order = torch.tensor([place[key] for key in keys])
         self._notes.clear()
         self.epoch = int(state["epoch"])

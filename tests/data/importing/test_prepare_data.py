@@ -214,7 +214,7 @@ def test_further_languages_join_by_id(tmp_path: Path) -> None:
         ("deu={}.missing.csv", "", "no such file"),
         ("deu={}", "name,caption\n000.flac,x", "no column names the clip"),
         ("deu={}", "path,text\n000.flac,x", "no caption; its columns are path, text"),
-        ("deu={}", "path,caption\nzzz.flac,x", "none of the 1 clips in the deu file is in the data set"),
+        ("deu={}", "path,caption\nzzz.flac,x", "none of 1 clip in the deu file is in the data set"),
         ("deu={}", "path,caption\n000.flac,x\n000.flac,y", "differ in number"),
         ("eng={}", "path,caption\n000.flac,x", "the source itself has eng captions"),
     ],

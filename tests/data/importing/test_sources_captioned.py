@@ -341,7 +341,7 @@ def test_a_split_of_which_no_audio_is_there_is_left_out_and_named(tmp_path: Path
     write_tone(tmp_path / f"Y{'train':_>11}.wav")
     manifest = import_data_set(AudioCaps(source=str(tmp_path)), tmp_path / "out")
     assert manifest.splits == ("train",)
-    assert manifest.notes == ("val: audio of 1 clips is absent",)
+    assert manifest.notes == ("val: audio of 1 clip is absent",)
     with pytest.raises(ValueError, match=r"split: got 'val'; allowed splits of audiocaps: train"):
         pose_questions(manifest, "val")
     with pytest.raises(ValueError, match=r"data\.validation_split: got 'val'; .* has train alone; a column split"):

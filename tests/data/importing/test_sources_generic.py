@@ -138,7 +138,7 @@ def test_a_named_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     root = make_folder(tmp_path, rows=[{"path": "a.wav", "caption": "x"}, {"path": "c.wav", "caption": "x"}])
     entry, absent, note = TableSource(source=str(root)).entries()
     assert isinstance(note, Note)
-    assert note.text == "1 audio files are named by no row: sub/b.flac"
+    assert note.text == "1 audio file is named by no row: sub/b.flac"
     assert isinstance(entry, Entry)
     assert isinstance(absent, Absent)
     assert not absent.is_normal

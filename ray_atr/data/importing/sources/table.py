@@ -28,7 +28,7 @@ from ray_atr.data.importing.sources.source import (
 )
 from ray_atr.data.schema import check_captions, check_language, check_split
 from ray_atr.data.shards import Skipped
-from ray_atr.settings import refuse, setting, shortened
+from ray_atr.settings import counted, refuse, setting, shortened
 from ray_atr.storage import open_folder
 
 NAMED = 3
@@ -90,7 +90,9 @@ class TableSource(Source):
         yield from map(Note, reading.notes)
         if unnamed := [path for path in files if is_audio(path) and path not in named]:
             shown = ", ".join(unnamed[:NAMED]) + (", ..." if len(unnamed) > NAMED else "")
-            yield Note(f"{len(unnamed):,} audio files are named by no row: {shortened(shown)}")
+            yield Note(
+                f"{counted(len(unnamed), 'audio file is', 'audio files are')} named by no row: {shortened(shown)}"
+            )
 
     def _read(self, table: str, reading: Reading) -> dict[str, ListedClip]:
         """The clips by path, in the order of their first rows. ValueError, or a dropped row, for one that is not right."""
