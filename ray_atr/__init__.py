@@ -1,7 +1,5 @@
-"""ray_atr: train, sweep and compare audio-text retrieval objectives on noisy, multilingual data.
-
-The public names are imported when they are first used, so that `import ray_atr` costs nothing.
-"""
+"""ray_atr: train, sweep and compare audio-text retrieval objectives on noisy, multilingual data. The public names are
+imported when they are first used, so that `import ray_atr` costs nothing."""
 
 from __future__ import annotations
 

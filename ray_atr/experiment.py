@@ -317,10 +317,7 @@ def resolved(experiment: Experiment) -> Experiment:
 
 def automatic_rate(model: ModelSettings) -> tuple[float, str]:
     """(the learning rate that fits what is trained, why)."""
-    audio, text = (
-        checkpoint_of(tower) is not None and not tower.adapt.is_frozen for tower in (model.audio, model.text)
-    )
-    if not audio and not text:
+    if all(checkpoint_of(tower) is None or tower.adapt.is_frozen for tower in (model.audio, model.text)):
         return 1e-3, "no pretrained tower is trained"
     if model.audio.is_convolutional and not model.audio.adapt.is_frozen:
         return 5e-5, "a convolutional audio tower is trained with a pretrained one"

@@ -82,8 +82,7 @@ class Setting:
     default: Any
     allowed: str
     help: str
-    is_changeable: bool = False
-    """Whether a trial can change it between two epochs."""
+    is_changeable: bool = False  # whether a trial can change it between two epochs
 
 
 def describe(tree: Any, prefix: str = "") -> Iterator[Setting]:

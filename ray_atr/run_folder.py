@@ -27,28 +27,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from ray_atr import storage
 from ray_atr.experiment import Experiment, load_experiment, resolved
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
 from ray_atr.migrate import FORMAT, migrated_run, migrated_trial
 from ray_atr.override import flatten, override
 from ray_atr.redaction import HIDDEN, redact, redact_values
 from ray_atr.settings import refuse
-from ray_atr.storage import (
-    Location,
-    StorageError,
-    entries_in,
-    hold,
-    is_local,
-    is_there,
-    locate,
-    make_folder,
-    read_json,
-    read_lines,
-    remove_folder,
-    safe_name,
-    write_json,
-    write_lines,
-)
+from ray_atr.storage import Location, StorageError
 
 STATUSES = PENDING, RUNNING, FINISHED, FAILED, STOPPED = "pending", "running", "finished", "failed", "stopped"
 METRICS_FILE, RESULT_FILE, TEST_SCORES = "metrics.jsonl", "result.json", "test/scores.npz"
@@ -99,7 +85,7 @@ class TrialFolder:
 
     @property
     def is_finished(self) -> bool:
-        return is_there(self.folder / RESULT_FILE)
+        return storage.is_there(self.folder / RESULT_FILE)
 
     def describe(self) -> dict[str, Any]:
         """What `trial.json` says. A kill can leave it behind the result, which is what makes a trial finished."""
@@ -112,15 +98,15 @@ class TrialFolder:
 
     def update(self, **changes: Any) -> None:
         """Change entries of `trial.json`. StorageError if it is gone: it is never made from the changes alone."""
-        write_json(self.folder / "trial.json", {**self.describe(), **changes}, is_private=True)
+        storage.write_json(self.folder / "trial.json", {**self.describe(), **changes}, is_private=True)
 
     def result(self) -> dict[str, Any]:
         """What `result.json` says of a finished trial."""
-        return dict(read_json(self.folder / RESULT_FILE))
+        return dict(storage.read_json(self.folder / RESULT_FILE))
 
     def epochs(self) -> list[EpochReport]:
         """The recorded epochs in order. A last line cut off by a kill is left out: its epoch will be recorded again."""
-        return [EpochReport(row) for row in read_lines(self.folder / METRICS_FILE)]
+        return [EpochReport(row) for row in storage.read_lines(self.folder / METRICS_FILE)]
 
     def add_epoch(self, metrics: Mapping[str, Any]) -> bool:
         """Record an epoch's metrics; False if that epoch is there already (a resumed run reports it again)."""
@@ -128,7 +114,7 @@ class TrialFolder:
         if any(row["epoch"] == metrics["epoch"] for row in rows):
             return False
         rows.append(EpochReport(metrics, time=time.time()))
-        write_lines(self.folder / METRICS_FILE, rows)
+        storage.write_lines(self.folder / METRICS_FILE, rows)
         return True
 
     def finish(self, final: Mapping[str, Any]) -> None:
@@ -144,7 +130,7 @@ class TrialFolder:
             "test": final.test,
             "train_seconds": train_seconds(rows),
         }
-        write_json(self.folder / RESULT_FILE, result)
+        storage.write_json(self.folder / RESULT_FILE, result)
         self.update(status=FINISHED, error=None, train_seconds=train_seconds(rows))
 
 
@@ -167,15 +153,15 @@ class RunFolder:
     @staticmethod
     def create(path: str | Location, experiment: Experiment, info: Mapping[str, Any]) -> RunFolder:
         """Make a new run folder. ValueError if it cannot be written, holds a run already, or a setting holds a secret."""
-        folder = locate(path)
-        if is_there(folder / "sweep.json"):
+        folder = storage.locate(path)
+        if storage.is_there(folder / "sweep.json"):
             resuming = RunFolder(folder).resuming
             raise ValueError(f"{folder}: a run folder already; continue it with {resuming}, or choose another")
         refuse_secrets(flatten(experiment))
         try:
-            make_folder(folder / "trials")
-            write_json(folder / "experiment.json", flatten(experiment), is_private=True)
-            write_json(folder / "sweep.json", {**redact_values(info), "format": FORMAT}, is_private=True)
+            storage.make_folder(folder / "trials")
+            storage.write_json(folder / "experiment.json", flatten(experiment), is_private=True)
+            storage.write_json(folder / "sweep.json", {**redact_values(info), "format": FORMAT}, is_private=True)
         except StorageError as error:
             raise ValueError(str(error)) from None
         except OSError as error:
@@ -185,8 +171,8 @@ class RunFolder:
     @staticmethod
     def open(path: str | Location) -> RunFolder:
         """Open an existing run folder. ValueError if it is none; StorageError if its storage is away."""
-        folder = locate(path)
-        if not is_there(folder / "sweep.json"):
+        folder = storage.locate(path)
+        if not storage.is_there(folder / "sweep.json"):
             raise ValueError(f"{folder}: not a run folder (sweep.json is missing)")
         return RunFolder(folder)
 
@@ -230,32 +216,32 @@ class RunFolder:
 
     def update_info(self, **changes: Any) -> None:
         """Change entries of `sweep.json`."""
-        write_json(self.path / "sweep.json", {**self.info, **redact_values(changes)}, is_private=True)
+        storage.write_json(self.path / "sweep.json", {**self.info, **redact_values(changes)}, is_private=True)
 
     def held(self) -> AbstractContextManager[None]:
         """Be the one process that writes this run. ValueError, with who does so already, if another is."""
-        return hold(self.path, "this run")
+        return storage.hold(self.path, "this run")
 
     def remove(self) -> None:
         """Remove a run in which nothing has run, if it is on a file system."""
-        if is_local(self.path):
-            remove_folder(self.path)
+        if storage.is_local(self.path):
+            storage.remove_folder(self.path)
 
     def trial(self, trial_id: str) -> TrialFolder:
         """The folder of a trial, which need not exist. ValueError for an id that is no name of a folder."""
-        return TrialFolder(self.path / "trials" / safe_name(trial_id, "trial"))
+        return TrialFolder(self.path / "trials" / storage.safe_name(trial_id, "trial"))
 
     def trials(self) -> Iterator[TrialFolder]:
-        for folder in entries_in(self.path / "trials"):
-            if is_there(folder / "trial.json"):
+        for folder in storage.entries_in(self.path / "trials"):
+            if storage.is_there(folder / "trial.json"):
                 yield TrialFolder(folder)
 
     def add_trial(self, overrides: Mapping[str, Any]) -> TrialFolder:
         """The folder of a trial, with its `trial.json` if that is not there yet."""
         trial = self.trial(make_trial_id(overrides))
-        if not is_there(trial.folder / "trial.json"):
+        if not storage.is_there(trial.folder / "trial.json"):
             refuse_secrets(overrides)
-            make_folder(trial.folder)
+            storage.make_folder(trial.folder)
             described = {
                 "trial_id": trial.trial_id,
                 "name": trial_name(overrides),
@@ -265,7 +251,7 @@ class RunFolder:
                 "error": None,
                 "train_seconds": None,
             }
-            write_json(trial.folder / "trial.json", described, is_private=True)
+            storage.write_json(trial.folder / "trial.json", described, is_private=True)
         return trial
 
 
@@ -290,7 +276,7 @@ def sets_of(info: Mapping[str, Any]) -> list[str]:
 
 def trial_place(folder: Location, path: str) -> Location:
     """The folder itself, or that of the only trial if it is a run's. ValueError names the trials if there are several."""
-    if not is_there(folder / "sweep.json"):
+    if not storage.is_there(folder / "sweep.json"):
         return folder
     trials = [trial.trial_id for trial in RunFolder.open(folder).trials()]
     if len(trials) != 1:
@@ -300,7 +286,7 @@ def trial_place(folder: Location, path: str) -> Location:
 
 
 def _object(file: Location) -> dict[str, Any]:
-    content = read_json(file)
+    content = storage.read_json(file)
     if not isinstance(content, dict):
         raise refuse(str(file), content, "a JSON object, as a run writes it")
     return content
@@ -309,7 +295,7 @@ def _object(file: Location) -> dict[str, Any]:
 def _settings(run: Location) -> dict[str, Any]:
     """The settings of a run folder as they stand; none if it has lost them."""
     file = run / "experiment.json"
-    return _object(file) if is_there(file) else {}
+    return _object(file) if storage.is_there(file) else {}
 
 
 def _described(file: Location, trial_id: str) -> dict[str, Any]:

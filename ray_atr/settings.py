@@ -17,8 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-MAX_SHOWN = 200
-"""Characters of a wrong value that an error repeats."""
+MAX_SHOWN = 200  # characters of a wrong value that an error repeats
 
 RELEVANCE = ("auto", "clip", "label")
 """What is relevant to a caption: its own clip, every clip of its class, or the class if each has one caption."""
@@ -131,8 +130,7 @@ def describe_allowed(field: dataclasses.Field[Any]) -> str:
 
 
 BOUNDS = {"above": operator.gt, "at_least": operator.ge, "below": operator.lt, "at_most": operator.le}
-LARGEST_INTEGER = 2**63 - 1
-"""What an integer setting can be at most, as what is computed with it must be too."""
+LARGEST_INTEGER = 2**63 - 1  # what an integer setting can be at most, as what is computed with it must be too
 
 
 class Settings:
@@ -167,9 +165,7 @@ def local_path(text: str) -> Path | None:
 
 def _absolute(text: str, metadata: Mapping[str, Any]) -> str:
     """The absolute form of a relative path: another process may run in another folder. URLs and names stay as they are.
-
-    Links are kept: a file of the hub's cache has its name only as a link.
-    """
+    Links are kept: a file of the hub's cache has its name only as a link."""
     path = local_path(text) if text and text not in metadata["words"] else None
     if path is None:
         return text

@@ -79,7 +79,6 @@ def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
         "ray_atr.cli.running.open_run": understood,
         "ray_atr.cli.running._create": understood,
         "ray_atr.cli.running.with_languages": in_english,
-        "ray_atr.cli.planning.with_languages": in_english,
         "ray_atr.training.languages.with_languages": in_english,
         "ray_atr.sweep.describe.describe_plan": understood,
         "ray_atr.sweep.describe.check_experiment": same,

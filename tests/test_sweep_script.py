@@ -15,8 +15,7 @@ from tiny import make_data
 from ray_atr.cli import main
 from ray_atr.cli.experiment_options import SpaceOptions
 from ray_atr.cli.parse import parse_with_settings
-from ray_atr.cli.planning import plan_search
-from ray_atr.cli.running import open_run, start_of
+from ray_atr.cli.running import open_run, plan_search, start_of
 from ray_atr.override import override
 from ray_atr.recipes import RECIPES
 from ray_atr.run_folder import RunFolder

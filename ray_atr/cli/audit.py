@@ -31,19 +31,15 @@ class AuditCommand:
     )
     out: str = option(help="new folder to write", metavar="FOLDER")
     checkpoint: str | None = option(
-        None,
-        "saved retriever whose vectors the judges are trained on",
-        metavar="FOLDER",
-        unset="the data set's own vectors",
+        None, "saved retriever whose vectors the judges are trained on", "FOLDER", "the data set's own vectors"
     )
-    apply: str | None = option(None, "decisions that the page saved", metavar="FILE", unset="audit, apply nothing")
+    apply: str | None = option(None, "decisions that the page saved", "FILE", "audit, apply nothing")
     audit: tyro.conf.OmitArgPrefixes[AuditOptions] = field(default_factory=AuditOptions)
     judges: CrossFit = field(default_factory=CrossFit)
     encoding: tyro.conf.OmitArgPrefixes[Encoding] = field(default_factory=Encoding)
 
 
-TELLING = 0.5
-"""Least share of right pairs that the judges must find for their list to be believed."""
+TELLING = 0.5  # least share of right pairs that the judges must find for their list to be believed
 
 OPTIONS = AuditCommand
 

@@ -20,7 +20,7 @@ class CacheCommand:
     """List what is cached under data/ (features, vectors, tokenisers): all of it can be made again."""
 
     prune: bool = option(False, "remove caches that were not used for --unused-days, and what killed runs left")
-    unused_days: float = option(30.0, "with --prune: days without use after which a cache is removed", metavar="DAYS")
+    unused_days: float = option(30.0, "with --prune: days without use after which a cache is removed", "DAYS")
 
 
 OPTIONS = CacheCommand

@@ -32,12 +32,9 @@ class EvaluateCommand:
     evaluation: tyro.conf.OmitArgPrefixes[EvaluationOptions] = field(default_factory=EvaluationOptions)
     encoding: tyro.conf.OmitArgPrefixes[Encoding] = field(default_factory=Encoding)
     baseline: tuple[str, ...] = option(
-        (),
-        "what to compare it with: checkpoints, or the folder of an earlier evaluation",
-        metavar="FOLDER ...",
-        unset="nothing",
+        (), "what to compare it with: checkpoints, or the folder of an earlier evaluation", "FOLDER ...", "nothing"
     )
-    out: str | None = option(None, "folder or URL to make", metavar="FOLDER", unset="runs/evaluate-<time>")
+    out: str | None = option(None, "folder or URL to make", "FOLDER", "runs/evaluate-<time>")
 
 
 OPTIONS = EvaluateCommand

@@ -1,7 +1,5 @@
-"""The options of commands that run experiments: one, a search, and the papers' comparisons, sweeps that differ in their grid.
-
-Nothing heavy is imported here: help reads this alone.
-"""
+"""The options of commands that run experiments: one, a search, and the papers' comparisons, sweeps that differ in their
+grid. Nothing heavy is imported here: help reads this alone."""
 
 from __future__ import annotations
 
@@ -25,31 +23,27 @@ class ExperimentOptions:
     recipe: str | None = option(
         None,
         "experiment to start from: " + ", ".join(RECIPES),
-        metavar="NAME",
-        unset="quickstart; with a --data.source of your own from_scratch",
+        "NAME",
+        "quickstart; with a --data.source of your own from_scratch",
     )
     config: str | None = option(
         None,
         "settings on top of the recipe: a YAML or JSON file, such as a run folder's experiment.json",
-        metavar="FILE",
-        unset="none",
+        "FILE",
+        "none",
     )
-    out: str | None = option(
-        None, "run folder to make, or a URL such as s3://...", metavar="FOLDER", unset="runs/<command>-<time>"
-    )
-    resume: str | None = option(
-        None, "continue this run folder; what is finished is kept", metavar="FOLDER", unset="a new run"
-    )
+    out: str | None = option(None, "run folder to make, or a URL such as s3://...", "FOLDER", "runs/<command>-<time>")
+    resume: str | None = option(None, "continue this run folder; what is finished is kept", "FOLDER", "a new run")
 
 
 @dataclass(frozen=True)
 class SweepOptions(ExperimentOptions):
     """The options that every sweep has besides what it varies."""
 
-    seeds: tuple[int, ...] = option((0,), "seeds, averaged in the report", metavar="INT ...")
-    concurrency: int | None = option(None, "trials at a time", metavar="INT", unset="as many as fit")
+    seeds: tuple[int, ...] = option((0,), "seeds, averaged in the report", "INT ...")
+    concurrency: int | None = option(None, "trials at a time", "INT", "as many as fit")
     hours: float | None = option(
-        None, "stop after this many hours; --resume continues what is unfinished", metavar="HOURS", unset="no limit"
+        None, "stop after this many hours; --resume continues what is unfinished", "HOURS", "no limit"
     )
     retry_failed: bool = option(False, "with --resume: run failed trials again")
     same_code: bool = option(False, "with --resume: refuse another version of the code")
@@ -63,26 +57,22 @@ class SpaceOptions(SweepOptions):
         (),
         "PATH=grid(VALUE,...), choice(VALUE,...), uniform(LOW,HIGH), loguniform(LOW,HIGH), "
         "quniform(LOW,HIGH,STEP) or randint(LOW,HIGH), ends included; a grid is run at every value",
-        metavar="PATH=DIMENSION ...",
-        unset="nothing varies",
+        "PATH=DIMENSION ...",
+        "nothing varies",
     )
-    search: str | None = option(
-        None, "grid, random, optuna (TPE), or one that you registered", metavar="NAME", unset="grid"
-    )
+    search: str | None = option(None, "grid, random, optuna (TPE), or one that you registered", "NAME", "grid")
     trials: int | None = option(
         None,
         "points to run in all, each once per seed; with --resume, a larger number adds points",
-        metavar="INT",
-        unset="every point of a grid",
+        "INT",
+        "every point of a grid",
     )
-    maximize: tuple[str, ...] = option(
-        (), "validation metrics to raise", metavar="METRIC ...", unset="evaluation.select_by"
-    )
-    minimize: tuple[str, ...] = option((), "metrics to lower, e.g. seconds/train", metavar="METRIC ...", unset="none")
-    scheduler: str | None = option(None, "none, asha, hyperband or pbt", metavar="NAME", unset="none")
-    search_seed: int | None = option(None, "seed of random draws and of TPE", metavar="INT", unset="0")
+    maximize: tuple[str, ...] = option((), "validation metrics to raise", "METRIC ...", "evaluation.select_by")
+    minimize: tuple[str, ...] = option((), "metrics to lower, e.g. seconds/train", "METRIC ...", "none")
+    scheduler: str | None = option(None, "none, asha, hyperband or pbt", "NAME", "none")
+    search_seed: int | None = option(None, "seed of random draws and of TPE", "INT", "0")
     warm_start: str | None = option(
-        None, "run folder of an earlier sweep, from whose finished points optuna learns", metavar="FOLDER", unset="none"
+        None, "run folder of an earlier sweep, from whose finished points optuna learns", "FOLDER", "none"
     )
 
 
@@ -126,14 +116,13 @@ class NoiseSweep(ComparisonSweep):
     name: ClassVar[str] = "noise"
 
     objectives: tuple[str, ...] = option(
-        ("triplet", "contrastive", "m_ltm", "m_ltm_pot"), "objectives to compare, by preset name", metavar="NAME ..."
+        ("triplet", "contrastive", "m_ltm", "m_ltm_pot"), "objectives to compare, by preset name", "NAME ..."
     )
-    noise: tuple[float, ...] = option((0.0, 0.2, 0.4, 0.6), NOISE_HELP, metavar="RATIO ...")
-    seeds: tuple[int, ...] = option((0, 1, 2), "seeds, averaged in the report", metavar="INT ...")
+    noise: tuple[float, ...] = option((0.0, 0.2, 0.4, 0.6), NOISE_HELP, "RATIO ...")
+    seeds: tuple[int, ...] = option((0, 1, 2), "seeds, averaged in the report", "INT ...")
 
     def points(self) -> list[Point]:
-        ratios = [float(ratio) for ratio in self.noise]
-        return list(combinations({"objective": self.objectives, "data.noise.ratio": ratios}))
+        return list(combinations({"objective": self.objectives, "data.noise.ratio": self.noise}))
 
 
 @dataclass(frozen=True)
@@ -142,13 +131,13 @@ class ObjectivesSweep(ComparisonSweep):
 
     name: ClassVar[str] = "objectives"
 
-    schemes: tuple[str, ...] = option(("english", "ml_clap", "cacl", "kcl"), "language schemes", metavar="NAME ...")
+    schemes: tuple[str, ...] = option(("english", "ml_clap", "cacl", "kcl"), "language schemes", "NAME ...")
     pairs: tuple[str, ...] = option(
         ("contrastive", "m_ltm", "m_ltm_pot"),
         "pair losses: by a preset's name (m_ltm), or by their own names with their defaults",
-        metavar="NAME ...",
+        "NAME ...",
     )
-    noise: tuple[float, ...] = option((0.0,), NOISE_HELP, metavar="RATIO ...")
+    noise: tuple[float, ...] = option((0.0,), NOISE_HELP, "RATIO ...")
 
     def points(self) -> list[Point]:
         from ray_atr.objectives import PAIRS, PRESETS
@@ -157,7 +146,7 @@ class ObjectivesSweep(ComparisonSweep):
             require_known("--pairs", name, list(dict.fromkeys((*PAIRS, *PRESETS))))
         choice = {name: "objective.pair" if name in PAIRS else "objective" for name in self.pairs}
         return [
-            {"objective.scheme": scheme, choice[pair]: pair, "data.noise.ratio": float(ratio)}
+            {"objective.scheme": scheme, choice[pair]: pair, "data.noise.ratio": ratio}
             for scheme in self.schemes
             for pair in self.pairs
             for ratio in self.noise
@@ -171,16 +160,15 @@ class TransportSweep(ComparisonSweep):
     name: ClassVar[str] = "transport"
 
     masses: tuple[str, ...] = option(
-        ("0.6", "0.8", "0.95", "1.0", "auto"), "transport masses, each in (0, 1], or auto", metavar="MASS ..."
+        ("0.6", "0.8", "0.95", "1.0", "auto"), "transport masses, each in (0, 1], or auto", "MASS ..."
     )
-    epsilons: tuple[float, ...] = option((0.05,), "entropic regularisations, each > 0", metavar="EPSILON ...")
-    noise: tuple[float, ...] = option((0.2, 0.4, 0.6), NOISE_HELP, metavar="RATIO ...")
+    epsilons: tuple[float, ...] = option((0.05,), "entropic regularisations, each > 0", "EPSILON ...")
+    noise: tuple[float, ...] = option((0.2, 0.4, 0.6), NOISE_HELP, "RATIO ...")
 
     def points(self) -> list[Point]:
         masses = [float(mass) if mass != "auto" else mass for mass in self.masses]
         pair = {"objective.pair.transport_mass": masses, "objective.pair.epsilon": self.epsilons}
-        ratios = [float(ratio) for ratio in self.noise]
-        return list(combinations({"objective": ["m_ltm_pot"], **pair, "data.noise.ratio": ratios}))
+        return list(combinations({"objective": ["m_ltm_pot"], **pair, "data.noise.ratio": self.noise}))
 
 
 KNOWLEDGE = "objective.knowledge"
@@ -220,19 +208,15 @@ class KnowledgeSweep(ComparisonSweep):
 
     name: ClassVar[str] = "knowledge"
 
-    table: str | None = option(None, "a table of ASK's paper: " + ", ".join(TABLES), metavar="NAME", unset="none")
-    figure: str | None = option(None, "one setting over its range: " + ", ".join(FIGURES), metavar="NAME", unset="none")
-    neighbours: tuple[int, ...] = option((1, 5, 20), "entries that a query retrieves (K)", metavar="INT ...")
-    injection_ratio: tuple[float, ...] = option((0.2, 0.5), "lambda, each in [0, 1]", metavar="RATIO ...")
-    prototypes: tuple[int, ...] = option((), "clusters of the coarse base", metavar="INT ...", unset="not varied")
-    refresh_every_epochs: tuple[int, ...] = option(
-        (), "refresh periods; 0: never", metavar="INT ...", unset="not varied"
-    )
-    refresh_lag: tuple[int, ...] = option(
-        (), "steps from publishing to searching; 0: wait", metavar="INT ...", unset="not varied"
-    )
-    lambda_fine: tuple[float, ...] = option((), "modulation by single clips", metavar="WEIGHT ...", unset="not varied")
-    lambda_coarse: tuple[float, ...] = option((), "modulation by prototypes", metavar="WEIGHT ...", unset="not varied")
+    table: str | None = option(None, "a table of ASK's paper: " + ", ".join(TABLES), "NAME", "none")
+    figure: str | None = option(None, "one setting over its range: " + ", ".join(FIGURES), "NAME", "none")
+    neighbours: tuple[int, ...] = option((1, 5, 20), "entries that a query retrieves (K)", "INT ...")
+    injection_ratio: tuple[float, ...] = option((0.2, 0.5), "lambda, each in [0, 1]", "RATIO ...")
+    prototypes: tuple[int, ...] = option((), "clusters of the coarse base", "INT ...", "not varied")
+    refresh_every_epochs: tuple[int, ...] = option((), "refresh periods; 0: never", "INT ...", "not varied")
+    refresh_lag: tuple[int, ...] = option((), "steps from publishing to searching; 0: wait", "INT ...", "not varied")
+    lambda_fine: tuple[float, ...] = option((), "modulation by single clips", "WEIGHT ...", "not varied")
+    lambda_coarse: tuple[float, ...] = option((), "modulation by prototypes", "WEIGHT ...", "not varied")
 
     def points(self) -> list[Point]:
         if self.table is not None and self.figure is not None:

@@ -35,10 +35,8 @@ Say = Callable[[str], None]
 
 # 74 is sysexits.h's: an input or output failed.
 EXIT_BAD_INPUT, EXIT_IO, EXIT_INTERRUPTED, EXIT_TERMINATED = 2, 74, 130, 143
-MAX_MESSAGE = 480
-"""Characters of an error that are printed: what it repeats of the input may be long."""
-SECONDS = 10.0
-"""The longest silence."""
+MAX_MESSAGE = 480  # characters of an error that are printed: what it repeats of the input may be long
+SECONDS = 10.0  # the longest silence
 
 HELP_SETTINGS = "--help-settings"
 ABOUT_SETTINGS = (
@@ -47,7 +45,7 @@ ABOUT_SETTINGS = (
 )
 
 
-def option(default: Any = dataclasses.MISSING, help: str = "", *, metavar: str = "", unset: str = "") -> Any:
+def option(default: Any = dataclasses.MISSING, help: str = "", metavar: str = "", unset: str = "") -> Any:
     """A field of a command's options: its default, its help, what stands for its value, and what happens without it."""
     return dataclasses.field(default=default, metadata={"help": help, "metavar": metavar, "unset": unset})
 
@@ -91,10 +89,8 @@ def parse(options: Any, arguments: Sequence[str], program: str) -> Any:
 def parse_with_settings(
     options: type[Options], arguments: Sequence[str], program: str, others: Mapping[str, str] | None = None
 ) -> tuple[Options, dict[str, str]]:
-    """A command's options, and the settings to override by dotted path, from the command line.
-
-    `others` are options of other commands with what these are called. ValueError for one of them, or a misspelt option.
-    """
+    """A command's options, and the settings to override by dotted path, from the command line. `others` are options of
+    other commands with what these are called. ValueError for one of them, or a misspelt option."""
     if HELP_SETTINGS in arguments:
         print_settings()
         raise SystemExit(0)
@@ -140,10 +136,8 @@ def settings_from(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def read_config(place: str) -> dict[str, Any]:
-    """The settings of a YAML or JSON file, by dotted path; it may be nested or, as a run folder's experiment.json, flat.
-
-    ValueError names the file if it cannot be read as settings.
-    """
+    """The settings of a YAML or JSON file, by dotted path; it may be nested or, as a run folder's experiment.json,
+    flat. ValueError names the file if it cannot be read as settings."""
     file = locate(place)
     try:
         text = file.read_text(encoding="utf-8")

@@ -30,10 +30,7 @@ class ImportCommand:
     data: tyro.conf.OmitArgPrefixes[Source]
     out: str = option(help="folder or URL to write; must be new or empty", metavar="FOLDER")
     captions: tuple[str, ...] = option(
-        (),
-        "captions in further languages, joined by id (CSV, TSV, JSON lines or Parquet)",
-        metavar="LANGUAGE=FILE ...",
-        unset="none",
+        (), "captions in further languages, joined by id (CSV, TSV, JSON lines or Parquet)", "LANGUAGE=FILE ...", "none"
     )
     importing: tyro.conf.OmitArgPrefixes[Import] = field(default_factory=Import)
 

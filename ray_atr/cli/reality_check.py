@@ -1,7 +1,5 @@
-"""Who is a true pair: the reality check of correspondence, each method first tuned with the same budget.
-
-That budget is some trials by Optuna, on the validation split, before anything is compared.
-"""
+"""Who is a true pair: the reality check of correspondence, each method first tuned with the same budget. That budget is
+some trials by Optuna, on the validation split, before anything is compared."""
 
 from __future__ import annotations
 
@@ -21,8 +19,7 @@ if TYPE_CHECKING:
     from ray_atr.sweep import Goal
 
 TUNED_FILE = "tuned.json"
-TUNING_SEED = 1_000_003
-"""No seed that is reported."""
+TUNING_SEED = 1_000_003  # no seed that is reported
 TEMPERATURE, EPSILON = "objective.pair.temperature", "objective.pair.epsilon"
 OWN: dict[str, dict[str, str]] = {
     "contrastive": {TEMPERATURE: "loguniform(0.03,0.2)"},
@@ -40,12 +37,12 @@ class CorrespondenceSweep(ComparisonSweep):
 
     name: ClassVar[str] = "correspondence"
 
-    methods: tuple[str, ...] = option(ON_ANY_DATA, "methods: " + ", ".join(METHODS), metavar="NAME ...")
-    noise: tuple[float, ...] = option((0.0, 0.4, 0.6), NOISE_HELP, metavar="RATIO ...")
-    kinds: tuple[str, ...] = option(("pair",), "kinds of noise", metavar="NAME ...")
+    methods: tuple[str, ...] = option(ON_ANY_DATA, "methods: " + ", ".join(METHODS), "NAME ...")
+    noise: tuple[float, ...] = option((0.0, 0.4, 0.6), NOISE_HELP, "RATIO ...")
+    kinds: tuple[str, ...] = option(("pair",), "kinds of noise", "NAME ...")
     tune: int = option(0, "trials by which each method is tuned first, on validation, at a ratio that is not reported")
-    tune_noise: float = option(0.5, "the noise ratio at which methods are tuned", metavar="RATIO")
-    tuned: str | None = option(None, "settings by method, as an earlier --tune left them", metavar="FILE", unset="none")
+    tune_noise: float = option(0.5, "the noise ratio at which methods are tuned", "RATIO")
+    tuned: str | None = option(None, "settings by method, as an earlier --tune left them", "FILE", "none")
 
     def known_methods(self) -> dict[str, Point]:
         """What is compared, by name. ValueError for an unknown one."""
@@ -89,13 +86,10 @@ def space_of(method: str) -> dict[str, str]:
 
 
 def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> Location:
-    """Tune each method by as many trials as asked for, and return the file of what was best, by method.
-
-    One run folder a method, below `OUT-tuning`; what is there already is continued. ValueError if no trial of a method
-    finished, and, before anything is tuned, for what the comparison itself refuses.
-    """
-    from ray_atr.cli.planning import plan_points, values_of
-    from ray_atr.cli.running import planned, start_of
+    """Tune each method by as many trials as asked for, and return the file of what was best, by method. One run folder
+    a method, below `OUT-tuning`; what is there already is continued. ValueError if no trial of a method finished, and,
+    before anything is tuned, for what the comparison itself refuses."""
+    from ray_atr.cli.running import plan_points, planned, start_of, values_of
     from ray_atr.override import override
     from ray_atr.run_folder import RunFolder
     from ray_atr.runtime import advising, code_version, home

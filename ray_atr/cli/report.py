@@ -17,15 +17,15 @@ class ReportCommand:
     """Write the report of run folders."""
 
     runs: tyro.conf.Positional[tuple[str, ...]] = option(
-        (), "run folders or URLs (s3://...); read together", metavar="FOLDER ...", unset="what --experiment names"
+        (), "run folders or URLs (s3://...); read together", "FOLDER ...", "what --experiment names"
     )
-    out: str | None = option(None, "folder to write", metavar="FOLDER", unset="report/ in the first run folder")
+    out: str | None = option(None, "folder to write", "FOLDER", "report/ in the first run folder")
     upload: bool = option(False, "also send the results of these runs that MLflow lacks")
     experiment: str | None = option(
-        None, "read this MLflow experiment instead of run folders (MLFLOW_TRACKING_URI)", metavar="NAME", unset="none"
+        None, "read this MLflow experiment instead of run folders (MLFLOW_TRACKING_URI)", "NAME", "none"
     )
     register: str | None = option(
-        None, "also log the best trial's model to MLflow and register it under this name", metavar="NAME", unset="none"
+        None, "also log the best trial's model to MLflow and register it under this name", "NAME", "none"
     )
 
 

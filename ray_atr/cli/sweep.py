@@ -36,8 +36,7 @@ def run(arguments: Sequence[str], program: str) -> None:
         return
     options, settings = parse_with_settings(SearchOptions, arguments, program, COMMAND_OF)
     with heartbeat("starting") as say:
-        from ray_atr.cli.planning import plan_search, varied_by
-        from ray_atr.cli.running import run_plan
+        from ray_atr.cli.running import plan_search, run_plan, varied_by
 
         varied = varied_by(options)
         run_plan("sweep", options, settings, partial(plan_search, options), varied, say=say)
@@ -47,8 +46,7 @@ def compare(comparison: type[ComparisonSweep], arguments: Sequence[str], program
     """Run a comparison's points; `--resume` alone continues with those of the run folder."""
     options, settings = parse_with_settings(comparison, arguments, program, COMMAND_OF)
     with heartbeat("starting") as say:
-        from ray_atr.cli.planning import plan_points, values_of
-        from ray_atr.cli.running import run_plan
+        from ray_atr.cli.running import plan_points, run_plan, values_of
 
         options = options.before(settings)
         varied = values_of(options)

@@ -45,13 +45,10 @@ class BackTranslate:
 
     data: str = option(help="folder or URL of the data set", metavar="FOLDER")
     translation: tyro.conf.OmitArgPrefixes[Translation]
-    split: str = option("test", "split to draw captions from", metavar="NAME")
-    samples: int = option(200, "captions of each language", metavar="INT")
+    split: str = option("test", "split to draw captions from", "NAME")
+    samples: int = option(200, "captions of each language", "INT")
     embedder: str = option(
-        "",
-        "folder or hub id of a text encoder: cosine of its embeddings instead of chrF",
-        metavar="CHECKPOINT",
-        unset="chrF",
+        "", "folder or hub id of a text encoder: cosine of its embeddings instead of chrF", "CHECKPOINT", "chrF"
     )
 
     def run(self) -> None:

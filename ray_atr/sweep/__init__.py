@@ -7,8 +7,7 @@ Ray Tune is imported by the functions that use it: it takes three seconds, and t
 """
 
 from ray_atr.sweep.optuna_search import OptunaSearch
-from ray_atr.sweep.progress import ConsoleProgress, FirstEpoch
-from ray_atr.sweep.recording import SweepListener
+from ray_atr.sweep.recording import ConsoleProgress, FirstEpoch, SweepListener
 from ray_atr.sweep.run_trials import SweepResult, sweep
 from ray_atr.sweep.schedulers import SCHEDULERS
 from ray_atr.sweep.search import FixedPoints, Goal, GridSearch, RandomSearch, SpaceSearch, SweepPlan

@@ -16,8 +16,7 @@ from ray_atr.sweep.trial_queue import recorded_trials
 from ray_atr.training.checks import check_experiment, check_noise
 from ray_atr.training.languages import with_languages
 
-MOST_BEST = 10
-"""Points of a Pareto front that a terminal shows."""
+MOST_BEST = 10  # points of a Pareto front that a terminal shows
 
 
 def describe_plan(plan: SweepPlan) -> dict[str, Any]:
@@ -49,10 +48,8 @@ def values_by_path(points: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def check_plan(plan: SweepPlan, experiment: Experiment, explicit: Collection[str] = (), *, is_new: bool = True) -> None:
-    """ValueError if a point of the plan, or an end of a dimension of its space, cannot run with the experiment's data.
-
-    Or if no point has one of the `explicit` fixed settings.
-    """
+    """ValueError if a point of the plan, or an end of a dimension of its space, cannot run with the experiment's data;
+    or if no point has one of the `explicit` fixed settings."""
     points = points_to_check(plan)
     check_fixed(experiment, points, plan.fixed, explicit)
     for point in points:

@@ -18,21 +18,18 @@ from ray_atr.settings import refuse
 from ray_atr.space import Point, point_key
 
 OBJECTIVE = "objective"
-Varied = Mapping[str, Collection[Any]]
-"""What a sweep varies: path -> the values that are known beforehand."""
+Varied = Mapping[str, Collection[Any]]  # what a sweep varies: path -> the values that are known beforehand
 
 
 def split_settings(settings: Mapping[str, Any], varied: Varied) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(settings of the experiment itself, settings that are put on top of each point).
-
-    ValueError for a setting that the sweep varies, unless it is one of the sweep's own values, given so that a setting below
-    it is accepted (`objective.knowledge=ask` with `objective.knowledge.refresh=...`).
-    """
+    """(settings of the experiment itself, settings that are put on top of each point). ValueError for a setting that
+    the sweep varies, unless it is one of the sweep's own values, given so that a setting below it is accepted
+    (`objective.knowledge=ask` with `objective.knowledge.refresh=...`)."""
     base: dict[str, Any] = {}
     fixed: dict[str, Any] = {}
     for path, value in settings.items():
         if path in varied:
-            values = list(dict.fromkeys(str(one) for one in varied[path]))
+            values = list(dict.fromkeys(map(str, varied[path])))
             if str(value) not in values or not any(_is_below(other, [path]) for other in settings):
                 told = f" ({', '.join(values)})" if values else ""
                 raise refuse(path, value, f"nothing here: this sweep varies it{told}")
@@ -44,12 +41,9 @@ def split_settings(settings: Mapping[str, Any], varied: Varied) -> tuple[dict[st
 
 
 def set_by_recipe(recipe: Experiment, varied: Varied) -> dict[str, Any]:
-    """What a recipe changes in the objective that it derives from, below what the sweep varies.
-
-    It derives from the preset that it is nearest to; if the sweep varies parts of the objective, from their defaults.
-    """
-    flat = flatten(recipe.objective)
-    whole = recipe.objective
+    """What a recipe changes in the objective that it derives from, below what the sweep varies. It derives from the
+    preset that it is nearest to; if the sweep varies parts of the objective, from their defaults."""
+    whole, flat = recipe.objective, flatten(recipe.objective)
     parts = {field.name: type(getattr(whole, field.name))() for field in dataclasses.fields(whole)}
     origins = PRESETS.values() if OBJECTIVE in varied else [Objective(**parts)]
     changes = min(
@@ -81,10 +75,8 @@ def check_fixed(
             try:
                 override(override(base, points[0]), {path: fixed[path]})
             except ValueError as error:
-                others = (
-                    f" No other point of the sweep has it: {', '.join(_labels(points, fixed))}." if points[1:] else ""
-                )
-                raise ValueError(f"{error}.{others}") from None
+                others = f" No other point of the sweep has it: {', '.join(_labels(points, fixed))}."
+                raise ValueError(f"{error}.{others if points[1:] else ''}") from None
     seen: dict[str, Mapping[str, Any]] = {}
     for point, one in zip(points, whole, strict=True):
         twin = seen.setdefault(repr(override(base, one)), point)
@@ -109,11 +101,8 @@ def lines_of_fixed(base: Experiment, points: Sequence[Mapping[str, Any]], fixed:
 
 def _labels(points: Sequence[Mapping[str, Any]], paths: Collection[str]) -> list[str]:
     """The points by what they choose above the paths, each once."""
-    names = (
-        trial_name({key: point[key] for key in point if any(path.startswith(f"{key}.") for path in paths)})
-        for point in points
-    )
-    return list(dict.fromkeys(names))
+    chosen = ({key: point[key] for key in point if any(_is_below(path, [key]) for path in paths)} for point in points)
+    return list(dict.fromkeys(map(trial_name, chosen)))
 
 
 def _is_below(path: str, parents: Collection[str]) -> bool:

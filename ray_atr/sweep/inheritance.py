@@ -17,19 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ray_atr import storage
 from ray_atr.experiment import Experiment, resolved, stored_experiment
 from ray_atr.override import override
 from ray_atr.run_folder import BEST, LAST, METRICS_FILE, RunFolder, TrialFolder
-from ray_atr.storage import (
-    is_local,
-    is_there,
-    read_json,
-    remove_folder,
-    sync_folder,
-    whole_folder,
-    write_json,
-    write_lines,
-)
 from ray_atr.training.checkpoint import deciding_settings, load_checkpoint, save_checkpoint
 
 PERTURBED_FILE = "perturbed.json"
@@ -40,9 +31,9 @@ NAME_FILE = "trial"
 def perturbations(trial: TrialFolder) -> list[dict[str, Any]]:
     """Each time that a trial continued with another's weights: after which `epoch`, `from` which trial, with which `settings`."""
     path = trial.folder / PERTURBED_FILE
-    if not is_there(path):
+    if not storage.is_there(path):
         return []
-    content = read_json(path)
+    content = storage.read_json(path)
     # A list by itself until the file had a digest.
     return list(content["changes"] if isinstance(content, dict) else content)
 
@@ -74,11 +65,9 @@ def saved_by(source: Path) -> str:
 
 
 def inherit(trial: TrialFolder, source: Path, settings: Mapping[str, Any], donor: str, experiment: Experiment) -> None:
-    """Make what `save_for_others` left in `source` the trial's own, to be trained with the given settings.
-
-    The trial's recorded epochs become the donor's: they are those of the weights that it now has. A kill leaves the trial as
-    it was, or as the heir.
-    """
+    """Make what `save_for_others` left in `source` the trial's own, to be trained with the given settings. The trial's
+    recorded epochs become the donor's: they are those of the weights that it now has. A kill leaves the trial as it
+    was, or as the heir."""
     state = load_checkpoint(source / LAST)
     before = json.loads(state["experiment"])
     changed = override(experiment, settings)
@@ -86,30 +75,30 @@ def inherit(trial: TrialFolder, source: Path, settings: Mapping[str, Any], donor
     state["experiment"] = deciding_settings(changed)
     now = time.time()
     change = {"epoch": state["progress"]["epoch"], "from": donor, "settings": dict(settings)}
-    with whole_folder(_here(trial) / TAKEOVER, is_synced=True) as aside:
+    with storage.whole_folder(_here(trial) / TAKEOVER, is_synced=True) as aside:
         save_checkpoint(aside / LAST, state)
         if (source / BEST).is_dir():
             shutil.copytree(source / BEST, aside / BEST)
-        write_lines(aside / METRICS_FILE, [{**row, "time": now} for row in state["progress"]["history"]])
-        write_json(aside / PERTURBED_FILE, {"changes": [*perturbations(trial), change]})
+        storage.write_lines(aside / METRICS_FILE, [{**row, "time": now} for row in state["progress"]["history"]])
+        storage.write_json(aside / PERTURBED_FILE, {"changes": [*perturbations(trial), change]})
     complete_take_over(trial)
 
 
 def complete_take_over(trial: TrialFolder) -> None:
     """Put the files of a decided take-over in the place of the trial's own; does nothing if there is none."""
-    if not is_local(trial.folder) or not (trial.folder / TAKEOVER).is_dir():
+    if not storage.is_local(trial.folder) or not (trial.folder / TAKEOVER).is_dir():
         return
     for found in sorted((trial.folder / TAKEOVER).iterdir()):
         own = trial.folder / found.name
         if own.is_dir():
-            remove_folder(own)
+            storage.remove_folder(own)
         os.replace(found, own)
-    sync_folder(trial.folder)
-    remove_folder(trial.folder / TAKEOVER)
+    storage.sync_folder(trial.folder)
+    storage.remove_folder(trial.folder / TAKEOVER)
 
 
 def _here(trial: TrialFolder) -> Path:
-    assert is_local(trial.folder), "checked before the sweep started"
+    assert storage.is_local(trial.folder), "checked before the sweep started"
     return trial.folder
 
 

@@ -1,7 +1,5 @@
-"""Points by Optuna's tree-structured Parzen estimator, for one goal or several.
-
-Optuna takes a third of a second to import, and every trial's process imports this module: its functions import it.
-"""
+"""Points by Optuna's tree-structured Parzen estimator, for one goal or several. Optuna takes a third of a second to
+import, and every trial's process imports this module: its functions import it."""
 
 from __future__ import annotations
 
@@ -18,10 +16,8 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import Trial
 
-ATTEMPTS = 10
-"""Proposals that repeat a known point before one is drawn at random instead."""
-STARTUP_POINTS = 5
-"""Points drawn at random before the estimator has something to go by."""
+ATTEMPTS = 10  # proposals that repeat a known point before one is drawn at random instead
+STARTUP_POINTS = 5  # points drawn at random before the estimator has something to go by
 STUDY = "points"
 STATES = {FINISHED: "COMPLETE", STOPPED: "PRUNED", FAILED: "FAIL"}
 """Status of a point -> Optuna's name of it; any other is RUNNING."""
@@ -137,9 +133,7 @@ class Study:
 
 def _reached(one: Known) -> dict[int, float]:
     """Epoch and score of a stopped point: Optuna ranks pruned trials by how far they came, then by what they had there.
-
-    Nothing for several goals, by which Optuna does not rank them.
-    """
+    Nothing for several goals, by which Optuna does not rank them."""
     return {one.epochs: one.scores[0]} if one.status == STOPPED and len(one.scores) == 1 else {}
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ray_atr.run_folder import FAILED, PENDING, RUNNING, STOPPED, TrialFolder, train_seconds
+import psutil
 
-ENOUGH = 3
-"""Failed trials that show that the others would fail too."""
+from ray_atr.metrics.epoch_report import EpochReport
+from ray_atr.metrics.metric import TRAINED, Metric
+from ray_atr.run_folder import FAILED, PENDING, RUNNING, STOPPED, TrialFolder, train_seconds
+from ray_atr.settings import counted
+from ray_atr.training.inputs import Say
+
+ENOUGH = 3  # failed trials that show that the others would fail too
 
 
 class SweepListener:
@@ -48,8 +54,7 @@ class CommonFailure:
     has_succeeded: bool = False
     """Whether a trial has its result, or was stopped for what it reached, in this session or an earlier one."""
     reasons: list[str] = field(default_factory=list)
-    alive: set[str] = field(default_factory=set)
-    """Trials that have reported an epoch and have not failed since."""
+    alive: set[str] = field(default_factory=set)  # trials that have reported an epoch and have not failed since
 
     def trial_failed(self, trial_id: str, error: str) -> None:
         self.alive.discard(trial_id)
@@ -113,3 +118,125 @@ class Recording:
         self.failure.trial_failed(trial.trial_id, error)
         for listener in self.listeners:
             listener.trial_failed(trial, error)
+
+
+@dataclass
+class ConsoleProgress(SweepListener):
+    """A line an epoch that a person can follow: which trial, which epoch, recall so far, time gone and left."""
+
+    epochs_per_trial: int
+    say: Say = print
+    num_trials: int | None = None
+    num_ended_before: int = 0
+    started: float = field(default_factory=time.monotonic)
+    epochs_ended: int = 0
+    numbers: dict[str, int] = field(default_factory=dict)
+    marks: dict[str, float] = field(default_factory=dict)
+    """When a running trial started or ended its last epoch."""
+    first_epochs: dict[str, float] = field(default_factory=dict)
+    """Seconds from a trial's start to the end of its first epoch: its start-up and an epoch."""
+    epochs: list[float] = field(default_factory=list)  # seconds of the epochs after a trial's first one
+
+    def sweep_started(self, num_trials: int | None, num_ended: int) -> None:
+        self.num_trials, self.num_ended_before = num_trials, num_ended
+        self.started = time.monotonic()
+
+    def trial_started(self, trial: TrialFolder) -> None:
+        self._number(trial)
+        self.marks[trial.trial_id] = time.monotonic()
+
+    def epoch_ended(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
+        self.epochs_ended += 1
+        now, begun = time.monotonic(), self.marks.get(trial.trial_id)
+        self.marks[trial.trial_id] = now
+        if begun is not None and trial.trial_id in self.first_epochs:
+            self.epochs.append(now - begun)
+        elif begun is not None:
+            self.first_epochs[trial.trial_id] = now - begun
+        report = EpochReport(metrics)
+        measured = report.validation
+        recall = [
+            f"{words} R@1 {100 * measured[metric]:.1f}%"
+            for words, direction in (("validation text>audio", "text_to_audio"), ("audio>text", "audio_to_text"))
+            if (metric := Metric(direction, TRAINED, "recall_at_1")) in measured
+        ]
+        loss = report.group("train").get("loss")
+        trained = [f"loss {loss:.3f}"] if loss is not None else []
+        left = self._seconds_left()
+        clock = f"{_minutes(time.monotonic() - self.started)} gone"
+        clock += f", about {_minutes(left)} left" if left is not None else ""
+        epoch = f"epoch {metrics['epoch']}/{self.epochs_per_trial}"
+        self.say("  ".join([self._head(trial), epoch, *trained, *recall, clock]))
+
+    def trial_finished(self, trial: TrialFolder) -> None:
+        self.marks.pop(trial.trial_id, None)
+        result = trial.result()
+        early = f", ended by train.patience after epoch {self._spared(trial)}" if result["out_of_patience"] else ""
+        self.say(f"{self._head(trial)}  finished{early}, best epoch {result['best_epoch']}")
+
+    def trial_stopped(self, trial: TrialFolder) -> None:
+        self.marks.pop(trial.trial_id, None)
+        self.say(f"{self._head(trial)}  stopped early, after {counted(self._spared(trial), 'epoch')}")
+
+    def trial_failed(self, trial: TrialFolder, error: str) -> None:
+        self.marks.pop(trial.trial_id, None)
+        self.say(f"{self._head(trial)}  FAILED: {error}")
+
+    def _spared(self, trial: TrialFolder) -> int:
+        """The epochs that a trial trained before it was ended; the others are no longer to come."""
+        epochs = len(trial.epochs())
+        self.epochs_ended += max(self.epochs_per_trial - epochs, 0)
+        return epochs
+
+    def _head(self, trial: TrialFolder) -> str:
+        of_all = f"/{self.num_trials}" if self.num_trials is not None else ""
+        return f"[{self._number(trial):>2}{of_all}] {trial.describe()['name']}"
+
+    def _number(self, trial: TrialFolder) -> int:
+        return self.numbers.setdefault(trial.trial_id, self.num_ended_before + len(self.numbers) + 1)
+
+    def _seconds_left(self) -> float | None:
+        """Of the epochs and start-ups that are to come, as many at a time as run now; None until an epoch was timed.
+
+        The start of Ray and of the first trials is no measure of it: a trial of seconds waits longer for them than it trains.
+        """
+        epochs = self.epochs or ([] if self.epochs_per_trial > 1 else list(self.first_epochs.values()))
+        if not epochs or self.num_trials is None:
+            return None
+        epoch = sum(epochs) / len(epochs)
+        start_up = max(min(self.first_epochs.values()) - epoch, 0) if self.first_epochs else 0
+        trials = self.num_trials - self.num_ended_before
+        epochs_left = max(trials * self.epochs_per_trial - self.epochs_ended, 0)
+        starts_left = max(trials - len(self.numbers), 0)
+        return (epochs_left * epoch + starts_left * start_up) / max(len(self.marks), 1)
+
+
+class FirstEpoch(SweepListener):
+    """Says once how long the first epoch took to come: imports, Ray, data and features, the trial's start, the epoch."""
+
+    def __init__(self, say: Say = print) -> None:
+        self.say, self.is_said = say, False
+        self.parts = {"imports": time.time() - psutil.Process().create_time()}
+        self.starts: dict[str, float] = {}
+
+    def inputs_ready(self, seconds: Mapping[str, float]) -> None:
+        self.parts |= seconds
+
+    def trial_started(self, trial: TrialFolder) -> None:
+        self.starts[trial.trial_id] = time.monotonic()
+
+    def epoch_ended(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
+        begun = self.starts.get(trial.trial_id)
+        # A resumed trial reports the epochs of before at once.
+        if self.is_said or begun is None or metrics.get("epoch") != 1:
+            return
+        self.is_said = True
+        epoch = sum(metrics.get(f"seconds/{part}", 0.0) for part in ("train", "validation", "checkpoint"))
+        passed = time.monotonic() - begun
+        parts = {**self.parts, "start of the trial": max(passed - epoch, 0.0), "epoch": min(epoch, passed)}
+        named = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
+        self.say(f"first epoch {sum(parts.values()):.1f} s after the command: {named}")
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

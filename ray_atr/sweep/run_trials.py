@@ -35,12 +35,9 @@ class SweepResult:
     finished: list[str]
     failed: list[str]
     unfinished: list[str]
-    stopped: list[str]
-    """Ended early by a scheduler."""
-    is_out_of_time: bool = False
-    """Whether `hours` ended it; what is unfinished can then be given more."""
-    common_failure: str | None = None
-    """The one reason for which every trial failed, which ended it."""
+    stopped: list[str]  # ended early by a scheduler
+    is_out_of_time: bool = False  # whether `hours` ended it; what is unfinished can then be given more
+    common_failure: str | None = None  # the one reason for which every trial failed, which ended it
 
 
 def sweep(
@@ -74,30 +71,28 @@ def sweep(
         listener.sweep_started(queue.num_trials, done)
     deadline = started + 3600 * plan.hours if plan.hours else None
     failure = None
-    if not queue.is_done and not use_ray:
-        before = time.monotonic()
-        record_data(run, _prepare_all(_experiments(base, plan, queue), home, say, use_ray=False))
-        for listener in listeners:
-            listener.inputs_ready({"data and features": time.monotonic() - before})
-        try:
-            failure = _run_in_process(queue, home, listeners, deadline)
-        finally:
-            _nothing_runs_any_more(queue.trials)
-    elif not queue.is_done:
-        before_ray = time.monotonic()
-        start_ray()
-        ray_runs = time.monotonic()
-        experiments = _experiments(base, plan, queue)
-        slots = concurrent_trials(experiments, concurrency)
-        record_data(run, _prepare_all(experiments, home, say))
-        seconds = {"Ray": ray_runs - before_ray, "data and features": time.monotonic() - ray_runs}
+    if not queue.is_done:
+        seconds, before = {}, time.monotonic()
+        if use_ray:
+            start_ray()
+            seconds["Ray"] = time.monotonic() - before
+        experiments, before = _experiments(base, plan, queue), time.monotonic()
+        slots = concurrent_trials(experiments, concurrency) if use_ray else 1
+        record_data(run, _prepare_all(experiments, home, say, use_ray=use_ray))
+        seconds["data and features"] = time.monotonic() - before
         for listener in listeners:
             listener.inputs_ready(seconds)
-        say(_announcement(queue, slots))
-        ended = [trial for trial in queue.trials if status_of(trial) in (FINISHED, STOPPED)]
-        scheduler = make_scheduler(plan, base.train.epochs, run, ended)
-        failure = run_with_tune(queue, experiments[0], home, slots, scheduler, listeners, deadline)
-        _nothing_runs_any_more(queue.trials)
+        if use_ray:
+            say(_announcement(queue, slots))
+            ended = [trial for trial in queue.trials if status_of(trial) in (FINISHED, STOPPED)]
+            scheduler = make_scheduler(plan, base.train.epochs, run, ended)
+            failure = run_with_tune(queue, experiments[0], home, slots, scheduler, listeners, deadline)
+            _nothing_runs_any_more(queue.trials)
+        else:
+            try:
+                failure = _run_in_process(queue, home, listeners, deadline)
+            finally:
+                _nothing_runs_any_more(queue.trials)
     is_out_of_time = deadline is not None and time.monotonic() >= deadline
     ids: dict[str, list[str]] = {FINISHED: [], FAILED: [], PENDING: [], STOPPED: []}
     for trial in queue.trials:
@@ -109,10 +104,8 @@ def sweep(
 def _run_in_process(
     queue: TrialQueue, home: Path, listeners: Sequence[SweepListener], deadline: float | None
 ) -> str | None:
-    """Train what the queue hands out until it has no more, the deadline is past, or every trial so far failed for one reason.
-
-    That reason is returned.
-    """
+    """Train what the queue hands out until it has no more, the deadline is past, or every trial so far failed for one
+    reason. That reason is returned."""
     failure = CommonFailure()
     recording = Recording(listeners, failure)
     while failure.reason is None and (deadline is None or time.monotonic() < deadline):
@@ -138,7 +131,7 @@ def _experiments(base: Experiment, plan: SweepPlan, queue: TrialQueue) -> list[E
     return [override(base, point) for point in points] or [base]
 
 
-def _prepare_all(experiments: Sequence[Experiment], home: Path, say: Say, *, use_ray: bool = True) -> list[Prepared]:
+def _prepare_all(experiments: Sequence[Experiment], home: Path, say: Say, *, use_ray: bool) -> list[Prepared]:
     prepared: dict[str, Prepared] = {}
     for experiment in experiments:
         flat = flatten(experiment)

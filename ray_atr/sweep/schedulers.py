@@ -1,13 +1,11 @@
 """Ray Tune's schedulers over a run folder's trials: who is stopped early, and who continues from another's weights.
-
-They rank trials against their rivals alone: those that differ in nothing but what is compared.
-"""
+They rank trials against their rivals alone: those that differ in nothing but what is compared."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import partial, partialmethod
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,12 +19,9 @@ from ray_atr.sweep.inheritance import perturbed_settings
 from ray_atr.sweep.search import SweepPlan
 
 SCHEDULERS = ("none", "asha", "hyperband", "pbt")
-PAUSING = ("hyperband", "pbt")
-"""Schedulers that hold trials part-way and let others continue."""
-REDUCTION_FACTOR = 3
-"""ASHA and HyperBand let about one trial in this many continue from each rung."""
-PERTURBATIONS = 5
-"""Times that population-based training compares its trials in the course of their epochs."""
+PAUSING = ("hyperband", "pbt")  # schedulers that hold trials part-way and let others continue
+REDUCTION_FACTOR = 3  # ASHA and HyperBand let about one trial in this many continue from each rung
+PERTURBATIONS = 5  # times that population-based training compares its trials in the course of their epochs
 DATA = "data."
 """Beginning of the settings that make the task harder or easier: their trials are never ranked against each other."""
 
@@ -38,11 +33,8 @@ def check_scheduler(plan: SweepPlan, experiment: Experiment, run_path: Location)
         return
     if len(plan.goals) != 1:
         raise refuse("--scheduler", plan.scheduler, "none with several goals: trials are stopped by one metric")
-    every, workers, beside = (
-        experiment.evaluation.every_epochs,
-        experiment.scaling.workers,
-        f"with --scheduler {plan.scheduler}",
-    )
+    beside = f"with --scheduler {plan.scheduler}"
+    every, workers = experiment.evaluation.every_epochs, experiment.scaling.workers
     if every != 1:
         raise refuse("evaluation.every_epochs", every, f"1 {beside}")
     if plan.scheduler not in PAUSING:
@@ -110,20 +102,14 @@ def ranked_apart(make: Callable[[], Any], run: RunFolder, space: Space | None) -
                 self._group_of[trial_id] = rivals_key(run.trial(trial_id).describe()["overrides"], space)
             return self._group_of[trial_id]
 
-        def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-            self.scheduler_of(trial).on_trial_add(tune_controller, trial)
+        def _pass_on(self, event: str, tune_controller: Any, trial: Any, *result: Any) -> Any:
+            return getattr(self.scheduler_of(trial), event)(tune_controller, trial, *result)
 
-        def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-            self.scheduler_of(trial).on_trial_error(tune_controller, trial)
-
-        def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-            return str(self.scheduler_of(trial).on_trial_result(tune_controller, trial, result))
-
-        def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-            self.scheduler_of(trial).on_trial_complete(tune_controller, trial, result)
-
-        def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
-            self.scheduler_of(trial).on_trial_remove(tune_controller, trial)
+        on_trial_add = partialmethod(_pass_on, "on_trial_add")
+        on_trial_error = partialmethod(_pass_on, "on_trial_error")
+        on_trial_result = partialmethod(_pass_on, "on_trial_result")
+        on_trial_complete = partialmethod(_pass_on, "on_trial_complete")
+        on_trial_remove = partialmethod(_pass_on, "on_trial_remove")
 
         def choose_trial_to_run(self, tune_controller: Any) -> Any:
             for group, scheduler in self.by_group.items():
@@ -152,10 +138,8 @@ class _OfGroup:
 
 
 def make_scheduler(plan: SweepPlan, epochs: int, run: RunFolder, recorded: Sequence[TrialFolder]) -> Any:
-    """Tune's scheduler of the plan, told what the recorded trials have reported already; None for none.
-
-    It ranks trials only among those of the same seed, data and grid values (`rivals`).
-    """
+    """Tune's scheduler of the plan, told what the recorded trials have reported already; None for none. It ranks trials
+    only among those of the same seed, data and grid values (`rivals`)."""
     if plan.scheduler == "none":
         return None
     if plan.scheduler == "pbt" and plan.space is None:

@@ -20,8 +20,7 @@ from ray_atr.settings import refuse
 from ray_atr.space import Point, Space, point_key
 from ray_atr.sweep.fixed import overrides_of
 
-ATTEMPTS = 100
-"""Draws after which a space that only gives points that are there already counts as exhausted."""
+ATTEMPTS = 100  # draws after which a space that only gives points that are there already counts as exhausted
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,7 @@ class Goal:
 
     def score(self, trial: TrialFolder) -> float:
         """What a trial has reached: at its best validation epoch if it has finished, else in its last recorded epoch.
-
-        Validation decides, never the test split. Raises ValueError if the trial did not measure the metric.
-        """
+        Validation decides, never the test split. Raises ValueError if the trial did not measure the metric."""
         rows = trial.epochs()
         for row in [*([trial.result()["val"]] if trial.is_finished else []), *reversed(rows)]:
             if self.metric in row:
@@ -65,12 +62,10 @@ class Known:
     """A point that was given out, and what is known of it."""
 
     point: Point
-    status: str
-    """`running`, `finished`, `stopped` (early, by a scheduler) or `failed`."""
+    status: str  # `running`, `finished`, `stopped` (early, by a scheduler) or `failed`
     scores: tuple[float, ...] = ()
     """Of each goal the mean over the point's seeds; so far for a stopped one, none while it is running."""
-    epochs: int = 0
-    """How many a stopped point reached."""
+    epochs: int = 0  # how many a stopped point reached
 
 
 class History:
@@ -109,10 +104,8 @@ class SpaceSearch(ABC):
     """A search of a space; one more is a class with `proposals` and a line in `ray_atr.sweep.SEARCHES`."""
 
     space: Space
-    goals: tuple[Goal, ...] = ()
-    """What an adaptive search looks for."""
-    seed: int = 0
-    """Of its draws; a search that draws nothing has no use for it."""
+    goals: tuple[Goal, ...] = ()  # what an adaptive search looks for
+    seed: int = 0  # of its draws; a search that draws nothing has no use for it
     earlier: tuple[Known, ...] = ()
     """Points of another sweep, known from the start; an adaptive search learns from them."""
     name: ClassVar[str]
@@ -122,10 +115,8 @@ class SpaceSearch(ABC):
 
     @abstractmethod
     def proposals(self, history: History) -> Iterator[Point]:
-        """Points that the history does not hold, until none is left.
-
-        Each is asked for when the one before is in the history, which by then may also know more of the earlier ones.
-        """
+        """Points that the history does not hold, until none is left. Each is asked for when the one before is in the
+        history, which by then may also know more of the earlier ones."""
 
 
 @dataclass(frozen=True)

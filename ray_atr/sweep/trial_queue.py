@@ -57,8 +57,7 @@ class TrialQueue:
         self.base = run.experiment
         self.entries: list[PointTrials] = []
         self.history = History()
-        self._open: list[int] = []
-        """Places of the entries that had not ended when last looked at."""
+        self._open: list[int] = []  # places of the entries that had not ended when last looked at
         self._proposals = plan.search.proposals(self.history)
         self.waiting: deque[TrialFolder] = deque()
         # A trial of an earlier version is found by what it is, whose name may have been made of other words.
@@ -175,11 +174,9 @@ def recorded_trials(run: RunFolder, *, without_seed: bool) -> list[PointTrials]:
 
 
 def read_earlier(run: RunFolder, space: Space, goals: Sequence[Goal]) -> tuple[list[Known], int]:
-    """(the finished points of a run folder that are in the space, how many had finished there), for a search to learn from.
-
-    A setting that the earlier sweep did not vary has the value it had there. A point has the mean of its trials' scores.
-    ValueError if a trial lacks a goal's metric.
-    """
+    """(the finished points of a run folder that are in the space, how many had finished there), for a search to learn
+    from. A setting that the earlier sweep did not vary has the value it had there. A point has the mean of its trials'
+    scores. ValueError if a trial lacks a goal's metric."""
     found: dict[str, PointTrials] = {}
     finished = set()
     for trial in run.trials():

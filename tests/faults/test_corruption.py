@@ -23,7 +23,8 @@ from ray_atr.data.features import open_features
 from ray_atr.experiment import Experiment
 from ray_atr.knowledge import snapshot
 from ray_atr.models.retriever import Retriever
-from ray_atr.run_folder import RunFolder, read_json
+from ray_atr.run_folder import RunFolder
+from ray_atr.storage import read_json
 from ray_atr.storage.digests import DamagedCacheError, DamagedFileError, seal
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
 from ray_atr.training.loop import train

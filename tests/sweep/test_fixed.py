@@ -15,8 +15,7 @@ from ray_atr.cli.experiment_options import (
     SpaceOptions,
     TransportSweep,
 )
-from ray_atr.cli.planning import plan_points, plan_search, values_of, varied_by
-from ray_atr.cli.running import resumed_settings, varied_in
+from ray_atr.cli.running import plan_points, plan_search, resumed_settings, values_of, varied_by, varied_in
 from ray_atr.cli.sweep import COMPARISONS
 from ray_atr.experiment import Experiment
 from ray_atr.override import flatten, override

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ray_atr.cli.parse import heartbeat
-from ray_atr.sweep.progress import ConsoleProgress, FirstEpoch
+from ray_atr.sweep.recording import ConsoleProgress, FirstEpoch
 
 
 def trial(name: str) -> Any:

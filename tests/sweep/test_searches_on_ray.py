@@ -16,8 +16,9 @@ import pytest
 from tiny import make_data, prepared_for, tiny
 
 from ray_atr.knowledge.snapshot import load
-from ray_atr.run_folder import FINISHED, STOPPED, RunFolder, read_json
+from ray_atr.run_folder import FINISHED, STOPPED, RunFolder
 from ray_atr.space import Space
+from ray_atr.storage import read_json
 from ray_atr.sweep import ConsoleProgress, Goal, OptunaSearch, RandomSearch, SweepPlan, sweep
 from ray_atr.sweep.inheritance import perturbations, perturbed_settings
 from ray_atr.training.checkpoint import load_checkpoint
