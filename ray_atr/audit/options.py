@@ -6,6 +6,11 @@ from dataclasses import dataclass
 
 from ray_atr.settings import Settings, setting
 
+RATE_CAVEAT = (
+    "A right pair whose sound the vectors do not represent scores like a wrong one, and the estimate does not cover it."
+)
+"""Said wherever the share of right pairs among those called wrong is."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CrossFit(Settings):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.audit.folds import Pairs
-from ray_atr.audit.options import AuditOptions, CrossFit
+from ray_atr.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
 from ray_atr.audit.score import Audit, audit_pairs
 from ray_atr.data.caption_vectors import has_vectors, read_given
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_writable
@@ -209,6 +209,12 @@ def _write_page(
     rows = sorted({suspect["row"] for suspect in suspects}) if listen is not None else []
     audio = {row: data_url(sound) for row in rows if listen is not None and (sound := listen(row)) is not None}
     page = render_template(
-        "audit.html.j2", package="ray_atr.audit", facts=facts, suspects=suspects, audio=audio, counted=counted
+        "audit.html.j2",
+        package="ray_atr.audit",
+        facts=facts,
+        caveat=RATE_CAVEAT,
+        suspects=suspects,
+        audio=audio,
+        counted=counted,
     )
     path.write_text(page, encoding="utf-8")

@@ -9,7 +9,7 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from ray_atr.audit.options import AuditOptions, CrossFit
+from ray_atr.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
 from ray_atr.cli.parse import counting, option, parse, print_plain
 from ray_atr.evaluation.options import Encoding
 from ray_atr.settings import counted
@@ -79,7 +79,8 @@ def audit_lines(folder: Path) -> list[str]:
     lines = [
         f"{counted(facts['captions'], 'caption')} of {counted(facts['clips'], 'clip')}: "
         f"an estimated {facts['wrong_share']:.0%} wrong, "
-        f"{facts['called_wrong']:,} called wrong (at most {facts['rate']:.0%} of these are right)"
+        f"{facts['called_wrong']:,} called wrong (at most {facts['rate']:.0%} of these are right)",
+        RATE_CAVEAT,
     ]
     if facts["found_share"] < TELLING:
         lines.append(

@@ -12,8 +12,9 @@ import pytest
 from tiny import make_data, prepared_for, tiny
 
 from ray_atr.audit.decisions import apply_decisions, read_decisions
-from ray_atr.audit.options import AuditOptions, CrossFit
+from ray_atr.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
 from ray_atr.audit.run import audit_data_set
+from ray_atr.cli.audit import audit_lines
 from ray_atr.data.caption_vectors import read_given
 from ray_atr.data.importing.import_options import VectorImport
 from ray_atr.data.importing.vector_import import import_vectors
@@ -93,6 +94,13 @@ def test_the_page_shows_the_worst_and_runs_nothing_of_the_data(audited: tuple[Pa
     assert "<script>alert" not in page
     assert "http://" not in page
     assert "https://" not in page
+
+
+def test_the_terminal_says_what_the_rate_leaves_out(audited: tuple[Path, Path, set[str]]) -> None:
+    said = audit_lines(audited[1])
+    assert "at most 10% of these are right" in said[0]
+    assert said[1] == RATE_CAVEAT
+    assert RATE_CAVEAT in (audited[1] / "audit.html").read_text(encoding="utf-8")
 
 
 def test_decisions_make_a_data_set(audited: tuple[Path, Path, set[str]], tmp_path: Path) -> None:
