@@ -1,5 +1,6 @@
 """ray_atr: train, sweep and compare audio-text retrieval objectives on noisy, multilingual data. The public names are
-imported when they are first used, so that `import ray_atr` costs nothing."""
+imported when they are first used, so that `import ray_atr` costs nothing.
+"""
 
 from __future__ import annotations
 

@@ -91,7 +91,8 @@ def migrated_experiment(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def migrated_retriever(content: Mapping[str, Any]) -> dict[str, Any]:
     """A saved retriever's settings (`retriever.json`); a metric alone was once learned besides the towers. Before
-    rankings were kept with it, its vectors were unit rows, ranked by cosine: they stay so."""
+    rankings were kept with it, its vectors were unit rows, ranked by cosine: they stay so.
+    """
     content = {"ranking": {"ranking": "cosine"}, **content}
     if metric := content.pop("metric", None):
         names = {"metric": "kind", "metric_rank": "rank", "project_every": "project_every"}

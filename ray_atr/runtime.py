@@ -56,7 +56,8 @@ def is_submitted_job() -> bool:
 
 def prepare_environment() -> None:
     """Set the switches of Ray that this package needs, in the environment and, if Ray is imported already, where it
-    keeps them. A switch that the environment has already stays as it is."""
+    keeps them. A switch that the environment has already stays as it is.
+    """
     # Else `uv run script.py` makes Ray package the working directory and build a fresh virtual environment for every
     # worker of a local run. On a cluster the image or the lock file decides.
     switches = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "RAY_ENABLE_UV_RUN_RUNTIME_ENV"}
@@ -80,7 +81,8 @@ def prepare_environment() -> None:
 def start_ray(num_cpus: int | None = None) -> None:
     """Join the cluster this process belongs to, or start a Ray of its own on the loopback address. A process that is
     not told of a cluster never joins one that happens to run on the machine. Does nothing if Ray is already
-    initialised. ConnectionError if the cluster does not answer."""
+    initialised. ConnectionError if the cluster does not answer.
+    """
     prepare_environment()
     import ray
 
@@ -248,7 +250,8 @@ def await_room(
     cpus: float, gpus: float = 0.0, *, what: str, labels: Mapping[str, str] | None = None, seconds: float | None = None
 ) -> None:
     """Returns when the resources of one process are free, on a node with the labels. TimeoutError if they are not
-    within that time (default: `ROOM_SECONDS`)."""
+    within that time (default: `ROOM_SECONDS`).
+    """
     import ray
 
     seconds = ROOM_SECONDS if seconds is None else seconds
@@ -265,7 +268,8 @@ def await_room(
 
 def home() -> Path:
     """The folder under which `data/` and `runs/` live: RAY_ATR_HOME, else the current folder. A submitted job runs in a
-    copy of the working directory that Ray deletes, so there it is `~/ray_atr`."""
+    copy of the working directory that Ray deletes, so there it is `~/ray_atr`.
+    """
     if configured := os.environ.get("RAY_ATR_HOME"):
         return Path(configured).expanduser().resolve()
     return Path.home() / "ray_atr" if is_submitted_job() else Path.cwd()

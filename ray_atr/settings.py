@@ -165,7 +165,8 @@ def local_path(text: str) -> Path | None:
 
 def _absolute(text: str, metadata: Mapping[str, Any]) -> str:
     """The absolute form of a relative path: another process may run in another folder. URLs and names stay as they are.
-    Links are kept: a file of the hub's cache has its name only as a link."""
+    Links are kept: a file of the hub's cache has its name only as a link.
+    """
     path = local_path(text) if text and text not in metadata["words"] else None
     if path is None:
         return text

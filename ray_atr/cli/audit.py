@@ -54,7 +54,10 @@ def run(arguments: Sequence[str], program: str) -> None:
 
     with counting("steps", console) as count:
         folder = audit_data_set(
-            *(given.data, given.checkpoint, given.out, given.audit),
+            given.data,
+            given.checkpoint,
+            given.out,
+            given.audit,
             cross_fit=given.judges,
             encoding=given.encoding,
             progress=count,

@@ -1,5 +1,6 @@
 """The options of commands that run experiments: one, a search, and the papers' comparisons, sweeps that differ in their
-grid. Nothing heavy is imported here: help reads this alone."""
+grid. Nothing heavy is imported here: help reads this alone.
+"""
 
 from __future__ import annotations
 

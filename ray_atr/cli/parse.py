@@ -90,7 +90,8 @@ def parse_with_settings(
     options: type[Options], arguments: Sequence[str], program: str, others: Mapping[str, str] | None = None
 ) -> tuple[Options, dict[str, str]]:
     """A command's options, and the settings to override by dotted path, from the command line. `others` are options of
-    other commands with what these are called. ValueError for one of them, or a misspelt option."""
+    other commands with what these are called. ValueError for one of them, or a misspelt option.
+    """
     if HELP_SETTINGS in arguments:
         print_settings()
         raise SystemExit(0)
@@ -137,7 +138,8 @@ def settings_from(arguments: Sequence[str]) -> dict[str, str]:
 
 def read_config(place: str) -> dict[str, Any]:
     """The settings of a YAML or JSON file, by dotted path; it may be nested or, as a run folder's experiment.json,
-    flat. ValueError names the file if it cannot be read as settings."""
+    flat. ValueError names the file if it cannot be read as settings.
+    """
     file = locate(place)
     try:
         text = file.read_text(encoding="utf-8")
@@ -250,7 +252,8 @@ def print_plain(console: Console, lines: Sequence[str]) -> None:
 
 def run_script(main: Callable[[], None]) -> None:
     """Run a command: exit 2 with one line on a user's mistake, 74 if a disk or the network fails (what was written whole is
-    kept: the same command continues, a sweep with --resume), 130 with what to do next on Ctrl-C, 143 on SIGTERM."""
+    kept: the same command continues, a sweep with --resume), 130 with what to do next on Ctrl-C, 143 on SIGTERM.
+    """
     terminate_like_interrupt()
     try:
         main()

@@ -1,5 +1,6 @@
 """Who is a true pair: the reality check of correspondence, each method first tuned with the same budget. That budget is
-some trials by Optuna, on the validation split, before anything is compared."""
+some trials by Optuna, on the validation split, before anything is compared.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def space_of(method: str) -> dict[str, str]:
 def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> Location:
     """Tune each method by as many trials as asked for, and return the file of what was best, by method. One run folder
     a method, below `OUT-tuning`; what is there already is continued. ValueError if no trial of a method finished, and,
-    before anything is tuned, for what the comparison itself refuses."""
+    before anything is tuned, for what the comparison itself refuses.
+    """
     from ray_atr.cli.running import plan_points, planned, start_of, values_of
     from ray_atr.override import override
     from ray_atr.run_folder import RunFolder

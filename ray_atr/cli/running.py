@@ -53,7 +53,8 @@ def run_plan(
 ) -> None:
     """Run a plan from the command line and end with its tables and the commands that continue it. Raises ValueError for
     a mistake in the settings or points, before anything is written; KeyboardInterrupt, carrying the command that
-    resumes, when it was interrupted. Exits with 1 if a trial failed."""
+    resumes, when it was interrupted. Exits with 1 if a trial failed.
+    """
     # A single trial that has failed is what there is to run again.
     how = options if isinstance(options, SweepOptions) else SweepOptions(retry_failed=True)
     kept = None if options.resume is None else open_run(options.resume, name, same_code=how.same_code)
@@ -159,7 +160,8 @@ class Tracking(SweepListener):
 
 def end_tracking(tracker: Tracker, *, is_complete: bool) -> bool:
     """Send what MLflow lacks and say that the sweep has ended; where MLflow is away, print how to send it later.
-    Returns whether MLflow has everything."""
+    Returns whether MLflow has everything.
+    """
     if tracker.finish_sweep(is_complete=is_complete):
         return True
     later = shlex.join(["ray-atr", "report", str(tracker.run_folder), "--upload"])
@@ -255,7 +257,8 @@ def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float
 
 def plan_points(options: ComparisonSweep, kept: RunFolder | None) -> SweepPlan:
     """A comparison's points, each with each seed; those of the run folder if the options name none. ValueError if an
-    option has no value."""
+    option has no value.
+    """
     options.require_values()
     if kept is None or options.varies_anything:
         points = [{**point, "seed": seed} for point in options.points() for seed in options.seeds]
@@ -277,7 +280,8 @@ def varied_by(options: SpaceOptions) -> dict[str, tuple[Any, ...]]:
 def plan_search(options: SpaceOptions, experiment: Experiment, kept: RunFolder | None = None) -> SweepPlan:
     """The plan for an experiment; what is not given is as in the run folder that it resumes. Trials, hours and seeds
     may be more than the folder's. Raises ValueError for a mistake in the space, a budget that is missing, and for
-    anything else that differs from the folder's."""
+    anything else that differs from the folder's.
+    """
     info: Mapping[str, Any] = kept.info if kept is not None else {}
     space, goals = _space(options, experiment, info), _goals(options, experiment, info)
     method = _kept_or_given(info, "search", options.search, "grid", SEARCHES)

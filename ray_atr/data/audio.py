@@ -112,7 +112,8 @@ def clip_windows(
     data: Buffer, front_end: FrontEnd, name: str = "clip", *, is_whole: bool = True, bounds: AudioBounds | None = None
 ) -> Iterator[NDArray[np.float32]]:
     """Log-mel frames [T, F] of each window of an encoded clip, or of the one window that it is cut to. The audio is
-    decoded in blocks, so that memory holds one window however long the clip is. ValueError names the clip."""
+    decoded in blocks, so that memory holds one window however long the clip is. ValueError names the clip.
+    """
     if front_end.kind == "vector":
         yield from_bytes(data, front_end.num_mels, name)[None]
         return
@@ -143,7 +144,8 @@ def _frames(
 def windows(samples: Iterable[Waveform], front_end: FrontEnd) -> Iterator[Waveform]:
     """A clip's samples, in blocks, as windows of `clip_seconds` side by side: every sample is in one. All windows are
     equally long, so that they count alike: the last one ends with the clip and overlaps the one before. A clip that is
-    no longer than one window, or by `SLACK` of it, is one window."""
+    no longer than one window, or by `SLACK` of it, is one window.
+    """
     length, before, held = front_end.clip_samples, np.zeros(0, np.float32), np.zeros(0, np.float32)
     is_first = True
     for block in samples:
@@ -176,7 +178,8 @@ def _cut(samples: Callable[[], Iterable[Waveform]], front_end: FrontEnd) -> Wave
 def mel_filters(front_end: FrontEnd) -> NDArray[np.float32]:
     """Triangular mel filters [window_size // 2 + 1, F], linear in Hz between their corners. In float64 and then
     rounded: torchaudio's `melscale_fbanks` computes in float32, which moves one filter weight in thirty and one stored
-    feature in five hundred, and takes a second to import."""
+    feature in five hundred, and takes a second to import.
+    """
     bins_hz = np.linspace(0, front_end.sample_rate / 2, front_end.window_size // 2 + 1)
     low, high = _to_mel(np.array([front_end.low_hz, front_end.high_hz]), front_end.mel_scale)
     corners_hz = _to_hz(np.linspace(low, high, front_end.num_mels + 2), front_end.mel_scale)

@@ -72,7 +72,8 @@ class CaptionVectors:
 
 def open_caption_vectors(folder: Path, *, is_cache: bool = True) -> CaptionVectors:
     """Open a whole folder of caption vectors. ValueError if it is not whole. A cache's damaged file is removed and made
-    again; a data set's own (`is_cache=False`) is the user's and is left alone."""
+    again; a data set's own (`is_cache=False`) is the user's and is left alone.
+    """
     if not (folder / MANIFEST_FILE).is_file():
         raise ValueError(f"{folder}: not a whole folder of caption vectors ({MANIFEST_FILE} is missing)")
     width = int(read_json(folder / MANIFEST_FILE)["width"])

@@ -21,7 +21,8 @@ from ray_atr.data.positives import folded, positive_groups
 @dataclass(frozen=True)
 class CaptionBatch:
     """Captions of b clips in K languages: `texts[i][k]` if `mask[i, k]`, and the positive group of each clip `[b]`.
-    `slots` [b] says which of its captions each clip has here."""
+    `slots` [b] says which of its captions each clip has here.
+    """
 
     texts: list[list[str]]
     mask: NDArray[np.bool_]
@@ -32,7 +33,8 @@ class CaptionBatch:
 class TrainingCaptions:
     """The captions that the clips of a training split have for a whole run. `positives` says which clips of a batch are
     not negatives of each other: those that have the same English text (`captions`), those whose captions carry the same
-    labels (`labels`), or each clip alone (`identity`)."""
+    labels (`labels`), or each clip alone (`identity`).
+    """
 
     def __init__(
         self, features: FeatureSet, languages: Sequence[str], noise: Noise, seed: int, positives: str = "captions"
@@ -51,7 +53,8 @@ class TrainingCaptions:
     def clean_share(self, trained: Sequence[str], per_epoch: str = "one") -> float:
         """Share of the true ones among the pairs of a clip and a caption in a trained language that training goes
         through. Where an epoch has `one` caption of each clip, a clip counts once, however many captions it has; with
-        `each`, a pair."""
+        `each`, a pair.
+        """
         is_used = self.is_there & np.isin(self.languages, list(trained))
         true, used = ((flags & is_used).sum(axis=(1, 2)) for flags in (self.truth, is_used))
         if per_epoch == "each":
@@ -74,7 +77,8 @@ class TrainingCaptions:
     def batch(self, rows: NDArray[np.int64], epoch: int, slots: NDArray[np.int64] | None = None) -> CaptionBatch:
         """The captions of the clips at `rows` in an epoch: those at `slots` [b], else drawn from (seed, epoch,
         clip_id). The slot is the same in every language, since caption j is the same sentence in every language that
-        has it; a language without a caption j is masked."""
+        has it; a language without a caption j is masked.
+        """
         ids = [self.features.clip_ids[row] for row in rows]
         if slots is None:
             most = np.maximum(self.is_there[rows].any(axis=2).sum(axis=1), 1)

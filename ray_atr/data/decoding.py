@@ -51,7 +51,8 @@ class Sound:
 
     def blocks(self) -> Iterator[Waveform]:
         """The samples, a block at a time. ValueError naming the clip if the bytes are cut off, hold no sample, or one
-        that is not finite or out of bounds."""
+        that is not finite or out of bounds.
+        """
         number = 0
         try:
             with soundfile.SoundFile(io.BytesIO(self.data)) as file:

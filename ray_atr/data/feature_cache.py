@@ -85,7 +85,8 @@ def has_long_clips(manifest: Manifest, clip_seconds: float) -> bool:
 
 def long_audio(manifest: Manifest, clip_seconds: float) -> LongAudio:
     """The clips of a data set that are longer than one window, and the seconds beyond it. Reads one column of the
-    shards that have such a clip. ValueError names a shard that cannot be read."""
+    shards that have such a clip. ValueError names a shard that cannot be read.
+    """
     longest = clip_seconds * (1 + SLACK)
     files = tuple(s.file for s in manifest.shards if s.longest_seconds is None or s.longest_seconds > longest)
     seconds = _durations(manifest.folder, manifest.hash, files)
@@ -123,7 +124,8 @@ def ensure_features(
     """The folder of cached features, computed now if it is absent. Interrupted work is taken up shard by shard.
     `in_windows`: of every window of the clips that are longer than one; else clips are cut to one window. Only one
     process computes; others that ask at the same time wait for it. `progress` is called with the clips done and the
-    clips in all. `store` is a folder or URL that holds the features in the place of this node's disk, for all nodes."""
+    clips in all. `store` is a folder or URL that holds the features in the place of this node's disk, for all nodes.
+    """
     manifest = read_manifest(data_folder)
     has_windows = _has_windows(manifest, front_end, in_windows)
     name = _folder_name(manifest, front_end, has_windows)

@@ -40,7 +40,8 @@ PLACES = pa.schema([("clip_id", pa.string()), ("start", pa.int64()), ("size", pa
 @dataclass(frozen=True)
 class FeatureSet:
     """One split of a cache folder: N clips, the features of their windows by row number, their captions by language.
-    Features are F mel bands of T frames, or, where a frozen tower has encoded the set, one vector of width F a clip."""
+    Features are F mel bands of T frames, or, where a frozen tower has encoded the set, one vector of width F a clip.
+    """
 
     folder: Path
     split: str
@@ -89,7 +90,8 @@ class FeatureSet:
 
     def windows_heard(self, rows: np.ndarray, seed: int, epoch: int, most: int) -> np.ndarray:
         """At most that many windows of each of the clips for an epoch, [n, most]: the drawn one, and others evenly
-        after it. -1 fills the rows of clips that have fewer."""
+        after it. -1 fills the rows of clips that have fewer.
+        """
         total = self.num_windows[rows][:, None]
         heard, turn = np.minimum(total, most), np.arange(most)
         windows = (self.draw_windows(rows, seed, epoch)[:, None] + turn * total // heard) % total
@@ -103,7 +105,8 @@ class FeatureSet:
 
     def features(self, rows: np.ndarray, windows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Features of a window of each of the given clips, zero-padded to the longest, `[n, T, F]`, and their frames
-        `[n]`. `windows` [n] says which window of each; none: the first."""
+        `[n]`. `windows` [n] says which window of each; none: the first.
+        """
         places = self._first_windows[rows] + (0 if windows is None else windows)
         shard_of = np.searchsorted(self.shard_starts, places, side="right") - 1
         within = (places - self.shard_starts[shard_of]).tolist()
@@ -239,7 +242,8 @@ def fetch_folder(store: Folder, folder: Path) -> bool:
 
 def finish_folder(folder: Path, store: Folder | None, manifest: Mapping[str, Any]) -> None:
     """Seal a folder of features or vectors and write its manifest, which makes it whole. What it holds is copied to the
-    store before: a node whose folder is whole sends nothing more."""
+    store before: a node whose folder is whole sends nothing more.
+    """
     seal_folder(folder)
     if store is not None:
         for name in (*digests_of(folder), DIGESTS_FILE):

@@ -91,7 +91,8 @@ def wear(
     texts: Texts = None,
 ) -> Worn:
     """The captions that N clips have, which have `num_captions` [N, K] of their own in K languages. A clip is never its
-    own replacement. ValueError for repeated ids, and if there is nobody to swap with."""
+    own replacement. ValueError for repeated ids, and if there is nobody to swap with.
+    """
     count = len(clip_ids)
     if len(set(clip_ids)) != count:
         raise refuse("clip_ids", f"{count - len(set(clip_ids))} repeated", "each clip once")
@@ -156,7 +157,8 @@ def caption_owners(
     """For each clip and language, the index of the clip whose captions it has, [N, K], all its captions together. `has`
     [N, K] says which clip has which language (default: all). With `kind="language"` one language of those the clip has
     is drawn, and its new owner among the other clips that have it; the columns' order does not matter. ValueError if
-    there is nobody to swap with."""
+    there is nobody to swap with.
+    """
     owners = np.repeat(np.arange(len(clip_ids))[:, None], len(languages), axis=1)
     by_id = _in_order(clip_ids)
     size = round(noise.ratio * len(clip_ids))
@@ -190,7 +192,8 @@ def caption_owners(
 
 def _similar(clip_ids: Sequence[str], by_id: Integers, texts: Texts, seed: int) -> Integers:
     """For each clip one of those whose first caption is most like its own without being the same, [N]. Captions are
-    compared in the order of clip ids, so that the clips' order does not decide between equally similar ones."""
+    compared in the order of clip ids, so that the clips' order does not decide between equally similar ones.
+    """
     if texts is None:
         raise refuse("noise.kind", "near", "on clips whose captions are at hand")
     written = texts()
@@ -207,7 +210,8 @@ def _similar(clip_ids: Sequence[str], by_id: Integers, texts: Texts, seed: int) 
 def nearest_texts(texts: Sequence[str], count: int) -> Integers:
     """For each text the `count` most similar ones that are not equal to it, best first, [N, count]; -1 if there are
     fewer. Cosine of TF-IDF vectors over words and pairs of words (scikit-learn); of equally similar ones the earlier
-    comes first."""
+    comes first.
+    """
     # A second of import that only this kind of noise needs.
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -227,7 +231,8 @@ def nearest_texts(texts: Sequence[str], count: int) -> Integers:
 def _another(clip_ids: Sequence[str], candidates: Integers, seed: int, rows: Integers | None = None) -> Integers:
     """For each clip one of the candidates, uniform over those that are not the clip itself, [N]. `candidates` are
     indices sorted by clip id (so that the draw does not depend on the clips' order); `rows` are the clips' own indices,
-    all of them among the candidates."""
+    all of them among the candidates.
+    """
     rows = np.arange(len(clip_ids)) if rows is None else rows
     place = np.full(int(candidates.max()) + 1, -1, dtype=np.int64)
     place[candidates] = np.arange(len(candidates))
@@ -245,7 +250,8 @@ def write_index(folder: Path, worn: Worn) -> None:
 
 def read_index(path: str, num_captions: Integers, J: int) -> Worn:
     """The captions of N clips from a file, for clips that have `num_captions` [N, K] of their own, J at most.
-    ValueError names the file, and the row, if it does not fit the data set."""
+    ValueError names the file, and the row, if it does not fit the data set.
+    """
     content = _load(path)
     N, K = num_captions.shape
     if content.ndim == 1:

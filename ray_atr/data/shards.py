@@ -79,7 +79,8 @@ class Skipped:
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What a data set holds. `folder` is where it was read from and takes no part in `hash`; `origin` is a hash of what
-    it was imported from, so that the same import is known again."""
+    it was imported from, so that the same import is known again.
+    """
 
     name: str
     licence: str
@@ -132,7 +133,8 @@ class Manifest:
 
 def write_shard(folder: Folder, file: str, split: str, clips: Iterable[Clip]) -> Shard | None:
     """Check and write the clips of one split as one Parquet file; None, and no file, if there are none. Memory holds
-    one row group at a time. ValueError names a clip that is not right."""
+    one row group at a time. ValueError names a clip that is not right.
+    """
     iterator = iter(clips)
     first = next(iterator, None)
     if first is None:
@@ -177,7 +179,8 @@ def write_clips(
     beside: Sequence[Path] = (),
 ) -> Manifest:
     """Write clips, of splits in any order, as a whole data set. ValueError on a bad or repeated clip, a used folder.
-    `beside` are local folders that are copied into it."""
+    `beside` are local folders that are copied into it.
+    """
     seen: set[str] = set()
 
     def each_once() -> Iterator[Clip]:
@@ -233,7 +236,8 @@ def order_shards(shards: Iterable[Shard]) -> tuple[Shard, ...]:
 def new_data_set(out: str | Path) -> Iterator[Folder]:
     """A folder to write shards and a manifest into that becomes `out` when the block ends well, and vanishes when not.
     In an object store, where folders cannot be renamed, it is `out` itself: the manifest, written last, makes it whole.
-    ValueError if `out` already holds something."""
+    ValueError if `out` already holds something.
+    """
     folder = open_folder(out)
     refuse_overwrite(folder)
     if not folder.is_local:

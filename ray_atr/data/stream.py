@@ -49,7 +49,8 @@ def steps_per_epoch(num_clips: int, batch_size: int) -> int:
 
 def check_batch_size(num_clips: int, batch_size: int, num_workers: int, *, evenly: bool = True) -> None:
     """ValueError if a global batch cannot be filled from the clips or divided among the workers. `evenly` is asked of a
-    fixed number of workers; if it changes, a share may have one clip more than another."""
+    fixed number of workers; if it changes, a share may have one clip more than another.
+    """
     if batch_size > num_clips:
         raise refuse("train.batch_size", batch_size, f"at most {num_clips}, the number of training clips")
     if evenly and batch_size % max(num_workers, 1):
@@ -84,7 +85,8 @@ def evaluation_plan(num_clips: int, *, batch_size: int, rank: int = 0, num_worke
 @dataclass(frozen=True)
 class FeatureBatch:
     """One worker's share of a step: clips' row numbers `[b]`; of the m windows that are heard of them, features `[m, T, F]`
-    float32, frames `[m]`, and the place of each one's clip in the share, `clips` `[m]`, in order."""
+    float32, frames `[m]`, and the place of each one's clip in the share, `clips` `[m]`, in order.
+    """
 
     epoch: int
     step: int
@@ -105,7 +107,8 @@ def stream(
 ) -> Iterator[FeatureBatch]:
     """The batches of consecutive epochs' plans, from `first_step` of the first plan on. A clip of several windows is
     heard by at most `windows` of them, drawn from (seed, epoch, clip_id). One Ray Data execution serves all plans, so
-    an epoch's end does not drain the pipeline."""
+    an epoch's end does not drain the pipeline.
+    """
     steps = [
         (plan.epoch, step, rows, features.windows_heard(rows, seed, plan.epoch, windows))
         for number, plan in enumerate(plans)

@@ -23,7 +23,8 @@ from ray_atr.models.retriever import Retriever
 
 class ClipBatch(NamedTuple):
     """Windows of clips: features [m, T, F] float32, the frames [m] of them that count, and whose they are. `clips` [m]
-    numbers the clips of a pass from 0 in their order; the windows of a clip follow each other."""
+    numbers the clips of a pass from 0 in their order; the windows of a clip follow each other.
+    """
 
     features: Tensor
     frames: Tensor
@@ -40,7 +41,8 @@ def encode_clips(
     pool: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
     """embed(features, frames) -> [m, width] of all batches' clips, [N, width], where `embed` leaves them.
-    `pool(embedded [M, width], clips [M])` makes one of a clip's windows; without it there is a row for each window."""
+    `pool(embedded [M, width], clips [M])` makes one of a clip's windows; without it there is a row for each window.
+    """
     parts, clips = [], []
     for batch in batches:
         parts.append(embed(batch.features.to(device), batch.frames.to(device)))
@@ -84,7 +86,8 @@ def rows_in_parts(first: int, end: int, size: int) -> list[NDArray[np.int64]]:
 def embed_in_chunks(embed: Callable[..., Tensor], inputs: Sequence[Tensor], chunk: int) -> Tensor:
     """embed(*inputs) [N, D] of inputs [N, ...], `chunk` rows at a time and embedded again backwards; chunk 0: as it is.
     `embed` must treat every row by itself. The inputs must be on the device that `embed` computes on: it is from them
-    that its random generator is known."""
+    that its random generator is known.
+    """
     if chunk == 0:
         return embed(*inputs)
     parts = zip(*(tensor.split(chunk) for tensor in inputs), strict=True)

@@ -18,7 +18,8 @@ from ray_atr.models.tower import Encoded, embed_by_length, pad_tokens
 
 class TextBatcher:
     """Tokenises captions (each distinct one once a process) and embeds batches of them. `bucket` is how many distinct
-    captions go through the encoder together: sorted by length, so that little is padded."""
+    captions go through the encoder together: sorted by length, so that little is padded.
+    """
 
     def __init__(self, retriever: Retriever, *, bucket: int = 256, memory: int = 500_000) -> None:
         self.retriever, self.bucket, self.memory = retriever, bucket, memory
@@ -32,7 +33,8 @@ class TextBatcher:
 
     def embed(self, captions: Sequence[Caption], *, chunk: int = 0) -> Tensor:
         """Unit-norm embeddings `[n, D]` of the captions, in their order. With a chunk, buckets hold no more than that
-        many captions, keep no activations, and are embedded again backwards."""
+        many captions, keep no activations, and are embedded again backwards.
+        """
         distinct = list(dict.fromkeys(captions))
         embedded = embed_by_length(
             partial(embed_again, self.retriever.embed_text) if chunk else self.retriever.embed_text,

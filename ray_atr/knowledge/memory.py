@@ -40,7 +40,8 @@ Gather = Callable[[Tensor], Tensor]
 class WorkerBatch:
     """This worker's share: audio [b, D], text [b, K, D] and mask [b, K] as embedded for the loss, the clips' ids and groups
     of positives (int64 [b]), and `embed_with`, which embeds the same share with another retriever:
-    module -> (audio [b, D], text [b, K, D])."""
+    module -> (audio [b, D], text [b, K, D]).
+    """
 
     audio: Tensor
     text: Tensor

@@ -56,7 +56,8 @@ class Hits(NamedTuple):
 @dataclass(frozen=True)
 class MethodTrials:
     """The finished trials of one method under one noise: hits [seeds, queries], the clip of each query [queries], the seeds,
-    and what the trials recorded."""
+    and what the trials recorded.
+    """
 
     hits: NDArray[np.float64]
     clip: NDArray[np.int64]

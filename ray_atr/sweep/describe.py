@@ -49,7 +49,8 @@ def values_by_path(points: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 def check_plan(plan: SweepPlan, experiment: Experiment, explicit: Collection[str] = (), *, is_new: bool = True) -> None:
     """ValueError if a point of the plan, or an end of a dimension of its space, cannot run with the experiment's data;
-    or if no point has one of the `explicit` fixed settings."""
+    or if no point has one of the `explicit` fixed settings.
+    """
     points = points_to_check(plan)
     check_fixed(experiment, points, plan.fixed, explicit)
     for point in points:

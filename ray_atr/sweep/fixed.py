@@ -24,7 +24,8 @@ Varied = Mapping[str, Collection[Any]]  # what a sweep varies: path -> the value
 def split_settings(settings: Mapping[str, Any], varied: Varied) -> tuple[dict[str, Any], dict[str, Any]]:
     """(settings of the experiment itself, settings that are put on top of each point). ValueError for a setting that
     the sweep varies, unless it is one of the sweep's own values, given so that a setting below it is accepted
-    (`objective.knowledge=ask` with `objective.knowledge.refresh=...`)."""
+    (`objective.knowledge=ask` with `objective.knowledge.refresh=...`).
+    """
     base: dict[str, Any] = {}
     fixed: dict[str, Any] = {}
     for path, value in settings.items():
@@ -42,7 +43,8 @@ def split_settings(settings: Mapping[str, Any], varied: Varied) -> tuple[dict[st
 
 def set_by_recipe(recipe: Experiment, varied: Varied) -> dict[str, Any]:
     """What a recipe changes in the objective that it derives from, below what the sweep varies. It derives from the
-    preset that it is nearest to; if the sweep varies parts of the objective, from their defaults."""
+    preset that it is nearest to; if the sweep varies parts of the objective, from their defaults.
+    """
     whole, flat = recipe.objective, flatten(recipe.objective)
     parts = {field.name: type(getattr(whole, field.name))() for field in dataclasses.fields(whole)}
     origins = PRESETS.values() if OBJECTIVE in varied else [Objective(**parts)]

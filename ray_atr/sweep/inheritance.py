@@ -67,7 +67,8 @@ def saved_by(source: Path) -> str:
 def inherit(trial: TrialFolder, source: Path, settings: Mapping[str, Any], donor: str, experiment: Experiment) -> None:
     """Make what `save_for_others` left in `source` the trial's own, to be trained with the given settings. The trial's
     recorded epochs become the donor's: they are those of the weights that it now has. A kill leaves the trial as it
-    was, or as the heir."""
+    was, or as the heir.
+    """
     state = load_checkpoint(source / LAST)
     before = json.loads(state["experiment"])
     changed = override(experiment, settings)

@@ -1,5 +1,6 @@
 """Points by Optuna's tree-structured Parzen estimator, for one goal or several. Optuna takes a third of a second to
-import, and every trial's process imports this module: its functions import it."""
+import, and every trial's process imports this module: its functions import it.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +134,8 @@ class Study:
 
 def _reached(one: Known) -> dict[int, float]:
     """Epoch and score of a stopped point: Optuna ranks pruned trials by how far they came, then by what they had there.
-    Nothing for several goals, by which Optuna does not rank them."""
+    Nothing for several goals, by which Optuna does not rank them.
+    """
     return {one.epochs: one.scores[0]} if one.status == STOPPED and len(one.scores) == 1 else {}
 
 

@@ -66,7 +66,8 @@ def num_trials_that_fit(processes: Sequence[Placed], nodes: Sequence[Placed]) ->
 
 def concurrent_trials(experiments: Sequence[Experiment], limit: int | None = None) -> int:
     """How many of these trials run at once, in any combination. ValueError for one that the cluster cannot hold. On a
-    cluster that grows by itself, what it may grow to counts."""
+    cluster that grows by itself, what it may grow to counts.
+    """
     nodes = cluster_nodes()
     slots = MOST
     # Trials with as many processes at most may still differ in whether that number may change.
@@ -118,7 +119,8 @@ class _Devices:
 
 def _refuse_other_room(experiment: Experiment, worker: Placed, nodes: Sequence[Placed]) -> None:
     """ValueError where a worker has room on nodes that lack its labels. Ray 2.60 counts their CPUs too when it decides
-    how many workers an elastic trial goes on with, and waits for ever for those that have no place."""
+    how many workers an elastic trial goes on with, and waits for ever for those that have no place.
+    """
     anywhere = Placed(worker.resources)
     if others := [node for node in nodes if not node.takes(worker) and num_trials_that_fit([anywhere], [node])]:
         allowed = (

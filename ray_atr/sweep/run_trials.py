@@ -105,7 +105,8 @@ def _run_in_process(
     queue: TrialQueue, home: Path, listeners: Sequence[SweepListener], deadline: float | None
 ) -> str | None:
     """Train what the queue hands out until it has no more, the deadline is past, or every trial so far failed for one
-    reason. That reason is returned."""
+    reason. That reason is returned.
+    """
     failure = CommonFailure()
     recording = Recording(listeners, failure)
     while failure.reason is None and (deadline is None or time.monotonic() < deadline):

@@ -1,5 +1,6 @@
 """Ray Tune's schedulers over a run folder's trials: who is stopped early, and who continues from another's weights.
-They rank trials against their rivals alone: those that differ in nothing but what is compared."""
+They rank trials against their rivals alone: those that differ in nothing but what is compared.
+"""
 
 from __future__ import annotations
 
@@ -139,7 +140,8 @@ class _OfGroup:
 
 def make_scheduler(plan: SweepPlan, epochs: int, run: RunFolder, recorded: Sequence[TrialFolder]) -> Any:
     """Tune's scheduler of the plan, told what the recorded trials have reported already; None for none. It ranks trials
-    only among those of the same seed, data and grid values (`rivals`)."""
+    only among those of the same seed, data and grid values (`rivals`).
+    """
     if plan.scheduler == "none":
         return None
     if plan.scheduler == "pbt" and plan.space is None:

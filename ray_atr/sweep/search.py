@@ -32,7 +32,8 @@ class Goal:
 
     def score(self, trial: TrialFolder) -> float:
         """What a trial has reached: at its best validation epoch if it has finished, else in its last recorded epoch.
-        Validation decides, never the test split. Raises ValueError if the trial did not measure the metric."""
+        Validation decides, never the test split. Raises ValueError if the trial did not measure the metric.
+        """
         rows = trial.epochs()
         for row in [*([trial.result()["val"]] if trial.is_finished else []), *reversed(rows)]:
             if self.metric in row:
@@ -116,7 +117,8 @@ class SpaceSearch(ABC):
     @abstractmethod
     def proposals(self, history: History) -> Iterator[Point]:
         """Points that the history does not hold, until none is left. Each is asked for when the one before is in the
-        history, which by then may also know more of the earlier ones."""
+        history, which by then may also know more of the earlier ones.
+        """
 
 
 @dataclass(frozen=True)

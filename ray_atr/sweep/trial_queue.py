@@ -176,7 +176,8 @@ def recorded_trials(run: RunFolder, *, without_seed: bool) -> list[PointTrials]:
 def read_earlier(run: RunFolder, space: Space, goals: Sequence[Goal]) -> tuple[list[Known], int]:
     """(the finished points of a run folder that are in the space, how many had finished there), for a search to learn
     from. A setting that the earlier sweep did not vary has the value it had there. A point has the mean of its trials'
-    scores. ValueError if a trial lacks a goal's metric."""
+    scores. ValueError if a trial lacks a goal's metric.
+    """
     found: dict[str, PointTrials] = {}
     finished = set()
     for trial in run.trials():

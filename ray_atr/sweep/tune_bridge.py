@@ -41,7 +41,8 @@ def run_with_tune(
     deadline: float | None,
 ) -> str | None:
     """Run what the queue hands out, `slots` at a time, until it has no more or the deadline (monotonic seconds) is
-    past. It also ends when every trial so far failed for one reason, which is returned."""
+    past. It also ends when every trial so far failed for one reason, which is returned.
+    """
     from ray import tune
 
     # Tune's own console would repeat what the listeners say, a trial's failure with forty lines of Ray's insides.
@@ -184,7 +185,8 @@ def _error_of(folder: TrialFolder, trial: Any) -> str:
 
 def run_in_tune(config: dict[str, Any], run: str, home: str, scheduler: str, shown: Sequence[str] = ()) -> None:
     """Train the trial `config["trial_id"]` of a run folder to its end, reporting to Tune. TrialError if it cannot
-    continue. `shown` are the metrics that the scheduler compares."""
+    continue. `shown` are the metrics that the scheduler compares.
+    """
     from ray.tune.integration.ray_train import TuneReportCallback
 
     folder = RunFolder.open(run)

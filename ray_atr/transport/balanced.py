@@ -83,7 +83,8 @@ def log_sweeps(
 
 class Swept(NamedTuple):
     """Potentials, the rows' summed error, sweeps made, whether the scalings stayed within float's range, and whether the
-    rate of convergence is too slow to continue."""
+    rate of convergence is too slow to continue.
+    """
 
     row: Tensor
     column: Tensor

@@ -35,7 +35,8 @@ TAU = 0.07
 
 class World:
     """N clips with J captions in K languages, embedded as a half-trained model would; a third of the clips is mispaired,
-    and one caption in ten mistranslated."""
+    and one caption in ten mistranslated.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)

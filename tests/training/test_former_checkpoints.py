@@ -34,7 +34,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def stopped(name: str, data: Path, folder: Path) -> tuple[dict[str, Any], Experiment]:
     """The former run, stopped after two of three epochs, put into `folder` as if on this data: (its state as it was written, its
-    experiment as a run folder of then is read)."""
+    experiment as a run folder of then is read).
+    """
     state: dict[str, Any] = torch.load(FORMER / name / STATE_FILE, weights_only=True)
     settings = {**json.loads(state["experiment"]), "data.source": str(data)}
     (folder / LAST).mkdir(parents=True)

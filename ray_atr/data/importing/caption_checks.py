@@ -58,7 +58,8 @@ def _identifier() -> Any:
 class RowOrder:
     """What tells whether the captions of a split, in its order, belong to the rows they are in. A block of a column
     that was moved by one row fits the rows before or after it better than its own: its captions hold words of their
-    neighbours' ids and labels, or are as long as their neighbours' captions in another language."""
+    neighbours' ids and labels, or are as long as their neighbours' captions in another language.
+    """
 
     names: list[str] = field(default_factory=list)
     words: list[frozenset[str]] = field(default_factory=list)
@@ -116,7 +117,8 @@ def _correlations(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.
 
 def _blocks(fits: NDArray[np.float64], lead: float, least: float = 0.0) -> Iterator[tuple[int, int]]:
     """First and last row of each run of windows in which a neighbouring row fits better than the own one by `lead`. The
-    neighbour's fit must be `least` itself: of thousands of windows, some fit a neighbour better by chance."""
+    neighbour's fit must be `least` itself: of thousands of windows, some fit a neighbour better by chance.
+    """
     if not len(fits):
         return
     best = np.maximum(fits[:, 0], fits[:, 2])

@@ -84,7 +84,8 @@ class Report:
 
 def check_data_set(folder: str, options: Check | None = None, progress: Progress | None = None) -> Report:
     """Read a whole data set and report what is wrong. ValueError only if there is no data set. Memory grows by about 30
-    bytes a caption: hashes of ids, audio and texts, never the audio."""
+    bytes a caption: hashes of ids, audio and texts, never the audio.
+    """
     options = options or Check()
     manifest = read_manifest(folder)
     report, memory, orders = Report(manifest), _Memory(), dict[str, RowOrder]()
@@ -332,7 +333,8 @@ def page(report: Report) -> list[str]:
 
 def reasons_left_out(manifest: Manifest) -> list[tuple[str, int]]:
     """Why clips were left out at import and how many for each reason, the most frequent first. Reasons that differ in
-    their numbers alone count together; the first few numbers are shown."""
+    their numbers alone count together; the first few numbers are shown.
+    """
     kinds: dict[str, list[str]] = {}
     for entry in manifest.skipped:
         # A reason may begin with the file it speaks of and quote what was found there.

@@ -71,7 +71,8 @@ def import_data_set(
     """Import a source into the folder `out` and return its manifest; the same import made before is returned as it is.
     `captions` are further languages as `jpn=FILE`. ValueError on bad input, which leaves nothing behind; an import that
     is stopped leaves its work in a hidden folder and the same call continues from there. `progress` is called with the
-    clips done and the clips in all."""
+    clips done and the clips in all.
+    """
     options = options or Import()
     with unfinished(out) as state:
         plan = _make_plan(source, captions, options, state.work)
@@ -203,7 +204,8 @@ def _entries(source: Source, extra: ExtraCaptions, plan: ImportPlan, num_absent:
 class ExtraCaptions:
     """Captions in further languages, of files given as `jpn=FILE`, joined to the clips of a source by id, and counted.
     A table has a column that names the clip as the source does, and `caption` (one row a caption, in the order of the
-    source's captions) or `caption_1`, `caption_2`, ... Several files of one language are read one after another."""
+    source's captions) or `caption_1`, `caption_2`, ... Several files of one language are read one after another.
+    """
 
     def __init__(self, files: Sequence[str], source: Source) -> None:
         self.by_language: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -234,7 +236,8 @@ class ExtraCaptions:
     def joined_to(self, entry: Entry) -> dict[str, Sequence[str]]:
         """An entry's captions with the further ones. ValueError if it has captions in that language already. Caption j
         must be the same sentence in every language, so a clip with another number of captions than the source gives it
-        stays without; `notes` counts these."""
+        stays without; `notes` counts these.
+        """
         self.clips[entry.split] += 1
         captions = dict(entry.captions)
         expected = max((len(texts) for texts in captions.values()), default=0)
@@ -254,7 +257,8 @@ class ExtraCaptions:
 
     def notes(self) -> list[str]:
         """A line a language: of how many clips of each split the captions were joined, and how many were left out.
-        ValueError for a language of which nothing could be joined."""
+        ValueError for a language of which nothing could be joined.
+        """
         lines = []
         for language, by_clip in self.by_language.items():
             counts = {split: self.joined[language, split] for split in self.clips}

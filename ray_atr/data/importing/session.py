@@ -43,7 +43,8 @@ class Unfinished:
     def already_made(self, origin: str, *keep: str) -> Manifest | None:
         """The data set at the destination when it came from the same origin. ValueError when it holds another. If there
         is none, the work of an earlier attempt at the same origin is kept, that of another removed, but for the files
-        `keep`."""
+        `keep`.
+        """
         if self.work.exists(HASH_FILE) and self.work.read(HASH_FILE).decode() != origin:
             for name in self.work.names():
                 if name not in (*keep, LOCK_FILE, HOLDER_FILE):
@@ -61,7 +62,8 @@ class Unfinished:
         self, jobs: Mapping[str, Job], make_worker: Callable[[], Callable[[Job], dict[str, Any]]], ray: Resources | None
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         """The position and the note of each shard, of jobs by their shards' files. First those that an earlier attempt
-        wrote and that have a note, then those written now."""
+        wrote and that have a note, then those written now.
+        """
         names = set(self.work.names())
         waiting: list[tuple[int, Job]] = []
         for index, (file, job) in enumerate(jobs.items()):
@@ -102,7 +104,8 @@ def write_note(work: Folder, shard_file: str, note: dict[str, Any]) -> None:
 @contextlib.contextmanager
 def unfinished(out: str | Path) -> Iterator[Unfinished]:
     """Work on the data set `out`, alone. Bad input (ValueError) removes the work; any other stop leaves it for the next
-    attempt, and Ctrl-C says so."""
+    attempt, and Ctrl-C says so.
+    """
     destination = open_folder(out)
     if destination.is_local:
         path = Path(destination.name)

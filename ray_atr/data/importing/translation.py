@@ -52,7 +52,8 @@ WORST = 3
 
 class Translator:
     """A translation model in memory. Deterministic: beam search, no sampling. Raises ValueError if the model is not
-    there or does not know a language."""
+    there or does not know a language.
+    """
 
     def __init__(self, options: Translation) -> None:
         self.options = options
@@ -119,7 +120,8 @@ def language_tokens(tokeniser: Any, options: Translation) -> dict[str, tuple[str
 def fill_clips(clips: Sequence[Clip], translate: Translate, options: Translation, blank: Counter[str]) -> list[Clip]:
     """The clips with every language that they lacked, translated from their captions in the source language. A clip of
     which a caption comes back blank stays without that language, since caption j must be the same sentence in every
-    language; `blank` counts these. A clip without captions in the source language stays as it is."""
+    language; `blank` counts these. A clip without captions in the source language stays as it is.
+    """
     captions = [dict(clip.captions) for clip in clips]
     translated = [list(clip.translated) for clip in clips]
     for target in options.languages:
@@ -143,7 +145,8 @@ def _shard_translator(
     data: str, work: str, target: str, options: Translation, translate: Translate | None
 ) -> Callable[[int], dict[str, Any]]:
     """What writes a shard, by its position in the manifest, with its missing languages filled, and returns its note.
-    One model and one batch of rows are in memory."""
+    One model and one batch of rows are in memory.
+    """
     manifest, translate = read_manifest(data), translate or Translator(options)
 
     def write(index: int) -> dict[str, Any]:
@@ -168,7 +171,8 @@ def fill_languages(
 ) -> Manifest:
     """A copy of a data set with every language filled; a stopped run continues with the shards that are missing.
     `translate` replaces the model (then in this process). ValueError if the model or a language is not there, or a clip
-    has nothing to translate from."""
+    has nothing to translate from.
+    """
     manifest = read_manifest(data)
     if not manifest.num_captions(options.source_language):
         allowed = "languages of the data: " + ", ".join(manifest.languages)
@@ -234,7 +238,8 @@ def back_translate(
     """Translate a sample of captions back and compare with the originals, language by language. The check of Yin et al.
     2025 (ACL), Appendix A, with any measure of similarity: chrF of the texts by default, or the cosine of sentence
     embeddings. The same captions are drawn for every language that has them. ValueError if a language has no captions
-    besides the source language's."""
+    besides the source language's.
+    """
     results = []
     pairs = _sample(manifest, split, [code for code in languages if code != source_language], samples, source_language)
     for language, rows in pairs.items():
@@ -270,7 +275,8 @@ def _sample(
 
 def chrf(found: str, wanted: str) -> float:
     """Character n-gram F-score of a text against a reference, in [0, 1]; white space does not count. M. Popović, "chrF:
-    character n-gram F-score for automatic MT evaluation", WMT 2015: n = 1 ... 6, recall weighs 4 times."""
+    character n-gram F-score for automatic MT evaluation", WMT 2015: n = 1 ... 6, recall weighs 4 times.
+    """
     return float(CHRF().sentence_score(found, [wanted]).score) / 100
 
 

@@ -53,7 +53,8 @@ class Reading:
 def read_table(file: str, required: Sequence[str] = (), reading: Reading | None = None) -> Iterator[tuple[str, Row]]:
     """The rows of a table, each with its place (`captions.csv, line 7`). `required` names columns that must be there.
     Raises ValueError for a missing file, column or header, an unknown encoding, and, unless they are dropped, a row of
-    another length or a line that is no JSON object."""
+    another length or a line that is no JSON object.
+    """
     reading = reading or Reading()
     suffix = next((known for known in TABLE_SUFFIXES if file.lower().endswith(known)), None)
     if suffix is None:
@@ -122,7 +123,8 @@ def numbered_lines(file: str, reading: Reading | None = None) -> Iterator[tuple[
 
 def _encoding_of(folder: Folder, name: str, given: str) -> str:
     """The encoding that was given for a text file, or that it has: by its byte order mark, UTF-8 if it is that, else as
-    its bytes suggest. One that is UTF-8 but for a few bytes is damaged, and stays UTF-8 so that its line is named."""
+    its bytes suggest. One that is UTF-8 but for a few bytes is damaged, and stays UTF-8 so that its line is named.
+    """
     if given:
         try:
             known = codecs.lookup(given).name

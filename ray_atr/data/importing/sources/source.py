@@ -24,7 +24,8 @@ AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif")
 @dataclass(frozen=True)
 class Place:
     """Where a clip's encoded audio is. `kind` file: the whole of `file`; span: `second` bytes from byte `first` of it;
-    parquet and arrow: `column`, in row group or record batch `first`, row `second`."""
+    parquet and arrow: `column`, in row group or record batch `first`, row `second`.
+    """
 
     file: str
     kind: str = "file"
@@ -92,7 +93,8 @@ class Source(Settings):
 
     def entries(self) -> Iterator[Entry | Absent | Note | Skipped]:
         """The clips, with the words read and the audio found but unread; rows of tables that were dropped are skipped.
-        ValueError on a layout that is another's."""
+        ValueError on a layout that is another's.
+        """
         raise NotImplementedError
 
     def id_of(self, row: Mapping[str, Any]) -> str | None:
@@ -124,7 +126,8 @@ class ListedClip:
 
 def captions_of(row: Mapping[str, Any], at: str) -> list[str]:
     """The captions in a row: `caption`, `captions`, `caption_1`, `caption_2`, ... in this order, blanks left out. A
-    cell may hold one text or a list of them. ValueError, beginning with `at`, for anything else."""
+    cell may hold one text or a list of them. ValueError, beginning with `at`, for anything else.
+    """
     numbers = [name.removeprefix("caption_") for name in row if name.startswith("caption_")]
     numbered = [f"caption_{number}" for number in sorted(filter(str.isdigit, numbers), key=lambda n: (int(n), n))]
     names = [name for name in ("caption", "captions") if name in row] + numbered

@@ -83,7 +83,8 @@ def _subset(path: str) -> str:
 
 def read_data(folder: Folder, path: str, chunk: int = 2**16) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of the list `data` in a JSON file, one by one, so that a file of any size takes little memory. Each
-    comes with its place. ValueError if the file is no JSON or holds no such list."""
+    comes with its place. ValueError if the file is no JSON or holds no such list.
+    """
     at, number = folder.file(path), 0
     with folder.open(path) as file:
         try:

@@ -105,7 +105,8 @@ def _read_members(
     key: str, of_clip: Iterable[tarfile.TarInfo], members: tarfile.TarFile, tar: str
 ) -> tuple[Place | None, dict[str, bytes]]:
     """Where a clip's audio is, and its files of text by their suffix. ValueError for a second audio file, a text that
-    is too long, or a name that leads away."""
+    is too long, or a name that leads away.
+    """
     place, texts = None, dict[str, bytes]()
     for member in of_clip:
         if member.name.startswith("/") or ".." in member.name.split("/"):
