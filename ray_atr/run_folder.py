@@ -256,7 +256,7 @@ class RunFolder:
 
 
 def metric_chosen_by(settings: Mapping[str, Any]) -> str:
-    """The validation metric that flattened settings choose epochs and trials by; an earlier version's settings have none."""
+    """The validation metric that flattened settings choose epochs and trials by; an earlier version's have none."""
     return str(settings.get("evaluation.select_by", "text_to_audio/mean/recall_at_1"))
 
 

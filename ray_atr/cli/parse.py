@@ -201,7 +201,7 @@ def print_settings() -> None:
 
 @contextlib.contextmanager
 def counting(unit: str, console: Console, *begun: str) -> Iterator[Callable[[str, int, int], None]]:
-    """A callback (what, done, total) that keeps a bar for each `what`, with the time gone and left; of those `begun` at once."""
+    """A callback (what, done, total) that keeps a bar for each `what`, and the time gone and left; for `begun` at once."""
     columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
     times = (progress.TextColumn(unit), progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
     with progress.Progress(*columns, *times, console=console) as bar:

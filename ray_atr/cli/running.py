@@ -1,4 +1,4 @@
-"""From the command line to its end: the plan that options describe, the run folder, the run, the report, where all of it is."""
+"""From the command line to its end: the plan that options describe, the run folder, the run, the report."""
 
 from __future__ import annotations
 

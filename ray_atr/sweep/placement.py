@@ -124,8 +124,8 @@ def _refuse_other_room(experiment: Experiment, worker: Placed, nodes: Sequence[P
     anywhere = Placed(worker.resources)
     if others := [node for node in nodes if not node.takes(worker) and num_trials_that_fit([anywhere], [node])]:
         allowed = (
-            f"with a range of workers, labels that every node with room for a worker has; {len(others)} of those nodes lack "
-            "them: start these with fewer CPUs (`ray start --num-cpus`) than a worker takes"
+            f"with a range of workers, labels that every node with room for a worker has; {len(others)} of those nodes "
+            "lack them: start these with fewer CPUs (`ray start --num-cpus`) than a worker takes"
         )
         raise refuse("scaling.worker_labels", experiment.scaling.worker_labels, allowed)
 

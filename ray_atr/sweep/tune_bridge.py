@@ -94,8 +94,8 @@ def run_with_tune(
         with own_handlers():
             tuner.fit()
     except tune.TuneError as error:
-        # Tune tells of an error in a callback as the text of its traceback. Behind it may be a failure of storage: a run
-        # folder that is gone, a store that is away, a full disk.
+        # Tune tells of an error in a callback as the text of its traceback. Behind it may be a failure of storage: a
+        # run folder that is gone, a store that is away, a full disk.
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__cause__ or cause.__context__
@@ -220,7 +220,7 @@ def _take_over(config: Mapping[str, Any], folder: RunFolder, trial: TrialFolder)
 
 
 def _reporter(trial: TrialFolder, scheduler: str, shown: Sequence[str]) -> Any:
-    """What reports to Tune. With schedulers that pause, what was reported before, or by the trial taken over, is not again."""
+    """What reports to Tune; with schedulers that pause, not again what was reported before, or by the trial taken over."""
     from ray import tune
 
     if scheduler not in PAUSING:
