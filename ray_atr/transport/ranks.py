@@ -2,14 +2,14 @@
 
 What every process holds alike enters through `replicated`, whose gradient is the sum of the processes' parts; what each holds a
 part of leaves through `total`, whose gradient is that of the whole. Between the two, every process computes with its own rows.
-The sweeps of a shared plan need its rows of -c/epsilon as a kernel (`KernelRows`, a sweep is two products with it), or as they
-are (`LogRows`, where the kernel's exponentials would underflow).
+The sweeps of a shared plan need its rows of -c/epsilon as a kernel (`KernelRows`, a sweep is two products with it), as they are
+(`LogRows`, where the kernel's exponentials would underflow), or a tile at a time (`TiledRows`, computed from what makes it).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -168,3 +168,35 @@ class KernelRows(RowBlock):
         largest = self.ranks.maximum(row.max())
         products = self.ranks.sum(torch.mv(self.kernel.T, (row - largest).exp_()))
         return products.log_() + (largest + self.shift)
+
+
+class TiledRows(RowBlock):
+    """Rows that are computed again for each sweep, `tile` at a time: memory is O(tile M), whatever N is.
+
+    For a plan whose rows no process can hold (`across_ranks.balanced_sweeps`). A loss holds its rows: its gradient needs them.
+
+    `make(rows)` gives -c/epsilon [t, M] of a slice of the process's own rows, a new tensor each time.
+    """
+
+    def __init__(self, make: Callable[[slice], Tensor], num_rows: int, tile: int, ranks: Ranks) -> None:
+        super().__init__(ranks)
+        self.make = make
+        self.tiles = [slice(first, min(first + tile, num_rows)) for first in range(0, num_rows, tile)]
+
+    def row_sums(self, column: Tensor) -> Tensor:
+        return torch.cat([torch.logsumexp(self.make(rows).add_(column), dim=1) for rows in self.tiles])
+
+    def column_sums(self, row: Tensor) -> Tensor:
+        parts = [torch.logsumexp(self.make(rows).add_(row[rows, None]), dim=0) for rows in self.tiles]
+        return self.ranks.log_sum_exp(torch.logsumexp(torch.stack(parts), dim=0))
+
+    def sweep(self, column: Tensor, log_mass: Tensor) -> tuple[Tensor, Tensor]:
+        """Both sums of one pass over the tiles: a tile's rows can be brought to their mass at once."""
+        inflows: list[Tensor] = []
+        outflow = column.new_full(column.shape, -torch.inf)
+        for rows in self.tiles:
+            scores = self.make(rows).add_(column)
+            inflows.append(torch.logsumexp(scores, dim=1))
+            scores.add_((log_mass[rows] - inflows[-1])[:, None])
+            outflow = torch.logaddexp(outflow, torch.logsumexp(scores, dim=0))
+        return torch.cat(inflows), self.ranks.log_sum_exp(outflow) - column

@@ -21,7 +21,7 @@ from ray_atr.objectives.pairs import (
     PartialLearningToMatch,
 )
 from ray_atr.transport import Ranks, log_plan, log_plan_across_ranks
-from ray_atr.transport.ranks import KernelRows, LogRows
+from ray_atr.transport.ranks import KernelRows, LogRows, TiledRows
 
 N, D = 13, 6
 EXACT: dict[str, Any] = {"tolerance": 1e-12, "max_iterations": 20_000}
@@ -142,7 +142,7 @@ def work(rank: int, size: int, folder: Path) -> dict[Any, Any]:
     if rank == 0:
         # By itself, without `share`: a loss is a function of its pairs, whatever processes there are.
         found["alone"] = Contrastive(shared_from=2)(Comparison(*unit_pairs())).loss
-    found["sums"] = block_sums(Ranks.here())
+    found["tiled"] = tiled_sums(Ranks.here())
     cost = some_cost()[Ranks.here().own(N)]
     try:
         log_plan_across_ranks(cost * (float("nan") if rank == size - 1 else 1), 0.1, N, Ranks.here())
@@ -151,10 +151,15 @@ def work(rank: int, size: int, folder: Path) -> dict[Any, Any]:
     return found
 
 
-def block_sums(ranks: Ranks) -> dict[str, tuple[Tensor, ...]]:
+def tiled_sums(ranks: Ranks) -> dict[str, tuple[Tensor, ...]]:
     scores, own = -some_cost() / 0.1, ranks.own(N)
     column, row, log_mass = numbers(9, N), numbers(10, N)[own], torch.full((N,), 1 / N, dtype=torch.float64).log()[own]
-    blocks = {"held": LogRows(scores[own], ranks), "kernel": KernelRows(scores[own], ranks)}
+    length = own.stop - own.start
+    blocks = {
+        "held": LogRows(scores[own], ranks),
+        "kernel": KernelRows(scores[own], ranks),
+        "tiled": TiledRows(lambda rows: scores[own][rows].clone(), length, 2, ranks),
+    }
     return {
         name: (ranks.joined(block.row_sums(column), N), block.column_sums(row), block.sweep(column, log_mass)[1])
         for name, block in blocks.items()
@@ -196,12 +201,13 @@ def test_a_loss_asks_no_other_process_unless_it_is_told_to(by_two: Any) -> None:
     torch.testing.assert_close(by_two[0]["alone"], Contrastive(shared_from=0)(Comparison(*unit_pairs())).loss)
 
 
-def test_rows_held_as_a_kernel_or_as_they_are_have_the_same_sums(by_four: Any) -> None:
-    alone = block_sums(Ranks())
-    for sums in (*alone.values(), *(found for worker in by_four for found in worker["sums"].values())):
+def test_rows_held_as_a_kernel_as_they_are_or_not_at_all_have_the_same_sums(by_four: Any) -> None:
+    alone = tiled_sums(Ranks())
+    for sums in (*alone.values(), *(found for worker in by_four for found in worker["tiled"].values())):
         torch.testing.assert_close(sums[0], alone["held"][0])
     for worker in by_four:
-        torch.testing.assert_close(worker["sums"]["kernel"], worker["sums"]["held"])
+        torch.testing.assert_close(worker["tiled"]["kernel"], worker["tiled"]["held"])
+        torch.testing.assert_close(worker["tiled"]["tiled"], worker["tiled"]["held"])
 
 
 def test_a_cost_that_is_not_finite_on_one_process_is_refused_on_all(by_four: Any) -> None:
