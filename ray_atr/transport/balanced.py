@@ -42,8 +42,8 @@ def solve_balanced(
     row, column = scores.new_zeros(N), scores.new_zeros(M) if start is None else start.column_potential
     may_use_newton = max(N, M) <= NEWTON_LARGEST
     patience = max(PATIENCE_LEAST, M // 2) if may_use_newton else max_iterations
-    a, b = problem.row_marginal, problem.column_marginal
-    marginals = None if problem.rows is None and problem.columns is None else Marginals(a, b)
+    is_uniform = problem.rows is None and problem.columns is None
+    marginals = None if is_uniform else Marginals(problem.row_marginal, problem.column_marginal)
     iterations, residual, domain = 0, math.inf, "kernel"
     is_safe = problem.is_kernel_safe
     while True:
@@ -59,7 +59,8 @@ def solve_balanced(
             break
         if may_use_newton and (swept.is_slow or iterations >= patience):
             # A step squares the error, and the relative error of a small gradient profits from one more.
-            row, column, residual, steps = ascend(scores, column, tolerance / 10, max_iterations - iterations, a, b)
+            a, b, left = problem.row_marginal, problem.column_marginal, max_iterations - iterations
+            row, column, residual, steps = ascend(scores, column, tolerance / 10, left, a, b)
             iterations, domain = iterations + steps, "newton"
             break
     return TransportPlan.of(
