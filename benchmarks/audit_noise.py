@@ -24,7 +24,7 @@ from ray_atr.audit import folds
 from ray_atr.audit.folds import Pairs
 from ray_atr.audit.options import CrossFit
 from ray_atr.audit.score import audit_pairs
-from ray_atr.data.noise import Noise, wear
+from ray_atr.data.noise import Noise, assign_captions
 from ray_atr.languages.templates import ESC50_CLASSES, caption
 
 KINDS = ("pair", "near", "shift", "language", "caption")
@@ -42,8 +42,8 @@ def owners(kind: str, ratio: float, labels: NDArray[np.int64], K: int, seed: int
         ratio=ratio, kind="pair" if kind == "caption" else kind, unit="caption" if kind == "caption" else "clip"
     )
     counts = np.full((len(labels), languages), slots)
-    worn = wear(ids, counts, [f"language {k}" for k in range(languages)], noise, seed, lambda: texts)
-    return worn.owner.reshape(len(labels), -1)
+    assigned = assign_captions(ids, counts, [f"language {k}" for k in range(languages)], noise, seed, lambda: texts)
+    return assigned.owner.reshape(len(labels), -1)
 
 
 def found(
@@ -57,10 +57,10 @@ def found(
     """The figures of `HEAD` for clips [N, D] of classes [N] that have the captions of clips [N, k]."""
     N, k = owner.shape
     clip, column = np.divmod(np.arange(N * k), k)
-    worn = labels[owner].ravel()
-    is_wrong = worn != labels[clip]
-    keys = np.array([f"{label} {place}" for label, place in zip(worn, column, strict=True)])
-    pairs = Pairs(audio, text[worn, column], clip, column.astype(str), keys)
+    assigned = labels[owner].ravel()
+    is_wrong = assigned != labels[clip]
+    keys = np.array([f"{label} {place}" for label, place in zip(assigned, column, strict=True)])
+    pairs = Pairs(audio, text[assigned, column], clip, column.astype(str), keys)
     settings = CrossFit(seed=seed)
     result = audit_pairs(pairs, settings)
     called = result.judged.flagged(rate)

@@ -28,7 +28,7 @@ from ray_atr.override import override
 from ray_atr.recipes import RECIPES
 from ray_atr.runtime import home, start_ray
 from ray_atr.training.inputs import Prepared, prepare
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 from ray_atr.training.ray_train import actor_refresher
 
 GOAL_STEP = 1.10
@@ -42,7 +42,9 @@ def epochs_of(experiment: Experiment, prepared: Prepared) -> list[dict[str, Any]
         reports.append({**metrics, "cpu": time.process_time()})
 
     with tempfile.TemporaryDirectory() as folder:
-        train(experiment, prepared, Path(folder) / "run", report, use_ray_data=False, make_host=actor_refresher)
+        train_trial(
+            experiment, prepared, Path(folder) / "run", report, use_ray_data=False, make_refresher=actor_refresher
+        )
     # Last come the epoch that is validated, and the final report.
     return [
         {**epoch, "wall": epoch["seconds/train"] - before["seconds/train"], "cpu": epoch["cpu"] - before["cpu"]}

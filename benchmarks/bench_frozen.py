@@ -27,7 +27,7 @@ from ray_atr.objectives import PAIRS, SCHEMES
 from ray_atr.override import override
 from ray_atr.recipes import RECIPES
 from ray_atr.training.inputs import Prepared, prepare
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 COMPARED = ("contrastive", "learning_to_match", "partial_learning_to_match")
 """Pair losses of the sweep, each under every scheme."""
@@ -70,7 +70,7 @@ def trial(experiment: Experiment, home: Path, *, is_anew: bool = False) -> tuple
     reports: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         inputs = anew(prepared, experiment) if is_anew else prepared
-        train(experiment, inputs, Path(folder), reports.append, use_ray_data=False)
+        train_trial(experiment, inputs, Path(folder), reports.append, use_ray_data=False)
         return time.perf_counter() - started, reports[-2]["train/loss"]
 
 

@@ -74,7 +74,7 @@ def batch(small: bool) -> Costs:
 
 
 def clips(small: bool) -> Costs:
-    """What a run does with its whole training split: captions worn under noise, an epoch's order, and ranking."""
+    """What a run does with its whole training split: captions assigned under noise, an epoch's order, and ranking."""
 
     def make(N: int) -> dict[str, Callable[[], object]]:
         features = made_features(N)

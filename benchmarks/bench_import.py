@@ -86,7 +86,8 @@ def compare(number: int, rounds: int, source: Path | None, suffixes: list[str]) 
             clips = len(list(folder.iterdir())) - 1
             compared(
                 f"import of {clips} {suffix} clips",
-                *(statistics.median(times[name]) for name in ("ours", "plain")),
+                statistics.median(times["ours"]),
+                statistics.median(times["plain"]),
                 "soundfile and pyarrow",
                 unit="s",
                 at_most=1 / 0.8,

@@ -122,7 +122,7 @@ class Peers:
 
         read = LogMel() if kind == "flac" else self._frames
         samples = webdataset.WebDataset(self.tars[kind], shardshuffle=100, seed=0)
-        return samples.shuffle(1000).map(lambda sample: read(sample[kind])).batched(BATCH, torch.stack, partial=False)  # type: ignore[no-any-return]
+        return samples.shuffle(1000).map(lambda sample: read(sample[kind])).batched(BATCH, torch.stack, partial=False)
 
     def hugging_face(self, kind: str) -> Iterator[Tensor]:
         """datasets: a memory-mapped table, shuffled by an index over all of it."""

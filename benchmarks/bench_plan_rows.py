@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from ray_atr.objectives.pairs import Comparison, LearningToMatch
 from ray_atr.transport.across_ranks import balanced_sweeps
-from ray_atr.transport.ranks import Ranks, TiledRows
+from ray_atr.transport.distributed import Ranks, TiledRows
 
 TOLERATED = 1e-5
 

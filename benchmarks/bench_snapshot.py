@@ -45,10 +45,10 @@ class RandomSource:
 class Worker:
     """A training worker, as far as the base is concerned."""
 
-    def __init__(self, host: object, width: int) -> None:
+    def __init__(self, refresher: object, width: int) -> None:
         torch.set_num_threads(1)
         spec = Ask(coarse=False).search_spec
-        self.client, self.width = SnapshotClient(host, spec, 0, is_publisher=False), width  # type: ignore[arg-type]
+        self.client, self.width = SnapshotClient(refresher, spec, 0, is_publisher=False), width  # type: ignore[arg-type]
         audio = torch.randn(4, width)
         warm = torch.randn(100, width)
         (audio @ warm.T).topk(5)
@@ -76,18 +76,18 @@ def main() -> None:
     start_ray(num_cpus=2)
     source = RandomSource(options.entries, options.width)
     with tempfile.TemporaryDirectory() as folder:
-        host = start_knowledge_base(
+        refresher = start_knowledge_base(
             "bench", source, SnapshotSettings(prototypes=0), Path(folder), clients=options.workers
         )
-        host.publish(None, 1, 0)
+        refresher.publish(None, 1, 0)
         remote: Any = Worker
-        workers = [remote.remote(host, options.width) for _ in range(options.workers)]
+        workers = [remote.remote(refresher, options.width) for _ in range(options.workers)]
         before = ray.get([worker.private_bytes.remote() for worker in workers])
-        while host.wait(1, 10.0).state != "ready":
+        while refresher.wait(1, 10.0).state != "ready":
             time.sleep(0.1)
         size = options.entries * options.width * 2 * 4
         shared = psutil.virtual_memory().shared
-        host.get(1)
+        refresher.get(1)
         used = psutil.virtual_memory().shared - shared
         opened = [ray.get(worker.search.remote()) for worker in workers]
         after = ray.get([worker.private_bytes.remote() for worker in workers])
@@ -97,7 +97,7 @@ def main() -> None:
         added = sum(after) - sum(before)
         compared(f"memory that {options.workers} workers add", added, size, "one snapshot", unit="bytes", at_most=0.1)
         print(f"{options.workers} workers add {added / MIB:,.1f} MiB = {added / size:.3f} snapshots")
-        host.close()
+        refresher.close()
     ray.shutdown()
 
 

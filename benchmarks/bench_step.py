@@ -32,7 +32,7 @@ from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.clock import Clock
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared, prepare
-from ray_atr.training.loop import begin_epoch, step, train
+from ray_atr.training.loop import begin_epoch, step, train_trial
 from ray_atr.training.setup import first_state
 
 TOWERS: dict[str, dict[str, Any]] = {
@@ -138,7 +138,7 @@ def shares(home: Path, steps: int, batch: int) -> None:
     prepared: Prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        train(experiment, prepared, Path(folder), rows.append, use_ray_data=False)
+        train_trial(experiment, prepared, Path(folder), rows.append, use_ray_data=False)
     epochs = [row for row in rows if "seconds/forward" in row][1:]
     seconds = {part: sum(row.get(f"seconds/{part}", 0.0) for row in epochs) for part in PARTS}
     total = sum(seconds.values())

@@ -129,7 +129,7 @@ def padding(tower: nn.Module) -> Iterator[None]:
         tokens = tower.norm(packed).view(N, L, -1)
         return Encoded(masked_mean(tokens, token_mask), tokens, token_mask)
 
-    tower.forward = forward  # type: ignore[method-assign]
+    tower.forward = forward
     try:
         yield
     finally:

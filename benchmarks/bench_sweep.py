@@ -28,7 +28,7 @@ from ray_atr.runtime import start_ray
 from ray_atr.storage import read_json
 from ray_atr.sweep import SweepListener, sweep
 from ray_atr.training.inputs import Prepared, prepare
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def seconds_without_ray(experiment: Experiment, prepared: Prepared, folder: Path
 
     torch.set_num_threads(1)
     ends: list[float] = []
-    train(experiment, prepared, folder, lambda metrics: ends.append(time.time()), use_ray_data=False)
+    train_trial(experiment, prepared, folder, lambda metrics: ends.append(time.time()), use_ray_data=False)
     return ends[experiment.train.epochs - 1] - ends[0]
 
 

@@ -1,9 +1,9 @@
-"""Validation: ranked by a learnt metric against cosine, and beside training against between two epochs.
+"""Validation: ranked by a learned metric against cosine, and beside training against between two epochs.
 
     uv run python benchmarks/bench_validation.py ranking
     uv run python benchmarks/bench_validation.py beside
 
-ranking  a whole validation ranked by a learnt metric against the same ranked by cosine, in turn in one process. `an epoch`:
+ranking  a whole validation ranked by a learned metric against the same ranked by cosine, in turn in one process. `an epoch`:
          encoding and scoring the synthetic validation split with the small towers, in eight languages. `scoring`: what is left
          if encoding costs nothing, 2,500 captions of 500 clips of random unit rows, 512 wide.
 beside   seconds of an epoch of a trial with one Ray Train worker of one CPU, with `scaling.validate_beside` and without. The
@@ -49,7 +49,7 @@ Home = Annotated[Path | None, tyro.conf.arg(help="folder for the data (default: 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Measure what ranking by a learnt metric adds to a validation."""
+    """Measure what ranking by a learned metric adds to a validation."""
 
     home: Home = None
     rounds: int = 15

@@ -169,7 +169,7 @@ def towers(machine: Machine, size: Size, report: Report) -> None:
     assert difference < 1e-4, f"the forms of kcl disagree: {difference:.2e}"
     retriever = build(size.towers, machine.device)
     for B in size.batches:
-        batch = make_batch(B, 8, retriever.text_tower.model.config.vocab_size)  # type: ignore[union-attr]
+        batch = make_batch(B, 8, retriever.text_tower.model.config.vocab_size)  # type: ignore[union-attr, arg-type]
         costs = measure(retriever, batch, size.repeats)
         base, rows = costs.get("ml_clap"), []
         for name, form in FORMS.items():
@@ -263,7 +263,7 @@ def search(machine: Machine, size: Size, report: Report) -> None:
 def refresh(machine: Machine, size: Size, report: Report) -> None:
     """The step of ml_clap, alone and while another process encodes captions and clips on the same device."""
     retriever = build(size.towers, machine.device)
-    batch = make_batch(size.batches[0], 8, retriever.text_tower.model.config.vocab_size)  # type: ignore[union-attr]
+    batch = make_batch(size.batches[0], 8, retriever.text_tower.model.config.vocab_size)  # type: ignore[union-attr, arg-type]
     texts = TextBatcher(retriever)
 
     def one() -> None:
@@ -302,7 +302,7 @@ def encode_until(device: str, size: Size, ready: Any, stop: Any, count: Any) -> 
     """Encodes a batch's clips and captions again and again, as a knowledge base's refresh does."""
     torch.set_num_threads(1)
     retriever = build(size.towers, torch.device(device)).eval()
-    batch = make_batch(size.batches[0], 8, retriever.text_tower.model.config.vocab_size)  # type: ignore[union-attr]
+    batch = make_batch(size.batches[0], 8, retriever.text_tower.model.config.vocab_size)  # type: ignore[union-attr, arg-type]
     texts, needed = TextBatcher(retriever), np.ones((size.batches[0], 8), bool)
     with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
         while not stop.is_set():

@@ -73,7 +73,7 @@ def peak_bytes(run: Callable[[], object]) -> int:
     run()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as record:
         run()
-    events = record.profiler.kineto_results.events()  # type: ignore[union-attr]
+    events = record.profiler.kineto_results.events()
     changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
     alive = peak = 0
     for _, change in changes:

@@ -10,7 +10,7 @@
 #SBATCH --output=ray-atr-%j.log
 #
 # A sweep over the nodes of one allocation:  sbatch cluster/slurm.sh --recipe quickstart --seeds 0 1 2
-# Submit from the repository, on a file system that all nodes share; a requeued job goes on where it stopped.
+# Submit from the repository, on a file system that all nodes share; a requeued job resumes where it stopped.
 # What follows the script's name goes to PIPELINE (default sweep_noise).
 set -euo pipefail
 
@@ -29,7 +29,7 @@ head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 head_address=$(srun --nodes=1 --ntasks=1 --nodelist="$head_node" hostname --ip-address | awk '{print $1}')
 port=$((20000 + SLURM_JOB_ID % 20000))
 
-# Every node must show this token; the file is readable by its owner only and lies on the shared file system.
+# Every node must show this token; the file is readable by its owner only and is on the shared file system.
 export RAY_AUTH_MODE=token
 export RAY_AUTH_TOKEN_PATH=$root/.ray-token-$SLURM_JOB_ID
 (umask 077 && head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$RAY_AUTH_TOKEN_PATH")

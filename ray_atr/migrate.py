@@ -69,7 +69,7 @@ def migrated(values: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of `{dotted path: value}` with former values replaced by today's; everything else is as it was."""
     later = {path: value for siblings, path, value in CAME_LATER if all(name in values for name in siblings)}
     for siblings, path, _ in CAME_LATER:
-        # Attention over windows was once not learnt: training heard one window.
+        # Attention over windows was once not learned: training heard one window.
         if values.get(path) == "attention" and all(name in values for name in siblings):
             later[f"{path}_in_training"] = 1
     return later | {

@@ -220,7 +220,7 @@ def quiet_ray_data() -> None:
     context.print_on_execution_start = False
     # It takes every silence for a hang: a long job, a reader ahead of a validation of minutes. Who runs something on Ray
     # Data waits for its resources first (`await_room`), for a bounded time.
-    context.execution_no_progress_timeout_s = -1  # type: ignore[attr-defined]
+    context.execution_no_progress_timeout_s = -1
 
 
 def this_node() -> str:

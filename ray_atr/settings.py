@@ -110,9 +110,10 @@ def setting(
     return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)
 
 
-def inherited(base: type, name: str, default: Any) -> Any:
-    """A field of `base` again with another default: its help and bounds stay."""
+def inherited(base: type, name: str, default: Any = dataclasses.MISSING) -> Any:
+    """A field of `base` again, with another default if one is given: its help and bounds stay."""
     (field,) = (field for field in dataclasses.fields(base) if field.name == name)
+    default = field.default if default is dataclasses.MISSING else default
     return dataclasses.field(default=default, metadata=dict(field.metadata))
 
 

@@ -45,7 +45,7 @@ class Grid:
         return random_numbers.choice(self.values)
 
     @property
-    def probes(self) -> tuple[Any, ...]:
+    def test_values(self) -> tuple[Any, ...]:
         """Values that are allowed only if all values of the dimension are."""
         return self.values
 
@@ -78,7 +78,7 @@ class Uniform:
         return min(max(_rounded(number), self.low), self.high)
 
     @property
-    def probes(self) -> tuple[Any, ...]:
+    def test_values(self) -> tuple[Any, ...]:
         # A number between the ends finds the setting that takes whole numbers only.
         return self.low, self.high, self.low + (self.high - self.low) / math.pi
 
@@ -105,7 +105,7 @@ class RandInt(Uniform):
         return int(min(max(round(number), self.low), self.high))
 
     @property
-    def probes(self) -> tuple[Any, ...]:
+    def test_values(self) -> tuple[Any, ...]:
         return int(self.low), int(self.high)
 
 
@@ -126,7 +126,7 @@ class QUniform(Uniform):
         return math.floor((self.high - self.low) / self.step + 1e-9)
 
     @property
-    def probes(self) -> tuple[Any, ...]:
+    def test_values(self) -> tuple[Any, ...]:
         return tuple(self._at(number) for number in sorted({0, 1, self.num_steps}))
 
     def _at(self, number: int) -> float:
@@ -360,7 +360,7 @@ class Space:
             for path in self.dimensions:
                 if not any(path in case.paths for case in cases):
                     # The override says what is wrong with the path, and which is nearest.
-                    override(override(self.tree, cases[0].point), {path: self.dimensions[path].probes[0]})
+                    override(override(self.tree, cases[0].point), {path: self.dimensions[path].test_values[0]})
         return cases
 
 
@@ -390,7 +390,7 @@ def point_key(point: Mapping[str, Any]) -> str:
 def _check(path: str, dimension: Dimension, tree: Any) -> Dimension:
     """The dimension with its values as the tree holds them. ValueError if the tree refuses one of them."""
     held = []
-    for value in dimension.probes:
+    for value in dimension.test_values:
         try:
             # The name itself of what is chosen by name.
             held.append(as_typed(flatten(override(tree, {path: value})).get(path, value)))

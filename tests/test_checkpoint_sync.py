@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ray_atr.storage import Location, StorageError, entries_in, locate
-from ray_atr.storage import transfer as mirror_module
-from ray_atr.storage.transfer import Mirror, on_this_node
+from ray_atr.storage import transfer as transfer
+from ray_atr.storage.transfer import CheckpointSync, on_this_node
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def test_another_node_gets_the_last_checkpoint(remote: Any, tmp_path: Path) -> None:
-    here, there = Mirror(tmp_path / "here", remote), Mirror(tmp_path / "there", remote)
+    here, there = CheckpointSync(tmp_path / "here", remote), CheckpointSync(tmp_path / "there", remote)
     there.fetch()
     assert not (tmp_path / "there").exists()
     write(here.local, {"last/state": "one", "best/weights": "w", "last/.state": "being written"})
@@ -48,7 +48,7 @@ def test_another_node_gets_the_last_checkpoint(remote: Any, tmp_path: Path) -> N
 def test_a_stop_in_mid_copy_leaves_the_checkpoint_before(
     remote: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = Mirror(tmp_path / "here", remote)
+    here = CheckpointSync(tmp_path / "here", remote)
     write(here.local, {"last/state": "one", "best/weights": "w1"})
     here.put()
     write(here.local, {"last/state": "two", "best/weights": "w2"})
@@ -60,42 +60,42 @@ def test_a_stop_in_mid_copy_leaves_the_checkpoint_before(
             raise KeyboardInterrupt
         target.write_bytes(source.read_bytes())
 
-    monkeypatch.setattr(mirror_module, "put", stop_at_the_second)
+    monkeypatch.setattr(transfer, "put", stop_at_the_second)
     with pytest.raises(KeyboardInterrupt):
         here.put()
-    there = Mirror(tmp_path / "there", remote)
+    there = CheckpointSync(tmp_path / "there", remote)
     there.fetch()
     assert (there.local / "last/state").read_text() == "one"
     assert (there.local / "best/weights").read_text() == "w1"
 
 
 def test_a_file_that_is_gone_or_changed_is_never_taken_for_whole(remote: Any, tmp_path: Path) -> None:
-    here = Mirror(tmp_path / "here", remote)
+    here = CheckpointSync(tmp_path / "here", remote)
     write(here.local, {"last/state": "one"})
     here.put()
     (stored,) = entries_in(remote / "objects")
     stored.write_text("on")
     with pytest.raises(StorageError, match=r"not the file that checkpoint\.json names as last/state"):
-        Mirror(tmp_path / "there", remote).fetch()
+        CheckpointSync(tmp_path / "there", remote).fetch()
     stored.unlink()
     with pytest.raises(StorageError, match="the storage cannot be used"):
-        Mirror(tmp_path / "there", remote).fetch()
+        CheckpointSync(tmp_path / "there", remote).fetch()
 
 
 @pytest.mark.parametrize("name", ["../state", "/tmp/state", "last//state", "last/.state"])
 def test_a_name_from_a_store_stays_in_the_folder(remote: Any, tmp_path: Path, name: str) -> None:
-    here = Mirror(tmp_path / "here", remote)
+    here = CheckpointSync(tmp_path / "here", remote)
     write(here.local, {"last/state": "one"})
     here.put()
     listed = (remote / "checkpoint.json").read_text()
     (remote / "checkpoint.json").write_text(listed.replace("last/state", name))
     with pytest.raises(ValueError, match=r"checkpoint\.json: files: got .*; allowed a name without /"):
-        Mirror(tmp_path / "there", remote).fetch()
+        CheckpointSync(tmp_path / "there", remote).fetch()
     assert not (tmp_path / "there").exists()
 
 
 def test_every_worker_has_the_best_retriever_and_readers_find_it_by_name(remote: Any, tmp_path: Path) -> None:
-    first, second = Mirror(tmp_path / "first", remote), Mirror(tmp_path / "second", remote)
+    first, second = CheckpointSync(tmp_path / "first", remote), CheckpointSync(tmp_path / "second", remote)
     write(first.local, {"last/state": "one", "best/text/tokenizer.json": "t"})
     first.put()
     first.share("best", is_first=True)
@@ -106,5 +106,5 @@ def test_every_worker_has_the_best_retriever_and_readers_find_it_by_name(remote:
 
 
 def test_a_local_folder_needs_no_mirror(tmp_path: Path) -> None:
-    with on_this_node(tmp_path) as (folder, mirror):
-        assert (folder, mirror) == (tmp_path, None)
+    with on_this_node(tmp_path) as (folder, sync):
+        assert (folder, sync) == (tmp_path, None)

@@ -63,7 +63,7 @@ def understood(*_: Any, **__: Any) -> None:
     raise Understood
 
 
-def same(first: Any, *_: Any) -> Any:
+def same(first: Any, *_: Any, **__: Any) -> Any:
     return first
 
 

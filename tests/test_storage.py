@@ -239,7 +239,7 @@ def test_a_full_disk_is_told_by_the_files_name_also_by_libraries(
         "checkpoint": lambda: save_checkpoint(tmp_path, tensors),
         "weights": lambda: write_weights(tmp_path / "model.safetensors", tensors),
         "linked weights": lambda: link_weights(whole, tmp_path / "model.safetensors"),
-        "tokeniser": lambda: SmallTransformerTower.save(SimpleNamespace(tokenizer=words), tmp_path),  # type: ignore[arg-type]
+        "tokeniser": lambda: SmallTransformerTower.save(SimpleNamespace(tokenizer=words), tmp_path),
     }
     whole = tmp_path / "another disk" / "model.safetensors"
     whole.parent.mkdir()

@@ -22,7 +22,7 @@ from ray_atr.data.caption_vectors import has_vectors, read_given
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_writable
 from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
-from ray_atr.evaluation.eval_split import languages_among, pose_questions, require_split
+from ray_atr.evaluation.eval_split import languages_among, read_eval_split, require_split
 from ray_atr.evaluation.options import Encoding
 from ray_atr.languages.codes import normalise
 from ray_atr.report.html import data_url, render_template
@@ -105,7 +105,7 @@ def audit_data_set(
         "cross_fit": asdict(cross_fit),
         "made": time.strftime("%Y-%m-%d %H:%M"),
     }
-    listen = None if are_vectors else pose_questions(manifest, options.split).listen
+    listen = None if are_vectors else read_eval_split(manifest, options.split).listen
     with whole_folder(folder, last=FACTS_FILE) as aside:
         place = Path(str(aside))
         _write_table(place / TABLE_FILE, captions, result, flagged)

@@ -72,7 +72,9 @@ def run_apply(given: AuditCommand, console: Console) -> None:
     assert given.apply is not None
     applied = apply_decisions(Path(given.data), Path(given.apply), given.out)
     found = f"{counted(applied.dropped, 'caption')} dropped, {applied.fixed:,} fixed"
-    left_out = f"{counted(applied.clips_without_captions, 'clip was', 'clips were')} left out, having none left"
+    left_out = (
+        f"{counted(applied.clips_without_captions, 'clip was', 'clips were')} left out, with all their captions dropped"
+    )
     print_plain(console, [f"{found}; {left_out}", f"written to {applied.manifest.folder}"])
 
 
@@ -88,7 +90,7 @@ def audit_lines(folder: Path) -> list[str]:
     if facts["found_share"] < TELLING:
         lines.append(
             f"warning: only {facts['found_share']:.0%} of the right pairs fit clearly better than random ones: with vectors that "
-            "tell so little, believe neither the list nor the blocks; use a better encoder or more clips"
+            "carry too little information: trust neither the list nor the blocks; use a better encoder or more clips"
         )
     lines += [
         f"shifted: {block['rows']} rows from {block['first']} to {block['last']} fit the captions {block['offset']:+d} rows away"

@@ -47,7 +47,7 @@ class SweepOptions(ExperimentOptions):
         None, "stop after this many hours; --resume continues what is unfinished", "HOURS", "no limit"
     )
     retry_failed: bool = option(False, "with --resume: run failed trials again")
-    same_code: bool = option(False, "with --resume: refuse another version of the code")
+    same_code: bool = option(False, "with --resume: refuse to continue if the code has changed")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from ray_atr.redaction import redact
 from ray_atr.runtime import TERMINATED, advice_of, terminate_like_interrupt
 from ray_atr.settings import RepeatedNameError, each_once, nearest, refuse, shortened
 from ray_atr.storage import locate
+from ray_atr.table import minutes
 
 Options = TypeVar("Options")
 Say = Callable[[str], None]
@@ -231,8 +232,7 @@ def heartbeat(what: str, *, seconds: float = SECONDS, write: Say = print) -> Ite
         # A tenth early, so that a busy machine does not make the silence longer.
         while not stop.wait(seconds / 20):
             if time.monotonic() - last >= 0.9 * seconds:
-                gone = int(time.monotonic() - started)
-                say(f"... {gone // 60}:{gone % 60:02d} elapsed")
+                say(f"... {minutes(time.monotonic() - started)} elapsed")
 
     say(what)
     thread = threading.Thread(target=watch, daemon=True, name="heartbeat")

@@ -14,6 +14,7 @@ from ray_atr.cli.experiment_options import ComparisonSweep, ExperimentOptions, S
 from ray_atr.cli.parse import read_config
 from ray_atr.experiment import Experiment
 from ray_atr.metrics.epoch_report import GROUPS
+from ray_atr.metrics.metric import Metric
 from ray_atr.migrate import migrated
 from ray_atr.override import flatten, override
 from ray_atr.recipes import RECIPES
@@ -287,7 +288,7 @@ def plan_search(options: SpaceOptions, experiment: Experiment, kept: RunFolder |
     method = _kept_or_given(info, "search", options.search, "grid", SEARCHES)
     scheduler = _kept_or_given(info, "scheduler", options.scheduler, "none", SCHEDULERS)
     seed = _kept_or_given(info, "search_seed", options.search_seed, 0)
-    # Those given are added to the run folder's; the default is no wish for seed 0.
+    # Those given are added to the run folder's; the default does not ask for seed 0.
     seeds = info.get("seeds", ())
     if not seeds or options.seeds != SweepOptions.seeds:
         seeds = {*seeds, *options.seeds}
@@ -307,7 +308,7 @@ def plan_search(options: SpaceOptions, experiment: Experiment, kept: RunFolder |
         check_perturbed(space)
     check_scheduler(plan, experiment, kept.path if kept is not None else locate(options.out or home()))
     for goal in goals:
-        if goal.metric.partition("/")[0] not in GROUPS:
+        if Metric.parse(goal.metric, "--maximize/--minimize").task not in GROUPS:
             known = with_languages(experiment)
             check_metric(goal.metric, "--maximize/--minimize", known.data.languages, known.trained_languages)
     return plan

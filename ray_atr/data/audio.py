@@ -193,7 +193,10 @@ def mel_filters(front_end: FrontEnd) -> NDArray[np.float32]:
 
 
 def _power_db(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
-    """Decibels of the mel power of centred, Hann-windowed frames [T, F]."""
+    """Decibels of the mel power of centred, Hann-windowed frames [T, F].
+
+    torchaudio's `MelSpectrogram` and `amplitude_to_DB` hold the spectrum of all frames at once, and take a second to import.
+    """
     size = front_end.window_size
     samples = torch.from_numpy(np.ascontiguousarray(waveform, dtype=np.float32))
     half = size // 2

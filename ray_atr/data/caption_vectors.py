@@ -84,7 +84,7 @@ def _open(folder: Path, name: str, is_cache: bool) -> NDArray[Any]:
     """An array of the folder, mapped. For a damaged file DamagedCacheError, or DamagedFileError if it is a data set's."""
     try:
         check_file(folder, name)
-        return np.load(folder / name, mmap_mode="r")  # type: ignore[no-any-return]
+        return np.load(folder / name, mmap_mode="r")
     except (DamagedFileError, FileNotFoundError, ValueError):
         if not is_cache:
             raise DamagedFileError(folder / name, "restore it from a copy, or import the vectors again") from None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ray_atr.data import sampling
 from ray_atr.data.features import FeatureSet
-from ray_atr.data.noise import Noise, wear
+from ray_atr.data.noise import Noise, assign_captions
 from ray_atr.data.positives import folded, positive_groups
 
 
@@ -46,8 +46,10 @@ class TrainingCaptions:
         def first_captions() -> list[str]:
             return [captions[0] if captions else "" for captions in features.captions_in(self.languages[0])]
 
-        self.worn = wear(features.clip_ids, self.num_captions, self.languages, noise, seed, first_captions)
-        self.is_there = self.worn.slot < self.num_captions[self.worn.owner, np.arange(len(self.languages))]
+        self.assigned = assign_captions(
+            features.clip_ids, self.num_captions, self.languages, noise, seed, first_captions
+        )
+        self.has_caption = self.assigned.slot < self.num_captions[self.assigned.owner, np.arange(len(self.languages))]
         """Whether there is such a caption, [N, J, K]."""
 
     def clean_share(self, trained: Sequence[str], per_epoch: str = "one") -> float:
@@ -55,7 +57,7 @@ class TrainingCaptions:
         through. Where an epoch has `one` caption of each clip, a clip counts once, however many captions it has; with
         `each`, a pair.
         """
-        is_used = self.is_there & np.isin(self.languages, list(trained))
+        is_used = self.has_caption & np.isin(self.languages, list(trained))
         true, used = ((flags & is_used).sum(axis=(1, 2)) for flags in (self.truth, is_used))
         if per_epoch == "each":
             return float(true.sum() / max(used.sum(), 1))
@@ -64,13 +66,13 @@ class TrainingCaptions:
     @cached_property
     def truth(self) -> NDArray[np.bool_]:
         """Whether each caption that a clip has is one of its own, or says the same as one, [N, J, K]."""
-        is_true = self.worn.is_own.copy()
+        is_true = self.assigned.is_own.copy()
         for column, language in enumerate(self.languages):
-            rows, slots = np.nonzero(~is_true[:, :, column] & self.is_there[:, :, column])
-            owners, theirs = (part[rows, slots, column] for part in self.worn)
-            worn = self.features.captions_in(language, owners)
+            rows, slots = np.nonzero(~is_true[:, :, column] & self.has_caption[:, :, column])
+            owners, theirs = (part[rows, slots, column] for part in self.assigned)
+            assigned = self.features.captions_in(language, owners)
             own = self.features.captions_in(language, rows)
-            for row, slot, other, captions, wanted in zip(rows, slots, worn, own, theirs, strict=True):
+            for row, slot, other, captions, wanted in zip(rows, slots, assigned, own, theirs, strict=True):
                 is_true[row, slot, column] = folded(other[wanted]) in map(folded, captions)
         return is_true
 
@@ -81,10 +83,10 @@ class TrainingCaptions:
         """
         ids = [self.features.clip_ids[row] for row in rows]
         if slots is None:
-            most = np.maximum(self.is_there[rows].any(axis=2).sum(axis=1), 1)
+            most = np.maximum(self.has_caption[rows].any(axis=2).sum(axis=1), 1)
             slots = sampling.integers(ids, 0, most, self.seed, "caption", epoch)
-        owners, theirs = (part[rows, slots] for part in self.worn)
-        mask = self.is_there[rows, slots]
+        owners, theirs = (part[rows, slots] for part in self.assigned)
+        mask = self.has_caption[rows, slots]
         texts = [[""] * len(self.languages) for _ in rows]
         for column, language in enumerate(self.languages):
             for index, captions in enumerate(self.features.captions_in(language, owners[:, column])):

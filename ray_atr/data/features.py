@@ -3,7 +3,7 @@
 A store is for sets that do not fit on a node's disk: rows are read from there as they are needed.
 
     train-00000.features      the rows' bytes, one after the other; in the store alone
-    train-00000.arrow         where each row stands in it: clip_id, start, size, digest (XXH3)
+    train-00000.arrow         where each row is: clip_id, start, size, digest (XXH3)
     train.captions.arrow, digests.json, manifest.json     as in a folder on a disk; the manifest comes last, and names the store
 
 A node copies all but the rows to its own disk, some 40 bytes a row. A row is read by a range request, many at a time, and
@@ -59,18 +59,18 @@ class FeatureSet:
 
     @cached_property
     def clip_ids(self) -> list[str]:
-        return self.captions.column("clip_id").to_pylist()  # type: ignore[no-any-return]
+        return self.captions.column("clip_id").to_pylist()
 
     @cached_property
     def labels(self) -> list[list[str]]:
-        return self.captions.column("labels").to_pylist()  # type: ignore[no-any-return]
+        return self.captions.column("labels").to_pylist()
 
     def captions_in(self, language: str, rows: np.ndarray | None = None) -> list[list[str]]:
         """The captions in one language of the given rows (of all rows by default), a list a clip, empty if absent."""
         if language not in self.captions.column_names:
             return [[]] * (len(self) if rows is None else len(rows))
         column = self.captions.column(language)
-        return (column if rows is None else column.take(pa.array(rows))).to_pylist()  # type: ignore[no-any-return]
+        return (column if rows is None else column.take(pa.array(rows))).to_pylist()
 
     @cached_property
     def num_windows(self) -> np.ndarray:

@@ -65,12 +65,12 @@ class Noise(Settings):
     )
 
     @property
-    def is_there(self) -> bool:
+    def is_injected(self) -> bool:
         """Whether any caption may be wrong on purpose."""
         return self.ratio > 0 or self.index is not None
 
 
-class Worn(NamedTuple):
+class CaptionAssignment(NamedTuple):
     """Which captions the clips have: caption j of clip i in language k is caption `slot` of clip `owner`; both [N, J, K]."""
 
     owner: Integers
@@ -82,14 +82,14 @@ class Worn(NamedTuple):
         return self.owner == np.arange(len(self.owner))[:, None, None]
 
 
-def wear(
+def assign_captions(
     clip_ids: Sequence[str],
     num_captions: Integers,
     languages: Sequence[str],
     noise: Noise,
     seed: int,
     texts: Texts = None,
-) -> Worn:
+) -> CaptionAssignment:
     """The captions that N clips have, which have `num_captions` [N, K] of their own in K languages. A clip is never its
     own replacement. ValueError for repeated ids, and if there is nobody to swap with.
     """
@@ -97,33 +97,33 @@ def wear(
     if len(set(clip_ids)) != count:
         raise refuse("clip_ids", f"{count - len(set(clip_ids))} repeated", "each clip once")
     J = max(1, int(num_captions.max(initial=0)))
-    worn = _unchanged(count, J, len(languages))
+    assigned = _unchanged(count, J, len(languages))
     if noise.index is not None:
         return read_index(noise.index, num_captions, J)
     if noise.ratio == 0.0 or count == 0:
-        return worn
+        return assigned
     if count < 2:
         raise refuse("noise.ratio", noise.ratio, "0 for a training split of one clip")
     if noise.unit == "caption":
         return _by_caption(clip_ids, num_captions, languages, noise, seed, texts)
     owners = caption_owners(clip_ids, languages, noise, seed, num_captions > 0, texts)
-    return Worn(np.broadcast_to(owners[:, None, :], worn.owner.shape), worn.slot)
+    return CaptionAssignment(np.broadcast_to(owners[:, None, :], assigned.owner.shape), assigned.slot)
 
 
-def _unchanged(N: int, J: int, K: int) -> Worn:
+def _unchanged(N: int, J: int, K: int) -> CaptionAssignment:
     """Every clip's own captions, as views: one clip of very many would fill the memory with the same numbers."""
     owner, slot = np.arange(N)[:, None, None], np.arange(J)[None, :, None]
-    return Worn(np.broadcast_to(owner, (N, J, K)), np.broadcast_to(slot, (N, J, K)))
+    return CaptionAssignment(np.broadcast_to(owner, (N, J, K)), np.broadcast_to(slot, (N, J, K)))
 
 
 def _by_caption(
     clip_ids: Sequence[str], num_captions: Integers, languages: Sequence[str], noise: Noise, seed: int, texts: Texts
-) -> Worn:
+) -> CaptionAssignment:
     """Each caption is a clip of its own to the noise, and what takes its place is another clip's caption."""
     N, K = num_captions.shape
     most = num_captions.max(axis=1)
     J = max(1, int(most.max(initial=0)))
-    worn = Worn(*(part.copy() for part in _unchanged(N, J, K)))
+    assigned = CaptionAssignment(*(part.copy() for part in _unchanged(N, J, K)))
     clip, slot = np.nonzero(np.arange(J) < most[:, None])
     names = [f"{clip_ids[i]} {j:04d}" for i, j in zip(clip.tolist(), slot.tolist(), strict=True)]
     by_caption = None if texts is None else (lambda: [texts()[i] for i in clip.tolist()])
@@ -136,9 +136,9 @@ def _by_caption(
         following[by_id] = np.roll(by_id, -1)
         is_moved = of_caption != np.arange(len(names))[:, None]
         owner = np.where(is_moved & (owner == clip[:, None]), following[clip][:, None], owner)
-    worn.owner[clip, slot] = owner
-    worn.slot[clip, slot] = np.minimum(slot[of_caption], np.maximum(most[owner] - 1, 0))
-    return worn
+    assigned.owner[clip, slot] = owner
+    assigned.slot[clip, slot] = np.minimum(slot[of_caption], np.maximum(most[owner] - 1, 0))
+    return assigned
 
 
 def _in_order(clip_ids: Sequence[str]) -> Integers:
@@ -240,15 +240,15 @@ def _another(clip_ids: Sequence[str], candidates: Integers, seed: int, rows: Int
     return candidates[drawn + (drawn >= place[rows])]
 
 
-def write_index(folder: Path, worn: Worn) -> None:
+def write_index(folder: Path, assigned: CaptionAssignment) -> None:
     """Write a run's noise to `folder`; one table for all languages if they agree."""
-    numbers = worn.owner * worn.owner.shape[1] + worn.slot
+    numbers = assigned.owner * assigned.owner.shape[1] + assigned.slot
     folder.mkdir(parents=True, exist_ok=True)
     is_shared = (numbers == numbers[:, :, :1]).all()
     write_bytes(folder / INDEX_FILE, array_bytes(numbers[:, :, 0] if is_shared else numbers))
 
 
-def read_index(path: str, num_captions: Integers, J: int) -> Worn:
+def read_index(path: str, num_captions: Integers, J: int) -> CaptionAssignment:
     """The captions of N clips from a file, for clips that have `num_captions` [N, K] of their own, J at most.
     ValueError names the file, and the row, if it does not fit the data set.
     """
@@ -267,7 +267,9 @@ def read_index(path: str, num_captions: Integers, J: int) -> Worn:
         raise refuse(f"data.noise.index: {path}, row {row}", value, f"a caption's number below {N * J}")
     grid = np.broadcast_to(numbers, (N, J, K))
     # A slot without a caption points behind the clip's last one, where none is found.
-    return Worn(np.where(grid < 0, np.arange(N)[:, None, None], grid // J), np.where(grid < 0, J, grid % J))
+    return CaptionAssignment(
+        np.where(grid < 0, np.arange(N)[:, None, None], grid // J), np.where(grid < 0, J, grid % J)
+    )
 
 
 def _captions_of_clips(path: str, clips: Integers, counts: Integers, J: int) -> Integers:

@@ -137,7 +137,7 @@ def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]
     if not steps:
         return
     quiet_ray_data()
-    # The features lie on this node's disk, and other nodes need not have them.
+    # The features are on this node's disk, and other nodes need not have them.
     here = labels_of_this_node()
     try:
         await_room(READER_CPUS, what="readers of the training data", labels=here, seconds=READER_SECONDS)

@@ -106,7 +106,7 @@ class FrozenTower:
 
 
 def why_encoded_anew(experiment: Experiment) -> dict[str, str]:
-    """The frozen towers (audio, text) whose pooled vectors cannot serve, and why; dropout is no reason, they have none."""
+    """The frozen towers (audio, text) whose pooled vectors cannot serve, and why. Frozen towers have no dropout."""
     model = experiment.model
     frozen = [kind for kind in ("audio", "text") if getattr(model, kind).adapt.is_frozen]
     if model.interaction == "late":
@@ -206,7 +206,7 @@ class ClipJob:
         device = next(tower.parameters()).device
 
         def embed(*clips: torch.Tensor) -> torch.Tensor:
-            return tower(*clips).pooled.float().cpu()  # type: ignore[no-any-return]
+            return tower(*clips).pooled.float().cpu()
 
         def batches() -> Iterator[tuple[list[str], list[np.ndarray]]]:
             for rows in rows_in_parts(self.first, self.first + self.size, CLIPS):

@@ -9,11 +9,10 @@ from functools import cached_property
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.experiment import NOT_DECIDING, Experiment
 from ray_atr.languages.codes import normalise
-from ray_atr.models.weights import SETTINGS_FILE
 from ray_atr.override import flatten
-from ray_atr.run_folder import BEST, RunFolder, TrialFolder, sets_of, trial_place
+from ray_atr.run_folder import BEST, RunFolder, TrialFolder, saved_retriever, sets_of
 from ray_atr.settings import refuse
-from ray_atr.storage import Location, is_local, is_there, locate
+from ray_atr.storage import Location, is_there
 from ray_atr.sweep.inheritance import experiment_of
 
 
@@ -106,18 +105,8 @@ class Checkpoint:
 
 def find_checkpoint(path: str | Location) -> Checkpoint:
     """The checkpoint of a retriever's folder, a trial's, or a one-trial run's, also by URL. ValueError if none."""
-    folder = locate(path)
-    if is_local(folder) and not folder.is_dir():
-        raise refuse("checkpoint", str(path), "an existing folder: a saved retriever, or a trial of a run")
-    if is_there(folder / SETTINGS_FILE):
-        return Checkpoint(folder, _trial_at(folder.parent) if folder.name == BEST else None)
-    folder = trial_place(folder, "checkpoint")
-    trial = _trial_at(folder)
-    if trial is None:
-        raise refuse("checkpoint", str(path), f"a folder with a {SETTINGS_FILE}, or the folder of a trial or run")
-    if not is_there(folder / BEST / SETTINGS_FILE):
-        raise refuse("checkpoint", str(path), f"a trial with a saved retriever; {BEST}/ is not there yet")
-    return Checkpoint(folder / BEST, trial)
+    folder = saved_retriever(path, "checkpoint")
+    return Checkpoint(folder, _trial_at(folder.parent) if folder.name == BEST else None)
 
 
 def _trial_at(folder: Location) -> TrialFolder | None:

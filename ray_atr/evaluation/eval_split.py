@@ -22,7 +22,7 @@ PLAYED_BYTES, PLAYED_SECONDS, PLAYED_RATE = 128 * 2**10, 30, 16_000
 
 
 @dataclass(frozen=True)
-class Questions:
+class EvalSplit:
     """One split of a data set as an evaluation asks about it."""
 
     manifest: Manifest
@@ -69,9 +69,9 @@ class Questions:
         raise ValueError(f"{shard.file}: fewer clips than the manifest says")
 
 
-def pose_questions(
+def read_eval_split(
     manifest: Manifest, split: str, languages: Sequence[str] = (), *, relevance: str = "auto", max_captions: int = 0
-) -> Questions:
+) -> EvalSplit:
     """Read a split's captions and labels. ValueError for a split or language that the data set does not have.
 
     `languages` empty: all that the split has. Clips without captions are candidates only.
@@ -96,7 +96,7 @@ def pose_questions(
         without = ", ".join(language for language in wanted if language not in sentences)
         notes.append(f"Zero-shot classification: the classes have no names in {without}.")
     ids = [row.clip_id for row in rows]
-    return Questions(manifest, split, ids, labels, captions, classes if sentences else [], sentences, notes)
+    return EvalSplit(manifest, split, ids, labels, captions, classes if sentences else [], sentences, notes)
 
 
 def require_split(manifest: Manifest, split: str) -> None:

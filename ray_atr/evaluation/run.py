@@ -16,15 +16,16 @@ import torch
 from ray_atr.data.shards import Manifest, read_manifest, require_writable
 from ray_atr.evaluation.checkpoints import Checkpoint, check_seeds, find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
-from ray_atr.evaluation.eval_split import Questions, pose_questions
+from ray_atr.evaluation.eval_split import EvalSplit, read_eval_split
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.training_traces import case_tables, drift_pictures
 from ray_atr.experiment import Experiment, TrackingSettings
-from ray_atr.metrics.samples import Samples, from_arrays, languages_of, to_arrays
+from ray_atr.metrics.samples import Samples, languages_of, to_arrays
 from ray_atr.models.retriever import Retriever
 from ray_atr.report.evaluation_content import Embedded, ScoredModel, ZeroShot, compose_page, score_model
 from ray_atr.report.evaluation_page import Page, write_page
 from ray_atr.report.paper_tables import printed_beside
+from ray_atr.report.tables import read_scores
 from ray_atr.runtime import code_version, home
 from ray_atr.settings import refuse
 from ray_atr.soundscapes import SoundscapesSettings, ensure_soundscapes
@@ -79,15 +80,17 @@ def evaluate(
     folder = _new_folder(out)
     manifest = read_manifest(_data_folder(options.data, found[0], say))
     options = dataclasses.replace(options, split=options.split or _own_split(manifest, found[0]))
-    questions = pose_questions(
+    eval_split = read_eval_split(
         manifest, options.split, options.languages, relevance=options.relevance, max_captions=options.max_captions
     )
-    named = questions.captions_of(options.clips)
-    stored = _stored_scores(locate(baseline[0]), questions) if earlier else []
+    named = eval_split.captions_of(options.clips)
+    stored = _stored_scores(locate(baseline[0]), eval_split) if earlier else []
 
     def model(checkpoint: Checkpoint) -> tuple[Embedded, ScoredModel]:
-        embedded = _embed(checkpoint, questions, options, encoding, progress)
-        return embedded, score_model(embedded, questions.captions, device="cuda" if torch.cuda.is_available() else None)
+        embedded = _embed(checkpoint, eval_split, options, encoding, progress)
+        return embedded, score_model(
+            embedded, eval_split.captions, device="cuda" if torch.cuda.is_available() else None
+        )
 
     embedded, first = model(found[0])
     runs = [first, *(model(checkpoint)[1] for checkpoint in found[1:])]
@@ -95,24 +98,24 @@ def evaluate(
     say("intervals and pictures")
     names = _joint([one.name for one in found])
     page = compose_page(
-        _title(names, found[0], questions),
-        _facts(found, [str(path) for path in baseline], questions, options),
+        _title(names, found[0], eval_split),
+        _facts(found, [str(path) for path in baseline], eval_split, options),
         embedded,
-        questions.captions,
+        eval_split.captions,
         runs,
         baseline=compared_with,
         compared=(_joint([one.name for one in others] or [locate(path).name for path in baseline]), names),
-        clip_ids=questions.clip_ids,
-        listen=questions.listen,
+        clip_ids=eval_split.clip_ids,
+        listen=eval_split.listen,
         draws=options.draws,
         level=options.level,
         seed=options.seed,
         named=named,
-        notes=questions.notes,
-        warnings=_warnings(found[0], questions),
+        notes=eval_split.notes,
+        warnings=_warnings(found[0], eval_split),
     )
-    beside = printed_beside(page.metrics, questions.manifest.name, options.split, found[0].data_name)
-    cases = case_tables(found[0], embedded, questions, options.seed, named, lambda: _data_folder("", found[0], say))
+    beside = printed_beside(page.metrics, eval_split.manifest.name, options.split, found[0].data_name)
+    cases = case_tables(found[0], embedded, eval_split, options.seed, named, lambda: _data_folder("", found[0], say))
     # In this process, wherever the encoders were.
     here = EncodingSource.of(found[0].folder, manifest, options.split, dataclasses.replace(encoding, ray="never"))
     drift = drift_pictures(found[0], here)
@@ -155,22 +158,22 @@ def _new_folder(out: str | Location | None) -> Location:
 
 def _embed(
     checkpoint: Checkpoint,
-    questions: Questions,
+    eval_split: EvalSplit,
     options: EvaluationOptions,
     encoding: Encoding,
     progress: Progress | None,
 ) -> Embedded:
-    captions = questions.captions
+    captions = eval_split.captions
     retriever = Retriever.from_pretrained(str(checkpoint.folder))
     metric, ranking = retriever.learned_metric, options.ranking_of(retriever)
-    knows, asked_of = retriever.text_tower.knows, questions.class_sentences.items()
+    knows, asked_of = retriever.text_tower.knows, eval_split.class_sentences.items()
     prompts = {language: texts for language, texts in asked_of if knows(texts, language)}
     # The encoders have copies of their own.
     del retriever, knows
-    rows_of = {language: np.flatnonzero(captions.present[language]) for language in questions.languages}
+    rows_of = {language: np.flatnonzero(captions.present[language]) for language in eval_split.languages}
     asked = [(language, captions.sentences[language][m]) for language, rows in rows_of.items() for m in rows]
     asked += [(language, text) for language, texts in prompts.items() for text in texts]
-    source = EncodingSource.of(checkpoint.folder, questions.manifest, questions.split, encoding)
+    source = EncodingSource.of(checkpoint.folder, eval_split.manifest, eval_split.split, encoding)
     told = None if progress is None else partial(progress, checkpoint.name)
     audio, texts = encode(source, asked, encoding, told)
     text: dict[str, np.ndarray] = {}
@@ -186,10 +189,10 @@ def _embed(
     zero_shot = None
     if prompts:
         classes = dict(zip(prompts, np.split(texts[start:], len(prompts)), strict=True))
-        known = checkpoint.trained_classes(questions.manifest, questions.classes, prompts)
-        zero_shot = ZeroShot(classes, questions.classes, questions.labels, known)
+        known = checkpoint.trained_classes(eval_split.manifest, eval_split.classes, prompts)
+        zero_shot = ZeroShot(classes, eval_split.classes, eval_split.labels, known)
     trained = (checkpoint.experiment.trained_languages or None) if checkpoint.experiment is not None else None
-    unknown = ", ".join(language for language in questions.class_sentences if language not in prompts)
+    unknown = ", ".join(language for language in eval_split.class_sentences if language not in prompts)
     why = "the text tower knows only its data set's captions, which the prompts are not"
     notes = [f"No classification by text prompts in {unknown}: {why}."] if unknown else []
     return Embedded(audio, text, metric, ranking, trained, zero_shot, notes)
@@ -199,27 +202,25 @@ def _is_evaluation(paths: Sequence[str | Location]) -> bool:
     return len(paths) == 1 and all(is_there(locate(paths[0]) / name) for name in (FACTS_FILE, SCORES_FILE.format(0)))
 
 
-def _stored_scores(folder: Location, questions: Questions) -> list[Samples]:
+def _stored_scores(folder: Location, eval_split: EvalSplit) -> list[Samples]:
     """The scores of an earlier evaluation. ValueError for other data or languages; other captions are found later."""
-    manifest, split = questions.manifest, questions.split
+    manifest, split = eval_split.manifest, eval_split.split
     facts = read_json(folder / FACTS_FILE)["facts"]
     if (facts.get(HASH_FACT), facts.get("split")) != (manifest.hash[:HASH_DIGITS], split):
         raise refuse("baseline", str(folder), f"an evaluation of split {split} of {manifest.name}, as it is now")
     scores: list[Samples] = []
-    while is_there(file := folder / SCORES_FILE.format(len(scores))):
-        # Opened by ourselves, since numpy knows no URLs.
-        with file.open("rb") as stream, np.load(stream) as arrays:
-            scores.append(from_arrays(arrays))
+    while of_model := read_scores(folder / SCORES_FILE.format(len(scores))):
+        scores.append(of_model)
     asked = languages_of(scores[0])
-    if set(asked) != set(questions.languages):
-        raise refuse("baseline", f"an evaluation in {' '.join(asked)}", f"one in {' '.join(questions.languages)}")
+    if set(asked) != set(eval_split.languages):
+        raise refuse("baseline", f"an evaluation in {' '.join(asked)}", f"one in {' '.join(eval_split.languages)}")
     return scores
 
 
-def _title(names: str, checkpoint: Checkpoint, questions: Questions) -> str:
+def _title(names: str, checkpoint: Checkpoint, eval_split: EvalSplit) -> str:
     trained = checkpoint.experiment
-    where = f"{questions.manifest.name}, {questions.split}"
-    if trained is None or checkpoint.is_trained_on(questions.manifest):
+    where = f"{eval_split.manifest.name}, {eval_split.split}"
+    if trained is None or checkpoint.is_trained_on(eval_split.manifest):
         return f"{names} on {where}"
     return f"{names}, trained on {Path(trained.data.source).name}, evaluated on {where}"
 
@@ -229,9 +230,9 @@ def _joint(names: Sequence[str]) -> str:
 
 
 def _facts(
-    checkpoints: Sequence[Checkpoint], baseline: Sequence[str], questions: Questions, options: EvaluationOptions
+    checkpoints: Sequence[Checkpoint], baseline: Sequence[str], eval_split: EvalSplit, options: EvaluationOptions
 ) -> dict[str, Any]:
-    manifest, captions = questions.manifest, questions.captions
+    manifest, captions = eval_split.manifest, eval_split.captions
     facts: dict[str, Any] = {"checkpoint": ", ".join(str(checkpoint.folder) for checkpoint in checkpoints)}
     if baseline:
         facts["baseline"] = ", ".join(baseline)
@@ -239,30 +240,30 @@ def _facts(
         facts["objective"] = checkpoints[0].objective
     facts["trained on"] = checkpoints[0].trained_on(manifest)
     facts["evaluated on"] = f"{manifest.name} at {manifest.folder}"
-    facts["split"] = questions.split
-    facts["clips"] = f"{len(questions.clip_ids):,}"
+    facts["split"] = eval_split.split
+    facts["clips"] = f"{len(eval_split.clip_ids):,}"
     kind = ("class captions", "class") if captions.is_by_label else ("captions", "clip")
     facts["queries"] = f"{len(captions):,} {kind[0]}, each relevant to its {kind[1]}"
-    facts["languages"] = " ".join(questions.languages)
+    facts["languages"] = " ".join(eval_split.languages)
     facts["intervals"] = f"{options.draws:,} draws of the clips, seed {options.seed}"
     facts["made"] = f"{time.strftime('%Y-%m-%d %H:%M')} by {code_version()['git_commit'][:12]}"
     facts[HASH_FACT] = manifest.hash[:HASH_DIGITS]
     return facts
 
 
-def _warnings(checkpoint: Checkpoint, questions: Questions) -> list[str]:
+def _warnings(checkpoint: Checkpoint, eval_split: EvalSplit) -> list[str]:
     """What a reader must know of how the split was used before."""
     if checkpoint.experiment is None:
         return []
-    if not checkpoint.is_trained_on(questions.manifest):
+    if not checkpoint.is_trained_on(eval_split.manifest):
         return ["Another data set than the training's: whether the two share recordings was not checked."]
     notes, data = [], checkpoint.experiment.data
-    if questions.split == data.train_split:
+    if eval_split.split == data.train_split:
         notes.append("These clips were trained on.")
-    if questions.split == data.validation_split:
+    if eval_split.split == data.validation_split:
         notes.append("The best epoch was chosen on this split: its numbers flatter the checkpoint.")
     trained = checkpoint.experiment.trained_languages
-    unheard = [language for language in questions.languages if trained and language not in trained]
+    unheard = [language for language in eval_split.languages if trained and language not in trained]
     if unheard:
         notes.append(f"No captions in training: {', '.join(unheard)}.")
     return notes

@@ -20,7 +20,7 @@ from ray_atr.data.shards import read_captions, read_manifest
 from ray_atr.encoding.encode import ClipBatch, embed_batches
 from ray_atr.evaluation.checkpoints import Checkpoint
 from ray_atr.evaluation.encoding import Encoder, EncodingSource
-from ray_atr.evaluation.eval_split import Questions
+from ray_atr.evaluation.eval_split import EvalSplit
 from ray_atr.knowledge.drift import Case, explain
 from ray_atr.knowledge.snapshot import load
 from ray_atr.objectives.knowledge import Ask
@@ -42,7 +42,7 @@ CLIPS, EPOCHS = 50, 5
 def case_tables(
     checkpoint: Checkpoint,
     embedded: Embedded,
-    questions: Questions,
+    eval_split: EvalSplit,
     seed: int,
     named: Sequence[int],
     training_data: Callable[[], str],
@@ -52,11 +52,11 @@ def case_tables(
     kept = sorted((trial / "knowledge").glob("v*/manifest.json")) if is_local(trial) else []
     if experiment is None or not kept or not isinstance(experiment.objective.knowledge, Ask):
         return []
-    language = next(iter(questions.captions.sentences))
-    sentences, clips = questions.captions.sentences[language], questions.captions.clip_of_caption
-    drawn = [row for row in permutation(sentences, seed, "cases") if questions.captions.present[language][row]]
+    language = next(iter(eval_split.captions.sentences))
+    sentences, clips = eval_split.captions.sentences[language], eval_split.captions.clip_of_caption
+    drawn = [row for row in permutation(sentences, seed, "cases") if eval_split.captions.present[language][row]]
     rows = list(dict.fromkeys([*named, *drawn]))[: max(QUERIES, len(named))]
-    ids = [questions.clip_ids[clips[row]] for row in rows]
+    ids = [eval_split.clip_ids[clips[row]] for row in rows]
     cases = explain(
         load(kept[-1].parent),
         experiment.objective.knowledge,

@@ -61,7 +61,7 @@ class RefresherActor(InProcessRefresher):
 
 
 class ActorRefresher:
-    """An actor as a `SnapshotClient`'s host. Picklable: a worker that gets one talks to the same actor.
+    """An actor as a `SnapshotClient`'s refresher. Picklable: a worker that gets one talks to the same actor.
 
     `copies` is the folder from which checkpoints are made, if the actor's own is on another node: the last versions are
     copied there.
@@ -99,7 +99,7 @@ class ActorRefresher:
         while True:
             (reference,) = ray.get(self.actor.reference.remote(version))
             try:
-                return ray.get(reference)  # type: ignore[no-any-return]
+                return ray.get(reference)
             except ObjectLostError:
                 # Its owner died between the two calls: the restarted one puts it again.
                 continue
@@ -158,9 +158,9 @@ def start_knowledge_base(
         )
         .remote(encode, settings, folder)
     )
-    host = ActorRefresher(actor)
-    host.give_back(folder)
-    return host
+    refresher = ActorRefresher(actor)
+    refresher.give_back(folder)
+    return refresher
 
 
 def _end_earlier(name: str) -> None:

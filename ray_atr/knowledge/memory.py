@@ -157,7 +157,7 @@ class SnapshotMemory(Memory):
     def close(self) -> None:
         """End the base; its folder stays."""
         if self.client.is_publisher:
-            self.client.host.close()
+            self.client.refresher.close()
 
 
 class SupportMemory(Memory):
@@ -261,7 +261,7 @@ class WriteThrough:
 def make_memory(
     knowledge: Knowledge,
     *,
-    host: Refresher | None = None,
+    refresher: Refresher | None = None,
     retriever: nn.Module,
     width: int,
     languages: int,
@@ -271,16 +271,16 @@ def make_memory(
     device: torch.device | str = "cpu",
     seed: int = 0,
 ) -> Memory:
-    """The memory that an objective's knowledge needs. `host` refreshes its base, in this process or in an actor."""
+    """The memory that an objective's knowledge needs. `refresher` refreshes its base, in this process or in an actor."""
     if isinstance(knowledge, Nnclr):
         return SupportMemory(Queue(knowledge.support_size, width, languages, device))
     if isinstance(knowledge, Moco):
         return MomentumMemory(retriever, Queue(knowledge.queue_size, width, languages, device), knowledge.momentum)
     if not isinstance(knowledge, KnowledgeBaseObjective):
         return Memory()
-    if host is None:
-        raise ValueError(f"objective.knowledge: {knowledge.name} needs a knowledge base; give make_memory a host")
+    if refresher is None:
+        raise ValueError(f"objective.knowledge: {knowledge.name} needs a knowledge base; give make_memory a refresher")
     assert knowledge.search_spec is not None, "what has a base says how to search it"
     lag = knowledge.lag_steps(steps_per_epoch)
-    client = SnapshotClient(host, knowledge.search_spec, lag, is_publisher=is_first, device=device)
+    client = SnapshotClient(refresher, knowledge.search_spec, lag, is_publisher=is_first, device=device)
     return SnapshotMemory(client, knowledge, seed, ids, width)

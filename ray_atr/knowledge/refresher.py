@@ -1,6 +1,6 @@
 """A knowledge base that builds new versions of itself in the background, and the worker's side that switches to them.
 
-The host (`InProcessRefresher`, in this process or as an actor) turns published weights into snapshots. Every worker has a
+The refresher (`InProcessRefresher`, in this process or as an actor) turns published weights into snapshots. Every worker has a
 `SnapshotClient`, told of the same refresh points; it switches to a version at exactly `lag` steps after its
 weights were published, waiting where it must: so a run is reproducible, however long a refresh takes.
 """
@@ -183,7 +183,7 @@ class SnapshotClient:
     A version that failed is reported and the old one kept, by all workers alike; the first one must not fail.
     """
 
-    host: Refresher
+    refresher: Refresher
     spec: SearchSpec
     lag: int
     is_publisher: bool = True
@@ -220,7 +220,7 @@ class SnapshotClient:
     def _send(self, version: int, step: int) -> None:
         """Hand a version's payload over; weights of gigabytes take seconds on their way into an object store."""
         payload = self._sent[version]
-        self.host.publish(payload.result() if isinstance(payload, Future) else payload, version, step)
+        self.refresher.publish(payload.result() if isinstance(payload, Future) else payload, version, step)
 
     def before_step(self, step: int) -> None:
         """Switch to the newest version that is due, waiting for it if it is not ready; the wait is the stall."""
@@ -240,7 +240,7 @@ class SnapshotClient:
         if (sending := self._sending.pop(one.version, None)) is not None:
             sending.result()
         sent = time.perf_counter()
-        outcome = self.host.wait(one.version, 0.0)
+        outcome = self.refresher.wait(one.version, 0.0)
         while outcome.state in (UNKNOWN, BUILDING):
             if outcome.state == UNKNOWN:
                 if self.is_publisher and one.version not in self._sent:
@@ -251,7 +251,7 @@ class SnapshotClient:
                 if self.is_publisher and time.perf_counter() - sent > self.republish_seconds:
                     self._send(one.version, one.step)
                     sent = time.perf_counter()
-            outcome = self.host.wait(one.version, self.poll_seconds)
+            outcome = self.refresher.wait(one.version, self.poll_seconds)
         self.timing.stall += time.perf_counter() - started
         if outcome.state == READY:
             self.timing.refresh = outcome.seconds
@@ -265,7 +265,7 @@ class SnapshotClient:
         return False
 
     def _open(self, version: int) -> None:
-        self.searcher = Searcher(self.host.get(version), self.spec, self.device)
+        self.searcher = Searcher(self.refresher.get(version), self.spec, self.device)
         self._sent.pop(version, None)
 
     @contextlib.contextmanager
@@ -305,6 +305,6 @@ class SnapshotClient:
         self.pending = [Pending(*numbers) for numbers in state["pending"]]
         self.next_version = state["next_version"]
         if self.is_publisher:
-            self.host.rewind(state["next_version"] - 1)
+            self.refresher.rewind(state["next_version"] - 1)
         if state["version"]:
             self._open(state["version"])

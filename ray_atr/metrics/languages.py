@@ -37,7 +37,7 @@ def evaluate_languages(
 
     Row m is the same sentence in every language, a caption of clip `relevant[m]`, or of the clips that a `Relevance` names
     (a class of sound); `present[language]` [M] bool says which captions a language has (an absent one is neither query nor
-    candidate; default: all present). `ranking` is the order that counts: `learned`, the distance under the learnt `metric`
+    candidate; default: all present). `ranking` is the order that counts: `learned`, the distance under the learned `metric`
     (cosine if there is none), `cosine`, or `plan`, which is transductive; `beside` are further ones to measure. `keep` is
     handed the scores of every query in the order that counts.
 

@@ -91,7 +91,7 @@ MEASURES: dict[str, Measure] = {
                             values=lambda scores: scores.is_tied.astype(np.float64), average="count"),
     "queries": Measure("queries", decimals=0, is_higher_better=None,
                        values=lambda scores: np.ones(len(scores.query)), average="count"),
-    # What R@1 is expected to be of a random order: a model that is not told apart from it learnt nothing.
+    # What R@1 is expected to be of a random order: a model that is not told apart from it learned nothing.
     "chance_at_1": Measure("chance R@1 %", is_share=True, decimals=2, is_higher_better=None,
                            values=lambda scores: scores.chance, average="constant"),
     "mean_rank_variance": Measure("MRV", decimals=1, is_higher_better=False),

@@ -51,6 +51,34 @@ class Metric(str):
         return Metric(self.task, language, self.name)
 
 
+class QueryGroup(str):
+    """The queries of a task in a language, `task/language`, with its parts. Being text, it is its own key, as `Metric` is.
+
+    part  "" for the clips' own queries, `classes` for those of the classes of a classification.
+    """
+
+    __slots__ = ("language", "part", "task")
+    task: str
+    language: str
+    part: str
+
+    def __new__(cls, task: str, language: str, part: str = "") -> QueryGroup:
+        self = super().__new__(cls, "/".join((task, language, part) if part else (task, language)))
+        self.task, self.language, self.part = task, language, part
+        return self
+
+    def __getnewargs__(self) -> tuple[str, str, str]:  # type: ignore[override]
+        return self.task, self.language, self.part
+
+    @classmethod
+    def parse(cls, text: str, path: str = "queries") -> QueryGroup:
+        """The group that a text names. ValueError for a text that is no `task/language` or `task/language/part`."""
+        parts = text.split("/")
+        if not 2 <= len(parts) <= 3 or not all(parts):
+            raise refuse(path, text, "TASK/LANGUAGE, such as text_to_audio/eng")
+        return cls(*parts)
+
+
 def task_name(direction: str, by: str = "") -> str:
     """The task of a direction; `by` names a ranking other than the one that was asked for."""
     return f"{direction}_by_{by}" if by else direction

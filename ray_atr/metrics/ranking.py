@@ -1,4 +1,4 @@
-"""How a query's candidates are ordered: by the distance that was learnt, by cosine, or by the plan of the whole set."""
+"""How a query's candidates are ordered: by the distance that was learned, by cosine, or by the plan of the whole set."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class RankingSettings(Settings):
 
 
 def rankings_beside(ranking: str, *, has_metric: bool) -> list[Ranking]:
-    """The other rankings worth reporting: `learned` without a learnt metric is `cosine` again."""
+    """The other rankings worth reporting: `learned` without a learned metric is `cosine` again."""
     if has_metric:
         return [other for other in RANKINGS if other != ranking]
     return ["cosine"] if ranking == "plan" else ["plan"]
 
 
 def as_metric(metric: LearnedMetric | None, D: int) -> Mahalanobis:
-    """A learnt metric: M [D, D] positive semi-definite, its diagonal [D], or a `Mahalanobis`; None is the Euclidean one."""
+    """A learned metric: M [D, D] positive semi-definite, its diagonal [D], or a `Mahalanobis`; None is the Euclidean one."""
     if metric is None:
         return Mahalanobis("diagonal", torch.ones(D))
     if not isinstance(metric, Mahalanobis):
@@ -69,26 +69,26 @@ def text_rows(texts: torch.Tensor, metric: LearnedMetric) -> torch.Tensor:
     So that whatever ranks by inner product ranks by distance, in both directions:
     -|t - a|^2 / 2 = <t M, a> - |t|^2 / 2 - |a|^2 / 2.
     """
-    learnt = as_metric(metric, texts.shape[1])
+    learned = as_metric(metric, texts.shape[1])
     # Cut into chunks that need no copy of the whole in float64 besides the result.
-    return torch.cat([_left(part, learnt) for part in texts.split(CHUNK)])
+    return torch.cat([_left(part, learned) for part in texts.split(CHUNK)])
 
 
 def audio_rows(clips: torch.Tensor, metric: LearnedMetric) -> torch.Tensor:
     """The clips' side of `text_rows`, [N, D + 2], which is the same for every language."""
-    learnt = as_metric(metric, clips.shape[1])
-    return torch.cat([_right(part, learnt) for part in clips.split(CHUNK)])
+    learned = as_metric(metric, clips.shape[1])
+    return torch.cat([_right(part, learned) for part in clips.split(CHUNK)])
 
 
-def _left(rows: torch.Tensor, learnt: Mahalanobis) -> torch.Tensor:
+def _left(rows: torch.Tensor, learned: Mahalanobis) -> torch.Tensor:
     unit = torch.nn.functional.normalize(rows.double(), dim=1)
-    weighed = learnt.to(unit).weigh(unit, unit[:0])
+    weighed = learned.to(unit).weigh(unit, unit[:0])
     return torch.cat([weighed.left, -weighed.left_norms[:, None] / 2, torch.ones_like(unit[:, :1])], dim=1)
 
 
-def _right(rows: torch.Tensor, learnt: Mahalanobis) -> torch.Tensor:
+def _right(rows: torch.Tensor, learned: Mahalanobis) -> torch.Tensor:
     unit = torch.nn.functional.normalize(rows.double(), dim=1)
-    weighed = learnt.to(unit).weigh(unit[:0], unit)
+    weighed = learned.to(unit).weigh(unit[:0], unit)
     return torch.cat([weighed.right, torch.ones_like(unit[:, :1]), -weighed.right_norms[:, None] / 2], dim=1)
 
 
@@ -100,7 +100,7 @@ def plan_scores(
     All queries are matched to all candidates at once (Luong et al. 2024, Eq. 5). Transductive: what one query finds depends on
     the others, so its numbers do not compare with those of a ranking of each query by itself.
 
-    The cost is the Euclidean distance, or that of a learnt `metric` (`as_metric`), over its maximum. `sweeps` 0 solves to
+    The cost is the Euclidean distance, or that of a learned `metric` (`as_metric`), over its maximum. `sweeps` 0 solves to
     convergence; N makes that many sweeps of Sinkhorn, a column update last, so that each clip's share is exactly 1/N. The whole
     matrix is held: sets of more than 2^28 pairs are refused with ValueError; rank those by distance.
     """

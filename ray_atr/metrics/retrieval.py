@@ -61,7 +61,7 @@ def retrieve(
 ) -> Retrieval:
     """As `retrieval_metrics`, but with the scores of each query, for intervals and pictures.
 
-    `relevant` is the clip of each caption or a `Relevance`; text query i is called `text_number[i]` (default: i). With a learnt
+    `relevant` is the clip of each caption or a `Relevance`; text query i is called `text_number[i]` (default: i). With a learned
     `metric` (`as_metric`) unit rows are ranked by the distance under it instead of by cosine.
     """
     relevance = as_relevance(relevant, len(captions), len(audio))
@@ -93,7 +93,7 @@ def ranked(
     metric: LearnedMetric | None = None,
     device: torch.device | str | None = None,
 ) -> BothRanks:
-    """Ranks of the relevant pairs by cosine, or by the distance of unit rows under a learnt metric."""
+    """Ranks of the relevant pairs by cosine, or by the distance of unit rows under a learned metric."""
     if metric is None:
         return count_ranks(captions, audio, relevance, device=device)
     clips = as_matrix("audio", audio)

@@ -9,9 +9,9 @@ import numpy as np
 
 from ray_atr.metrics.languages import ranks_by_language
 from ray_atr.metrics.measures import OF_QUERIES, QueryScores
-from ray_atr.metrics.metric import DIRECTIONS, MEAN, Metric, language_means, task_name
+from ray_atr.metrics.metric import DIRECTIONS, MEAN, Metric, QueryGroup, language_means, task_name
 from ray_atr.metrics.retrieval import Retrieval
-from ray_atr.metrics.zero_shot import Classification
+from ray_atr.metrics.zero_shot import CLASSIFICATION, Classification
 from ray_atr.settings import refuse
 
 
@@ -26,15 +26,14 @@ class Sample(NamedTuple):
     medians: dict[str, np.ndarray]
 
 
-Samples = Mapping[str, Sample]
-"""`group/language` -> its queries: `text_to_audio/fra`, `classification/jpn`."""
+Samples = Mapping[QueryGroup, Sample]
 KINDS_OF_ARRAYS = ("query", "unit", "mean", "median")
 
 
-def retrieval_samples(retrievals: Mapping[str, Retrieval], by: str = "") -> dict[str, Sample]:
+def retrieval_samples(retrievals: Mapping[str, Retrieval], by: str = "") -> dict[QueryGroup, Sample]:
     """The queries behind `language_metrics(retrievals, by)`; counts and constants are left out."""
     result = {
-        f"{task_name(direction, by)}/{language}": _of_queries(getattr(retrieval, direction))
+        QueryGroup(task_name(direction, by), language): _of_queries(getattr(retrieval, direction))
         for direction in DIRECTIONS
         for language, retrieval in retrievals.items()
     }
@@ -43,57 +42,54 @@ def retrieval_samples(retrievals: Mapping[str, Retrieval], by: str = "") -> dict
         scores = next(iter(retrievals.values())).text_to_audio
         unit = scores.clip[np.searchsorted(scores.query, shared)]
         variance = {"mean_rank_variance": ranks.var(axis=1)}
-        result[f"{task_name('text_to_audio', by)}/{MEAN}"] = Sample(shared, unit, variance, {})
+        result[QueryGroup(task_name("text_to_audio", by), MEAN)] = Sample(shared, unit, variance, {})
     return result
 
 
-def zero_shot_samples(classifications: Mapping[str, Classification]) -> dict[str, Sample]:
+def zero_shot_samples(classifications: Mapping[str, Classification]) -> dict[QueryGroup, Sample]:
     """The clips (and, for the maps of text to audio, classes) behind `classification_metrics`."""
     result = {}
     for language, found in classifications.items():
         clips, classes = found.retrieval.audio_to_text, found.retrieval.text_to_audio
-        result[f"classification/{language}"] = Sample(clips.query, clips.clip, found.of_clips, {})
-        result[f"classification/{language}/classes"] = Sample(classes.query, classes.clip, found.of_classes, {})
+        result[QueryGroup(CLASSIFICATION, language)] = Sample(clips.query, clips.clip, found.of_clips, {})
+        result[QueryGroup(CLASSIFICATION, language, "classes")] = Sample(
+            classes.query, classes.clip, found.of_classes, {}
+        )
     return result
 
 
 def tasks_of(samples: Samples) -> list[str]:
-    """The tasks that a model was asked: `text_to_audio_by_cosine` is one of a learnt metric alone."""
-    return list(dict.fromkeys(_task(key) for key in samples))
+    """The tasks that a model was asked: `text_to_audio_by_cosine` is one of a learned metric alone."""
+    return list(dict.fromkeys(group.task for group in samples))
 
 
 def languages_of(samples: Samples) -> list[str]:
     """The languages of the captions that a model was asked."""
-    asked = [key.split("/")[1] for key in samples if _task(key) == DIRECTIONS[0]]
-    return [language for language in asked if language != MEAN]
+    return [group.language for group in samples if group.task == DIRECTIONS[0] and group.language != MEAN]
 
 
-def in_shared_tasks(runs: Sequence[Samples]) -> list[dict[str, Sample]]:
+def in_shared_tasks(runs: Sequence[Samples]) -> list[dict[QueryGroup, Sample]]:
     """The runs with only the tasks that all of them have, in the order of the first.
 
     ValueError if there is none, or if one has it in other languages.
     """
     shared = {task for task in tasks_of(runs[0]) if all(task in tasks_of(other) for other in runs[1:])}
-    keys = [key for key in runs[0] if _task(key) in shared]
+    groups = [group for group in runs[0] if group.task in shared]
     for other in runs[1:]:
-        theirs = [key for key in other if _task(key) in shared]
-        if not keys or set(theirs) != set(keys):
-            raise refuse("second", theirs or list(other), f"the languages of the first, {keys or list(runs[0])}")
-    return [{key: run[key] for key in keys} for run in runs]
-
-
-def _task(key: str) -> str:
-    return key.split("/")[0]
+        theirs = [group for group in other if group.task in shared]
+        if not groups or set(theirs) != set(groups):
+            raise refuse("second", theirs or list(other), f"the languages of the first, {groups or list(runs[0])}")
+    return [{group: run[group] for group in groups} for run in runs]
 
 
 def check_same_queries(first: Samples, second: Samples) -> None:
     """ValueError if two models were not asked the same queries in the same languages."""
     if list(first) != list(second):
         raise refuse("second", list(second), f"the tasks and languages of the first, {list(first)}")
-    for key, sample in first.items():
-        other = second[key]
+    for group, sample in first.items():
+        other = second[group]
         if not (np.array_equal(sample.query, other.query) and np.array_equal(sample.unit, other.unit)):
-            raise refuse(f"second[{key!r}]", "other queries", "the queries of the first")
+            raise refuse(f"second[{str(group)!r}]", "other queries", "the queries of the first")
 
 
 def resampled(samples: Samples, weight: np.ndarray, trained: Collection[str] | None = None) -> dict[Metric, np.ndarray]:
@@ -103,8 +99,8 @@ def resampled(samples: Samples, weight: np.ndarray, trained: Collection[str] | N
     """
     result: dict[Metric, np.ndarray] = {}
     by_measure: dict[tuple[str, str], dict[str, np.ndarray]] = {}
-    for key, sample in samples.items():
-        task, language = key.split("/")[:2]
+    for group, sample in samples.items():
+        task, language = group.task, group.language
         found = dict(zip(sample.means, _means(list(sample.means.values()), sample.unit, weight), strict=True))
         found |= {name: _weighted_median(values, sample.unit, weight) for name, values in sample.medians.items()}
         for name, drawn in found.items():
@@ -113,29 +109,31 @@ def resampled(samples: Samples, weight: np.ndarray, trained: Collection[str] | N
                 by_measure.setdefault((task, name), {})[language] = drawn
     for (task, name), of_languages in by_measure.items():
         means = language_means(of_languages, trained)
-        result |= {Metric(task, group, name): drawn for group, drawn in means.items()}
+        result |= {Metric(task, mean, name): drawn for mean, drawn in means.items()}
     return result
 
 
 def to_arrays(samples: Samples) -> dict[str, np.ndarray]:
     """`{"text_to_audio/fra:mean:recall_at_1": [Q], ...}`, for `numpy.savez`; `from_arrays` is its inverse."""
     result: dict[str, np.ndarray] = {}
-    for key, sample in samples.items():
-        result |= {f"{key}:query": sample.query, f"{key}:unit": sample.unit}
-        result |= {f"{key}:mean:{name}": values for name, values in sample.means.items()}
-        result |= {f"{key}:median:{name}": values for name, values in sample.medians.items()}
+    for group, sample in samples.items():
+        result |= {f"{group}:query": sample.query, f"{group}:unit": sample.unit}
+        result |= {f"{group}:mean:{name}": values for name, values in sample.means.items()}
+        result |= {f"{group}:median:{name}": values for name, values in sample.medians.items()}
     return result
 
 
-def from_arrays(arrays: Mapping[str, np.ndarray]) -> dict[str, Sample]:
+def from_arrays(arrays: Mapping[str, np.ndarray]) -> dict[QueryGroup, Sample]:
     """The samples of `to_arrays` (or of the file that `numpy.load` opens), in their order."""
-    found: dict[str, dict[str, dict[str, np.ndarray]]] = {}
+    found: dict[QueryGroup, dict[str, dict[str, np.ndarray]]] = {}
     for name in arrays:
         key, _, rest = name.partition(":")
         kind, _, metric = rest.partition(":")
         if kind not in KINDS_OF_ARRAYS:
             raise refuse("arrays", name, "the arrays that to_arrays makes")
-        found.setdefault(key, {kind: {} for kind in KINDS_OF_ARRAYS})[kind][metric] = arrays[name]
+        found.setdefault(QueryGroup.parse(key, "arrays"), {kind: {} for kind in KINDS_OF_ARRAYS})[kind][metric] = (
+            arrays[name]
+        )
     absent = [f"{key}:{kind}" for key, parts in found.items() for kind in ("query", "unit") if not parts[kind]]
     if absent or not found:
         raise refuse("arrays", f"no {', '.join(absent[:3]) or 'arrays'}", "the arrays that to_arrays makes")

@@ -130,7 +130,7 @@ class Retriever(nn.Module):
 
     @property
     def learned_metric(self) -> Mahalanobis | None:
-        """The transport metric as rankings take it, or None if none is learnt."""
+        """The transport metric as rankings take it, or None if none is learned."""
         metric = self.learned.metric
         return None if metric is None else Mahalanobis(self.learned.settings.metric, metric.detach())
 
@@ -140,9 +140,9 @@ class Retriever(nn.Module):
         return "cosine" if self.ranking.ranking == "cosine" or self.learned.metric is None else "euclidean"
 
     def vectors(self, embeddings: Tensor) -> Tensor:
-        """Embeddings [N, D] as vectors [N, r] that rank by `distance`: rows u become u R with M = R R^T if M was learnt.
+        """Embeddings [N, D] as vectors [N, r] that rank by `distance`: rows u become u R with M = R R^T if M was learned.
 
-        A ranking by plan is of a whole set, which no vectors hold: they are those of the learnt distance then.
+        A ranking by plan is of a whole set, which no vectors hold: they are those of the learned distance then.
         """
         if self.distance == "cosine":
             return embeddings
@@ -271,7 +271,7 @@ class Retriever(nn.Module):
     ) -> Tensor:
         """Vectors [N, r] (CPU) of audio files (paths), encoded bytes, or mono waveforms [S]; of one clip alone [1, r].
 
-        They rank as `distance` says: unit norm by cosine, or under the learnt metric by their Euclidean distance.
+        They rank as `distance` says: unit norm by cosine, or under the learned metric by their Euclidean distance.
         `sample_rate` (Hz) is that of the waveforms; none: the front end's own. ValueError names a clip that cannot be read,
         or of which the model makes nothing.
         """
@@ -325,7 +325,7 @@ class Retriever(nn.Module):
     def embed_sentences(
         self, texts: Sequence[str], language: str | Sequence[str] = "eng", *, batch_size: int = 128
     ) -> Tensor:
-        """Unit-norm embeddings [N, D] (CPU) of texts, before any learnt metric. ValueError numbers one that is zero or none."""
+        """Unit-norm embeddings [N, D] (CPU) of texts, before any learned metric. ValueError numbers one that is zero or none."""
         if isinstance(texts, str):
             raise refuse("texts", texts, "a list of texts")
         if isinstance(texts, np.ndarray | Tensor):

@@ -52,8 +52,8 @@ class SmallTransformer(TextSettings):
             raise refuse("num_heads", self.num_heads, f"a divisor of the width, {self.width}")
 
     @property
-    def trains_tokenizer(self) -> bool:
-        return self.checkpoint is None
+    def trained_vocabulary(self) -> int:
+        return self.vocab_size if self.checkpoint is None else 0
 
     def build(self, tokenizer: object | None = None) -> SmallTransformerTower:
         if self.checkpoint is not None:

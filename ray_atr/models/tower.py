@@ -120,9 +120,9 @@ class TextSettings(Settings):
     adapt: Adaptation = setting(default_factory=Adaptation, help="which of the tower's weights are trained, and how")
 
     @property
-    def trains_tokenizer(self) -> bool:
-        """Whether the tower needs a tokeniser trained on the training captions."""
-        return False
+    def trained_vocabulary(self) -> int:
+        """Subwords of the tokeniser that is trained on the training captions; 0 if the tower brings its own."""
+        return 0
 
     @abstractmethod
     def build(self, tokenizer: object | None = None) -> TextTower:

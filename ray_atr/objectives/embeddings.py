@@ -87,7 +87,7 @@ def late_interaction(
         checkpoint(_block, audio, audio_mask, text[m : m + chunk], text_mask[m : m + chunk], use_reentrant=False)
         for m in range(0, len(text), chunk)
     ]
-    return torch.cat(parts, dim=1)  # type: ignore[arg-type]
+    return torch.cat(parts, dim=1)
 
 
 def _block(audio: Tensor, audio_mask: Tensor, text: Tensor, text_mask: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ PRESET_TABLE = (
     Preset("triplet", Objective(pair=Triplet()), M_LTM, "#7f7f7f", "v"),
     Preset("contrastive", Objective(pair=Contrastive()), M_LTM, "#0072B2", "o"),
     Preset("contrastive_entropic", Objective(pair=ContrastiveEntropic()), M_LTM, "#332288", "D"),
-    # The paper's M: full, learnt, projected to the positive semi-definite cone. Then the metrics that it is compared with.
+    # The paper's M: full, learned, projected to the positive semi-definite cone. Then the metrics that it is compared with.
     Preset("m_ltm", Objective(pair=LearningToMatch()), M_LTM, "#E69F00", "s"),
     Preset("m_ltm_euclidean", Objective(pair=LearningToMatch(metric="euclidean")), M_LTM, "#8C6D1F", "s"),
     Preset("m_ltm_factored", Objective(pair=LearningToMatch(metric="factored")), M_LTM, "#C49A6C", "s"),

@@ -35,7 +35,7 @@ class Curve:
 
 
 CURVES = (
-    Curve(NOISE, "noise: share of training clips with swapped captions", "noise"),
+    Curve(NOISE, "noise ratio", "noise"),
     Curve("objective.pair.transport_mass", "transport mass s", "transport_mass"),
     Curve("objective.pair.epsilon", "entropic regularisation ε", "epsilon", is_log=True),
     Curve("objective.knowledge.neighbours", "retrieved neighbours K", "neighbours", is_log=True),
@@ -78,7 +78,7 @@ def noise_label(runs: Runs) -> str:
 
     units, kinds = values_of(UNIT, "clip"), values_of(KIND, "pair")
     if len({kind == "language" for kind in kinds}) > 1 or len(units) > 1:
-        return "noise ratio (of what, data.noise.kind and data.noise.unit say)"
+        return "noise ratio (its meaning: data.noise.kind and data.noise.unit)"
     where = " in one language" if kinds == {"language"} else ""
     if units == {"caption"}:
         return f"noise: share of training captions that are swapped{where}"

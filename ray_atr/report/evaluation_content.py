@@ -20,7 +20,7 @@ from ray_atr.metrics.languages import (
     ranks_by_language,
     retrieve_languages,
 )
-from ray_atr.metrics.metric import DIRECTIONS, TRAINED, Metric
+from ray_atr.metrics.metric import DIRECTIONS, TRAINED, Metric, QueryGroup
 from ray_atr.metrics.ranking import MAX_ENTRIES, LearnedMetric, RankingSettings, plan_scores, rankings_beside
 from ray_atr.metrics.relevance import Array, as_matrix
 from ray_atr.metrics.retrieval import Retrieval
@@ -61,7 +61,7 @@ class ZeroShot:
 class Embedded:
     """One model's embeddings: clips `audio` [N, D], captions `text[language]` [M, D], and how they are ranked.
 
-    metric   the metric that it learnt (`as_metric`).
+    metric   the metric that it learned (`as_metric`).
     trained  the languages that it was trained on; None: not known, or all.
     notes    what a reader must know of what could not be embedded.
     """
@@ -91,7 +91,7 @@ def score_model(
     """All metrics of one model on these captions: ranked in every way that makes a difference, embeddings, classification."""
     clips, relevance, ranking = as_matrix("audio", embedded.audio), captions.relevance, embedded.ranking
     metrics: dict[Metric, float] = {}
-    samples: dict[str, Sample] = {}
+    samples: dict[QueryGroup, Sample] = {}
     notes = []
     beside = rankings_beside(ranking.ranking, has_metric=embedded.metric is not None)
     if "plan" in beside and len(clips) * len(captions) > MAX_ENTRIES:
@@ -180,7 +180,7 @@ def compose_page(
 
 
 def _learnt_nothing(intervals: Mapping[Metric, Interval], metrics: Mapping[Metric, float]) -> list[str]:
-    """Says so if the R@1 of the trained languages is not told apart from chance in either direction."""
+    """Says so if the R@1 of the trained languages is not distinguishable from chance in either direction."""
     found = []
     for direction in DIRECTIONS:
         recall, chance = (Metric(direction, TRAINED, name) for name in ("recall_at_1", "chance_at_1"))
@@ -188,7 +188,7 @@ def _learnt_nothing(intervals: Mapping[Metric, Interval], metrics: Mapping[Metri
             return []
         value = 100 * intervals[recall].value
         found.append(f"{value:.1f}% {direction.replace('_', ' ')}, chance is {100 * metrics[chance]:.1f}%")
-    return [f"It learned nothing: R@1 is not told apart from chance ({'; '.join(found)})."]
+    return [f"It learned nothing: R@1 is not distinguishable from chance ({'; '.join(found)})."]
 
 
 def _of_one_alone(names: tuple[str, str], both: tuple[Samples, Samples], titles: Mapping[str, str]) -> list[str]:

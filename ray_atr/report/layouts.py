@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from ray_atr.metrics.metric import Metric
 from ray_atr.objectives import PRESETS
 from ray_atr.report.aggregate import aggregate
 from ray_atr.report.paper_tables import PaperTable, PrintedRow, printed_in
@@ -210,11 +211,11 @@ def _a_row_a_language(points: pd.DataFrame, columns: Sequence[Column], languages
 
 def _printed_by_language(paper: PaperTable, columns: Sequence[Column]) -> PaperTable:
     """The same numbers with a row an objective and language."""
-    languages = dict.fromkeys(metric.split("/")[1] for row in paper.rows for metric in row.numbers)
+    languages = dict.fromkeys(metric.language for row in paper.rows for metric in row.numbers)
     rows = []
     for row in paper.rows:
         for language in languages:
-            named = {column.metric: column.metric.format(language) for column in columns}
+            named = {Metric.parse(one.metric): Metric.parse(one.metric.format(language)) for one in columns}
             numbers = {metric: row.numbers[name] for metric, name in named.items() if name in row.numbers}
             rows.append(PrintedRow(row.objective, {**row.settings, LANGUAGE: language}, numbers))
     return replace(paper, rows=tuple(rows))
@@ -255,8 +256,9 @@ def _lead_cells(lead: Sequence[str], row: PrintedRow, paper: PaperTable) -> list
 
 def _printed(row: PrintedRow, column: Column, paper: PaperTable) -> str:
     """A number as it is printed; costs also as a ratio to the printed baseline's."""
-    cost, _, is_ratio = column.metric.partition(" ")
+    name, _, is_ratio = column.metric.partition(" ")
+    metric = Metric.parse(name)
     if is_ratio:
         (baseline,) = (other for other in paper.rows if other.objective == BASELINE)
-        return written(round(float(row.numbers[cost] / baseline.numbers[cost]), 2))
-    return written(row.numbers.get(column.metric))
+        return written(round(float(row.numbers[metric] / baseline.numbers[metric]), 2))
+    return written(row.numbers.get(metric))

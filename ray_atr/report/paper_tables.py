@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_atr.metrics.measures import measure
-from ray_atr.metrics.metric import Metric
+from ray_atr.metrics.metric import MEAN, Metric
 from ray_atr.report.evaluation_tables import DIRECTION_TITLES
 from ray_atr.table import Cell, Table, written
 
@@ -33,12 +33,12 @@ class PrintedRow:
 
     objective  our preset's name, or the paper's own name of a system that is not here.
     settings   what the row has set: path -> value.
-    numbers    our metric's name -> the number with the decimals that are printed (recall, precision and accuracy in percent).
+    numbers    our metric -> the number with the decimals that are printed (recall, precision and accuracy in percent).
     """
 
     objective: str
     settings: Mapping[str, Any]
-    numbers: Mapping[str, Decimal]
+    numbers: Mapping[Metric, Decimal]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class PaperTable:
 @cache
 def printed_tables(paper: str) -> tuple[PaperTable, ...]:
     """Every table of one of `PAPERS`, in the order of its file. ValueError for a line with more or fewer cells than the first."""
-    tables: dict[tuple[str, ...], dict[tuple[str, str], dict[str, Decimal]]] = {}
+    tables: dict[tuple[str, ...], dict[tuple[str, str], dict[Metric, Decimal]]] = {}
     with (FOLDER / f"{paper}.csv").open(newline="", encoding="utf-8") as file:
         names, *lines = csv.reader(line for line in file if not line.startswith("#"))
     for line in lines:
@@ -85,7 +85,7 @@ def printed_tables(paper: str) -> tuple[PaperTable, ...]:
         for name in names:
             if "/" in name and cells[name]:
                 printed, *losses = map(Decimal, cells[name].split("-"))
-                numbers[name.format(cells.get("language"))] = printed - sum(losses)
+                numbers[Metric.parse(name.format(cells.get("language")))] = printed - sum(losses)
     return tuple(
         PaperTable(
             paper=PAPERS[paper],
@@ -122,9 +122,9 @@ def printed_beside(metrics: Mapping[Metric, float], data: str, split: str, train
 
 
 def _beside(paper: PaperTable, metrics: Mapping[Metric, float]) -> Table | None:
-    printed = dict.fromkeys(name for row in paper.rows for name in row.numbers)
-    by_mean = any("/mean/" in name for name in printed)
-    columns = [Metric.parse(name) for name in printed if name in metrics and ("/mean/" in name or not by_mean)]
+    printed = dict.fromkeys(metric for row in paper.rows for metric in row.numbers)
+    by_mean = any(metric.language == MEAN for metric in printed)
+    columns = [metric for metric in printed if metric in metrics and (metric.language == MEAN or not by_mean)]
     if not columns:
         return None
     own = [measure(column.name).show(metrics[column]) for column in columns]

@@ -33,7 +33,7 @@ from ray_atr.table import written
 
 NOISE, SEED = "data.noise.ratio", "seed"
 TRAINED_LANGUAGES = "trained_languages"
-CHANGED, MEASURED = "changed on the way", "measured on"
+CHANGED, MEASURED = "changed midway", "measured on"
 OBJECTIVE = "objective"
 TRUE_SHARE, ESTIMATED_SHARE = "train/clean_share", "train/estimated_clean_share"
 LAST_OF_TRAINING = (TRUE_SHARE, ESTIMATED_SHARE, "train/transport_mass")
@@ -188,7 +188,7 @@ def with_language_groups(trials: pd.DataFrame) -> pd.DataFrame:
     """
     trained, others = split_languages(trials)
     means: dict[str, pd.Series] = {}
-    columns = [Metric.parse(name) for name in trials.columns if name.startswith(DIRECTIONS) and "/" in name]
+    columns = _measured(trials)
     for group, languages in ((TRAINED, trained), (UNSEEN, others)):
         for first in columns:
             of_languages = [first.of(language) for language in languages]
@@ -199,11 +199,16 @@ def with_language_groups(trials: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([kept, pd.DataFrame(means, index=trials.index)], axis=1).copy()
 
 
+def _measured(trials: pd.DataFrame) -> list[Metric]:
+    """The metrics of retrieval among the columns."""
+    return [Metric.parse(name) for name in trials.columns if name.startswith(DIRECTIONS) and "/" in name]
+
+
 def split_languages(trials: pd.DataFrame) -> tuple[list[str], list[str]]:
     """The measured languages that every (finished) trial was trained on, and the others, in the experiment's order."""
     is_finished = trials["status"] == FINISHED
     shown = trials[is_finished] if is_finished.any() else trials
-    measured = {Metric.parse(name).language for name in shown.columns if name.startswith("text_to_audio/")} - set(MEANS)
+    measured = {name.language for name in _measured(shown) if name.task == DIRECTIONS[0]} - set(MEANS)
     declared = list(dict.fromkeys(language for row in shown["data_languages"] for language in row))
     ordered = [language for language in declared if language in measured] + sorted(measured - set(declared))
     trained = [language for language in ordered if all(language in row for row in shown[TRAINED_LANGUAGES])]
@@ -266,7 +271,7 @@ def _languages(settings: Mapping[str, Any], measured: Iterable[Metric]) -> tuple
 
 
 def _changed(trial: TrialFolder) -> str | None:
-    """What population-based training changed on the way, in words; the trial's name tells what it began with."""
+    """What population-based training changed midway, in words; the trial's name tells what it began with."""
     words = [
         f"after epoch {one['epoch']}: weights of {one['from']}, "
         + ", ".join(f"{short_name(path)}={written(value)}" for path, value in one["settings"].items())

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ray_atr.experiment import Experiment
-from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric
+from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
 from ray_atr.override import override
 from ray_atr.recipes.methods import CORRESPONDENCE, METHODS, method_of
 from ray_atr.report.evaluation_tables import in_words
@@ -105,14 +105,14 @@ def hits_of(trial: TrialFolder, experiment: Experiment) -> Hits | None:
 
     Of a metric that is a mean over languages it is the mean over those, a query counting where it is asked.
     """
-    task, language = experiment.evaluation.select_by.split("/")[:2]
+    chosen_by = Metric.parse(experiment.evaluation.select_by)
     trained, spoken = experiment.trained_languages, experiment.data.languages
     groups = {TRAINED: trained, UNSEEN: tuple(one for one in spoken if one not in trained), MEAN: spoken}
     kept = read_scores(trial.folder / TEST_SCORES)
-    names = [f"{task}/{one}" for one in groups.get(language, (language,))]
-    if not names or not kept.keys() >= set(names):
+    asked = [QueryGroup(chosen_by.task, one) for one in groups.get(chosen_by.language, (chosen_by.language,))]
+    if not asked or not kept.keys() >= set(asked):
         return None
-    samples = [kept[name] for name in names]
+    samples = [kept[group] for group in asked]
     query, places = np.unique(np.concatenate([sample.query for sample in samples]), return_inverse=True)
     clip = np.empty_like(query)
     clip[places] = np.concatenate([sample.unit for sample in samples])

@@ -14,7 +14,7 @@ import pandas as pd
 
 from ray_atr.metrics.bootstrap import LEVEL, Difference, compare_runs
 from ray_atr.metrics.measures import MEASURES, is_chance
-from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric
+from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
 from ray_atr.metrics.samples import Sample, from_arrays
 from ray_atr.report.aggregate import NUM_SEEDS, aggregate, differing, in_reading_order, point_names
 from ray_atr.report.read import NOISE, OBJECTIVE, SEED, TEST, TRAINED_LANGUAGES, VALIDATION, Runs, short_name
@@ -108,7 +108,7 @@ def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd
         f"{unit}{on}": True,
         "mean ± standard deviation over seeds": points[NUM_SEEDS].max() > 1,
         "best of each block marked": any(column.is_higher_better is not None for column in columns),
-        f"{AT_CHANCE} not told apart from chance": says_chance,
+        f"{AT_CHANCE} not distinguishable from chance": says_chance,
     }
     grouped = itertools.groupby(column.group for column in columns)
     return Table(
@@ -225,19 +225,19 @@ def paired_table(runs: Runs) -> Table | None:
     )
 
 
-def _points(runs: Runs) -> dict[tuple[str, float], list[dict[str, Sample]]]:
+def _points(runs: Runs) -> dict[tuple[str, float], list[dict[QueryGroup, Sample]]]:
     """(objective, noise) -> the scores of its seeds, in reading order; only points all of whose trials kept them."""
     finished = in_reading_order(runs.finished.drop_duplicates(subset=[*runs.varied, SEED]), [OBJECTIVE, NOISE, SEED])
     folders = dict(zip(runs.names, runs.folders, strict=True))
-    found: dict[tuple[str, float], list[dict[str, Sample]]] = {}
+    found: dict[tuple[str, float], list[dict[QueryGroup, Sample]]] = {}
     for row in finished.to_dict("records"):
         kept = read_scores(folders[row["run"]] / "trials" / str(row["trial_id"]) / TEST_SCORES)
-        scores = {key: sample for key, sample in kept.items() if key.rpartition("/")[2] in runs.trained}
+        scores = {group: sample for group, sample in kept.items() if group.language in runs.trained}
         found.setdefault((str(row[OBJECTIVE]), float(row[NOISE])), []).append(scores)
     return {point: scores for point, scores in found.items() if all(scores)}
 
 
-def read_scores(path: Location) -> dict[str, Sample]:
+def read_scores(path: Location) -> dict[QueryGroup, Sample]:
     """The scores that a trial kept of its test split; none if it kept none."""
     if not is_there(path):
         return {}

@@ -89,9 +89,9 @@ def _summary(runs: Runs, tables: Sequence[Table]) -> str:
     if missing := [f"{count} {status}" for status, count in runs.unfinished["status"].value_counts().items()]:
         text += f"\nleft out: {', '.join(missing)}"
     if nothing := learnt_nothing(runs):
-        text += "\nlearned nothing (R@1 not told apart from chance): " + ", ".join(nothing)
+        text += "\nlearned nothing (R@1 not distinguishable from chance): " + ", ".join(nothing)
     if changed := list(runs.trials["changed"].dropna()):
-        text += "\nchanged on the way; the tables name what they began with:\n  " + "\n  ".join(changed)
+        text += "\nchanged midway; the tables name what they began with:\n  " + "\n  ".join(changed)
     return text
 
 

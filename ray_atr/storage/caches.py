@@ -61,7 +61,7 @@ def list_caches(home: Path) -> list[Cache]:
 
 
 def prune(home: Path, unused_days: float) -> list[Cache]:
-    """Remove caches unused for so many days, but for those being written, and what killed runs left; those removed."""
+    """Remove caches unused for `unused_days`, except those being written, and leftovers of killed runs; those removed."""
     removed = [cache for cache in list_caches(home) if cache.days_unused >= unused_days and _remove(cache)]
     for kind in KINDS:
         remove_leftovers_below(cache_folder(home, kind))

@@ -1,4 +1,4 @@
-"""Files and folders between this machine and a store, the same calls for either; the mirror of a trial's folder."""
+"""Files and folders between this machine and a store, the same calls for either; the sync of a trial's folder."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _scratch(*names: str) -> Iterator[Path]:
 
 
 @dataclass
-class Mirror:
+class CheckpointSync:
     """The folder of a trial on the node that trains it, and its copy in a store. Only the trial's first worker puts.
 
         checkpoint.json    the files of the last checkpoint: name -> SHA-256; written last, it alone says what is whole
@@ -168,10 +168,10 @@ class Mirror:
 
 
 @contextmanager
-def on_this_node(folder: Location) -> Iterator[tuple[Path, Mirror | None]]:
-    """A trial's folder here, or a temporary one (its path ends in run, `trials`, trial) and its mirror in the store."""
+def on_this_node(folder: Location) -> Iterator[tuple[Path, CheckpointSync | None]]:
+    """A trial's folder here, or a temporary one (its path ends in run, `trials`, trial) and its sync in the store."""
     if isinstance(folder, Path):
         yield folder, None
         return
     with _scratch(*folder.parts[-3:]) as local:
-        yield local, Mirror(local, folder)
+        yield local, CheckpointSync(local, folder)

@@ -1,6 +1,6 @@
 """Many trials of one experiment on Ray Tune: as many at once as fit, each resumable, none repeated.
 
-The run folder is the truth: a trial that has its result there is finished, whatever Tune remembers. Going on with a sweep
+The run folder is the truth: a trial that has its result there is finished, whatever Tune remembers. Resuming a sweep
 is therefore the same as starting it: what the folder holds is known, and the rest is run, each trial from its last checkpoint.
 
 Ray Tune is imported by the functions that use it: it takes three seconds, and trials in this process do without it.

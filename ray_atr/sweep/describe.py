@@ -13,7 +13,7 @@ from ray_atr.sweep.fixed import check_fixed, lines_of_fixed
 from ray_atr.sweep.schedulers import compared
 from ray_atr.sweep.search import Goal, Known, SpaceSearch, SweepPlan, pareto_front
 from ray_atr.sweep.trial_queue import recorded_trials
-from ray_atr.training.checks import check_experiment, check_noise
+from ray_atr.training.checks import check_experiment
 from ray_atr.training.languages import with_languages
 
 MOST_BEST = 10  # points of a Pareto front that a terminal shows
@@ -55,9 +55,7 @@ def check_plan(plan: SweepPlan, experiment: Experiment, explicit: Collection[str
     check_fixed(experiment, points, plan.fixed, explicit)
     for point in points:
         planned = override(experiment, plan.overrides(experiment, point))
-        if is_new:
-            check_noise(planned.data.noise)
-        check_experiment(planned)
+        check_experiment(planned, is_new=is_new)
 
 
 def points_to_check(plan: SweepPlan) -> list[Point]:
@@ -66,8 +64,8 @@ def points_to_check(plan: SweepPlan) -> list[Point]:
     if not isinstance(search, SpaceSearch):
         return [dict(point) for point in search.points]
     space = search.space
-    first = {path: one.probes[0] for path, one in space.dimensions.items()}
-    telling = ({**first, path: probe} for path, one in space.dimensions.items() for probe in one.probes)
+    first = {path: one.test_values[0] for path, one in space.dimensions.items()}
+    telling = ({**first, path: probe} for path, one in space.dimensions.items() for probe in one.test_values)
     return [space.build(values.__getitem__) for values in telling]
 
 
@@ -107,7 +105,7 @@ def best_lines(run: RunFolder, plan: SweepPlan) -> Iterator[str]:
         scores = ", ".join(f"{goal.metric} {score:.4g}" for goal, score in zip(plan.goals, one.scores, strict=True))
         yield f"best:        {trial_name(one.point)}: {scores} on validation{seeds}"
     if len(best) > MOST_BEST:
-        yield f"             and {len(best) - MOST_BEST} more that none beats in every goal"
+        yield f"             and {len(best) - MOST_BEST} more on the Pareto front"
 
 
 def unbeaten(known: Sequence[Known], goals: Sequence[Goal]) -> list[Known]:

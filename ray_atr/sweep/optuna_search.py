@@ -74,7 +74,7 @@ class Study:
                 self._tell(one)
 
     def keep_up(self) -> None:
-        """Tell the study what the history has learnt since the last time."""
+        """Tell the study what the history has learned since the last time."""
         known = self.history.known
         for place, trial in list(self.open.items()):
             if known[place].status in STATES:

@@ -119,7 +119,7 @@ class _Devices:
 
 def _refuse_other_room(experiment: Experiment, worker: Placed, nodes: Sequence[Placed]) -> None:
     """ValueError where a worker has room on nodes that lack its labels. Ray 2.60 counts their CPUs too when it decides
-    how many workers an elastic trial goes on with, and waits for ever for those that have no place.
+    how many workers an elastic trial resumes with, and waits forever for those that have no place.
     """
     anywhere = Placed(worker.resources)
     if others := [node for node in nodes if not node.takes(worker) and num_trials_that_fit([anywhere], [node])]:

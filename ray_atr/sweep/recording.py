@@ -13,6 +13,7 @@ from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.metrics.metric import TRAINED, Metric
 from ray_atr.run_folder import FAILED, PENDING, RUNNING, STOPPED, TrialFolder, train_seconds
 from ray_atr.settings import counted
+from ray_atr.table import minutes
 from ray_atr.training.inputs import Say
 
 ENOUGH = 3  # failed trials that show that the others would fail too
@@ -163,8 +164,8 @@ class ConsoleProgress(SweepListener):
         loss = report.group("train").get("loss")
         trained = [f"loss {loss:.3f}"] if loss is not None else []
         left = self._seconds_left()
-        clock = f"{_minutes(time.monotonic() - self.started)} gone"
-        clock += f", about {_minutes(left)} left" if left is not None else ""
+        clock = f"{minutes(time.monotonic() - self.started)} gone"
+        clock += f", about {minutes(left)} left" if left is not None else ""
         epoch = f"epoch {metrics['epoch']}/{self.epochs_per_trial}"
         self.say("  ".join([self._head(trial), epoch, *trained, *recall, clock]))
 
@@ -236,7 +237,3 @@ class FirstEpoch(SweepListener):
         parts = {**self.parts, "start of the trial": max(passed - epoch, 0.0), "epoch": min(epoch, passed)}
         named = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
         self.say(f"first epoch {sum(parts.values()):.1f} s after the command: {named}")
-
-
-def _minutes(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

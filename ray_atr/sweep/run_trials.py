@@ -170,7 +170,7 @@ def _announcement(queue: TrialQueue, slots: int) -> str:
 
 
 def _nothing_runs_any_more(trials: Sequence[TrialFolder]) -> None:
-    """Trials cut off by the end of the time or an interrupt wait to be gone on with."""
+    """Trials cut off by the end of the time or an interrupt can be resumed."""
     for trial in trials:
         if status_of(trial) == RUNNING:
             trial.update(status=PENDING)

@@ -58,7 +58,7 @@ def check_perturbed(space: Space) -> None:
         if path not in changeable:
             allowed = f"--scheduler pbt only for what can change in a running trial: {', '.join(changeable)}"
             raise refuse(path, str(dimension), allowed)
-        if path == "train.weight_decay" and not min(dimension.probes) > 0:
+        if path == "train.weight_decay" and not min(dimension.test_values) > 0:
             raise refuse(path, str(dimension), "values above 0 with --scheduler pbt, which changes it by a factor")
 
 
@@ -140,7 +140,7 @@ class _OfGroup:
 
 def make_scheduler(plan: SweepPlan, epochs: int, run: RunFolder, recorded: Sequence[TrialFolder]) -> Any:
     """Tune's scheduler of the plan, told what the recorded trials have reported already; None for none. It ranks trials
-    only among those of the same seed, data and grid values (`rivals`).
+    only among those of the same seed, data and grid values (`rivals_key`).
     """
     if plan.scheduler == "none":
         return None
@@ -167,7 +167,7 @@ def _one_scheduler(plan: SweepPlan, epochs: int, run: RunFolder) -> Any:
     from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
 
     kind, own = (ASHAScheduler, {"grace_period": 1}) if plan.scheduler == "asha" else (HyperBandScheduler, {})
-    return _sparing_results(kind, epochs)(**common, max_t=epochs + 1, reduction_factor=REDUCTION_FACTOR, **own)
+    return _keep_last_epoch(kind, epochs)(**common, max_t=epochs + 1, reduction_factor=REDUCTION_FACTOR, **own)
 
 
 def _population(common: dict[str, Any], epochs: int, space: Space, run: RunFolder) -> Any:
@@ -176,7 +176,7 @@ def _population(common: dict[str, Any], epochs: int, space: Space, run: RunFolde
     # A grid's values are kept apart, not changed from one to the other.
     changed = {path: space.dimensions[path] for path in compared(space)}
 
-    class Population(_sparing_results(PopulationBasedTraining, epochs)):  # type: ignore[misc]
+    class Population(_keep_last_epoch(PopulationBasedTraining, epochs)):  # type: ignore[misc]
         def on_trial_add(self, controller: Any, trial: Any) -> None:
             folder = run.trial(trial.config["trial_id"])
             now = {**folder.describe()["overrides"], **perturbed_settings(folder)}
@@ -203,16 +203,16 @@ def _population(common: dict[str, Any], epochs: int, space: Space, run: RunFolde
     )
 
 
-def _sparing_results(scheduler: type, epochs: int) -> Any:
-    """The scheduler, which does not end a trial that has only its result to come, or judge that result."""
+def _keep_last_epoch(scheduler: type, epochs: int) -> Any:
+    """The scheduler, which neither stops a trial after its last epoch nor ranks its final result."""
 
-    class Sparing(scheduler):  # type: ignore[misc, valid-type]
+    class KeepingLastEpoch(scheduler):
         def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> Any:
             if result.get("is_final") or result.get("epoch", 0) >= epochs:
                 return self.CONTINUE
             return super().on_trial_result(controller, trial, result)
 
-    return Sparing
+    return KeepingLastEpoch
 
 
 def _mutation(dimension: Dimension) -> Any:

@@ -1,6 +1,6 @@
 """What a sweep runs, and what decides which point is next: a list, random draws, or (optuna_search.py) earlier points.
 
-What a search proposes depends on nothing but the points before and what is known of each, so that going on with a sweep, from
+What a search proposes depends on nothing but the points before and what is known of each, so that resuming a sweep, from
 its run folder, is the same as never having stopped.
 """
 

@@ -119,7 +119,7 @@ def _asker(queue: TrialQueue, is_over: Callable[[], bool]) -> Any:
     from ray.tune.search import Searcher
 
     class Asker(Searcher):
-        """Tune's searcher: the next trial of the queue. It need not be told how trials end, the run folder says so."""
+        """Tune's searcher: the next trial of the queue. It is not told how trials end; the run folder records that."""
 
         def suggest(self, trial_id: str) -> Any:
             trial = None if is_over() else queue.next()
@@ -151,7 +151,7 @@ def _recorder(run: RunFolder, recording: Recording, is_over: Callable[[], bool])
     def folder_of(trial: Any) -> TrialFolder:
         return run.trial(trial.config["trial_id"])
 
-    class Recorder(Callback):  # type: ignore[misc]
+    class Recorder(Callback):
         """Passes Tune's events on. Lives in the driver only."""
 
         def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:

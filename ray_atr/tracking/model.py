@@ -42,7 +42,7 @@ class RetrieverModel(PythonModel):
     """Rows of texts or audio files -> vectors [N, r].
 
     A row has `text` (and `language`, an ISO 639-3 code, English where it is empty), or `audio`, the bytes of a WAV, FLAC, OGG
-    or MP3 file. The vectors of a text and a clip are compared by their dot product, or if a metric was learnt by their Euclidean
+    or MP3 file. The vectors of a text and a clip are compared by their dot product, or if a metric was learned by their Euclidean
     distance (`Retriever.distance`).
     """
 

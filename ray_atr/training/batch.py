@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ray_atr.data.captions import CaptionBatch, TrainingCaptions
 from ray_atr.data.features import open_features
+from ray_atr.data.positives import same_group
 from ray_atr.data.stream import EpochOrder, FeatureBatch, check_batch_size, steps_per_epoch, stream, training_plan
 from ray_atr.experiment import Experiment
 from ray_atr.models.augment import spec_augment
@@ -21,7 +22,7 @@ from ray_atr.training.inputs import Prepared
 
 
 @dataclass(frozen=True, eq=False)
-class Everyone:
+class GlobalBatch:
     """What every worker knows of the global batch of B clips in K languages, on the workers' device.
 
     mask [B, K] bool: languages that a clip has; groups [B]: equal for clips that are not negatives of each other;
@@ -43,7 +44,7 @@ class Everyone:
         """
         if all(len(torch.unique(numbers)) == len(numbers) for numbers in (self.groups, self.rows)):
             return None
-        return (self.groups[:, None] == self.groups[None, :]) | (self.rows[:, None] == self.rows[None, :])
+        return same_group(self.groups) | same_group(self.rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +62,7 @@ class Batch:
     captions: CaptionBatch
     draw: Tensor | None
     languages: tuple[str, ...]
-    everyone: Everyone
+    everyone: GlobalBatch
     epoch: int = 0
     step: int = 0
     """of the whole run"""
@@ -97,7 +98,7 @@ class Batch:
         everyones = group.gather(columns.to(group.device))
         groups, all_rows, slots, *draws = everyones[:, mask.shape[1] :].unbind(dim=1)
         all_mask = everyones[:, : mask.shape[1]].bool()
-        everyone = Everyone(all_mask, groups, all_rows, slots, draws[0] if draws else None)
+        everyone = GlobalBatch(all_mask, groups, all_rows, slots, draws[0] if draws else None)
         return cls(clip_ids, features, frames, clips, captions, draw, languages, everyone, epoch, step)
 
 
@@ -118,7 +119,7 @@ class TrainingData:
         self._samples = self.features.clip_ids
         self._pairs: tuple[np.ndarray, ...] | None = None
         if data.captions_per_epoch != "one":
-            rows, slots = self._pairs = np.nonzero(self.captions.is_there.any(axis=2))
+            rows, slots = self._pairs = np.nonzero(self.captions.has_caption.any(axis=2))
             pairs = zip(rows.tolist(), slots.tolist(), strict=True)
             self._samples = [_sample_name(self._samples[row], slot) for row, slot in pairs]
         self.steps_per_epoch = steps_per_epoch(len(self._samples), experiment.train.batch_size)

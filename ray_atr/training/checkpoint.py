@@ -37,7 +37,7 @@ from ray_atr.run_folder import LAST
 from ray_atr.settings import shortened
 from ray_atr.storage import DamagedFileError, disk_errors, whole_file
 from ray_atr.storage.digests import digest_of, digest_of_file, mapped
-from ray_atr.storage.transfer import Mirror
+from ray_atr.storage.transfer import CheckpointSync
 from ray_atr.training.batch import TrainingData
 from ray_atr.training.clock import Clock
 from ray_atr.training.group import WorkerGroup
@@ -160,14 +160,14 @@ def resume(state: TrainState, experiment: Experiment, folder: Path, group: Worke
     state.load_state_dict(saved, group)
 
 
-def save_state(state: TrainState, data: TrainingData, folder: Path, clock: Clock, mirror: Mirror | None) -> None:
+def save_state(state: TrainState, data: TrainingData, folder: Path, clock: Clock, sync: CheckpointSync | None) -> None:
     """Write a checkpoint, and copy it to the store if there is one; all workers take part, the first one writes."""
     with clock("checkpoint"):
         content = {"experiment": deciding_settings(data.experiment), **state.state_dict(data.group)}
         if data.group.is_first:
             save_checkpoint(folder / LAST, content)
-            if mirror is not None:
-                mirror.put()
+            if sync is not None:
+                sync.put()
         data.group.barrier()
 
 

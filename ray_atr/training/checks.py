@@ -16,23 +16,26 @@ from ray_atr.data.shards import read_captions, read_manifest
 from ray_atr.data.stream import check_batch_size
 from ray_atr.experiment import Experiment
 from ray_atr.metrics import evaluate_languages
+from ray_atr.metrics.metric import TRAINED, Metric
 from ray_atr.models.tower import checkpoint_of
-from ray_atr.models.weights import SETTINGS_FILE, require_checkpoint
+from ray_atr.models.weights import require_checkpoint
 from ray_atr.objectives import Objective
 from ray_atr.objectives.knowledge import Knowledge
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
+from ray_atr.objectives.pairs import LearningToMatch
+from ray_atr.run_folder import saved_retriever
 from ray_atr.settings import nearest, refuse
 from ray_atr.soundscapes import SPLITS, SoundscapesSettings, described
-from ray_atr.storage import is_there, locate
 from ray_atr.training.correspondence import check_correspondence
 from ray_atr.training.languages import check_languages, with_languages
 from ray_atr.training.trajectory import check_other_run
 
 
-def check_experiment(experiment: Experiment) -> None:
+def check_experiment(experiment: Experiment, *, is_new: bool = False) -> None:
     """ValueError, naming the setting, if what it names is missing, a batch cannot be filled, or settings exclude each other.
 
-    Reads the manifest only (and captions, for a noise index), so that a mistake is found before anything is written or started.
+    `is_new` also refuses what only runs of earlier versions may have. Reads the manifest only (and captions, for a noise
+    index), so that a mistake is found before anything is written or started.
     """
     experiment = with_languages(experiment)
     data = experiment.data
@@ -48,12 +51,14 @@ def check_experiment(experiment: Experiment) -> None:
             alone = " alone; a column split of a table (train, val, test) says where each clip belongs"
             has = ", ".join(splits) + (alone if len(splits) <= 1 else "")
             raise ValueError(f"data.{setting}: got {split!r}; {where} has {has}")
+    if is_new:
+        check_noise(data.noise)
     check_index(experiment)
     check_chunks(experiment.objective, experiment.train.language_chunk)
     if experiment.train.distance_to is not None:
         check_other_run(experiment.train.distance_to)
     if experiment.train.start_from is not None:
-        check_start(experiment.train.start_from)
+        saved_retriever(experiment.train.start_from, "train.start_from")
     check_base(experiment.objective.knowledge, data.train_split)
     check_interaction(experiment)
     check_correspondence(experiment)
@@ -70,7 +75,7 @@ def check_experiment(experiment: Experiment) -> None:
 def check_noise(noise: Noise) -> None:
     """ValueError if a file says which captions are wrong and other settings, which would do nothing, say it as well.
 
-    For new runs: those of earlier versions were trained on what the file says, and go on with it.
+    For new runs: those of earlier versions were trained on what the file says, and are resumed with it.
     """
     if noise.index is None:
         return
@@ -127,9 +132,9 @@ def check_interaction(experiment: Experiment) -> None:
     knowledge, train = experiment.objective.knowledge, experiment.train
     if knowledge.name not in ("none", "ask"):
         raise refuse("objective.knowledge", knowledge.name, "none, ask with model.interaction=late")
-    metric = getattr(experiment.objective.pair, "metric", "euclidean")
-    if metric != "euclidean":
-        raise refuse("objective.pair.metric", metric, "euclidean with model.interaction=late")
+    pair = experiment.objective.pair
+    if isinstance(pair, LearningToMatch) and pair.metric != "euclidean":
+        raise refuse("objective.pair.metric", pair.metric, "euclidean with model.interaction=late")
     if experiment.evaluation.ranking == "plan":
         raise refuse("evaluation.ranking", "plan", "learned, cosine with model.interaction=late")
     for name in ("language_chunk", "embedding_chunk"):
@@ -149,18 +154,11 @@ def check_base(knowledge: Knowledge, split: str) -> None:
         read_caption_file(Path(knowledge.captions))
 
 
-def check_start(folder: str) -> None:
-    """ValueError unless the folder, or the URL, holds a saved retriever."""
-    if not is_there(locate(folder) / SETTINGS_FILE):
-        allowed = f"the folder of a saved retriever, with a {SETTINGS_FILE} (a trial's best/)"
-        raise refuse("train.start_from", folder, allowed)
-
-
-def measured_names(languages: Sequence[str], trained: Collection[str] | None = None) -> list[str]:
+def measured_names(languages: Sequence[str], trained: Collection[str] | None = None) -> list[Metric]:
     """The metrics of a validation in these languages: those that the metrics' own function returns for any vectors."""
     vectors = torch.eye(4)
     metrics = evaluate_languages(vectors, dict.fromkeys(languages, vectors), torch.arange(4), trained=trained)
-    return sorted(str(name) for name in metrics)
+    return sorted(metrics)
 
 
 def check_metric(metric: str, path: str, languages: Sequence[str], trained: Collection[str] | None = None) -> None:
@@ -168,8 +166,9 @@ def check_metric(metric: str, path: str, languages: Sequence[str], trained: Coll
     names = measured_names(languages, trained)
     if metric not in names:
         # Every name would not fit into an error: their parts do.
-        parts = [name.split("/") for name in names if "/trained/" in name]
-        tasks, measures = (", ".join(dict.fromkeys(part[place] for part in parts)) for place in (0, 2))
+        by_language = [name for name in names if name.language == TRAINED]
+        tasks = ", ".join(dict.fromkeys(name.task for name in by_language))
+        measures = ", ".join(dict.fromkeys(name.name for name in by_language))
         groups = ", ".join(("trained, or unseen", "mean", *languages))
         allowed = f"text_to_audio/trained/recall_at_1 and the like: {tasks}; {groups}; {measures}"
         raise refuse(path, metric, allowed, nearest(metric, names))

@@ -17,10 +17,9 @@ from ray_atr.encoding.frozen import ensure_frames
 from ray_atr.encoding.texts import TextBatcher
 from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import Retriever
-from ray_atr.models.weights import SETTINGS_FILE
 from ray_atr.objectives.correspondence import Estimator, Teacher, Teaching, TrainingPairs
-from ray_atr.run_folder import BEST
-from ray_atr.settings import refuse
+from ray_atr.objectives.correspondence.teacher import TEACHERS
+from ray_atr.run_folder import saved_retriever
 
 CAPTIONS = 4096
 """Captions of the training set that a teacher embeds at a time."""
@@ -29,14 +28,11 @@ CAPTIONS = 4096
 def check_correspondence(experiment: Experiment) -> None:
     """ValueError, naming the setting, if the correspondence needs what the experiment has not."""
     chosen, data = experiment.objective.correspondence, experiment.data
-    if chosen.needs_truth and not data.noise.is_there:
-        allowed = "on data whose noise is known: data.noise.ratio above 0, or an index"
-        raise refuse("objective.correspondence", chosen.name, allowed)
+    chosen.require_truth(data.noise.is_injected)
     if isinstance(chosen, Teacher):
-        if not chosen.teachers:
-            raise refuse("objective.correspondence.teachers", (), "one saved retriever or finished trial, or more")
+        chosen.require_teachers(chosen.teachers)
         for folder in chosen.teachers:
-            teacher_folder(folder)
+            saved_retriever(folder, TEACHERS)
 
 
 def make_estimator(
@@ -49,26 +45,18 @@ def make_estimator(
 ) -> Estimator:
     """The estimator of a run; the same on every worker. The truth is looked up only if noise was injected."""
     chosen, store = experiment.objective.correspondence, experiment.scaling.feature_store
-    _, J, K = captions.worn.owner.shape
+    _, J, K = captions.assigned.owner.shape
     pairs = TrainingPairs(
         clip_ids=captions.features.clip_ids,
         slots=J,
         languages=K,
-        truth=torch.from_numpy(captions.truth) if experiment.data.noise.is_there else None,
+        truth=torch.from_numpy(captions.truth) if experiment.data.noise.is_injected else None,
         seed=experiment.seed,
         device=device,
         teaching=teach(chosen.teachers, captions, data, home, device, store) if isinstance(chosen, Teacher) else None,
         snapshot=snapshot,
     )
     return chosen.estimator(pairs)
-
-
-def teacher_folder(folder: str) -> Path:
-    """The saved retriever of a trial's or a retriever's folder. ValueError if there is none."""
-    for place in (Path(folder) / BEST, Path(folder)):
-        if (place / SETTINGS_FILE).is_file():
-            return place
-    raise refuse("objective.correspondence.teachers", folder, "the folder of a saved retriever or of a finished trial")
 
 
 @torch.no_grad()
@@ -81,7 +69,7 @@ def teach(
     """
     found = []
     for folder in folders:
-        retriever = Retriever.from_pretrained(teacher_folder(folder))
+        retriever = Retriever.from_pretrained(str(saved_retriever(folder, TEACHERS)))
         front_end, in_windows = retriever.audio_tower.front_end, retriever.settings.hears_windows
         frames = ensure_frames(
             data, front_end, home, in_windows=in_windows, use_ray=False, say=lambda message: None, store=store
@@ -91,13 +79,13 @@ def teach(
         order = np.array([row_of[clip_id] for clip_id in captions.features.clip_ids])
         retriever = retriever.to(device)
         batches = clip_batches(features, (order[part] for part in rows_in_parts(0, len(order), 64)))
-        found.append(Teaching(embed_batches(retriever, batches), _worn_texts(TextBatcher(retriever), captions)))
+        found.append(Teaching(embed_batches(retriever, batches), _assigned_texts(TextBatcher(retriever), captions)))
     return found
 
 
-def _worn_texts(texts: TextBatcher, captions: TrainingCaptions) -> Tensor:
+def _assigned_texts(texts: TextBatcher, captions: TrainingCaptions) -> Tensor:
     """Embeddings [N, J, K, D] of the captions that the clips have, zeros if there is none."""
-    N, J, K = captions.worn.owner.shape
+    N, J, K = captions.assigned.owner.shape
     table = torch.zeros(N, J, K, texts.retriever.settings.embedding_width, device=texts.retriever.device)
     for rows in rows_in_parts(0, N, max(1, CAPTIONS // (J * K))):
         for slot in range(J):

@@ -59,10 +59,10 @@ class EpochEnd:
         self.experiment, self.data, self.state, self.folder = data.experiment, data, state, folder
         evaluation, distance_to = self.experiment.evaluation, self.experiment.train.distance_to
         self.other = OtherRun(distance_to, state.retriever, data.steps_per_epoch) if distance_to else None
-        self.probe: BaseProbe | None = None
+        self.probe: DriftProbe | None = None
         if isinstance(state.memory, SnapshotMemory) and evaluation.probe_clips:
             source = SourceEncoder(self.experiment, data.prepared).source
-            self.probe = BaseProbe(source, self.experiment.seed, evaluation.probe_clips)
+            self.probe = DriftProbe(source, self.experiment.seed, evaluation.probe_clips)
 
     def report(self, texts: TextBatcher, last: Batch, result: StepResult, means: dict[str, float]) -> EpochReport:
         """The epoch's row without validation; `means` are those of its steps' scalars."""
@@ -109,7 +109,7 @@ class EpochEnd:
         return found
 
 
-class BaseProbe:
+class DriftProbe:
     """How far the base in use is from today's encoders, its prototypes' collapse, and whether neighbours share a label.
 
     Drift asks for every entry of the base by today's encoders: all workers encode a share of the source, which costs what a

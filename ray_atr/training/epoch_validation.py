@@ -191,7 +191,7 @@ class ActorValidator:
     def metrics(self) -> dict[Metric, float]:
         import ray
 
-        return ray.get(self.measured)  # type: ignore[no-any-return]
+        return ray.get(self.measured)
 
     def close(self) -> None:
         import ray

@@ -47,7 +47,7 @@ class WorkerGroup:
         """The workers' `[b, ...]` tensors of their shares, stacked in rank order to `[B, ...]`, with gradient."""
         if self.size == 1:
             return tensor
-        return _Gather.apply(tensor, self)  # type: ignore[no-any-return]
+        return _Gather.apply(tensor, self)
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Every worker's plain Python value, in rank order."""
@@ -96,7 +96,7 @@ class _Gather(torch.autograd.Function):
         return _stacked(tensor, shares)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient[ctx.start : ctx.start + ctx.length] * ctx.group.size, None
 
 

@@ -30,11 +30,12 @@ from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import read_tokenizer, save_tokenizer, train_tokenizer
 from ray_atr.models.vectors import AudioVectorsTower, EncodedText
 from ray_atr.override import flatten
+from ray_atr.run_folder import saved_retriever
 from ray_atr.settings import counted, refuse
 from ray_atr.soundscapes import ensure_soundscapes
-from ray_atr.storage import fetched, locate, open_folder
+from ray_atr.storage import fetched, open_folder
 from ray_atr.storage.caches import cache_folder, mark_used
-from ray_atr.training.checks import check_experiment, check_start
+from ray_atr.training.checks import check_experiment
 from ray_atr.training.languages import with_languages
 
 logger = logging.getLogger(__name__)
@@ -105,8 +106,8 @@ def _start_from(folder: str, retriever: Retriever, encoded: Collection[str]) -> 
     What the objective learns keeps its first values where the saved one did not learn it. ValueError if the towers or
     projections differ, or if a tower whose vectors were encoded before (`encoded`: audio, text) has other weights there.
     """
-    check_start(folder)
-    mine, theirs = retriever.state_dict(), Retriever.from_pretrained(folder).state_dict()
+    saved = Retriever.from_pretrained(str(saved_retriever(folder, "train.start_from")))
+    mine, theirs = retriever.state_dict(), saved.state_dict()
     both = {name for name in mine.keys() & theirs.keys() if mine[name].shape == theirs[name].shape}
     different = [name for name in sorted(mine.keys() | theirs.keys()) if name not in both]
     different = [name for name in different if not name.startswith(("learned.", "window_query"))]
@@ -186,22 +187,21 @@ def _features(tower: FrozenTower, data: str, *, is_encoded: bool) -> Path:
 def _tokenizer(experiment: Experiment, manifest: Manifest, home: Path) -> Path | None:
     """Towers that bring no tokeniser of their own get one trained on the training captions, cached by content."""
     data, text = experiment.data, experiment.model.text
-    if not text.trains_tokenizer:
+    if not text.trained_vocabulary:
         return None
     if experiment.train.start_from is not None:
         # Its embeddings are those of its own tokens.
-        with fetched(locate(experiment.train.start_from)) as copy:
+        with fetched(saved_retriever(experiment.train.start_from, "train.start_from")) as copy:
             saved = (Path(copy) / "text" / "tokenizer.json").read_bytes()
         return _cached_tokenizer(home, saved, lambda: saved)
-    vocab_size = getattr(text, "vocab_size", 4096)
-    content = json.dumps([manifest.hash, data.languages, data.train_split, vocab_size])
+    content = json.dumps([manifest.hash, data.languages, data.train_split, text.trained_vocabulary])
 
     def trained() -> bytes:
         for shard in manifest.shards_of(data.train_split):
             require_whole(manifest, shard)
         clips = read_captions(manifest, data.train_split)
-        captions = (text for clip in clips for code in data.languages for text in clip.captions.get(code) or ())
-        return train_tokenizer(captions, vocab_size).to_str().encode()
+        captions = (one for clip in clips for code in data.languages for one in clip.captions.get(code) or ())
+        return train_tokenizer(captions, text.trained_vocabulary).to_str().encode()
 
     return _cached_tokenizer(home, content.encode(), trained)
 

@@ -143,8 +143,8 @@ def _open_source(experiment: Experiment, prepared: Prepared) -> BaseSource:
     if knowledge.source == "train":
         # The captions that the clips have in training, noise included.
         features = open_features(prepared.features, data.train_split)
-        worn = TrainingCaptions(features, data.languages, data.noise, experiment.seed, data.positives)
-        batch = worn.batch(np.arange(len(features)), epoch=0)
+        trained = TrainingCaptions(features, data.languages, data.noise, experiment.seed, data.positives)
+        batch = trained.batch(np.arange(len(features)), epoch=0)
         # The base's languages are the first ones of the run's.
         captions, groups = [[texts[k] for texts in batch.texts] for k in range(len(languages))], batch.groups
     else:

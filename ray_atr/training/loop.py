@@ -19,7 +19,7 @@ from ray_atr.metrics.metric import Metric
 from ray_atr.models.retriever import Retriever
 from ray_atr.run_folder import BEST, LAST, TEST_SCORES
 from ray_atr.storage import read_json
-from ray_atr.storage.transfer import Mirror
+from ray_atr.storage.transfer import CheckpointSync
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.checkpoint import Progress, TrainState, resume, save_state
 from ray_atr.training.clock import Clock
@@ -40,7 +40,7 @@ Report = Callable[[EpochReport | FinalReport], None]
 """Called by every worker with one epoch's metrics; the first worker's are kept."""
 
 
-def train(
+def train_trial(
     experiment: Experiment,
     prepared: Prepared,
     folder: Path,
@@ -48,9 +48,9 @@ def train(
     group: WorkerGroup | None = None,
     *,
     use_ray_data: bool = True,
-    make_host: MakeRefresher | None = None,
+    make_refresher: MakeRefresher | None = None,
     make_validator: MakeValidator | None = None,
-    mirror: Mirror | None = None,
+    sync: CheckpointSync | None = None,
     is_noticed: Noticed | None = None,
 ) -> None:
     """Train to the end of the last epoch, from `folder/last` if it is there, and report the best epoch's test metrics.
@@ -58,19 +58,19 @@ def train(
     Leaves `folder/last` (everything needed to resume) and `folder/best` (the retriever of the best validation epoch).
     Every epoch's metrics are reported, those of a resumed run's earlier epochs again; with `make_validator`, one epoch later.
     A checkpoint is made whenever `is_noticed`, which is asked after each step, says that a worker is about to be lost. With
-    a `mirror`, `folder` is this node's copy of what a store holds. Raises NonFiniteError before a step that would spoil
+    a `sync`, `folder` is this node's copy of what a store holds. Raises NonFiniteError before a step that would spoil
     the weights.
     """
     group, experiment, clock = group or WorkerGroup(), with_languages(experiment), Clock()
     group = replace(group, shares=tuple(share_sizes(experiment.train.batch_size, group.size)))
-    if mirror is not None:
+    if sync is not None:
         # The knowledge base is the first worker's affair.
-        mirror.fetch("" if group.is_first else f"{LAST}/")
+        sync.fetch("" if group.is_first else f"{LAST}/")
     data = TrainingData(experiment, prepared, group)
-    state = first_state(data, folder, make_host)
+    state = first_state(data, folder, make_refresher)
     texts, epoch_end = TextBatcher(state.retriever), EpochEnd(data, state, folder)
     validation = EpochValidation(data, state, texts, folder, clock, make_validator)
-    checkpoint = partial(save_state, state, data, folder, clock, mirror)
+    checkpoint = partial(save_state, state, data, folder, clock, sync)
     every, patience = experiment.train.checkpoint_every_steps, experiment.train.patience
 
     def end_epochs(rows: Sequence[EpochReport]) -> None:
@@ -107,7 +107,7 @@ def train(
         # An epoch that began while the one before it used up the patience would not have begun without a validator.
         if not progress.is_stuck(patience) and (rows := validation.remaining()):
             end_epochs(rows)
-        report(final_report(progress, data, folder, mirror))
+        report(final_report(progress, data, folder, sync))
     finally:
         validation.close()
         state.memory.close()
@@ -150,11 +150,11 @@ def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch
     return result._replace(scalars={**result.scalars, "gradient_norm": float(norm)})
 
 
-def final_report(progress: Progress, data: TrainingData, folder: Path, mirror: Mirror | None) -> FinalReport:
+def final_report(progress: Progress, data: TrainingData, folder: Path, sync: CheckpointSync | None) -> FinalReport:
     """The best epoch's retriever on the test split, if there is one; the store has that retriever and its scores then."""
     experiment, prepared, group = data.experiment, data.prepared, data.group
-    if mirror is not None:
-        mirror.share(BEST, is_first=group.is_first)
+    if sync is not None:
+        sync.share(BEST, is_first=group.is_first)
     split = experiment.data.test_split
     measured: dict[Metric, float] = {}
     if split in read_json(prepared.features / MANIFEST_FILE)["splits"]:
@@ -162,8 +162,8 @@ def final_report(progress: Progress, data: TrainingData, folder: Path, mirror: M
         features, texts = open_features(prepared.features, split), TextBatcher(best)
         keep = partial(keep_scores, folder) if group.is_first else None
         measured = evaluate_split(best, texts, features, experiment, group, has_other_rankings=True, keep=keep)
-        if mirror is not None and (folder / TEST_SCORES).is_file():
-            mirror.share(TEST_SCORES.split("/")[0], is_first=group.is_first)
+        if sync is not None and (folder / TEST_SCORES).is_file():
+            sync.share(TEST_SCORES.split("/")[0], is_first=group.is_first)
     epochs = len(progress.history)
     return FinalReport.of(
         epoch=epochs,

@@ -54,7 +54,7 @@ class Trained:
     best_epoch: int
     """counted from 1; the last one without a validation set"""
     learned: LearnedParameters
-    """what the objective learnt besides the modules: a temperature, a metric, a bias"""
+    """what the objective learned besides the modules: a temperature, a metric, a bias"""
 
 
 def train(
@@ -128,14 +128,14 @@ class _Model(nn.Module):
         """One optimiser step on the clips with these numbers; the loss, its scalars and the gradient's norm."""
         names, alone, scheme = [str(row) for row in rows], WorkerGroup(), self.objective.scheme
         clips, captions = _batch(data, rows)
-        there = _there(captions)
+        there = _available(captions)
         draw = scheme.draw(seed, epoch, names, there)
         needed = scheme.needed(there, draw)
         optimizer.zero_grad(set_to_none=True)
         embeddings = Embeddings(self.audio(clips), self._texts(captions, needed), needed, _positives(captions, there))
         terms = self.objective(embeddings, learned=self.learned.values(), draw=draw)
         check_finite("loss", terms.loss, names, alone, terms.scalars)
-        terms.loss.backward()  # type: ignore[no-untyped-call]
+        terms.loss.backward()
         norm = nn.utils.clip_grad_norm_(self.parameters(), clip_norm)
         check_finite("gradient norm", norm, names, alone)
         optimizer.step()
@@ -150,7 +150,7 @@ class _Model(nn.Module):
         audio, text, there = [], [], []
         for rows in evaluation_plan(len(data), batch_size=batch_size).rows:
             clips, captions = _batch(data, rows)
-            there.append(_there(captions))
+            there.append(_available(captions))
             audio.append(nn.functional.normalize(self.audio(clips).float(), dim=-1))
             text.append(nn.functional.normalize(self._texts(captions, there[-1]).float(), dim=-1))
         texts, present = torch.cat(text), torch.cat(there)
@@ -181,7 +181,7 @@ def _batch(data: ClipSet, rows: NDArray[np.int64]) -> tuple[Any, Captions]:
     return clips, captions
 
 
-def _there(captions: Captions) -> Tensor:
+def _available(captions: Captions) -> Tensor:
     """Which captions there are, bool [B, K]."""
     return torch.tensor([[caption is not None for caption in of_clip] for of_clip in captions])
 

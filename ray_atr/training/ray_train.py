@@ -28,7 +28,7 @@ from ray_atr.storage.transfer import on_this_node
 from ray_atr.training.epoch_validation import start_validator
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 from ray_atr.training.step import NonFiniteError
 
 logger = logging.getLogger(__name__)
@@ -144,18 +144,18 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
     torch.set_num_threads(max(1, int(experiment.scaling.cpus_per_worker)))
     try:
         prepared = prepare(experiment, Path(config["home"]), use_ray=False, say=lambda message: None)
-        group, make_host = worker_group(experiment), actor_refresher if ray.is_initialized() else None
-        with on_this_node(folder) as (local, mirror):
-            train(
+        group, make_refresher = worker_group(experiment), actor_refresher if ray.is_initialized() else None
+        with on_this_node(folder) as (local, sync):
+            train_trial(
                 experiment,
                 prepared,
                 local,
                 report,
                 group,
                 use_ray_data=experiment.scaling.ray_data,
-                make_host=make_host,
+                make_refresher=make_refresher,
                 make_validator=start_validator if experiment.scaling.validate_beside else None,
-                mirror=mirror,
+                sync=sync,
                 is_noticed=PreemptionNotices(ray.train.get_preemption_info) if experiment.scaling.workers else None,
             )
     except DamagedCacheError:
@@ -188,7 +188,7 @@ def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> An
         cpus, gpus, encodes_itself = scaling.cpus_per_encoder, scaling.gpus_per_encoder, scaling.encoders == 0
         if not encodes_itself:
             encode.processes = Resources(cpus, gpus, scaling.encoders, max(1, int(cpus)), "scaling.encoders", labels)
-        host = start_knowledge_base(
+        refresher = start_knowledge_base(
             name,
             encode,
             knowledge.snapshot_settings(experiment.seed),
@@ -199,7 +199,7 @@ def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> An
             labels=labels,
         )
     group.barrier()
-    return host if group.is_first else find_knowledge_base(name)
+    return refresher if group.is_first else find_knowledge_base(name)
 
 
 def write_error(folder: Location, message: str) -> None:

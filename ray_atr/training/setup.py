@@ -22,7 +22,7 @@ from ray_atr.training.correspondence import make_estimator
 from ray_atr.training.knowledge import MakeRefresher, SourceEncoder
 
 
-def first_state(data: TrainingData, folder: Path, make_host: MakeRefresher | None = None) -> TrainState:
+def first_state(data: TrainingData, folder: Path, make_refresher: MakeRefresher | None = None) -> TrainState:
     """The state before the first step; the weights are the same on every worker, dropout is each one's own."""
     experiment, prepared, group = data.experiment, data.prepared, data.group
     whole = prepared.first_retriever(experiment)
@@ -30,7 +30,7 @@ def first_state(data: TrainingData, folder: Path, make_host: MakeRefresher | Non
     optimizer = make_optimizer(retriever, experiment)
     memory = make_memory(
         experiment.objective.knowledge,
-        host=_host_of_base(data, folder / "knowledge", make_host),
+        refresher=_refresher_of_base(data, folder / "knowledge", make_refresher),
         retriever=retriever,
         width=experiment.model.embedding_width,
         languages=len(experiment.data.languages),
@@ -45,23 +45,23 @@ def first_state(data: TrainingData, folder: Path, make_host: MakeRefresher | Non
         return memory.snapshot if isinstance(memory, SnapshotMemory) else None
 
     estimator = make_estimator(experiment, data.captions, prepared.data, prepared.home, group.device, snapshot)
-    if group.is_first and experiment.data.noise.is_there:
-        write_index(folder, data.captions.worn)
+    if group.is_first and experiment.data.noise.is_injected:
+        write_index(folder, data.captions.assigned)
     torch.manual_seed(experiment.seed * 1_000_003 + group.rank)
     scheduler = make_schedule(optimizer, experiment.train, data.steps_per_epoch)
     return TrainState(retriever, whole, optimizer, scheduler, memory, estimator)
 
 
-def _host_of_base(data: TrainingData, folder: Path, make_host: MakeRefresher | None) -> Refresher | None:
-    """The knowledge base, in this process unless a host is given; None without a base."""
+def _refresher_of_base(data: TrainingData, folder: Path, make_refresher: MakeRefresher | None) -> Refresher | None:
+    """The knowledge base, in this process unless a refresher is given; None without a base."""
     experiment, knowledge = data.experiment, data.experiment.objective.knowledge
     if not isinstance(knowledge, KnowledgeBaseObjective):
         return None
     encode = SourceEncoder(experiment, data.prepared)
-    if make_host is not None:
-        return make_host(knowledge, encode, folder, data.group)
+    if make_refresher is not None:
+        return make_refresher(knowledge, encode, folder, data.group)
     if data.group.size > 1:
-        raise ValueError("objective.knowledge: a base for several workers needs a host that all of them reach")
+        raise ValueError("objective.knowledge: a base for several workers needs a refresher that all of them reach")
     # Built now: in the base's thread it would move the generator that training draws from at the same time.
     _ = encode.retriever
     return InProcessRefresher(encode, knowledge.snapshot_settings(experiment.seed), folder)

@@ -1,7 +1,7 @@
 """One training step: embed this worker's share, gather, compute the objective on the global batch, back-propagate.
 
 Two settings bound its memory, and neither changes the gradient. With `embedding_chunk`, at most that many clips or texts are
-embedded at a time, and again when the gradient comes back to them (`chunks.py`). With `language_chunk`, if the loss is a sum
+embedded at a time, and again when the gradient comes back to them. With `language_chunk`, if the loss is a sum
 over languages given the audio, the texts of at most that many languages are embedded and back-propagated at a time, into a
 detached copy of the audio embeddings; the audio tower follows once, at the end.
 
@@ -98,11 +98,11 @@ def training_step(
             if number == len(parts):
                 mean.begin_last()
             with clock("backward"):
-                (weight * terms.loss).backward()  # type: ignore[no-untyped-call]
+                (weight * terms.loss).backward()
             found.append((Terms(terms.loss.detach(), terms.scalars), embeddings))
         with clock("backward"):
             if anchor is not audio and audio.requires_grad:
-                audio.backward(anchor.grad)  # type: ignore[no-untyped-call]
+                audio.backward(anchor.grad)
             mean.finish()
     terms = weighted_sum([terms for terms, _ in found], [weight for _, weight in parts])
     scalars = {"loss": terms.loss.item(), **{name: float(value) for name, value in terms.scalars.items()}}

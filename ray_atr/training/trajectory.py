@@ -50,14 +50,14 @@ class OtherRun:
     def __init__(self, folder: str, retriever: Retriever, steps_per_epoch: int) -> None:
         """Raises ValueError if there are none, or if they are another model's or of epochs of another length."""
         check_other_run(folder)
-        with on_this_node(_trial(folder)) as (local, mirror):
-            if mirror is not None:
-                mirror.fetch(f"{TRAJECTORY}/")
+        with on_this_node(_trial(folder)) as (local, sync):
+            if sync is not None:
+                sync.fetch(f"{TRAJECTORY}/")
             self.steps = kept_steps(local)
             if not self.steps:
                 raise refuse("train.distance_to", folder, HOW)
             # From a store they are here for the moment alone; they are as many as epochs, so they are all read then.
-            self._held = {} if mirror is None else {step: weights_of(local, step) for step in self.steps}
+            self._held = {} if sync is None else {step: weights_of(local, step) for step in self.steps}
             self._local = local
         mine, theirs = (
             {(name, value.shape) for name, value in weights.items()}

@@ -9,9 +9,9 @@ In use:
 """
 
 from ray_atr.transport.across_ranks import log_plan_across_ranks
+from ray_atr.transport.distributed import Ranks
 from ray_atr.transport.gradient import log_plan, matching_loss
 from ray_atr.transport.problem import Problem, TransportPlan
-from ray_atr.transport.ranks import Ranks
 from ray_atr.transport.solve import exact_plan, solve
 
 __all__ = [

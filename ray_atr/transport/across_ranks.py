@@ -16,10 +16,10 @@ from torch import Tensor
 from ray_atr.settings import refuse
 from ray_atr.transport.active_set import solve_active_set_across_ranks
 from ray_atr.transport.balanced import CHECK_EVERY
+from ray_atr.transport.distributed import KernelRows, LogRows, Ranks, RowBlock
 from ray_atr.transport.gradient import LogPlan
 from ray_atr.transport.partial import shared_blocks
 from ray_atr.transport.problem import Problem, TransportPlan, marginal_of, require_marginal
-from ray_atr.transport.ranks import KernelRows, LogRows, Ranks, RowBlock
 from ray_atr.transport.solve import MAX_ITERATIONS
 
 MATCHED = 1e-5

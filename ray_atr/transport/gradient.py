@@ -40,7 +40,7 @@ class LogPlan(torch.autograd.Function):
         return plan.log_matrix.clone()
 
     @staticmethod
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None, None]:
         return ctx.adjoint(outer).div_(-ctx.epsilon), None, None, None
 
 
@@ -62,7 +62,7 @@ class _MatchingLoss(torch.autograd.Function):
         return (torch.xlogy(target, target) - target * plan.log_matrix).sum()
 
     @staticmethod
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
         matrix = ctx.plan.matrix
         N = len(matrix)
         target = ctx.target

@@ -1,4 +1,4 @@
-"""The one Mahalanobis distance of training and ranking: |u - v|_M with M learnt, never forming [N, M, D].
+"""The one Mahalanobis distance of training and ranking: |u - v|_M with M learned, never forming [N, M, D].
 
 |u_i - v_j|_M^2 = |u_i|_M^2 + |v_j|_M^2 - 2 u_i M v_j^T                (Luong et al. 2024, Eq. 9)
 """
@@ -20,7 +20,7 @@ def shape_of(kind: str, D: int) -> str:
     return f"a tensor {_SHAPES[kind]} with D = {D} for a {kind} metric"
 
 
-class Weighed(NamedTuple):
+class WeighedRows(NamedTuple):
     """Rows u [N, D] and v [M, D] under a metric: `left @ right.T` is u M v^T, and their squared norms |u|_M^2, |v|_M^2."""
 
     left: Tensor
@@ -35,21 +35,21 @@ class Mahalanobis(NamedTuple):
     kind: str
     matrix: Tensor
 
-    def weigh(self, u: Tensor, v: Tensor) -> Weighed:
+    def weigh(self, u: Tensor, v: Tensor) -> WeighedRows:
         """What inner products and distances under M are made of; gradients reach u, v and the metric.
 
         A full matrix counts as its symmetric part, a negative entry of a diagonal as 0, as after projection.
         """
         if self.kind == "factored":
             left, right = u @ self.matrix, v @ self.matrix
-            return Weighed(left, right, left.square().sum(dim=1), right.square().sum(dim=1))
+            return WeighedRows(left, right, left.square().sum(dim=1), right.square().sum(dim=1))
         if self.kind == "diagonal":
             scale = self.matrix.clamp(min=0)
             left, weighed_v = u * scale, v * scale
         else:
             symmetric = (self.matrix + self.matrix.T) / 2
             left, weighed_v = u @ symmetric, v @ symmetric
-        return Weighed(left, v, (left * u).sum(dim=1), (weighed_v * v).sum(dim=1))
+        return WeighedRows(left, v, (left * u).sum(dim=1), (weighed_v * v).sum(dim=1))
 
     def to(self, rows: Tensor) -> Mahalanobis:
         """The metric where the rows are, in their precision, without gradient."""
@@ -74,7 +74,7 @@ class Mahalanobis(NamedTuple):
         return vectors * values.clamp(min=0).sqrt()
 
 
-def squared_distances(weighed: Weighed, gain: Tensor | None = None) -> Tensor:
+def squared_distances(weighed: WeighedRows, gain: Tensor | None = None) -> Tensor:
     """Squared distances [N, M]; a gain scales the cross term. Rounding may leave values slightly below 0."""
     cross = weighed.left @ weighed.right.T
     if gain is not None:

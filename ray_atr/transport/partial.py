@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ray_atr.transport.distributed import LogRows, Ranks, RowBlock
 from ray_atr.transport.newton import ascend_projected
 from ray_atr.transport.problem import Problem, TransportPlan
-from ray_atr.transport.ranks import LogRows, Ranks, RowBlock
 from ray_atr.transport.scalings import has_view, is_small, times
 
 CHECK_EVERY = 5

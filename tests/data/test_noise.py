@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ray_atr.data.noise import INDEX_FILE, NOISE_KINDS, Noise, caption_owners, wear, write_index
+from ray_atr.data.noise import INDEX_FILE, NOISE_KINDS, Noise, assign_captions, caption_owners, write_index
 from ray_atr.languages.codes import LANGUAGES
 
 IDS = [f"clip-{i:05d}" for i in range(5000)]
@@ -17,7 +17,7 @@ CODES = tuple(LANGUAGES)
 
 def caption_owner(clip_ids: list[str], noise: Noise, seed: int) -> np.ndarray:
     """One language's answer."""
-    return wear(clip_ids, np.ones((len(clip_ids), 1), int), ("all",), noise, seed).owner[:, 0, 0]
+    return assign_captions(clip_ids, np.ones((len(clip_ids), 1), int), ("all",), noise, seed).owner[:, 0, 0]
 
 
 def words_of(ids: list[str]) -> list[str]:
@@ -34,8 +34,8 @@ def test_the_replaced_share_is_binomial(ratio: float) -> None:
 
 @pytest.mark.parametrize("kind", NOISE_KINDS)
 def test_no_noise_changes_nothing(kind: str) -> None:
-    worn = wear(IDS, np.ones((len(IDS), 8), int), CODES, Noise(ratio=0.0, kind=kind), 3)
-    np.testing.assert_array_equal(worn.owner[:, 0], np.repeat(OWN[:, None], 8, axis=1))
+    assigned = assign_captions(IDS, np.ones((len(IDS), 8), int), CODES, Noise(ratio=0.0, kind=kind), 3)
+    np.testing.assert_array_equal(assigned.owner[:, 0], np.repeat(OWN[:, None], 8, axis=1))
 
 
 def test_new_owners_are_spread_over_all_other_clips() -> None:
@@ -143,9 +143,9 @@ COUNTS = np.array([[3, 3], [1, 1], [2, 1], [3, 0], [2, 2], [1, 1]] * 100)
 def test_noise_by_the_caption_replaces_captions_one_by_one_and_only_by_those_that_are_there(kind: str) -> None:
     ids = IDS[:600]
     noise = Noise(ratio=0.4, kind=kind, unit="caption")
-    worn = wear(ids, COUNTS, ("eng", "fra"), noise, 7, lambda: words_of(ids))
+    assigned = assign_captions(ids, COUNTS, ("eng", "fra"), noise, 7, lambda: words_of(ids))
     exists = np.arange(3)[None, :, None] < COUNTS[:, None, :]
-    own = worn.is_own & (worn.slot == np.arange(3)[None, :, None])
+    own = assigned.is_own & (assigned.slot == np.arange(3)[None, :, None])
     share = 1 - own[:, :, 0][exists[:, :, 0]].mean()
     # Of the captions in two languages, `language` replaces one or the other.
     assert share == pytest.approx(0.3 if kind == "language" else 0.4, abs=0.06)
@@ -154,20 +154,20 @@ def test_noise_by_the_caption_replaces_captions_one_by_one_and_only_by_those_tha
         some = own[:, :, 0] & exists[:, :, 0]
         assert ((some.sum(axis=1) > 0) & (some.sum(axis=1) < COUNTS[:, 0])).any()
     languages = np.arange(2)
-    assert (worn.slot < np.maximum(COUNTS.max(axis=1)[worn.owner[:, :, languages]], 1))[exists].all()
+    assert (assigned.slot < np.maximum(COUNTS.max(axis=1)[assigned.owner[:, :, languages]], 1))[exists].all()
     if kind in ("pair", "near"):
         moved = ~own & exists
-        assert (worn.owner != np.arange(600)[:, None, None])[moved].all()
+        assert (assigned.owner != np.arange(600)[:, None, None])[moved].all()
 
 
 @pytest.mark.parametrize("unit", ["clip", "caption"])
 def test_a_runs_own_index_gives_the_same_noise_again(unit: str, tmp_path: Path) -> None:
     ids = IDS[:600]
-    worn = wear(ids, COUNTS, ("eng", "fra"), Noise(ratio=0.5, unit=unit, kind="language"), 3)
-    write_index(tmp_path, worn)
-    again = wear(ids, COUNTS, ("eng", "fra"), Noise(index=str(tmp_path / INDEX_FILE)), 99)
-    np.testing.assert_array_equal(again.owner, worn.owner)
-    np.testing.assert_array_equal(again.slot, worn.slot)
+    assigned = assign_captions(ids, COUNTS, ("eng", "fra"), Noise(ratio=0.5, unit=unit, kind="language"), 3)
+    write_index(tmp_path, assigned)
+    again = assign_captions(ids, COUNTS, ("eng", "fra"), Noise(index=str(tmp_path / INDEX_FILE)), 99)
+    np.testing.assert_array_equal(again.owner, assigned.owner)
+    np.testing.assert_array_equal(again.slot, assigned.slot)
 
 
 def test_the_papers_index_is_read_as_ncr_writes_it(tmp_path: Path) -> None:
@@ -177,15 +177,17 @@ def test_the_papers_index_is_read_as_ncr_writes_it(tmp_path: Path) -> None:
     chosen = generator.permutation(250)[:100]
     index[chosen] = index[generator.permutation(chosen)]
     np.save(tmp_path / "0.4_noise_index.npy", index)
-    worn = wear(IDS[:50], np.full((50, 1), 5), ("eng",), Noise(index=str(tmp_path / "0.4_noise_index.npy")), 0)
+    assigned = assign_captions(
+        IDS[:50], np.full((50, 1), 5), ("eng",), Noise(index=str(tmp_path / "0.4_noise_index.npy")), 0
+    )
     pairs = {
         (clip, int(o) * 5 + int(s))
         for clip in range(50)
-        for o, s in zip(worn.owner[clip, :, 0], worn.slot[clip, :, 0], strict=True)
+        for o, s in zip(assigned.owner[clip, :, 0], assigned.slot[clip, :, 0], strict=True)
     }
     assert pairs == {(int(clip), caption) for caption, clip in enumerate(index)}
     kept = index[np.arange(250)] == np.arange(250) // 5
-    assert worn.is_own.sum() == kept.sum() < 250
+    assert assigned.is_own.sum() == kept.sum() < 250
 
 
 @pytest.mark.parametrize(
@@ -202,16 +204,16 @@ def test_the_papers_index_is_read_as_ncr_writes_it(tmp_path: Path) -> None:
 def test_an_index_that_does_not_fit_is_refused_with_its_row(content: np.ndarray, named: str, tmp_path: Path) -> None:
     np.save(tmp_path / "index.npy", content)
     with pytest.raises(ValueError, match=named):
-        wear(["a", "b"], np.full((2, 1), 3), ("eng",), Noise(index=str(tmp_path / "index.npy")), 0)
+        assign_captions(["a", "b"], np.full((2, 1), 3), ("eng",), Noise(index=str(tmp_path / "index.npy")), 0)
 
 
 def test_an_index_that_is_no_array_or_not_there_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "index.npy"
     with pytest.raises(ValueError, match=r"data.noise.index: got '.*'; allowed a NumPy file .* not there"):
-        wear(["a", "b"], np.ones((2, 1), int), ("eng",), Noise(index=str(path)), 0)
+        assign_captions(["a", "b"], np.ones((2, 1), int), ("eng",), Noise(index=str(path)), 0)
     np.save(path, np.array([{"code": "would run"}], object), allow_pickle=True)
     with pytest.raises(ValueError, match="a NumPy file"):
-        wear(["a", "b"], np.ones((2, 1), int), ("eng",), Noise(index=str(path)), 0)
+        assign_captions(["a", "b"], np.ones((2, 1), int), ("eng",), Noise(index=str(path)), 0)
 
 
 def test_one_clip_of_very_many_captions_takes_no_memory_for_the_others() -> None:
@@ -219,8 +221,8 @@ def test_one_clip_of_very_many_captions_takes_no_memory_for_the_others() -> None
     num_captions[0] = 10_000
     ids = [str(number) for number in range(len(num_captions))]
     tracemalloc.start()
-    worn = wear(ids, num_captions, list(LANGUAGES)[:8], Noise(), 0)
+    assigned = assign_captions(ids, num_captions, list(LANGUAGES)[:8], Noise(), 0)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert worn.owner.shape == (1_000, 10_000, 8)
+    assert assigned.owner.shape == (1_000, 10_000, 8)
     assert peak < 2**20, "640 MB if each caption had a number of its own"

@@ -33,7 +33,7 @@ def clip(index: int, split: str = "train", **changes: object) -> Clip:
         "source": "test",
         "translated": ["fra"],
     }
-    return Clip(**{**fields, **changes})  # type: ignore[arg-type]
+    return Clip(**{**fields, **changes})
 
 
 def clips(number: int) -> list[Clip]:

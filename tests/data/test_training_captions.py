@@ -1,4 +1,4 @@
-"""The captions that clips wear in an epoch: one sentence in every language, noise included, positives by their words."""
+"""The captions that clips have in an epoch: one sentence in every language, noise included, positives by their words."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def test_what_a_clip_wears_depends_on_seed_epoch_and_clip_alone(features: Featur
 
 def test_noise_exchanges_captions_of_all_languages_together(features: FeatureSet) -> None:
     captions = TrainingCaptions(features, LANGUAGES, Noise(ratio=0.5), seed=1)
-    worn = captions.batch(ROWS, 0)
-    owners = [int(texts[0].split()[-1]) for texts in worn.texts]
+    assigned = captions.batch(ROWS, 0)
+    owners = [int(texts[0].split()[-1]) for texts in assigned.texts]
     assert owners != [max(number, 1) for number in range(8)]
-    for texts, owner, mask in zip(worn.texts, owners, worn.mask, strict=True):
+    for texts, owner, mask in zip(assigned.texts, owners, assigned.mask, strict=True):
         assert not mask[1] or texts[1].endswith(f" de {owner}")
-    clean = sum(own == number for number, own in enumerate(captions.worn.owner[:, 0, 0])) / 8
+    clean = sum(own == number for number, own in enumerate(captions.assigned.owner[:, 0, 0])) / 8
     assert captions.clean_share(LANGUAGES) == clean < 1
 
 
@@ -81,8 +81,8 @@ def test_the_clean_share_is_of_the_pairs_that_are_trained_on(features: FeatureSe
     captions = TrainingCaptions(features, LANGUAGES, Noise(ratio=0.9, kind="language"), seed=1)
     pairs: dict[str, list[tuple[int, bool]]] = {"eng": [], "fra": []}
     for slot in range(3):
-        worn = captions.batch(ROWS, 0, np.full(8, slot))
-        for row, (texts, mask) in enumerate(zip(worn.texts, worn.mask, strict=True)):
+        assigned = captions.batch(ROWS, 0, np.full(8, slot))
+        for row, (texts, mask) in enumerate(zip(assigned.texts, assigned.mask, strict=True)):
             for code, text, is_there in zip(LANGUAGES, texts, mask, strict=True):
                 own = [own.casefold() for own in features.captions_in(code)[row]]
                 pairs[code] += [(row, text.casefold() in own)] if is_there else []
@@ -97,9 +97,9 @@ def test_the_clean_share_is_of_the_pairs_that_are_trained_on(features: FeatureSe
 def test_a_caption_of_the_same_words_is_a_true_one(features: FeatureSet) -> None:
     # Clips 0 and 1 say the same.
     captions = TrainingCaptions(features, ("eng",), Noise(ratio=0.25, kind="prefix_shuffle"), seed=0)
-    swapped = captions.worn._replace(owner=captions.worn.owner.copy())
+    swapped = captions.assigned._replace(owner=captions.assigned.owner.copy())
     swapped.owner[0], swapped.owner[1] = 1, 0
-    captions.worn = swapped
+    captions.assigned = swapped
     assert captions.clean_share(("eng",)) == 1
 
 

@@ -30,7 +30,7 @@ from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
 from ray_atr.override import override
 from ray_atr.storage.digests import seal_folder
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 RATE = 16_000
 FRONT_END = FrontEnd(num_mels=16, clip_seconds=1.0)
@@ -287,7 +287,9 @@ def test_attention_learns_which_windows_count_and_is_saved(tmp_path: Path) -> No
         "train.learning_rate": 0.01,
     }
     experiment = override(tiny(data), settings)
-    train(experiment, prepared_for(experiment, tmp_path), tmp_path / "trial", lambda row: None, use_ray_data=False)
+    train_trial(
+        experiment, prepared_for(experiment, tmp_path), tmp_path / "trial", lambda row: None, use_ray_data=False
+    )
     retriever = Retriever.from_pretrained(tmp_path / "trial" / "best")
     assert retriever.window_query.norm() > 0
     clip = next(row for row in iterate_rows(read_manifest(data), "test"))["audio"]

@@ -27,7 +27,7 @@ from ray_atr.override import override
 from ray_atr.run_folder import BEST, LAST
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.inputs import Prepared, prepare
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 FROZEN = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}
 
@@ -45,7 +45,7 @@ def not_encoded(prepared: Prepared, experiment: Experiment) -> Prepared:
 
 def run(experiment: Experiment, prepared: Prepared, folder: Path) -> list[dict[str, Any]]:
     reports: list[dict[str, Any]] = []
-    train(experiment, prepared, folder, reports.append, use_ray_data=False)
+    train_trial(experiment, prepared, folder, reports.append, use_ray_data=False)
     return reports
 
 
@@ -134,7 +134,7 @@ def test_a_killed_run_on_vectors_goes_on_to_the_same_weights(home: Path, tmp_pat
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        train(experiment, prepared, tmp_path / "killed", die, use_ray_data=False)
+        train_trial(experiment, prepared, tmp_path / "killed", die, use_ray_data=False)
     run(experiment, prepared, tmp_path / "killed")
     expected, found = (load_checkpoint(tmp_path / name / LAST)["model"] for name in ("whole", "killed"))
     assert all(torch.equal(found[name], value) for name, value in expected.items())

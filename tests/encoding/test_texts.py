@@ -68,7 +68,7 @@ def test_only_needed_texts_are_tokenised_and_encoded(retriever: Retriever, monke
     needed = np.zeros((6, 2), bool)
     needed[[0, 3, 4], [0, 1, 0]] = True
     grid = TextBatcher(retriever).embed_grid(TEXTS, needed, LANGUAGES)
-    # Clips 0 and 4 wear the same caption.
+    # Clips 0 and 4 have the same caption.
     assert sorted(seen.tokenised) == sorted({TEXTS[0][0], TEXTS[3][1]})
     assert sum(count for count, _ in seen.padded) == 2
     assert torch.equal(grid[0, 0], grid[4, 0])

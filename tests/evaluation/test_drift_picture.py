@@ -13,7 +13,7 @@ from ray_atr.evaluation.encoding import Encoding, EncodingSource, encode
 from ray_atr.evaluation.training_traces import drift_pictures, embedded_along
 from ray_atr.report.evaluation_pictures import drift_map
 from ray_atr.run_folder import BEST
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 from ray_atr.training.trajectory import kept_steps
 
 
@@ -22,7 +22,7 @@ def test_clips_are_embedded_by_the_weights_of_each_kept_epoch(tmp_path: Path) ->
     experiment = tiny(data, objective="contrastive", train__epochs=2, train__keep_trajectory=True)
     trial = tmp_path / "trial"
     reports: list[dict[str, object]] = []
-    train(experiment, prepared_for(experiment, tmp_path), trial, reports.append, use_ray_data=False)
+    train_trial(experiment, prepared_for(experiment, tmp_path), trial, reports.append, use_ray_data=False)
     assert kept_steps(trial) == [3, 6]
     source = EncodingSource(
         str(trial / BEST), str(data), "test", str(tmp_path / "data" / "cache" / "features"), batch_size=3
@@ -34,9 +34,9 @@ def test_clips_are_embedded_by_the_weights_of_each_kept_epoch(tmp_path: Path) ->
     clips, _ = encode(source, [("eng", "a low tone")], Encoding(ray="never"))
     np.testing.assert_allclose(ways[best - 1], clips, atol=1e-5)
     checkpoint = SimpleNamespace(folder=trial / BEST, trial=SimpleNamespace(folder=trial))
-    assert list(drift_pictures(checkpoint, source)) == ["Drift over training"]  # type: ignore[arg-type]
+    assert list(drift_pictures(checkpoint, source)) == ["Drift over training"]
     elsewhere = SimpleNamespace(folder=trial / BEST, trial=SimpleNamespace(folder=tmp_path))
-    assert drift_pictures(elsewhere, source) == {}  # type: ignore[arg-type]
+    assert drift_pictures(elsewhere, source) == {}
 
 
 def test_the_map_of_drift_is_one_for_all_labels() -> None:

@@ -19,7 +19,7 @@ from ray_atr.data.schema import Clip
 from ray_atr.data.shards import read_manifest, write_clips
 from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
-from ray_atr.evaluation.eval_split import playable, pose_questions
+from ray_atr.evaluation.eval_split import playable, read_eval_split
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import evaluate, track_evaluation
 from ray_atr.metrics import evaluate_languages
@@ -372,12 +372,12 @@ def test_a_split_in_which_a_language_is_missing_or_partial(tmp_path: Path) -> No
         for index in range(3)
     ]
     manifest = write_clips(tmp_path / "data", rows, name="partial", licence="none")
-    got = pose_questions(manifest, "test")
+    got = read_eval_split(manifest, "test")
     assert got.languages == ["eng", "jpn"]
     assert got.captions.present["jpn"].tolist() == [False, False, True, False, True, False]
-    assert pose_questions(manifest, "train").languages == ["eng"]
+    assert read_eval_split(manifest, "train").languages == ["eng"]
     with pytest.raises(ValueError, match=r"languages: got 'jpn'; allowed languages of partial, split train: eng"):
-        pose_questions(manifest, "train", ["jpn"])
+        read_eval_split(manifest, "train", ["jpn"])
     assert got.listen(2) == rows[5].audio
 
 
@@ -394,25 +394,25 @@ def test_long_and_unplayable_audio_becomes_a_small_ogg() -> None:
 def test_what_was_learnt_ranks_and_the_vectors_say_so(world: dict[str, Path], tmp_path: Path, kind: str) -> None:
     model = Retriever.from_pretrained(world["loose"])
     torch.manual_seed(0)
-    learnt = Retriever(
+    learned = Retriever(
         model.audio_tower, model.text_tower, model.settings, learned=LearnedSettings(metric=kind, metric_rank=3)
     )
-    assert learnt.learned.metric is not None
-    learnt.learned.metric.data = torch.rand_like(learnt.learned.metric)
+    assert learned.learned.metric is not None
+    learned.learned.metric.data = torch.rand_like(learned.learned.metric)
     if kind == "mahalanobis":
-        learnt.learned.metric.data = learnt.learned.metric.data @ learnt.learned.metric.data.T
-    learnt.load_state_dict({**model.state_dict(), "learned.metric": learnt.learned.metric.data})
-    learnt.save_pretrained(tmp_path / "learnt")
-    assert json.loads((tmp_path / "learnt" / "retriever.json").read_text())["ranking"]["distance"] == "euclidean"
+        learned.learned.metric.data = learned.learned.metric.data @ learned.learned.metric.data.T
+    learned.load_state_dict({**model.state_dict(), "learned.metric": learned.learned.metric.data})
+    learned.save_pretrained(tmp_path / "learned")
+    assert json.loads((tmp_path / "learned" / "retriever.json").read_text())["ranking"]["distance"] == "euclidean"
     data = str(world["data"])
     pages = {
         ranking: evaluate(
-            [tmp_path / "learnt"], options(data=data, ranking=ranking), out=tmp_path / f"{kind}-{ranking}", **quiet
+            [tmp_path / "learned"], options(data=data, ranking=ranking), out=tmp_path / f"{kind}-{ranking}", **quiet
         ).page
         for ranking in ("own", "cosine", "plan")
     }
     rows = [clip for clip in _clips(world["data"]) if clip["split"] == "test"]
-    restored = Retriever.from_pretrained(tmp_path / "learnt")
+    restored = Retriever.from_pretrained(tmp_path / "learned")
     audio = restored.encode_audio([clip["audio"] for clip in rows])
     text = restored.encode_text([clip["captions"]["fra"][0] for clip in rows], "fra")
     distance = torch.cdist(text.double(), audio.double())

@@ -10,7 +10,7 @@ import pytest
 from tiny import make_data, tiny
 
 from ray_atr.data.shards import read_manifest
-from ray_atr.evaluation.eval_split import pose_questions
+from ray_atr.evaluation.eval_split import read_eval_split
 from ray_atr.evaluation.training_traces import NEIGHBOURS, QUERIES, case_tables
 from ray_atr.knowledge.snapshot import Entries, SnapshotSettings, build, save
 from ray_atr.report.evaluation_content import Embedded
@@ -32,18 +32,18 @@ def test_a_trial_with_a_base_has_a_table_of_cases(tmp_path: Path, objective: str
     checkpoint = SimpleNamespace(
         experiment=tiny(data, objective=objective), trial=SimpleNamespace(folder=tmp_path / "trial")
     )
-    questions = pose_questions(read_manifest(data), "test", (), relevance="clip", max_captions=0)
-    texts = {language: unit(len(questions.captions), D, seed=3) for language in questions.captions.sentences}
-    embedded = Embedded(unit(len(questions.clip_ids), D, seed=2), texts)
-    tables = case_tables(checkpoint, embedded, questions, 0, (5,), lambda: str(data))  # type: ignore[arg-type]
+    eval_split = read_eval_split(read_manifest(data), "test", (), relevance="clip", max_captions=0)
+    texts = {language: unit(len(eval_split.captions), D, seed=3) for language in eval_split.captions.sentences}
+    embedded = Embedded(unit(len(eval_split.clip_ids), D, seed=2), texts)
+    tables = case_tables(checkpoint, embedded, eval_split, 0, (5,), lambda: str(data))
     if objective != "ask":
         assert tables == []
         return
     (table,) = tables
-    assert len(table.rows) == min(QUERIES, len(questions.captions))
+    assert len(table.rows) == min(QUERIES, len(eval_split.captions))
     asked, *cells = [cell.text for cell in table.rows[0]]
     # The named caption comes first, and once.
-    assert asked == questions.captions.sentences["eng"][5]
+    assert asked == eval_split.captions.sentences["eng"][5]
     assert len({row[0].text for row in table.rows}) == len(table.rows)
     assert len(cells) == len(table.columns) - 1 == 6
     assert cells[0].count("tone, number") == NEIGHBOURS
@@ -53,12 +53,12 @@ def test_a_trial_with_a_base_has_a_table_of_cases(tmp_path: Path, objective: str
 
 
 def test_named_clips_are_found_by_their_ids(tmp_path: Path) -> None:
-    questions = pose_questions(read_manifest(make_data(tmp_path / "tones")), "test", (), relevance="clip")
-    assert questions.captions_of(["test-006", "test-002"]) == [6, 2]
+    eval_split = read_eval_split(read_manifest(make_data(tmp_path / "tones")), "test", (), relevance="clip")
+    assert eval_split.captions_of(["test-006", "test-002"]) == [6, 2]
     with pytest.raises(
         ValueError, match=r"clips: got 'test-06'; allowed ids of clips of split test \(did you mean test-006"
     ):
-        questions.captions_of(["test-06"])
-    questions.captions.present["fra"][2] = False
+        eval_split.captions_of(["test-06"])
+    eval_split.captions.present["fra"][2] = False
     with pytest.raises(ValueError, match=r"clips: got 'test-002'; allowed clips with a caption in every language"):
-        questions.captions_of(["test-002"])
+        eval_split.captions_of(["test-002"])

@@ -38,7 +38,7 @@ from ray_atr.run_folder import LAST, RunFolder, TrialFolder  # noqa: E402
 from ray_atr.runtime import start_timeout  # noqa: E402
 from ray_atr.sweep.inheritance import experiment_of  # noqa: E402
 from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint  # noqa: E402
-from ray_atr.training.loop import train  # noqa: E402
+from ray_atr.training.loop import train_trial  # noqa: E402
 
 CLIPS, EPOCHS = 96, 1000
 """An epoch is long enough that a checkpoint is seen within it, which only a notice makes; the run is stopped before it ends."""
@@ -101,7 +101,7 @@ def losses_alone(experiment: Experiment, home: Path, epochs: int) -> list[float]
             raise EnoughError
 
     with contextlib.suppress(EnoughError):
-        train(experiment, prepared_for(experiment, home), home / "alone", report, use_ray_data=False)
+        train_trial(experiment, prepared_for(experiment, home), home / "alone", report, use_ray_data=False)
     return losses
 
 

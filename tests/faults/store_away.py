@@ -98,7 +98,7 @@ def main() -> int:
         os.environ |= environment
         store = s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False)
         store.mkdir("bucket")
-        make_data("s3://bucket/tones")  # type: ignore[arg-type]
+        make_data("s3://bucket/tones")
         settings = {**TINY, "train.epochs": str(chosen.epochs)}
         atexit.register(end_processes_of, home)
         expected, failed = losses(store, started(environment, "whole", settings), "whole"), 0

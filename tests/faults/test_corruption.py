@@ -27,7 +27,7 @@ from ray_atr.run_folder import RunFolder
 from ray_atr.storage import read_json
 from ray_atr.storage.digests import DamagedCacheError, DamagedFileError, seal
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 ended: Counter[tuple[str, str]] = Counter()
 """(kind of file, how it ended) -> flips."""
@@ -175,7 +175,7 @@ def test_a_data_shard_is_refused_when_the_cache_is_built(data: Path, tmp_path: P
 def test_best_models_tokenisers_and_snapshots(data: Path, tmp_path: Path) -> None:
     experiment = tiny(data, train__epochs=1, train__batch_size=4, scaling__workers=0)
     prepared = prepared_for(experiment, tmp_path)
-    train(experiment, prepared, tmp_path / "trial", lambda metrics: None, use_ray_data=False)
+    train_trial(experiment, prepared, tmp_path / "trial", lambda metrics: None, use_ray_data=False)
     best = tmp_path / "trial" / "best"
     for file in sorted(path for path in best.rglob("*") if path.is_file()):
         assert_seen(file, lambda: weights_of(best), 8)

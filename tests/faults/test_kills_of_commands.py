@@ -20,7 +20,7 @@ from fake_runs import write_run
 from ray_atr.data.importing.import_options import Import
 from ray_atr.data.importing.plan import import_data_set
 from ray_atr.data.importing.sources.table import TableSource
-from ray_atr.data.noise import Worn, read_index, write_index
+from ray_atr.data.noise import CaptionAssignment, read_index, write_index
 from ray_atr.data.shards import iterate_rows, read_manifest
 from ray_atr.report import write, write_report
 from ray_atr.tracking import Store, upload
@@ -161,16 +161,16 @@ def test_an_upload_sends_each_thing_once(tmp_path: Path) -> None:
 
 
 def test_a_noise_index_is_the_old_or_the_new_one(tmp_path: Path) -> None:
-    def worn(shift: int) -> Worn:
+    def assigned(shift: int) -> CaptionAssignment:
         owner = np.roll(np.arange(30), shift)[:, None, None]
-        return Worn(owner, np.zeros_like(owner))
+        return CaptionAssignment(owner, np.zeros_like(owner))
 
     def prepare(folder: Path) -> Callable[[], object]:
-        write_index(folder, worn(1))
-        return lambda: write_index(folder, worn(2))
+        write_index(folder, assigned(1))
+        return lambda: write_index(folder, assigned(2))
 
     for folder, where in every_crash(prepare, tmp_path):
         found = read_index(str(folder / "noise_index.npy"), np.ones((30, 1), dtype=np.int64), 1).owner[0, 0, 0]
         assert found in (29, 28), where
-        write_index(folder, worn(2))
+        write_index(folder, assigned(2))
         assert [path.name for path in folder.iterdir()] == ["noise_index.npy"], where

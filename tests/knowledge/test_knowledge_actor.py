@@ -32,14 +32,14 @@ def start(ray_session, tmp_path):
         return started[-1]
 
     yield begin
-    for host in started:
-        host.close()
+    for refresher in started:
+        refresher.close()
 
 
 def test_publishing_returns_at_once_and_a_failure_is_told(start, caplog):
-    host = start("a", Turn(seconds=0.5))
-    client = SnapshotClient(host, SPEC, 1, poll_seconds=0.5)
-    host.wait(1, 0)
+    refresher = start("a", Turn(seconds=0.5))
+    client = SnapshotClient(refresher, SPEC, 1, poll_seconds=0.5)
+    refresher.wait(1, 0)
     started = time.perf_counter()
     client.refresh(5, weights(0))
     assert time.perf_counter() - started < 0.3
@@ -52,30 +52,30 @@ def test_publishing_returns_at_once_and_a_failure_is_told(start, caplog):
 
 
 def test_snapshots_are_mapped_and_read_only(start):
-    host = start("a")
-    client = SnapshotClient(host, SPEC, 2)
+    refresher = start("a")
+    client = SnapshotClient(refresher, SPEC, 2)
     client.refresh(0, weights(0), lag=0)
     client.before_step(0)
-    first, second = host.get(1), host.get(1)
+    first, second = refresher.get(1), refresher.get(1)
     assert not first.audio.flags.writeable
     assert first.audio.__array_interface__["data"] == second.audio.__array_interface__["data"]
 
     @ray.remote(num_cpus=0.1)
-    def elsewhere(host):
-        snapshot = host.get(1)
+    def elsewhere(refresher):
+        snapshot = refresher.get(1)
         return snapshot.audio.sum(), snapshot.audio.flags.writeable
 
-    total, is_writeable = ray.get(elsewhere.remote(host))
+    total, is_writeable = ray.get(elsewhere.remote(refresher))
     assert total == first.audio.sum()
     assert not is_writeable
 
 
 def test_two_workers_are_on_the_same_version_at_every_step(start):
-    host = start("a", Turn(seconds=0.1))
+    refresher = start("a", Turn(seconds=0.1))
 
     @ray.remote(num_cpus=0.1)
-    def work(host, is_publisher, delay):
-        client = SnapshotClient(host, SPEC, 2, is_publisher=is_publisher, poll_seconds=0.2)
+    def work(refresher, is_publisher, delay):
+        client = SnapshotClient(refresher, SPEC, 2, is_publisher=is_publisher, poll_seconds=0.2)
         client.refresh(0, weights(0) if is_publisher else None, lag=0)
         seen = []
         for step in range(10):
@@ -86,15 +86,15 @@ def test_two_workers_are_on_the_same_version_at_every_step(start):
             seen.append((client.version, float(client.searcher.snapshot.audio[0, 0])))
         return seen
 
-    one, other = ray.get([work.remote(host, True, 0.0), work.remote(host, False, 0.05)])
+    one, other = ray.get([work.remote(refresher, True, 0.0), work.remote(refresher, False, 0.05)])
     assert one == other
     assert [version for version, _ in one] == [1, 1, 1, 1, 2, 2, 2, 3, 3, 3]
 
 
 def test_an_actor_killed_in_mid_refresh_comes_back_and_builds_it(start, tmp_path):
     gate = tmp_path / "go"
-    host = start("a", Turn(gate=str(gate)))
-    client = SnapshotClient(host, SPEC, 1, poll_seconds=0.2)
+    refresher = start("a", Turn(gate=str(gate)))
+    client = SnapshotClient(refresher, SPEC, 1, poll_seconds=0.2)
     gate.touch()
     client.refresh(0, weights(0), lag=0)
     client.before_step(0)
@@ -102,20 +102,20 @@ def test_an_actor_killed_in_mid_refresh_comes_back_and_builds_it(start, tmp_path
     before = held.audio.copy()
     gate.unlink()
     client.refresh(1, weights(1))
-    host.wait(2, 0)
-    ray.kill(host.actor, no_restart=False)
+    refresher.wait(2, 0)
+    ray.kill(refresher.actor, no_restart=False)
     assert np.array_equal(held.audio, before)
     gate.touch()
     client.before_step(2)
     assert client.version == 2
-    assert np.array_equal(host.get(1).audio, before)
+    assert np.array_equal(refresher.get(1).audio, before)
 
 
 def test_the_same_run_twice_gives_the_same_snapshots(start):
     found = []
     for name in ("a", "b"):
-        host = start(name)
-        client = SnapshotClient(host, SPEC, 2)
+        refresher = start(name)
+        client = SnapshotClient(refresher, SPEC, 2)
         client.refresh(0, weights(0), lag=0)
         for step in range(6):
             if step == 2:
@@ -128,15 +128,15 @@ def test_the_same_run_twice_gives_the_same_snapshots(start):
 
 
 def test_a_restarted_run_ends_the_base_it_finds_and_goes_on_from_its_folder(start):
-    host = start("a")
-    client = SnapshotClient(host, SPEC, 0)
+    refresher = start("a")
+    client = SnapshotClient(refresher, SPEC, 0)
     client.refresh(0, weights(0))
     client.before_step(0)
     before = client.searcher.snapshot.audio.copy()
-    client.host = start("a")
+    client.refresher = start("a")
     with pytest.raises(RayActorError):
-        host.wait(1, 0)
-    assert np.array_equal(client.host.get(1).audio, before)
+        refresher.wait(1, 0)
+    assert np.array_equal(client.refresher.get(1).audio, before)
     client.refresh(1, weights(1))
     client.before_step(1)
     assert client.version == 2
@@ -144,16 +144,16 @@ def test_a_restarted_run_ends_the_base_it_finds_and_goes_on_from_its_folder(star
 
 def test_versions_built_on_another_node_are_in_the_checkpoint_and_given_to_the_next_base(start, tmp_path, monkeypatch):
     monkeypatch.setattr("ray_atr.knowledge.actor.this_node", lambda: "not the actor's")
-    host, here = start("a"), tmp_path / "here"
-    host.give_back(here)
-    client = SnapshotClient(host, SPEC, 1)
+    refresher, here = start("a"), tmp_path / "here"
+    refresher.give_back(here)
+    client = SnapshotClient(refresher, SPEC, 1)
     for number in range(5):
         client.refresh(number, weights(number), lag=0)
         client.before_step(number)
     assert versions_in(here) == [3, 4, 5]
-    host.rewind(4)
+    refresher.rewind(4)
     assert versions_in(here) == [3, 4]
-    expected = host.get(4)
+    expected = refresher.get(4)
     other = start("b")
     assert ray.get(other.actor.versions.remote()) == []
     other.give_back(here)

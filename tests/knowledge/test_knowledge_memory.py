@@ -49,13 +49,20 @@ def run(knowledge, folder, steps=9, stop=None):
 
     def begin():
         toy = Toy()
-        host = (
+        refresher = (
             InProcessRefresher(Turn(), SnapshotSettings(prototypes=4), folder)
             if isinstance(knowledge, KnowledgeBaseObjective)
             else None
         )
         recall = make_memory(
-            knowledge, host=host, retriever=toy, width=D, languages=K, ids=IDS, is_first=True, steps_per_epoch=4
+            knowledge,
+            refresher=refresher,
+            retriever=toy,
+            width=D,
+            languages=K,
+            ids=IDS,
+            is_first=True,
+            steps_per_epoch=4,
         )
         return toy, torch.optim.SGD(toy.parameters(), 0.1), recall
 

@@ -210,7 +210,7 @@ def test_a_version_lost_with_a_crash_is_published_again(tmp_path):
     stuck = base_of(tmp_path / "base", Turn(gate=str(gate)))
     client = SnapshotClient(stuck, SPEC, 1, poll_seconds=0.1)
     client.refresh(0, weights(0))
-    client.host = base_of(tmp_path / "base")
+    client.refresher = base_of(tmp_path / "base")
     client.before_step(1)
     assert client.version == 1
     gate.touch()
@@ -220,7 +220,7 @@ def test_a_version_lost_with_its_folder_before_it_was_used_is_published_again(tm
     client = SnapshotClient(base_of(tmp_path / "base"), SPEC, 3, republish_seconds=0.1)
     client.refresh(0, weights(0))
     client.settle()
-    client.host = base_of(tmp_path / "elsewhere")
+    client.refresher = base_of(tmp_path / "elsewhere")
     client.before_step(3)
     assert client.version == 1
 

@@ -14,7 +14,7 @@ from ray_atr.objectives.knowledge.knowledge import SearchSpec
 
 
 def asked(**changes):
-    return SearchSpec(**{"neighbours": 5, "probes": 1000, **changes})
+    return SearchSpec(**{"neighbours": 5, "index": "auto", "probes": 1000, **changes})
 
 
 def retrieve(snapshot, audio, text, spec, own_ids=None):

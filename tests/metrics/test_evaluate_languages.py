@@ -106,6 +106,6 @@ def test_bad_input_is_refused(problem: tuple) -> None:
     with pytest.raises(ValueError, match="text: got 'no language'"):
         evaluate_languages(audio, {}, clip)
     with pytest.raises(ValueError, match=r"ranking: got 'plans'; .*did you mean plan\?"):
-        evaluate_languages(audio, text, clip, ranking="plans")  # type: ignore[arg-type]
+        evaluate_languages(audio, text, clip, ranking="plans")
     with pytest.raises(ValueError, match=r"present\['fra'\]"):
         evaluate_languages(audio, text, clip, present={"fra": torch.zeros(75, dtype=torch.bool)})

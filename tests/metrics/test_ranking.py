@@ -1,4 +1,4 @@
-"""Ranking by a learnt distance: ranks against distances written as loops, whatever form the metric has."""
+"""Ranking by a learned distance: ranks against distances written as loops, whatever form the metric has."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def distances(text: np.ndarray, audio: np.ndarray, M: np.ndarray) -> np.ndarray:
 def test_learned_ranks_are_those_of_the_distance_in_both_directions(kind: str) -> None:
     rng = np.random.default_rng(1)
     audio, text = rng.normal(size=(40, 6)), rng.normal(size=(40, 6))
-    learnt, M = metric_of(kind, 6, rng)
-    found = retrieve(audio, text, range(40), metric=learnt)
+    learned, M = metric_of(kind, 6, rng)
+    found = retrieve(audio, text, range(40), metric=learned)
     cost = distances(text, audio, M)
     own = cost.diagonal()
     assert found.text_to_audio.first_rank.tolist() == (cost < own[:, None]).sum(1).tolist()
@@ -47,16 +47,16 @@ def test_learned_ranks_are_those_of_the_distance_in_both_directions(kind: str) -
 def test_inner_products_of_the_rows_are_minus_half_the_squared_distance(kind: str) -> None:
     rng = np.random.default_rng(2)
     audio, text = rng.normal(size=(7, 4)), rng.normal(size=(9, 4))
-    learnt, M = metric_of(kind, 4, rng)
-    left, right = text_rows(torch.from_numpy(text), learnt), audio_rows(torch.from_numpy(audio), learnt)
+    learned, M = metric_of(kind, 4, rng)
+    left, right = text_rows(torch.from_numpy(text), learned), audio_rows(torch.from_numpy(audio), learned)
     np.testing.assert_allclose((left @ right.T).numpy(), -(distances(text, audio, M) ** 2) / 2, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_root_maps_the_distance_to_the_euclidean_one(kind: str) -> None:
     rng = np.random.default_rng(3)
-    learnt, M = metric_of(kind, 6, rng)
-    root = learnt.root().numpy()
+    learned, M = metric_of(kind, 6, rng)
+    root = learned.root().numpy()
     np.testing.assert_allclose(root @ root.T, M, atol=1e-9)
 
 

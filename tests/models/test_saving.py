@@ -201,7 +201,7 @@ KINDS = ("diagonal", "mahalanobis", "factored")
 
 
 def with_metric(kind: str, ranking: str = "learned") -> Retriever:
-    """A retriever whose learnt metric is far from the identity."""
+    """A retriever whose learned metric is far from the identity."""
     made = scratch()
     retriever = Retriever(
         made.audio_tower,
@@ -219,7 +219,7 @@ def with_metric(kind: str, ranking: str = "learned") -> Retriever:
 
 def matrix_of(retriever: Retriever, kind: str) -> torch.Tensor:
     """M [D, D], written out."""
-    metric = retriever.learned.metric.detach().double()  # type: ignore[union-attr]
+    metric = retriever.learned.metric.detach().double()
     return {"diagonal": metric.diag, "mahalanobis": lambda: metric, "factored": lambda: metric @ metric.T}[kind]()
 
 

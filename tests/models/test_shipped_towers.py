@@ -27,7 +27,7 @@ from ray_atr.run_folder import BEST
 from ray_atr.soundscapes import KINDS, SoundscapesSettings, clip
 from ray_atr.storage.digests import DamagedFileError, check_folder, digests_of
 from ray_atr.training.checks import check_experiment
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 AUDIO = SmallCnn(checkpoint="shipped:small_cnn")
 TEXT = SmallTransformer(checkpoint="shipped:small_transformer", num_layers=1)
@@ -120,7 +120,7 @@ def test_triplet_learns_in_the_quickstart(tmp_path: Path) -> None:
     }
     experiment = override(RECIPES["quickstart"](), small)
     reports: list[dict[str, Any]] = []
-    train(experiment, prepared_for(experiment, tmp_path), tmp_path, reports.append, use_ray_data=False)
+    train_trial(experiment, prepared_for(experiment, tmp_path), tmp_path, reports.append, use_ray_data=False)
     # A triplet whose embeddings have collapsed has the loss of its margin, 0.2, and finds nothing.
     assert reports[-2]["train/loss"] < 0.6 * reports[0]["train/loss"]
     final = reports[-1]

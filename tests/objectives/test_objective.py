@@ -17,7 +17,7 @@ B, K, D = 6, 3, 5
 def batch(**changes: object) -> Embeddings:
     generator = torch.Generator().manual_seed(0)
     tensors = {"audio": torch.randn(B, D, generator=generator), "text": torch.randn(B, K, D, generator=generator)}
-    return Embeddings(**{**tensors, **changes})  # type: ignore[arg-type]
+    return Embeddings(**{**tensors, **changes})
 
 
 def test_the_readmes_lines() -> None:

@@ -75,8 +75,8 @@ def name_of(loss: PairLoss) -> str:
 
 
 def both_ways(similarity: Tensor, positives: Tensor, sample_loss: object) -> float:
-    rows = [sample_loss(similarity[i], positives[i], i) for i in range(len(similarity))]  # type: ignore[operator]
-    columns = [sample_loss(similarity[:, i], positives[:, i], i) for i in range(len(similarity))]  # type: ignore[operator]
+    rows = [sample_loss(similarity[i], positives[i], i) for i in range(len(similarity))]
+    columns = [sample_loss(similarity[:, i], positives[:, i], i) for i in range(len(similarity))]
     return 0.5 * (sum(rows) + sum(columns)) / len(similarity)
 
 
@@ -426,7 +426,7 @@ def test_settings_outside_their_range_are_refused_by_name(settings: dict[str, ob
 
 
 def noisy_pairs(N: int, noise_ratio: float, spread: float) -> Tensor:
-    """Similarities [N, N] of pairs that are `spread` apart, a share of which wear another's caption."""
+    """Similarities [N, N] of pairs that are `spread` apart, a share of which assign_captions another's caption."""
     u = unit(N, 32, 0)
     v = functional.normalize(u + spread * unit(N, 32, 1), dim=1)
     wrong = int(noise_ratio * N)

@@ -102,8 +102,8 @@ def objective_loss(name: str, owned: dict[str, nn.Parameter], data: dict[str, Te
     draw = objective.scheme.draw(0, 0, [str(i) for i in range(B)], whole["mask"])
     groups = whole["group"]
     embeddings = Embeddings(
-        audio=gather(audio),  # type: ignore[operator]
-        text=gather(text),  # type: ignore[operator]
+        audio=gather(audio),
+        text=gather(text),
         mask=objective.scheme.needed(whole["mask"], draw),
         positives=groups[:, None] == groups[None, :],
     )

@@ -23,7 +23,7 @@ from ray_atr.recipes import RECIPES
 from ray_atr.run_folder import BEST
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.inputs import prepare
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 OF_PAPERS = [name for name in RECIPES if name not in ("quickstart", "from_scratch", "vectors")]
 WITH_TOWERS = [name for name in RECIPES if name != "vectors"]
@@ -99,7 +99,7 @@ def test_a_recipe_trains_a_step_with_tiny_towers(name: str, home: Path, tmp_path
     check_experiment(experiment)
     prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
     reports: list[dict[str, Any]] = []
-    train(experiment, prepared, tmp_path, reports.append, use_ray_data=False)
+    train_trial(experiment, prepared, tmp_path, reports.append, use_ray_data=False)
     assert reports[0]["step"] == 1
     assert reports[0]["train/gradient_norm"] > 0
     assert 0 <= reports[-1]["test/text_to_audio/mean/recall_at_1"] <= 1

@@ -81,11 +81,11 @@ def test_page_holds_the_evaluation_and_the_comparison_with_itself_is_zero(embedd
 
 
 def test_tasks_of_one_model_alone_are_named_and_the_others_compared(embeddings: tuple) -> None:
-    """A learnt metric has the ranking by cosine besides its own, and prompts are not asked of every model."""
+    """A learned metric has the ranking by cosine besides its own, and prompts are not asked of every model."""
     audio, text, captions = embeddings
-    learnt = Embedded(audio, text, metric=np.arange(1.0, 7.0))
+    learned = Embedded(audio, text, metric=np.arange(1.0, 7.0))
     asked = Embedded(audio, text, zero_shot=ZeroShot({"eng": audio[:3]}, ["a", "b", "c"], list("abc") * 4, set()))
-    runs = [score_model(embedded, captions) for embedded in (learnt, asked)]
+    runs = [score_model(embedded, captions) for embedded in (learned, asked)]
     page = compose_page(
         "t", {}, asked, captions, runs[1:], baseline=[runs[0].samples], compared=("old", "new"), draws=5
     )

@@ -74,7 +74,7 @@ def test_wide_differences_fit_a_window_of_1280_pixels(tmp_path: Path) -> None:
         [*browser, f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "page.html").as_uri()],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
-    widths = json.loads(re.search(r"<title>(.*?)</title>", found.stdout).group(1))  # type: ignore[union-attr]
+    widths = json.loads(re.search(r"<title>(.*?)</title>", found.stdout).group(1))
     assert len(widths) == 2
     assert all(needed <= there for needed, there in widths), widths
 

@@ -90,7 +90,7 @@ def test_languages_without_captions_in_training_are_marked_and_the_mark_is_expla
         ({}, "noise: share of training clips with swapped captions"),
         ({"data.noise.kind": ["language"]}, "noise: share of training clips with swapped captions in one language"),
         ({"data.noise.unit": ["caption"]}, "noise: share of training captions that are swapped"),
-        ({"data.noise.unit": ["clip", "caption"]}, "noise ratio (of what, data.noise.kind and data.noise.unit say)"),
+        ({"data.noise.unit": ["clip", "caption"]}, "noise ratio (its meaning: data.noise.kind and data.noise.unit)"),
     ],
 )
 def test_the_axis_of_noise_says_what_the_ratio_is_a_share_of(

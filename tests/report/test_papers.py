@@ -58,7 +58,7 @@ def test_recalls_rise_with_k() -> None:
     for table in ALL:
         for row in table.rows:
             for direction in {metric.split("/recall_at_")[0] for metric in row.numbers if "recall_at" in metric}:
-                found = [row.numbers.get(f"{direction}/recall_at_{k}") for k in (1, 5, 10)]
+                found = [row.numbers.get(Metric.parse(f"{direction}/recall_at_{k}")) for k in (1, 5, 10)]
                 recalls = [number for number in found if number is not None]
                 assert recalls == sorted(recalls), f"{table.source}: {row.objective}"
                 assert all(0 <= number <= 100 for number in recalls)

@@ -19,7 +19,7 @@ from ray_atr.report.write import write_report
 from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.space import Space
 from ray_atr.storage import read_json
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 
 @pytest.mark.parametrize("name", list(METHODS))
@@ -139,7 +139,7 @@ def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
                 (trial.finish if metrics.get("is_final") else trial.add_epoch)(metrics)
 
             prepared = prepared_for(experiment, tmp_path / "home")
-            train(experiment, prepared, Path(str(trial.folder)), report, use_ray_data=False)
+            train_trial(experiment, prepared, Path(str(trial.folder)), report, use_ray_data=False)
     folder = tmp_path / "report"
     folder.mkdir()
     write_reality_check(run.path, folder)

@@ -272,7 +272,7 @@ def test_a_point_that_learnt_nothing_says_so(tmp_path):
                     result["test"][f"{direction}/{code}/recall_at_1"] = 0.006
         write(path, result)
     said = summary_table(run)
-    assert "learned nothing (R@1 not told apart from chance): triplet\n" in said + "\n"
+    assert "learned nothing (R@1 not distinguishable from chance): triplet\n" in said + "\n"
     first = main_tables(read_runs([run]))[0]
     assert [row[1].text.endswith("°") for row in first.blocks[0]] == [True, False]
     assert "Learned nothing: the R@1 of triplet" in write_report(run).page.read_text()
@@ -312,17 +312,17 @@ def test_points_that_were_proposed_once_each_are_no_curve_over_noise(tmp_path):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_trial_that_changed_on_the_way_is_said_to(tmp_path):
+def test_a_trial_that_changed_midway_is_reported(tmp_path):
     folder = write_run(tmp_path / "run", {"objective": ["contrastive"], "train.learning_rate": [0.001, 0.002]})
     first, second = sorted((folder / "trials").iterdir())
     write(first / "perturbed.json", [{"epoch": 2, "from": second.name, "settings": {"train.learning_rate": 0.0024}}])
     said = f"after epoch 2: weights of {second.name}, lr=0.0024"
     assert said in summary_table(folder)
     page = write_report(folder).page.read_text()
-    assert "Trials that changed on the way" in page
+    assert "Trials that changed midway" in page
     assert said in html.unescape(page)
     (first / "perturbed.json").unlink()
-    assert "changed on the way" not in summary_table(folder) + write_report(folder).page.read_text()
+    assert "changed midway" not in summary_table(folder) + write_report(folder).page.read_text()
 
 
 def test_no_run_folder_and_no_trials_are_clear_mistakes(tmp_path):

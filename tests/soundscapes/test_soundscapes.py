@@ -32,7 +32,7 @@ def say(language: str, template: str, *sounds: Said, background: str | None = No
 
 
 def rendered(kind: str, *, seed: int = 0, **attributes: object) -> np.ndarray:
-    event = Event(kind, 0.2, 3.6, **attributes)  # type: ignore[arg-type]
+    event = Event(kind, 0.2, 3.6, **attributes)
     return render(Scene((event,), "single", "quiet", 4.0), np.random.default_rng(seed), 16000)
 
 

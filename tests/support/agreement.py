@@ -21,7 +21,7 @@ from ray_atr.objectives.schemes import SCHEMES
 from ray_atr.training import inputs
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 Part = tuple[str, str]
 """A part of an objective and the name of one choice of it."""
@@ -85,7 +85,15 @@ def trained(home: Path, folder: Path, part: Part, epochs: int, group: WorkerGrou
         changes["objective__correspondence__teachers"] = (str(home / TEACHER),)
     experiment = tiny(home / "tones", train__epochs=epochs, data__noise__ratio=0.2, **changes)
     rows: list[Any] = []
-    train(experiment, prepared_for(experiment, home), folder, rows.append, group, use_ray_data=False, make_host=host)
+    train_trial(
+        experiment,
+        prepared_for(experiment, home),
+        folder,
+        rows.append,
+        group,
+        use_ray_data=False,
+        make_refresher=refresher,
+    )
     weights = load_checkpoint(folder / "last")["model"]
     return Trained(
         torch.cat([value.flatten().double() for _, value in sorted(weights.items()) if value.is_floating_point()]),
@@ -93,7 +101,7 @@ def trained(home: Path, folder: Path, part: Part, epochs: int, group: WorkerGrou
     )
 
 
-def host(knowledge: KnowledgeBaseObjective, encode: Any, folder: Path, group: WorkerGroup) -> InProcessRefresher:
+def refresher(knowledge: KnowledgeBaseObjective, encode: Any, folder: Path, group: WorkerGroup) -> InProcessRefresher:
     """The first worker builds the versions of a base; the others find them in the same folder."""
     return InProcessRefresher(encode, knowledge.snapshot_settings(0), folder)
 
@@ -101,7 +109,7 @@ def host(knowledge: KnowledgeBaseObjective, encode: Any, folder: Path, group: Wo
 def compute_in_float64() -> None:
     """From now on whatever this process computes in float32 it computes in float64."""
     torch.set_default_dtype(torch.float64)
-    torch.Tensor.float = torch.Tensor.double  # type: ignore[assignment,method-assign]
+    torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
 
     embed_audio = retriever.Retriever.embed_audio
 
@@ -114,7 +122,7 @@ def compute_in_float64() -> None:
     from_pretrained = retriever.Retriever.from_pretrained
     retriever.Retriever.from_pretrained = lambda *arguments, **options: from_pretrained(*arguments, **options).double()  # type: ignore[method-assign]
     retriever.Retriever.embed_audio = embed  # type: ignore[method-assign]
-    inputs.build_retriever = build  # type: ignore[attr-defined]
+    inputs.build_retriever = build
 
 
 def round_first_weights_otherwise() -> None:
@@ -128,7 +136,7 @@ def round_first_weights_otherwise() -> None:
                 weights.copy_(torch.nextafter(weights, torch.full_like(weights, torch.inf)))
         return built
 
-    inputs.build_retriever = build  # type: ignore[attr-defined]
+    inputs.build_retriever = build
 
 
 def work(

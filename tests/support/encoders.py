@@ -16,7 +16,7 @@ from ray_atr.objectives.knowledge.knowledge import SearchSpec
 N, D = 60, 8
 
 
-SPEC = SearchSpec(3)
+SPEC = SearchSpec(3, index="auto", probes=16)
 
 
 def clips(seed: int = 0) -> tuple[NDArray[np.float32], list[str]]:

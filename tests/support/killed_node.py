@@ -66,10 +66,10 @@ def main(folder: Path) -> None:
     ray.get(trainer.ready.remote())
     gate = folder / "go"
     gate.touch()
-    host = start_knowledge_base(
+    refresher = start_knowledge_base(
         "killed", Turn(gate=str(gate)), SnapshotSettings(prototypes=5), folder / "base", num_cpus=1
     )
-    client = SnapshotClient(host, SPEC, 2, poll_seconds=0.5)
+    client = SnapshotClient(refresher, SPEC, 2, poll_seconds=0.5)
     client.refresh(0, weights(0), lag=0)
     client.before_step(0)
     assert client.searcher is not None
@@ -78,14 +78,14 @@ def main(folder: Path) -> None:
     client.refresh(0, weights(1))
     client.settle()
     # The answer has come, what it refers to has not been fetched.
-    asked = host.actor.reference.remote(2)
+    asked = refresher.actor.reference.remote(2)
     ray.wait([asked])
     gate.unlink()
     client.refresh(1, weights(2))
     # Calls of one process may overtake each other.
-    while host.wait(3, 0.0).state == "unknown":
+    while refresher.wait(3, 0.0).state == "unknown":
         time.sleep(0.05)
-    assert host.wait(3, 0.0).state == "building"
+    assert refresher.wait(3, 0.0).state == "building"
 
     cluster.remove_node(doomed, allow_graceful=False)
     client.before_step(1)
@@ -104,7 +104,7 @@ def main(folder: Path) -> None:
     assert np.array_equal(held.audio, before)
 
     is_lost(ray.get(asked)[0])
-    answers = [host.actor.reference.remote(2), asked]
+    answers = [refresher.actor.reference.remote(2), asked]
     late = ActorRefresher(SimpleNamespace(reference=SimpleNamespace(remote=lambda version: answers.pop())))
     assert np.allclose(late.get(2).audio, turned(1), atol=1e-6)
     assert not answers, "a reference that its node took with it is asked for again"

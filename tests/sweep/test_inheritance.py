@@ -15,7 +15,7 @@ from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.sweep.inheritance import experiment_of, inherit, perturbed_settings, save_for_others
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.inputs import prepare
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 
 def test_weights_history_and_best_are_the_donors_and_the_rate_is_new(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_weights_history_and_best_are_the_donors_and_the_rate_is_new(tmp_path: P
     donor, heir = (run.add_trial({"train.learning_rate": rate, "seed": 0}) for rate in (0.004, 0.001))
     rows: list[dict[str, Any]] = []
     with pytest.raises(StopIteration):
-        train_trial(run, donor, tmp_path, rows, stop_after=2)
+        train_in_run(run, donor, tmp_path, rows, stop_after=2)
     save_for_others(donor, tmp_path / "aside", with_weights=True)
     settings = {"train.learning_rate": 0.002, "train.weight_decay": 0.01}
     inherit(heir, tmp_path / "aside", settings, donor.trial_id, experiment_of(run, heir))
@@ -42,9 +42,9 @@ def test_weights_history_and_best_are_the_donors_and_the_rate_is_new(tmp_path: P
 
     # It goes on as a run of its own: the rates of the epochs that follow are half of what the donor's are.
     mine: list[dict[str, Any]] = []
-    train_trial(run, heir, tmp_path, mine)
+    train_in_run(run, heir, tmp_path, mine)
     theirs: list[dict[str, Any]] = []
-    train_trial(run, donor, tmp_path, theirs)
+    train_in_run(run, donor, tmp_path, theirs)
     assert [row["epoch"] for row in mine] == [1, 2, 3, 4, 4]
     assert mine[2]["train/learning_rate"] == pytest.approx(theirs[2]["train/learning_rate"] / 2)
     assert json.loads(load_checkpoint(heir.folder / "last")["experiment"])["train.learning_rate"] == 0.002
@@ -52,7 +52,7 @@ def test_weights_history_and_best_are_the_donors_and_the_rate_is_new(tmp_path: P
     assert find_checkpoint(heir.folder).experiment.train.learning_rate == 0.002
 
 
-def train_trial(
+def train_in_run(
     run: RunFolder, trial: TrialFolder, home: Path, rows: list[dict[str, Any]], stop_after: int = 1000
 ) -> None:
     experiment: Experiment = experiment_of(run, trial)
@@ -63,4 +63,4 @@ def train_trial(
             raise StopIteration
 
     prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
-    train(experiment, prepared, trial.folder, report, use_ray_data=False)
+    train_trial(experiment, prepared, trial.folder, report, use_ray_data=False)

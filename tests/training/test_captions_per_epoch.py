@@ -14,7 +14,7 @@ from ray_atr.data.shards import write_clips
 from ray_atr.experiment import Experiment
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 EACH = {"data__captions_per_epoch": "each", "data__languages": "eng"}
 NUM_PAIRS = 3 * 6 + 2 * 2
@@ -96,6 +96,6 @@ def test_two_captions_of_a_clip_are_never_negatives(home: Path, positives: str) 
 def test_it_trains(home: Path, tmp_path: Path) -> None:
     experiment = tiny(home / "tones", train__batch_size=8, train__epochs=1, **EACH)
     reports: list[dict[str, Any]] = []
-    train(experiment, prepared_for(experiment, home), tmp_path, reports.append, use_ray_data=False)
+    train_trial(experiment, prepared_for(experiment, home), tmp_path, reports.append, use_ray_data=False)
     assert reports[0]["step"] == NUM_PAIRS // 8
     assert np.isfinite(reports[0]["train/loss"])

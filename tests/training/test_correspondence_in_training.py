@@ -14,7 +14,7 @@ from ray_atr.data.noise import INDEX_FILE
 from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.correspondence import CORRESPONDENCES
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 NOISE = {"data__noise__ratio": 0.4, "train__epochs": 4}
 
@@ -45,7 +45,7 @@ def run(experiment: Experiment, folder: Path, stop_after: int | None = None) -> 
             raise StoppedError
 
     home = folder.parent / "home"
-    train(experiment, prepared_for(experiment, home), folder, report, use_ray_data=False)
+    train_trial(experiment, prepared_for(experiment, home), folder, report, use_ray_data=False)
     return reported
 
 
@@ -107,6 +107,8 @@ def test_what_a_correspondence_needs_is_asked_for_before_anything_starts(data: P
         prepared_for(tiny(data, objective__correspondence="oracle"), tmp_path)
     absent = {"objective__correspondence": "teacher", "objective__correspondence__teachers": str(tmp_path / "nowhere")}
     experiment = tiny(data, **absent)
-    with pytest.raises(ValueError, match=r"correspondence.teachers: got .*nowhere'; allowed the folder of a saved"):
+    with pytest.raises(
+        ValueError, match=r"correspondence.teachers: got .*nowhere'; allowed an existing folder: a saved"
+    ):
         prepared_for(experiment, tmp_path)
     assert not list(tmp_path.iterdir())

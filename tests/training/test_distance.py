@@ -18,7 +18,7 @@ from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.epoch_end import _LogProbabilities
 from ray_atr.training.inputs import prepare
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def epochs_of(data: Path, folder: Path, **settings: Any) -> list[dict[str, Any]]
     experiment = tiny(data, train__epochs=2, **settings)
     reports: list[dict[str, Any]] = []
     prepared = prepare(experiment, data.parent, use_ray=False, say=lambda message: None)
-    train(experiment, prepared, folder, reports.append, use_ray_data=False)
+    train_trial(experiment, prepared, folder, reports.append, use_ray_data=False)
     return [report for report in reports if "is_final" not in report]
 
 

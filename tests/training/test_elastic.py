@@ -27,7 +27,7 @@ from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint
 from ray_atr.training.epoch_validation import EpochValidation
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 from ray_atr.training.ray_train import PreemptionNotices, num_workers
 
 PHASES = ((4, 4), (2, 3), (3, 1000))
@@ -100,9 +100,9 @@ def worker(
             dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=size)
             ended[case] = []
             arguments = override(Experiment(), flat), ready, folder / f"case-{case}", ended[case].append
-            options = {"use_ray_data": False, "make_host": base_of, "is_noticed": until_lost(steps)}
+            options = {"use_ray_data": False, "make_refresher": base_of, "is_noticed": until_lost(steps)}
             with suppress(LostError), distances_in_loops():
-                train(*arguments, WorkerGroup(rank, size), **options)
+                train_trial(*arguments, WorkerGroup(rank, size), **options)
             leave_group()
     return {case: [dict(report) for report in reports] for case, reports in ended.items()}
 
@@ -120,7 +120,9 @@ def alone(
     for case, (flat, ready) in enumerate(zip(flats, prepared, strict=True)):
         reports: list[dict[str, Any]] = []
         with distances_in_loops():
-            train(override(Experiment(), flat), ready, folder / f"case-{case}", reports.append, use_ray_data=False)
+            train_trial(
+                override(Experiment(), flat), ready, folder / f"case-{case}", reports.append, use_ray_data=False
+            )
         ended.append([dict(report) for report in reports])
     return ended
 
@@ -149,10 +151,12 @@ def test_a_notice_makes_a_checkpoint_within_an_epoch(home: Path, tmp_path: Path)
     experiment = tiny(home / "tones")
     prepared = prepared_for(experiment, home)
     with pytest.raises(LostError):
-        train(experiment, prepared, tmp_path, lambda _: None, use_ray_data=False, is_noticed=until_lost(2))
+        train_trial(experiment, prepared, tmp_path, lambda _: None, use_ray_data=False, is_noticed=until_lost(2))
     assert load_checkpoint(tmp_path / LAST)["progress"]["step_in_epoch"] == 2
     with pytest.raises(LostError):
-        train(experiment, prepared, tmp_path / "none", lambda _: None, use_ray_data=False, is_noticed=until_lost(0))
+        train_trial(
+            experiment, prepared, tmp_path / "none", lambda _: None, use_ray_data=False, is_noticed=until_lost(0)
+        )
     assert not (tmp_path / "none" / LAST / STATE_FILE).exists()
 
 
@@ -161,7 +165,7 @@ def test_a_notice_at_the_last_step_of_an_epoch_loses_nothing_of_it(home: Path, t
     experiment = tiny(home / "tones", train__epochs=2)
     prepared = prepared_for(experiment, home)
     alone: list[dict[str, Any]] = []
-    train(experiment, prepared, tmp_path / "alone", alone.append, use_ray_data=False)
+    train_trial(experiment, prepared, tmp_path / "alone", alone.append, use_ray_data=False)
     reports: list[dict[str, Any]] = []
     notices = iter([number == epoch * alone[0]["step"] for number in range(1, 1000)])
 
@@ -177,8 +181,8 @@ def test_a_notice_at_the_last_step_of_an_epoch_loses_nothing_of_it(home: Path, t
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EpochValidation, "after_epoch", lost)
         with pytest.raises(LostError):
-            train(experiment, prepared, tmp_path / "run", lambda _: None, **options)
-    train(experiment, prepared, tmp_path / "run", reports.append, use_ray_data=False)
+            train_trial(experiment, prepared, tmp_path / "run", lambda _: None, **options)
+    train_trial(experiment, prepared, tmp_path / "run", reports.append, use_ray_data=False)
     assert losses(reports) == losses(alone)
     for found, whole in zip(reports, alone, strict=True):
         assert {key for key in whole if key.startswith("text_to_audio")} <= found.keys()

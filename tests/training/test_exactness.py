@@ -34,7 +34,7 @@ from ray_atr.training.correspondence import make_estimator
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.knowledge import SourceEncoder
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 from ray_atr.training.step import StepResult, training_step
 from ray_atr.transport import Ranks
 
@@ -63,14 +63,14 @@ CASES: dict[str, dict[str, Any]] = {
 def recall_of(experiment: Experiment, prepared: Prepared, retriever: Retriever, ids: list[str], folder: Path) -> Memory:
     """A memory of the worker's own, made from the first weights as every other worker's is."""
     knowledge = experiment.objective.knowledge
-    host = (
+    refresher = (
         InProcessRefresher(SourceEncoder(experiment, prepared), knowledge.snapshot_settings(0), folder)
         if isinstance(knowledge, KnowledgeBaseObjective)
         else None
     )
     recall = make_memory(
         knowledge,
-        host=host,
+        refresher=refresher,
         retriever=retriever,
         width=experiment.model.embedding_width,
         languages=len(experiment.data.languages),
@@ -102,15 +102,15 @@ def one_step(
     )
     plan = training_plan(features.clip_ids, seed=0, epoch=0, batch_size=8, rank=group.rank, num_workers=group.size)
     batch = next(stream(features, [plan], use_ray=False))
-    worn = captions.batch(batch.rows, 0)
+    assigned = captions.batch(batch.rows, 0)
     clip_ids = [features.clip_ids[row] for row in batch.rows]
-    draw = experiment.objective.scheme.draw(0, 0, clip_ids, torch.from_numpy(worn.mask))
+    draw = experiment.objective.scheme.draw(0, 0, clip_ids, torch.from_numpy(assigned.mask))
     languages = experiment.data.languages
     result = training_step(
         retriever,
         TextBatcher(retriever),
         experiment.objective,
-        Batch.gathered(clip_ids, batch.features, batch.frames, worn, draw, languages, group),
+        Batch.gathered(clip_ids, batch.features, batch.frames, assigned, draw, languages, group),
         group,
         memory=recall_of(experiment, prepared, retriever, features.clip_ids, folder),
         estimator=make_estimator(experiment, captions, prepared.data, prepared.home, group.device, lambda: None),
@@ -183,7 +183,7 @@ def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
     )
     prepared = prepared_for(experiment, home)
     whole: list[dict[str, Any]] = []
-    train(experiment, prepared, tmp_path / "whole", whole.append, use_ray_data=False)
+    train_trial(experiment, prepared, tmp_path / "whole", whole.append, use_ray_data=False)
 
     import ray_atr.training.loop as loop
 
@@ -199,12 +199,12 @@ def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
     reports: list[dict[str, Any]] = []
     monkeypatch.setattr(loop, "training_step", dying_step)
     with pytest.raises(KilledError):
-        train(experiment, prepared, tmp_path / "killed", reports.append, use_ray_data=False)
+        train_trial(experiment, prepared, tmp_path / "killed", reports.append, use_ray_data=False)
     monkeypatch.setattr(loop, "training_step", training_step)
     np.random.seed(123)
     torch.manual_seed(123)
     reports.clear()
-    train(experiment, prepared, tmp_path / "killed", reports.append, use_ray_data=False)
+    train_trial(experiment, prepared, tmp_path / "killed", reports.append, use_ray_data=False)
 
     expected, found = weights(tmp_path / "whole"), weights(tmp_path / "killed")
     assert all(torch.equal(expected[name], found[name]) for name in expected)
@@ -215,9 +215,9 @@ def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
 def test_a_checkpoint_of_another_experiment_is_refused(home: Path, tmp_path: Path) -> None:
     experiment = tiny(home / "tones", train__epochs=1)
     prepared = prepared_for(experiment, home)
-    train(experiment, prepared, tmp_path, lambda metrics: None, use_ray_data=False)
+    train_trial(experiment, prepared, tmp_path, lambda metrics: None, use_ray_data=False)
     with pytest.raises(ValueError, match="another experiment"):
-        train(
+        train_trial(
             override(experiment, {"train.learning_rate": 0.1}),
             prepared,
             tmp_path,

@@ -18,7 +18,7 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.objectives import LearnedSettings
 from ray_atr.run_folder import LAST
 from ray_atr.training.checkpoint import STATE_FILE
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 FORMER = Path(__file__).parent / "former"
 NAMES = ("metric", "moco")
@@ -61,7 +61,7 @@ def test_a_former_run_goes_on_from_its_weights_and_moments(home: Path, tmp_path:
     handle = register_optimizer_step_pre_hook(look)
     reports: list[dict[str, Any]] = []
     try:
-        train(experiment, prepared_for(experiment, home), tmp_path, reports.append, use_ray_data=False)
+        train_trial(experiment, prepared_for(experiment, home), tmp_path, reports.append, use_ray_data=False)
     finally:
         handle.remove()
     weights, moments, rate = first[0]

@@ -23,11 +23,11 @@ from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.training import checkpoint
 from ray_atr.training.checkpoint import load_checkpoint
-from ray_atr.training.epoch_end import BaseProbe
+from ray_atr.training.epoch_end import DriftProbe
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.knowledge import SourceEncoder
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 KNOWLEDGE = "objective.knowledge"
 SMALL = {f"{KNOWLEDGE}.prototypes": 4, f"{KNOWLEDGE}.neighbours": 2}
@@ -38,7 +38,7 @@ def run(home: Path, folder: Path, **changes: Any) -> tuple[list[dict[str, Any]],
     """The epochs' reports of a run, without the final one, and the weights that it ends with."""
     experiment = tiny(home / "tones", **changes)
     reports: list[dict[str, Any]] = []
-    train(experiment, prepared_for(experiment, home), folder, reports.append, use_ray_data=False)
+    train_trial(experiment, prepared_for(experiment, home), folder, reports.append, use_ray_data=False)
     return reports[:-1], load_checkpoint(folder / "last")["model"]
 
 
@@ -143,7 +143,7 @@ def test_a_refresh_that_fails_is_reported_and_training_goes_on(
     assert "the encoder broke" in caplog.text
 
 
-def drift_of(probe: BaseProbe, recall: SnapshotMemory, retriever: Retriever) -> float:
+def drift_of(probe: DriftProbe, recall: SnapshotMemory, retriever: Retriever) -> float:
     found = probe.measure(recall, retriever, [], WorkerGroup())
     return found["drift_audio"] + found["drift_text"]
 
@@ -161,11 +161,11 @@ def test_drift_is_zero_after_a_synchronous_refresh_rises_and_falls_again(home: P
     retriever = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=0)
     base = InProcessRefresher(encoder, knowledge.snapshot_settings(0), tmp_path)
     recall = make_memory(
-        knowledge, host=base, retriever=retriever, width=16, languages=2, ids=encoder.source.features.clip_ids,
+        knowledge, refresher=base, retriever=retriever, width=16, languages=2, ids=encoder.source.features.clip_ids,
         is_first=True, steps_per_epoch=3,
     )  # fmt: skip
     assert isinstance(recall, SnapshotMemory)
-    probe = BaseProbe(encoder.source, seed=0, num_clips=10)
+    probe = DriftProbe(encoder.source, seed=0, num_clips=10)
     assert len(set(probe.rows.tolist())) == 10
 
     def refresh(epoch: int) -> None:
@@ -196,14 +196,14 @@ def test_a_source_is_encoded_as_its_clips_are_with_the_captions_they_wear(home: 
     retriever = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=0).eval()
     entries = SourceEncoder(experiment, prepared)(retriever.state_dict())
     features = open_features(prepared.features, "train")
-    worn = TrainingCaptions(features, ("eng", "fra"), experiment.data.noise, 0).batch(np.arange(len(features)), 0)
+    assigned = TrainingCaptions(features, ("eng", "fra"), experiment.data.noise, 0).batch(np.arange(len(features)), 0)
     for row in range(0, len(features), 7):
         array, frames = features.features(np.array([row]))
         with torch.no_grad():
             audio = retriever.embed_audio(torch.from_numpy(array).float(), torch.from_numpy(frames))[0]
         assert np.allclose(entries.audio[row], audio, atol=1e-5)
         for k, language in enumerate(("eng", "fra")):
-            text = retriever.encode_text([worn.texts[row][k]], language)[0]
+            text = retriever.encode_text([assigned.texts[row][k]], language)[0]
             assert np.allclose(entries.text[k, row], text, atol=1e-5)
 
 

@@ -25,7 +25,7 @@ from ray_atr.training.batch import Batch
 from ray_atr.training.checks import check_interaction
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 from ray_atr.training.share import LateShare
 from ray_atr.training.step import training_step
 from ray_atr.training.validation import retrieve_by_tokens
@@ -44,9 +44,9 @@ def first_step(experiment: Experiment, prepared: Prepared, group: WorkerGroup) -
     retriever = retriever_of(experiment, prepared)
     plan = training_plan(features.clip_ids, seed=0, epoch=0, batch_size=8, rank=group.rank, num_workers=group.size)
     batch = next(stream(features, [plan], use_ray=False))
-    worn = TrainingCaptions(features, experiment.data.languages, experiment.data.noise, 0).batch(batch.rows, 0)
+    assigned = TrainingCaptions(features, experiment.data.languages, experiment.data.noise, 0).batch(batch.rows, 0)
     clip_ids = [features.clip_ids[row] for row in batch.rows]
-    share = Batch.gathered(clip_ids, batch.features, batch.frames, worn, None, experiment.data.languages, group)
+    share = Batch.gathered(clip_ids, batch.features, batch.frames, assigned, None, experiment.data.languages, group)
     result = training_step(retriever, TextBatcher(retriever), experiment.objective, share, group)
     gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in retriever.parameters()]
     return result.scalars["loss"], torch.cat([gradient.flatten() for gradient in gradients])
@@ -63,8 +63,8 @@ def test_the_similarity_is_that_of_each_clip_and_text_by_themselves(home: Path) 
     array, frames = features.features(np.arange(5))
     clips = (torch.from_numpy(array).float(), torch.from_numpy(frames))
     with torch.no_grad():
-        worn = CaptionBatch(texts=captions, mask=needed, groups=np.arange(5), slots=np.zeros(5, np.int64))
-        batch = Batch.gathered(features.clip_ids[:5], *clips, worn, None, ("eng", "fra"), WorkerGroup())
+        assigned = CaptionBatch(texts=captions, mask=needed, groups=np.arange(5), slots=np.zeros(5, np.int64))
+        batch = Batch.gathered(features.clip_ids[:5], *clips, assigned, None, ("eng", "fra"), WorkerGroup())
         share = LateShare(retriever, texts, batch, torch.from_numpy(needed), chunk=0, autocast=False)
         found = share.similarity(WorkerGroup())
         assert found.shape == (2, 5, 5)
@@ -85,7 +85,7 @@ def test_it_trains_over_schemes_and_pair_losses_with_and_without_ask(
 ) -> None:
     experiment = tiny(home / "tones", objective=objective, train__epochs=2, **LATE, **knowledge)
     reports: list[dict[str, Any]] = []
-    train(experiment, prepared_for(experiment, home), tmp_path, reports.append, use_ray_data=False)
+    train_trial(experiment, prepared_for(experiment, home), tmp_path, reports.append, use_ray_data=False)
     assert np.isfinite(reports[1]["train/loss"])
     assert 0 <= reports[-1]["test/text_to_audio/fra/recall_at_1"] <= 1
     assert ("knowledge/out_of_batch_influence" in reports[0]) == bool(knowledge)

@@ -22,7 +22,7 @@ from ray_atr.storage import StorageError, entries_in, places
 from ray_atr.storage.transfer import on_this_node
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.inputs import Prepared, prepare
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 from ray_atr.training.trajectory import OtherRun
 
 
@@ -58,16 +58,16 @@ def kill_after_the_second_epoch(metrics: dict[str, Any]) -> None:
 
 
 def weights_of_a_run_that_never_stopped(experiment: Any, prepared: Prepared, folder: Path) -> dict[str, torch.Tensor]:
-    train(experiment, prepared, folder, lambda metrics: None, use_ray_data=False)
-    return load_checkpoint(folder / LAST)["model"]  # type: ignore[no-any-return]
+    train_trial(experiment, prepared, folder, lambda metrics: None, use_ray_data=False)
+    return load_checkpoint(folder / LAST)["model"]
 
 
 @pytest.mark.slow
 def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(
     s3: ThreadedMotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_data("s3://bucket/data/tones")  # type: ignore[arg-type]
-    experiment = tiny("s3://bucket/data/tones", train__keep_trajectory=True)  # type: ignore[arg-type]
+    make_data("s3://bucket/data/tones")
+    experiment = tiny("s3://bucket/data/tones", train__keep_trajectory=True)
     prepared = prepare(experiment, tmp_path, use_ray=False, say=lambda message: None)
     assert (prepared.data, prepared.features.parent) == (
         "s3://bucket/data/tones",
@@ -77,13 +77,13 @@ def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(
 
     run = RunFolder.create("s3://bucket/runs/x", experiment, {"name": "test", "varied": ["seed"], "seeds": [0]})
     trial = run.add_trial({"seed": 0})
-    with pytest.raises(KilledError), on_this_node(trial.folder) as (folder, mirror):
-        train(experiment, prepared, folder, kill_after_the_second_epoch, use_ray_data=False, mirror=mirror)
+    with pytest.raises(KilledError), on_this_node(trial.folder) as (folder, sync):
+        train_trial(experiment, prepared, folder, kill_after_the_second_epoch, use_ray_data=False, sync=sync)
     assert not folder.exists()
 
     reported: list[dict[str, Any]] = []
-    with on_this_node(trial.folder) as (folder, mirror):
-        train(experiment, prepared, folder, reported.append, use_ray_data=False, mirror=mirror)
+    with on_this_node(trial.folder) as (folder, sync):
+        train_trial(experiment, prepared, folder, reported.append, use_ray_data=False, sync=sync)
         found = load_checkpoint(folder / LAST)["model"]
     assert [metrics["epoch"] for metrics in reported] == [1, 2, 3, 3]
     assert all(torch.equal(expected[name], found[name]) for name in expected)

@@ -15,7 +15,7 @@ from ray_atr.override import override
 from ray_atr.run_folder import LAST
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.inputs import prepare
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 from ray_atr.training.setup import make_optimizer, make_schedule
 
 STEPS = 4
@@ -130,9 +130,9 @@ def test_auto_is_printed_and_stored_as_a_number(tmp_path: Path) -> None:
     said: list[str] = []
     prepare(experiment, tmp_path, use_ray=False, say=said.append)
     assert "train.learning_rate: 0.001, chosen by auto because no pretrained tower is trained" in said
-    train(experiment, prepared_for(experiment, tmp_path), tmp_path / "run", lambda row: None, use_ray_data=False)
+    train_trial(experiment, prepared_for(experiment, tmp_path), tmp_path / "run", lambda row: None, use_ray_data=False)
     state = load_checkpoint(tmp_path / "run" / LAST)
     assert '"train.learning_rate": 0.001' in state["experiment"]
     # Going on with the number instead of the word is the same run.
     named = override(experiment, {"train.learning_rate": 0.001})
-    train(named, prepared_for(named, tmp_path), tmp_path / "run", lambda row: None, use_ray_data=False)
+    train_trial(named, prepared_for(named, tmp_path), tmp_path / "run", lambda row: None, use_ray_data=False)

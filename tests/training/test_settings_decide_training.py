@@ -34,7 +34,7 @@ from ray_atr.run_folder import BEST, LAST
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 RATE = 0.003
 
@@ -49,7 +49,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(experiment: Experiment, home: Path, folder: Path) -> list[dict[str, Any]]:
     """Trains to the end in this process; what was reported."""
     reports: list[dict[str, Any]] = []
-    train(experiment, prepared_for(experiment, home), folder, reports.append, use_ray_data=False)
+    train_trial(experiment, prepared_for(experiment, home), folder, reports.append, use_ray_data=False)
     return reports
 
 
@@ -179,7 +179,7 @@ def dropped(rank: int, size: int, folder: Path, flat: dict[str, Any], prepared: 
     nn.modules.module.register_module_forward_hook(look)
     group = WorkerGroup(rank=rank, size=size)
     experiment = override(Experiment(), flat)
-    train(experiment, prepared, folder, lambda metrics: None, group, use_ray_data=False)
+    train_trial(experiment, prepared, folder, lambda metrics: None, group, use_ray_data=False)
     return masks[0]
 
 

@@ -18,7 +18,7 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.run_folder import BEST, LAST
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.checks import check_experiment
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 STILL = {"train__learning_rate": 1e-12, "train__weight_decay": 0.0}
 """A rate that moves nothing."""
@@ -35,7 +35,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(experiment: Experiment, home: Path, folder: Path) -> list[dict[str, Any]]:
     reports: list[dict[str, Any]] = []
-    train(experiment, prepared_for(experiment, home), folder, reports.append, use_ray_data=False)
+    train_trial(experiment, prepared_for(experiment, home), folder, reports.append, use_ray_data=False)
     return reports
 
 

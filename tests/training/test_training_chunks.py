@@ -48,18 +48,18 @@ def gradient(experiment: Experiment, home: Path) -> tuple[dict[str, float], Tens
     ).train()
     plan = training_plan(features.clip_ids, seed=0, epoch=0, batch_size=12, rank=0, num_workers=1)
     batch = next(stream(features, [plan], use_ray=False))
-    worn = captions.batch(batch.rows, 0)
+    assigned = captions.batch(batch.rows, 0)
     # A language that some clips lack: parts then differ in their number of pairs.
-    worn.mask[[1, 4, 5], 1] = False
+    assigned.mask[[1, 4, 5], 1] = False
     clip_ids = [features.clip_ids[row] for row in batch.rows]
-    draw = experiment.objective.scheme.draw(0, 0, clip_ids, torch.from_numpy(worn.mask))
+    draw = experiment.objective.scheme.draw(0, 0, clip_ids, torch.from_numpy(assigned.mask))
     languages, group = experiment.data.languages, WorkerGroup()
     torch.manual_seed(5)
     result = training_step(
         retriever,
         TextBatcher(retriever),
         experiment.objective,
-        Batch.gathered(clip_ids, batch.features, batch.frames, worn, draw, languages, group),
+        Batch.gathered(clip_ids, batch.features, batch.frames, assigned, draw, languages, group),
         group,
         language_chunk=experiment.train.language_chunk,
         embedding_chunk=experiment.train.embedding_chunk,

@@ -19,7 +19,7 @@ from ray_atr.override import override
 from ray_atr.run_folder import LAST
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.inputs import prepare
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 Weights = Mapping[str, torch.Tensor]
 RATE = 0.003
@@ -51,7 +51,7 @@ def one_step(home: Path, folder: Path, **changes: Any) -> tuple[Weights, Weights
     prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
     before = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=experiment.seed).state_dict()
     reports: list[dict[str, Any]] = []
-    train(experiment, prepared, folder, reports.append, use_ray_data=False)
+    train_trial(experiment, prepared, folder, reports.append, use_ray_data=False)
     after = load_checkpoint(folder / LAST)["model"]
     return {name: before[name] for name in after}, after, reports[0]
 

@@ -21,7 +21,7 @@ from ray_atr.override import override
 from ray_atr.run_folder import TEST_SCORES
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 from ray_atr.training.validation import embed_clips, evaluate_split
 
 
@@ -56,28 +56,28 @@ def test_every_metric_of_an_evaluation_is_there(tmp_path: Path) -> None:
 def test_a_validation_ranks_by_what_was_learnt_unless_told_otherwise(tmp_path: Path) -> None:
     experiment = tiny(make_data(tmp_path / "data"), objective="m_ltm")
     _, features = start(experiment, tmp_path, "val")
-    learnt = build_retriever(
+    learned = build_retriever(
         experiment.model, tokenizer=prepare(experiment, tmp_path, use_ray=False, say=lambda message: None).load_tokenizer(),
         seed=0, ranking=experiment.ranking, learned=experiment.learned,
     )  # fmt: skip
-    assert learnt.learned.metric is not None
-    learnt.learned.metric.data = torch.diag(torch.linspace(0, 8, learnt.settings.embedding_width))
-    audio = embed_clips(learnt.eval(), features, 3, WorkerGroup())
+    assert learned.learned.metric is not None
+    learned.learned.metric.data = torch.diag(torch.linspace(0, 8, learned.settings.embedding_width))
+    audio = embed_clips(learned.eval(), features, 3, WorkerGroup())
     text = {
-        language: learnt.embed_sentences([own[0] for own in features.captions_in(language)], language)
+        language: learned.embed_sentences([own[0] for own in features.captions_in(language)], language)
         for language in ("eng", "fra")
     }
     found = {}
     for ranking in ("learned", "cosine", "plan"):
-        learnt.ranking = override(experiment, {"evaluation.ranking": ranking}).ranking
-        found[ranking] = evaluate(learnt, features, experiment)
+        learned.ranking = override(experiment, {"evaluation.ranking": ranking}).ranking
+        found[ranking] = evaluate(learned, features, experiment)
         expected = evaluate_languages(
-            audio, text, range(len(features)), ranking=ranking, metric=learnt.learned_metric, trained=["eng"]
+            audio, text, range(len(features)), ranking=ranking, metric=learned.learned_metric, trained=["eng"]
         )
         assert found[ranking] == pytest.approx(expected, abs=1e-5)
     name = "text_to_audio/mean/map_at_10"
     assert len({values[name] for values in found.values()}) == 3
-    final = evaluate_split(learnt, TextBatcher(learnt), features, experiment, WorkerGroup(), has_other_rankings=True)
+    final = evaluate_split(learned, TextBatcher(learned), features, experiment, WorkerGroup(), has_other_rankings=True)
     assert final["text_to_audio_by_learned/mean/map_at_10"] == found["learned"][name]
     assert final["text_to_audio_by_cosine/mean/map_at_10"] == found["cosine"][name]
 
@@ -142,7 +142,7 @@ def test_only_the_first_captions_are_asked_for_where_a_limit_says_so(tmp_path: P
 def test_a_trial_keeps_whether_each_test_query_found_its_own(tmp_path: Path) -> None:
     experiment = tiny(make_data(tmp_path / "data"), train__epochs=1)
     reports: list[dict[str, float]] = []
-    train(experiment, prepared_for(experiment, tmp_path), tmp_path / "trial", reports.append, use_ray_data=False)
+    train_trial(experiment, prepared_for(experiment, tmp_path), tmp_path / "trial", reports.append, use_ray_data=False)
     with np.load(tmp_path / "trial" / TEST_SCORES) as arrays:
         kept = from_arrays(dict(arrays))
     # English alone was trained; a reality check may select by another language.

@@ -24,7 +24,7 @@ from ray_atr.sweep.placement import Placed, concurrent_trials, num_trials_that_f
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.epoch_validation import SplitValidator
 from ray_atr.training.inputs import Prepared
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 Rows = list[dict[str, Any]]
 
@@ -51,7 +51,7 @@ class LateValidator:
 
 def run(experiment: Experiment, home: Path, folder: Path, **options: Any) -> Rows:
     reports: Rows = []
-    train(experiment, prepared_for(experiment, home), folder, reports.append, use_ray_data=False, **options)
+    train_trial(experiment, prepared_for(experiment, home), folder, reports.append, use_ray_data=False, **options)
     return reports
 
 
@@ -95,7 +95,7 @@ def test_an_epoch_is_reported_when_the_next_one_has_trained(home: Path, tmp_path
         seen.append(("final" if row.get("is_final") else "reported", row["epoch"]))
 
     options = {"use_ray_data": False, "make_validator": Watched}
-    train(experiment, prepared_for(experiment, home), tmp_path, report, **options)
+    train_trial(experiment, prepared_for(experiment, home), tmp_path, report, **options)
     # The end of epoch 2: what was measured of epoch 1 is taken, epoch 2 is handed over, epoch 1 is reported.
     expected = [
         ("begins", 1),

@@ -21,7 +21,7 @@ from ray_atr.objectives.pairs import (
     PartialLearningToMatch,
 )
 from ray_atr.transport import Ranks, log_plan, log_plan_across_ranks
-from ray_atr.transport.ranks import KernelRows, LogRows, TiledRows
+from ray_atr.transport.distributed import KernelRows, LogRows, TiledRows
 
 N, D = 13, 6
 EXACT: dict[str, Any] = {"tolerance": 1e-12, "max_iterations": 20_000}

@@ -38,6 +38,12 @@ class Correspondence(Settings):
         """What a run keeps to judge these training pairs. ValueError if it cannot judge them."""
         raise NotImplementedError
 
+    def require_truth(self, has_truth: bool) -> None:
+        """ValueError if it needs to know which pairs are wrong, and that is not known."""
+        if self.needs_truth and not has_truth:
+            allowed = "on data whose noise is known: data.noise.ratio above 0, or an index"
+            raise refuse("objective.correspondence", self.name, allowed)
+
 
 @dataclass(frozen=True, eq=False)
 class TrainingPairs:
@@ -197,9 +203,7 @@ class Oracle(Correspondence):
     needs_truth: ClassVar[bool] = True
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
-        if pairs.truth is None:
-            allowed = "on data whose noise is known (data.noise.ratio above 0)"
-            raise refuse("objective.correspondence", self.name, allowed)
+        self.require_truth(pairs.truth is not None)
         return _Truth(pairs, self)
 
 

@@ -9,6 +9,7 @@ captions to clips the targets are t by columns, brought to sum to 1, where the p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -18,6 +19,8 @@ from torch import Tensor
 from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Judgement, Places, TrainingPairs
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.settings import refuse, setting
+
+TEACHERS = "objective.correspondence.teachers"
 
 
 class Teaching(NamedTuple):
@@ -39,10 +42,14 @@ class Teacher(Correspondence):
     share: float = setting(1.0, "share of the teachers in the target; the rest is the own partner", above=0, at_most=1)
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
-        if not pairs.teaching:
-            allowed = "one saved retriever or finished trial, or more"
-            raise refuse("objective.correspondence.teachers", self.teachers, allowed)
+        self.require_teachers(pairs.teaching)
         return _Taught(pairs, self)
+
+    def require_teachers(self, found: Sequence[object] | None) -> None:
+        """ValueError if there is none."""
+        if not found:
+            allowed = "one saved retriever or finished trial, or more"
+            raise refuse(TEACHERS, self.teachers, allowed)
 
 
 class _Taught(Estimator):

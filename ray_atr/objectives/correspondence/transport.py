@@ -14,8 +14,8 @@ from typing import ClassVar, Literal
 from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Judgement, Places, TrainingPairs
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.objectives.pairs.learning_to_match import judged_cost
-from ray_atr.objectives.pairs.partial_learning_to_match import judge_pairs, require_mass
-from ray_atr.settings import setting
+from ray_atr.objectives.pairs.partial_learning_to_match import PartialLearningToMatch, judge_pairs, require_mass
+from ray_atr.settings import inherited, setting
 from ray_atr.transport import solve
 
 
@@ -28,7 +28,7 @@ class Transport(Correspondence):
     transport_mass: float | Literal["auto"] = setting(
         "auto", "share of the mass that is transported; auto: as each batch's ranks show it", above=0, at_most=1
     )
-    smallest_mass: float = setting(0.2, "the least that `transport_mass=auto` transports", above=0, at_most=1)
+    smallest_mass: float = inherited(PartialLearningToMatch, "smallest_mass")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -49,7 +49,7 @@ class Ance(KnowledgeBaseObjective):
     def search_spec(self) -> SearchSpec:
         """The nearest clips of the other modality, from which the negatives are drawn."""
         left_out: LeftOut = "positives" if self.exclude_own else "nothing"
-        return SearchSpec(self.pool, coarse=False, left_out=left_out, across=True, index=self.index, probes=self.probes)
+        return SearchSpec(self.pool, self.index, self.probes, coarse=False, left_out=left_out, across=True)
 
     def score(self, comparison: Comparison, pair: PairLoss, retrieved: Retrieved, learned: Learned) -> Terms:
         """InfoNCE among the hard negatives of each direction; with `in_batch`, the pair loss with them added."""

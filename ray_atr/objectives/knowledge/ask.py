@@ -27,7 +27,7 @@ from ray_atr.objectives.knowledge.knowledge import (
 )
 from ray_atr.objectives.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms, weighted_sum
-from ray_atr.settings import refuse, setting
+from ray_atr.settings import inherited, refuse, setting
 from ray_atr.transport import TransportPlan, solve
 
 FORMS = ("weighted", "additive", "product")
@@ -39,13 +39,9 @@ class Ask(KnowledgeBaseObjective):
 
     name: ClassVar[str] = "ask"
     neighbours: int = setting(5, "entries that each query retrieves (K)", at_least=1)
-    prototypes: int = setting(256, "clusters of the coarse base (P)", at_least=0)
-    pooling: str = setting("max", "prototype of a cluster: elementwise max or mean", choices=("max", "mean"))
-    separate_text_clusters: bool = setting(
-        False,
-        "cluster the texts separately, as section 4.1 says; text and audio prototypes are then not paired, as they "
-        "are with one clustering for both",
-    )
+    prototypes: int = inherited(SnapshotSettings, "prototypes")
+    pooling: str = inherited(SnapshotSettings, "pooling")
+    separate_text_clusters: bool = inherited(SnapshotSettings, "separate_text_clusters")
     fine: bool = setting(True, "use single clips")
     coarse: bool = setting(True, "use prototypes")
     injection: bool = setting(True, "enhance embeddings with their neighbours")
@@ -81,11 +77,11 @@ class Ask(KnowledgeBaseObjective):
     def search_spec(self) -> SearchSpec:
         return SearchSpec(
             self.neighbours,
+            self.index,
+            self.probes,
             fine=self.fine,
             coarse=self.coarse,
             left_out="own" if self.exclude_own else "nothing",
-            index=self.index,
-            probes=self.probes,
         )
 
     def snapshot_settings(self, seed: int) -> SnapshotSettings:

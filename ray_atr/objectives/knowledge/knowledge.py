@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from ray_atr.objectives.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms, inner_products
-from ray_atr.settings import Settings, refuse, setting
+from ray_atr.settings import Settings, inherited, refuse, setting
 
 INDEXES = ("auto", "exact", "flat", "ivf", "hnsw")
 LeftOut = Literal["nothing", "own", "positives"]
@@ -27,18 +27,18 @@ class SearchSpec:
     """What a knowledge variant wants to have searched for each clip of a batch.
 
     neighbours     entries that a query retrieves, among single clips (`fine`) and among prototypes (`coarse`).
+    index, probes  the search structure, and how many of its lists are searched (`Snapshot`).
     left_out       which single clips are never among them.
     across         audio searches texts and texts search audio; else each searches its own modality.
-    index, probes  the search structure, and how many of its lists are searched (`Snapshot`).
     """
 
     neighbours: int
+    index: str
+    probes: int
     fine: bool = True
     coarse: bool = True
     left_out: LeftOut = "own"
     across: bool = False
-    index: str = "auto"
-    probes: int = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,15 +177,22 @@ class NoKnowledge(Knowledge):
 class SnapshotSettings(Settings):
     """How embeddings become a snapshot: what `KnowledgeBaseObjective.snapshot_settings` reads off an objective."""
 
-    prototypes: int = setting(256, "clusters of the coarse base; 0: no coarse base", at_least=0)
-    pooling: str = setting(
-        "max", "prototype of a cluster: elementwise max or mean of its members", choices=("max", "mean")
+    prototypes: int = setting(256, "clusters of the coarse base (P); 0: no coarse base", at_least=0)
+    pooling: str = setting("max", "prototype of a cluster: elementwise max or mean", choices=("max", "mean"))
+    separate_text_clusters: bool = setting(
+        False,
+        "cluster the texts separately, as section 4.1 says; text and audio prototypes are then not paired, as they "
+        "are with one clustering for both",
     )
-    separate_text_clusters: bool = setting(False, "cluster the texts separately from their audio")
     iterations: int = setting(10, "k-means iterations of the first snapshot", at_least=1)
     warm_iterations: int = setting(3, "k-means iterations from the previous snapshot's centroids", at_least=1)
-    storage: str = setting("float32", "number type of the stored embeddings", choices=("float32", "float16"))
-    index: str = setting("auto", "search structure", choices=INDEXES)
+    storage: str = setting("float32", "number type of the base's embeddings", choices=("float32", "float16"))
+    index: str = setting(
+        "auto",
+        "search: exact (matrix product), flat (FAISS, exact), ivf or hnsw (FAISS, approximate); auto: exact up to "
+        "`exact_up_to` entries, then ivf",
+        choices=INDEXES,
+    )
     exact_up_to: int = setting(1_000_000, "entries up to which `auto` searches exactly", at_least=0)
     seed: int = setting(0, "seed of k-means", at_least=0)
 
@@ -213,14 +220,9 @@ class KnowledgeBaseObjective(Knowledge):
         choices=("english", "each"),
     )
     exclude_own: bool = setting(True, "a clip's own entry is not among its neighbours")
-    storage: str = setting("float32", "number type of the base's embeddings", choices=("float32", "float16"))
-    index: str = setting(
-        "auto",
-        "search: exact (matrix product), flat (FAISS, exact), ivf or hnsw (FAISS, approximate); auto: exact up to "
-        "`exact_up_to` entries, then ivf",
-        choices=INDEXES,
-    )
-    exact_up_to: int = setting(1_000_000, "entries up to which `auto` searches exactly", at_least=0)
+    storage: str = inherited(SnapshotSettings, "storage")
+    index: str = inherited(SnapshotSettings, "index")
+    exact_up_to: int = inherited(SnapshotSettings, "exact_up_to")
     probes: int = setting(16, "lists that ivf searches per query, and breadth / 4 of hnsw's search", at_least=1)
     refresh: str = setting(
         "re_encode",

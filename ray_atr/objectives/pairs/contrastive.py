@@ -165,7 +165,7 @@ class _LogSumExps(torch.autograd.Function):
         return rows, columns
 
     @staticmethod
-    def backward(ctx: Any, of_rows: Tensor, of_columns: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, of_rows: Tensor, of_columns: Tensor) -> Tensor:
         values, rows, columns = ctx.saved_tensors
         gradient = torch.empty_like(values)
         for start in range(0, len(values), ROWS_AT_A_TIME):

@@ -186,9 +186,9 @@ def squared_distance(comparison: Comparison, kind: str, metric: Tensor | None) -
     D = comparison.u.shape[1]
     if metric is None:
         raise refuse("metric", None, f"{shape_of(kind, D)} (or choose objective.pair.metric=euclidean)")
-    learnt = Mahalanobis(kind, metric)
-    learnt.check_width(D, "metric")
-    return squared_distances(learnt.weigh(comparison.u, comparison.v), comparison.gain)
+    learned = Mahalanobis(kind, metric)
+    learned.check_width(D, "metric")
+    return squared_distances(learned.weigh(comparison.u, comparison.v), comparison.gain)
 
 
 def _floor(squared: Tensor) -> float:
@@ -218,7 +218,7 @@ class _NormalisedRoot(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None]:
         cost, maximum = ctx.saved_tensors
         gradient = outer.clone(memory_format=torch.contiguous_format)
         if not ctx.detach_maximum:

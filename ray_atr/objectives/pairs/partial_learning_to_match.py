@@ -10,7 +10,7 @@ pi_hat = diag of the plan's row mass, held constant: a pair is pulled as far as 
 With `transport_mass=auto` the mass follows from how many of a batch's pairs are true, judged from its similarities
 alone. The rank of a wrong caption's own similarity among the negatives is uniform; a true caption ranks high. So the
 share of wrong pairs is read off the low half of the ranks, as that of true null hypotheses is read off large p-values
-(Storey 2002, "A direct approach to false discovery rates", with lambda = 1/2). A model that has learnt little ranks
+(Storey 2002, "A direct approach to false discovery rates", with lambda = 1/2). A model that has learned little ranks
 true pairs low too: the estimate e is then too small, and with so little mass the model would hardly learn. It is
 trusted by f, the share of the true pairs (as estimated) that rank in the first twentieth: the mass is 1 - f (1 - e),
 all of it where nothing can be told.
@@ -75,7 +75,7 @@ class PartialLearningToMatch(LearningToMatch):
         return max(self.smallest_mass, judged.mass), {name: cost.new_tensor(value) for name, value in about.items()}
 
 
-class Judged(NamedTuple):
+class MassEstimate(NamedTuple):
     """The estimated share of true pairs, and the share of these that the model ranks in the first twentieth; in [0, 1]."""
 
     clean_share: float
@@ -94,7 +94,7 @@ def require_mass(transport_mass: float | str) -> None:
 
 
 @torch.no_grad()
-def judge_pairs(similarity: Tensor, positives: Tensor | None) -> Judged:
+def judge_pairs(similarity: Tensor, positives: Tensor | None) -> MassEstimate:
     """What the ranks in rows and columns of a similarity [N, N] say of its own pairs; positives are no negatives."""
     values: Any = similarity.detach()
     negatives: Any = None if positives is None else ~positives
@@ -106,7 +106,7 @@ def judge_pairs(similarity: Tensor, positives: Tensor | None) -> Judged:
     wrong = 2 * min(in_low_half, 0.5)
     clean = 1 - wrong
     found = (in_first - FIRST * wrong) / max(clean, LEAST_SHARE)
-    return Judged(clean, min(max(found, 0.0), 1.0))
+    return MassEstimate(clean, min(max(found, 0.0), 1.0))
 
 
 def _p_values(similarity: Any, negatives: Any) -> Any:

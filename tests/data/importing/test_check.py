@@ -28,7 +28,7 @@ def clip(index: int, split: str = "train", **changes: object) -> Clip:
         "split": split,
         "source": "test",
     }
-    return Clip(**{**fields, **changes})  # type: ignore[arg-type]
+    return Clip(**{**fields, **changes})
 
 
 def waveform(samples: np.ndarray) -> bytes:
@@ -91,7 +91,7 @@ def test_a_changed_or_missing_shard_is_a_problem(tmp_path: Path) -> None:
     ],
 )
 def test_the_same_audio_twice(tmp_path: Path, second: dict[str, str], kind: str, is_fit: bool) -> None:
-    twin = dataclasses.replace(clip(1), audio=clip(0).audio, **second)  # type: ignore[arg-type]
+    twin = dataclasses.replace(clip(1), audio=clip(0).audio, **second)
     report = check(tmp_path, [clip(0), twin, clip(2)])
     assert {**report.problems, **report.remarks}[kind].count == 1
     assert report.is_fit is is_fit

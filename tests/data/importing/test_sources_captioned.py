@@ -19,7 +19,7 @@ from ray_atr.data.importing.sources.audiocaps import AudioCaps, youtube_id
 from ray_atr.data.importing.sources.clotho import Clotho
 from ray_atr.data.importing.sources.wavcaps import WavCaps, read_data
 from ray_atr.data.shards import iterate_rows
-from ray_atr.evaluation.eval_split import pose_questions
+from ray_atr.evaluation.eval_split import read_eval_split
 from ray_atr.experiment import Experiment
 from ray_atr.override import override
 from ray_atr.storage import open_folder
@@ -343,6 +343,6 @@ def test_a_split_of_which_no_audio_is_there_is_left_out_and_named(tmp_path: Path
     assert manifest.splits == ("train",)
     assert manifest.notes == ("val: audio of 1 clip is absent",)
     with pytest.raises(ValueError, match=r"split: got 'val'; allowed splits of audiocaps: train"):
-        pose_questions(manifest, "val")
+        read_eval_split(manifest, "val")
     with pytest.raises(ValueError, match=r"data\.validation_split: got 'val'; .* has train alone; a column split"):
         check_experiment(override(Experiment(), {"data.source": str(tmp_path / "out"), "data.languages": "eng"}))

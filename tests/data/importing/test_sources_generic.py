@@ -407,7 +407,7 @@ def test_an_encoding_that_was_guessed_is_noted_and_another_can_be_chosen(tmp_pat
 @pytest.mark.parametrize("table", ["captions.jsonl", "captions.parquet"])
 def test_lists_are_captions(tmp_path: Path, table: str) -> None:
     rows = [{"path": "a.wav", "caption": ["x one", None, "x two"]}, {"path": "sub/b.flac", "caption": ["y"]}]
-    entries = entries_of(TableSource(source=str(make_folder(tmp_path, table, rows))))  # type: ignore[arg-type]
+    entries = entries_of(TableSource(source=str(make_folder(tmp_path, table, rows))))
     assert [entry.captions for entry in entries] == [{"eng": ("x one", "x two")}, {"eng": ("y",)}]
 
 
@@ -418,13 +418,13 @@ def test_columns_are_chosen_by_name_and_captions_by_language(tmp_path: Path) -> 
     (entry,) = entries_of(source)
     assert (entry.clip_id, entry.captions) == ("k1", {"eng": ("a dog",), "swe": ("en hund",)})
     by_language = [{"path": "a.wav", "captions": {"en": ["a dog"], "ko": "개"}}]
-    (entry,) = entries_of(TableSource(source=str(make_folder(tmp_path / "two", "c.jsonl", by_language))))  # type: ignore[arg-type]
+    (entry,) = entries_of(TableSource(source=str(make_folder(tmp_path / "two", "c.jsonl", by_language))))
     assert entry.captions == {"eng": ("a dog",), "kor": ("개",)}
 
 
 @pytest.mark.parametrize("caption", [3, {"x": [1]}, [["x"]], True])
 def test_what_is_no_caption_is_refused(tmp_path: Path, caption: object) -> None:
-    root = make_folder(tmp_path, "captions.jsonl", [{"path": "a.wav", "caption": caption}])  # type: ignore[dict-item]
+    root = make_folder(tmp_path, "captions.jsonl", [{"path": "a.wav", "caption": caption}])
     with pytest.raises(ValueError, match="line 1, caption"):
         entries_of(TableSource(source=str(root)))
 

@@ -30,7 +30,7 @@ from ray_atr.recipes import RECIPES
 from ray_atr.storage.digests import DamagedFileError
 from ray_atr.training.inputs import prepare
 from ray_atr.training.languages import with_languages
-from ray_atr.training.loop import train
+from ray_atr.training.loop import train_trial
 
 CLIPS, CAPTIONS = 48, 96
 
@@ -164,7 +164,7 @@ def test_a_head_on_vectors_learns_is_saved_and_takes_vectors(files: dict[str, st
     prepared = prepare(experiment, tmp_path / "home", use_ray=False, say=said.append)
     assert said[-1] == f"vectors: {CLIPS} of {CLIPS} clips"
     reported: list[dict[str, Any]] = []
-    train(experiment, prepared, tmp_path / "run", reported.append, use_ray_data=False)
+    train_trial(experiment, prepared, tmp_path / "run", reported.append, use_ray_data=False)
     assert reported[-2]["train/loss"] < 0.7 * reported[0]["train/loss"]
     retriever = Retriever.from_pretrained(tmp_path / "run" / "best")
     audio, text = np.load(files["audio"]), np.load(files["text"])

@@ -2,6 +2,7 @@
 
 An Audio column is a struct of `bytes` (the encoded file) and `path`. Splits come from the names that such exports have:
 `data/train-00000-of-00004.parquet`, or a folder a split with `data-00000-of-00002.arrow`.
+The library `datasets` is not used: it copies Parquet files to a cache of its own before they are read.
 """
 
 from __future__ import annotations

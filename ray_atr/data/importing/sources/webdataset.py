@@ -1,6 +1,7 @@
 """WebDataset tars: members that share a name up to its first dot are one clip (`a.flac`, `a.json`, `a.txt`).
 
 Nothing is unpacked: the audio is read later from its span of the tar, so no member's name ever becomes a path on disk.
+The library `webdataset` is not used: it reads tars as streams and gives no offset of a member.
 """
 
 from __future__ import annotations

@@ -79,11 +79,11 @@ class Ranks:
 
     def replicated(self, whole: Tensor) -> Tensor:
         """What every process holds alike, as it is; its gradient is the sum of what the processes find."""
-        return whole if self.size == 1 else _Replicated.apply(whole, self)  # type: ignore[no-any-return]
+        return whole if self.size == 1 else _Replicated.apply(whole, self)
 
     def total(self, part: Tensor) -> Tensor:
         """The sum of the processes' tensors; its gradient reaches each part as it is."""
-        return part if self.size == 1 else _Total.apply(part, self)  # type: ignore[no-any-return]
+        return part if self.size == 1 else _Total.apply(part, self)
 
     def _reduced(self, part: Tensor, operation: Any) -> Tensor:
         if self.size == 1:
@@ -103,7 +103,7 @@ class _Replicated(torch.autograd.Function):
         return whole.view_as(whole)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return ctx.ranks.sum(gradient.contiguous()), None
 
 
@@ -113,7 +113,7 @@ class _Total(torch.autograd.Function):
         return ranks.sum(part)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
 
 
