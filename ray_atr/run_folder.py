@@ -32,6 +32,7 @@ from ray_atr.experiment import Experiment, load_experiment, resolved
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
 from ray_atr.migrate import FORMAT, migrated_run, migrated_trial
 from ray_atr.models.weights import SETTINGS_FILE
+from ray_atr.objectives import PAIRS
 from ray_atr.override import flatten, override
 from ray_atr.redaction import HIDDEN, redact, redact_values
 from ray_atr.settings import refuse
@@ -52,13 +53,11 @@ def make_trial_id(overrides: Mapping[str, Any]) -> str:
 
 SHORT_NAMES = {"data.noise.ratio": "noise", "objective.pair.transport_mass": "mass", "train.learning_rate": "lr"}
 CHOICES = ("objective", "objective.scheme", "objective.pair", "objective.knowledge")
-SHORT_CHOICES = {"learning_to_match": "ltm", "partial_learning_to_match": "pot"}
-"""What a pair loss with a long name is called in a trial's name."""
 
 
 def joint_name(choices: Iterable[str]) -> str:
     """What a scheme, a pair loss and a knowledge are called together: `kcl+pot`."""
-    return "+".join(SHORT_CHOICES.get(choice, choice) for choice in choices)
+    return "+".join((choice in PAIRS and PAIRS[choice].short_name) or choice for choice in choices)
 
 
 def trial_name(overrides: Mapping[str, Any]) -> str:

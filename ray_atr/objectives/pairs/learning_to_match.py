@@ -32,6 +32,7 @@ class LearningToMatch(PairLoss):
     """KL from the true matching to the balanced entropic plan; use `partial_learning_to_match` where pairs may be wrong."""
 
     name: ClassVar[str] = "learning_to_match"
+    short_name: ClassVar[str] = "ltm"
     epsilon: float = setting(0.05, "entropic regularisation, for costs in [0, 1]", above=0, changeable=True)
     metric: str = setting(
         "mahalanobis",

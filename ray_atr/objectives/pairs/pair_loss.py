@@ -203,6 +203,8 @@ class PairLoss(Settings):
     """
 
     name: ClassVar[str]
+    short_name: ClassVar[str] = ""
+    """What it is called in a trial's name, if not by its name."""
     takes_extra_negatives: ClassVar[bool] = False
 
     def learns(self) -> LearnedSettings:

@@ -39,6 +39,7 @@ class PartialLearningToMatch(LearningToMatch):
     """KL from the true matching to the partial entropic plan."""
 
     name: ClassVar[str] = "partial_learning_to_match"
+    short_name: ClassVar[str] = "pot"
     transport_mass: float | Literal["auto"] = setting(
         0.95,
         "share of the mass that is transported; auto: the share of true pairs that each batch's ranks suggest, and "
