@@ -49,7 +49,7 @@ class GlobalBatch:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """A global batch as one worker has it: its share of b clips, and what it knows of everyone's.
+    """A global batch as one worker has it: its share of b clips, and what it knows of all of it.
 
     features [m, T, F], frames [m]: log-mel frames of the m windows that are heard, and how many of them count; clips [m]: the
     place of each window's clip in the share, in order; draw [b] or None: what the scheme drew.
@@ -62,7 +62,7 @@ class Batch:
     captions: CaptionBatch
     draw: Tensor | None
     languages: tuple[str, ...]
-    everyone: GlobalBatch
+    global_batch: GlobalBatch
     epoch: int = 0
     step: int = 0
     """of the whole run"""
@@ -88,7 +88,7 @@ class Batch:
         epoch: int = 0,
         step: int = 0,
     ) -> Batch:
-        """The batch of which this is a worker's share, told of everyone's by one gather. No `clips`: a window each."""
+        """The batch of which this is a worker's share, told of the others by one gather. No `clips`: a window each."""
         own = torch.arange(len(clip_ids))
         clips = own if clips is None else clips
         rows = own + group.rank * len(own) if rows is None else rows
@@ -98,8 +98,8 @@ class Batch:
         everyones = group.gather(columns.to(group.device))
         groups, all_rows, slots, *draws = everyones[:, mask.shape[1] :].unbind(dim=1)
         all_mask = everyones[:, : mask.shape[1]].bool()
-        everyone = GlobalBatch(all_mask, groups, all_rows, slots, draws[0] if draws else None)
-        return cls(clip_ids, features, frames, clips, captions, draw, languages, everyone, epoch, step)
+        global_batch = GlobalBatch(all_mask, groups, all_rows, slots, draws[0] if draws else None)
+        return cls(clip_ids, features, frames, clips, captions, draw, languages, global_batch, epoch, step)
 
 
 def _sample_name(clip_id: str, slot: int) -> str:

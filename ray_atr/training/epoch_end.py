@@ -100,11 +100,11 @@ class EpochEnd:
         state, objective, memory = self.state, self.experiment.objective, self.state.memory
         if not objective.knowledge.needs_retrieval:
             return {}
-        learned, draw = state.retriever.learned.values(), last.everyone.draw
+        learned, draw = state.retriever.learned.values(), last.global_batch.draw
         influence = out_of_batch_influence(objective, result.embeddings, memory.latest, learned=learned, draw=draw)
         found = {**memory.stats(last.step + 1), "out_of_batch_influence": influence}
         if self.probe is not None and isinstance(memory, SnapshotMemory):
-            labels = [self.data.features.labels[row] for row in last.everyone.rows.tolist()]
+            labels = [self.data.features.labels[row] for row in last.global_batch.rows.tolist()]
             found |= self.probe.measure(memory, state.retriever, labels, self.data.group)
         return found
 
@@ -174,7 +174,7 @@ def scheme_errors(
     All of the batch's texts are embedded, also those that the scheme does not need. All workers take part and get the same.
     """
     audio, text = _embedded(retriever, texts, batch)
-    draw, mask = batch.everyone.draw, batch.everyone.mask
+    draw, mask = batch.global_batch.draw, batch.global_batch.mask
     embeddings = Embeddings(audio=group.gather(audio), text=group.gather(text), mask=mask)
     error = data_distribution_error(embeddings, objective.scheme, draw, temperature_of(retriever, objective))
     return {

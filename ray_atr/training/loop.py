@@ -146,7 +146,7 @@ def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch
         state.scheduler.step()
         retriever.learned.after_step()
     ids = data.features.clip_ids
-    state.memory.after_step(result.embeddings, [ids[row] for row in batch.everyone.rows.tolist()])
+    state.memory.after_step(result.embeddings, [ids[row] for row in batch.global_batch.rows.tolist()])
     return result._replace(scalars={**result.scalars, "gradient_norm": float(norm)})
 
 

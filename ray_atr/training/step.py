@@ -62,20 +62,20 @@ def training_step(
     NonFiniteError if the loss is not finite, naming the clips, and ValueError if `check_chunks` does.
     """
     check_chunks(objective, language_chunk)
-    clock, scheme, everyone = clock or Clock(), objective.scheme, batch.everyone
+    clock, scheme, global_batch = clock or Clock(), objective.scheme, batch.global_batch
     kind = LateShare if retriever.settings.interaction == "late" else Share
-    needed_here, needed = scheme.needed(batch.mask, batch.draw), scheme.needed(everyone.mask, everyone.draw)
-    believe = None if estimator is None else estimator.of(everyone.rows, everyone.slots)
+    needed_here, needed = scheme.needed(batch.mask, batch.draw), scheme.needed(global_batch.mask, global_batch.draw)
+    believe = None if estimator is None else estimator.of(global_batch.rows, global_batch.slots)
     with clock("forward"):
         share = kind(retriever, texts, batch, needed_here, chunk=embedding_chunk, autocast=autocast)
         audio_here = share.audio()
     with clock("gather"):
         audio = group.gather(audio_here.float())
-    parts = scheme.language_shares(needed, everyone.draw, language_chunk)
+    parts = scheme.language_shares(needed, global_batch.draw, language_chunk)
     # With several parts each leaves its gradient at a copy, and the audio tower is back-propagated once.
     anchor = audio if len(parts) == 1 else audio.detach().requires_grad_()
     found: list[tuple[Terms, Embeddings]] = []
-    positives = everyone.positives
+    positives = global_batch.positives
     with GradientMean(in_forward_order(retriever) if group.size > 1 else (), group.size) as mean:
         for number, (languages, weight) in enumerate(parts, start=1):
             columns = torch.isin(torch.arange(needed.shape[1]), torch.tensor(languages))
@@ -92,7 +92,7 @@ def training_step(
                 learned = retriever.learned.values()
                 with group.ranks.share():
                     terms = objective(
-                        embeddings, learned=learned, draw=everyone.draw, retrieved=retrieved, believe=believe
+                        embeddings, learned=learned, draw=global_batch.draw, retrieved=retrieved, believe=believe
                     )
                 check_finite("loss", terms.loss, batch.clip_ids, group, terms.scalars)
             if number == len(parts):

@@ -84,7 +84,7 @@ def test_two_captions_of_a_clip_are_never_negatives(home: Path, positives: str) 
     repeated = 0
     for batch in found:
         same = np.array(batch.clip_ids)[:, None] == np.array(batch.clip_ids)
-        mask = batch.everyone.positives
+        mask = batch.global_batch.positives
         # A batch in which each sample is alone has none.
         assert (mask is None) == (same.sum() == len(same))
         if mask is not None:

@@ -57,23 +57,23 @@ class Translator:
 
     def __init__(self, options: Translation) -> None:
         self.options = options
-        self.tokeniser = load_tokeniser(options.model)
-        self.token_of = language_tokens(self.tokeniser, options)
+        self.tokenizer = translation_tokenizer(options.model)
+        self.token_of = language_tokens(self.tokenizer, options)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = _pretrained(AutoModelForSeq2SeqLM, options.model, "model", "an NLLB or M2M100 model")
         self.model = model.to(self.device).eval()
         # Language tokens are not always marked as special, and must not end up in a caption.
-        self.not_text = {*self.tokeniser.all_special_ids, *getattr(self.tokeniser, "lang_token_to_id", {}).values()}
+        self.not_text = {*self.tokenizer.all_special_ids, *getattr(self.tokenizer, "lang_token_to_id", {}).values()}
 
     def __call__(self, texts: Sequence[str], source: str, target: str) -> list[str]:
         """The texts in another language, in their order."""
         translated = [""] * len(texts)
-        self.tokeniser.src_lang = self.token_of[source][0]
+        self.tokenizer.src_lang = self.token_of[source][0]
         # Texts of similar length together, so that little of a batch is padding.
         by_length = sorted(range(len(texts)), key=lambda row: len(texts[row]))
         for start in range(0, len(texts), self.options.batch_size):
             rows = by_length[start : start + self.options.batch_size]
-            batch = self.tokeniser([texts[row] for row in rows], return_tensors="pt", padding=True, truncation=True)
+            batch = self.tokenizer([texts[row] for row in rows], return_tensors="pt", padding=True, truncation=True)
             with torch.inference_mode():
                 tokens = self.model.generate(
                     **batch.to(self.device),
@@ -84,11 +84,11 @@ class Translator:
                 )
             for row, ids in zip(rows, tokens.tolist(), strict=True):
                 text = [token for token in ids if token not in self.not_text]
-                translated[row] = normalise(self.tokeniser.decode(text, skip_special_tokens=True)) if text else ""
+                translated[row] = normalise(self.tokenizer.decode(text, skip_special_tokens=True)) if text else ""
         return translated
 
 
-def load_tokeniser(model: str) -> Any:
+def translation_tokenizer(model: str) -> Any:
     """The tokeniser of a translation model. ValueError if there is none."""
     return _pretrained(AutoTokenizer, model, "model", "an NLLB or M2M100 model by folder or hub id")
 
@@ -101,16 +101,16 @@ def _pretrained(kind: Any, name: str, path: str, allowed: str) -> Any:
         raise refuse(path, name, f"{allowed} ({first_line})") from None
 
 
-def language_tokens(tokeniser: Any, options: Translation) -> dict[str, tuple[str, int]]:
+def language_tokens(tokenizer: Any, options: Translation) -> dict[str, tuple[str, int]]:
     """What a tokeniser calls each language, and the token that begins a text in it. ValueError for one unknown."""
     tokens: dict[str, tuple[str, int]] = {}
     for code in {*options.languages, options.source_language}:
         language = require_language(code)
-        if hasattr(tokeniser, "get_lang_id"):  # M2M100
-            known, token_of = tokeniser.lang_code_to_id, tokeniser.get_lang_id
+        if hasattr(tokenizer, "get_lang_id"):  # M2M100
+            known, token_of = tokenizer.lang_code_to_id, tokenizer.get_lang_id
             name = next((name for name in (language.iso_639_1, language.code) if name in known), None)
         else:
-            name, token_of = tag_among(code, tokeniser.get_vocab()), tokeniser.convert_tokens_to_ids
+            name, token_of = tag_among(code, tokenizer.get_vocab()), tokenizer.convert_tokens_to_ids
         if name is None:
             raise refuse("languages", code, f"languages that {options.model} knows")
         tokens[code] = name, int(token_of(name))
@@ -178,7 +178,7 @@ def fill_languages(
         allowed = "languages of the data: " + ", ".join(manifest.languages)
         raise refuse("source_language", options.source_language, allowed)
     if translate is None:
-        language_tokens(load_tokeniser(options.model), options)
+        language_tokens(translation_tokenizer(options.model), options)
     model = Path(options.model)
     files = sorted((path.name, path.stat().st_size) for path in model.iterdir()) if model.is_dir() else []
     asked = [options.model, options.languages, options.source_language, options.num_beams, options.max_new_tokens]
@@ -284,7 +284,7 @@ class EmbeddingSimilarity:
     """Cosine of mean-pooled sentence embeddings by a transformers encoder (folder or hub id)."""
 
     def __init__(self, model: str, batch_size: int = 32) -> None:
-        self.tokeniser = load_tokeniser(model)
+        self.tokenizer = translation_tokenizer(model)
         self.model = _pretrained(AutoModel, model, "embedder", "a text encoder by folder or hub id").eval()
         self.batch_size = batch_size
 
@@ -295,7 +295,7 @@ class EmbeddingSimilarity:
         parts = []
         for start in range(0, len(texts), self.batch_size):
             some = list(texts[start : start + self.batch_size])
-            batch = self.tokeniser(some, return_tensors="pt", padding=True, truncation=True)
+            batch = self.tokenizer(some, return_tensors="pt", padding=True, truncation=True)
             with torch.inference_mode():
                 states = self.model(**batch).last_hidden_state
             mask = batch["attention_mask"].unsqueeze(-1)
