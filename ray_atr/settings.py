@@ -33,9 +33,9 @@ RANKING_HELP = (
 )
 
 
-def nearest(name: str, allowed: Iterable[str]) -> str:
-    """` (did you mean Z?)` for the closest allowed name, or nothing when none is close."""
-    close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
+def nearest(name: str, allowed: Iterable[str], similarity: float = 0.5) -> str:
+    """` (did you mean Z?)` for the closest allowed name, or nothing when none is as similar as that (`difflib`'s ratio)."""
+    close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=similarity)
     return f" (did you mean {close[0]}?)" if close else ""
 
 

@@ -103,6 +103,10 @@ def test_a_shell_completes_commands_and_options(capsys: pytest.CaptureFixture[st
     script = capsys.readouterr().out
     assert all(word in script for word in (*COMMANDS, "--retry-failed", "noise", "esc50"))
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments=["--tyro-print-completion", "zsh"])
+    assert exit_.value.code in (0, None)
+    assert "--retry-failed" in capsys.readouterr().out
 
 
 CONFIGS = {

@@ -54,9 +54,9 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         (["--seeds"], "--seeds: got 'nothing'; allowed one value or more"),
         (
             ["--scheduler", "asha"],
-            "--noise here, and settings (--help-settings) (it is an option of ray-atr sweep --space PATH=DIMENSION ...)",
+            "--noise, and settings (--help-settings) (it is an option of ray-atr sweep --space PATH=DIMENSION ...)",
         ),
-        (["--objectivs", "m_ltm"], "--objectivs: got 'm_ltm'; allowed --recipe, --config, "),
+        (["--objectivs", "m_ltm"], "--objectivs: no such option here; allowed --recipe, --config, "),
         (["--objectivs", "m_ltm"], "(did you mean --objectives?)"),
         (["--epochs", "3"], "epochs: no such setting"),
         (["--hours", "nan"], "--hours: got nan; allowed a number above 0"),

@@ -54,7 +54,7 @@ def _print_help() -> None:
     lines = (
         f"{PROGRAM} COMMAND --help            the options of a command",
         f"{PROGRAM} train --help-settings     every setting of an experiment, given as --dotted.path VALUE",
-        f"{PROGRAM} --tyro-print-completion bash|zsh|tcsh     a shell's completion script",
+        f"{PROGRAM} --tyro-print-completion bash|zsh     a shell's completion script",
         f"{PROGRAM} --version",
     )
     console = Console()
@@ -64,7 +64,7 @@ def _print_help() -> None:
 
 def _print_completion(words: list[str]) -> None:
     """Print the completion script of all commands. ValueError for a shell that has none."""
-    shells = ("bash", "zsh", "tcsh")
+    shells = ("bash", "zsh")
     if len(words) != 2 or words[1] not in shells:
         raise refuse("--tyro-print-completion", " ".join(words[1:]), "one of " + ", ".join(shells))
     modules = {name: importlib.import_module(f"ray_atr.cli.{name}") for name in COMMANDS}

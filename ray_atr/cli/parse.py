@@ -27,7 +27,7 @@ from ray_atr.override import as_typed, describe
 from ray_atr.recipes import RECIPES
 from ray_atr.redaction import redact
 from ray_atr.runtime import TERMINATED, advice_of, terminate_like_interrupt
-from ray_atr.settings import RepeatedNameError, each_once, nearest, refuse, shortened
+from ray_atr.settings import RepeatedNameError, each_once, nearest, shortened
 from ray_atr.storage import locate
 from ray_atr.table import minutes
 
@@ -105,11 +105,12 @@ def parse_with_settings(
     own = [field.name for field in dataclasses.fields(options)]  # type: ignore[arg-type]
     paths = [entry.path.split(".") for entry in describe(RECIPES["quickstart"]())] if settings else []
     for name in settings.keys() - {part for path in paths for part in (path[0], path[-1])}:
-        elsewhere = (others or {}).get(name)
-        hint = f" (it is an option of {elsewhere})" if elsewhere else nearest(name, own).replace("mean ", "mean --")
+        elsewhere, whole = (others or {}).get(name), [path[0] for path in paths if len(path) == 1]
+        hint = nearest(name, [*own, *whole], 0.85 if elsewhere else 0.65).replace("mean ", "mean --")
+        hint = hint or (f" (it is an option of {elsewhere})" if elsewhere else "")
         if hint and "." not in name:
             allowed = ", ".join("--" + one for one in own).replace("_", "-")
-            raise refuse(f"--{name}", settings[name], f"{allowed} here, and settings ({HELP_SETTINGS})", hint)
+            raise ValueError(f"--{name}: no such option here; allowed {allowed}, and settings ({HELP_SETTINGS}){hint}")
     return parsed, settings
 
 

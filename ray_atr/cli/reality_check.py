@@ -118,7 +118,7 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
         run = RunFolder.open(place) if is_begun else RunFolder.create(place, experiment, info)
         with advising(f"run the same command again to continue ({folder} holds the tuning so far)"), run.held():
             result = sweep(run, plan, home(), concurrency=options.concurrency)
-            if result.unfinished and result.common_failure is None:
+            if result.num_left and result.common_failure is None:
                 raise KeyboardInterrupt
         found[method] = best_point(run, goals[0], method)
         print(f"tuned {method}: " + ", ".join(f"{path}={value:.4g}" for path, value in found[method].items()))

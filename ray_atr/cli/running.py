@@ -226,9 +226,9 @@ def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float
     """Report, then say where everything is; exit with 1 if a trial failed. KeyboardInterrupt if trials are left to do."""
     if result.finished:
         print(f"\n{write_report(run.path).summary}")
-    is_tracked = tracker is not None and end_tracking(tracker, is_complete=not result.unfinished)
-    others = {"stopped early": result.stopped, "failed": result.failed, "to do": result.unfinished}
-    ended = [f"{len(trials)} {fate}" for fate, trials in others.items() if trials or fate == "failed"]
+    is_tracked = tracker is not None and end_tracking(tracker, is_complete=not result.num_left)
+    others = {"stopped early": len(result.stopped), "failed": len(result.failed), "to do": result.num_left}
+    ended = [f"{number} {fate}" for fate, number in others.items() if number or fate == "failed"]
     ended.insert(0, f"{counted(len(result.finished), 'trial')} finished")
     print(f"\n{', '.join(ended)}, in {seconds / 60:.1f} minutes", *best_lines(run, plan), sep="\n")
     for trial_id in result.failed:
@@ -241,15 +241,15 @@ def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float
             print(f"compare:     {mlflow_command(run.path)}")
             if (page := tracker.comparison_url()) is not None:
                 print(f"             {page}")
-    left = counted(len(result.unfinished), "trial")
+    left = counted(result.num_left, "trial")
     if result.common_failure is not None:
         print(f"stopped: every trial so far failed for the same reason: {result.common_failure}", file=sys.stderr)
         print(f"not run to the end: {left}; continue with {run.resuming} --retry-failed", file=sys.stderr)
         raise SystemExit(EXIT_FAILED_TRIALS)
-    if result.unfinished and result.is_out_of_time:
+    if result.num_left and result.is_out_of_time:
         print(f"out of time: {left} to do; continue with {run.resuming}")
         return
-    if result.unfinished:
+    if result.num_left:
         raise KeyboardInterrupt
     if result.failed:
         print(f"run the failed ones again with {run.resuming} --retry-failed", file=sys.stderr)

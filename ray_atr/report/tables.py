@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +21,7 @@ from ray_atr.metrics.samples import Sample, from_arrays
 from ray_atr.report.aggregate import NUM_SEEDS, aggregate, differing, in_reading_order, point_names
 from ray_atr.report.read import NOISE, OBJECTIVE, SEED, TEST, TRAINED_LANGUAGES, VALIDATION, Runs, short_name
 from ray_atr.run_folder import TEST_SCORES
-from ray_atr.storage import Location, is_there, read_bytes
+from ray_atr.storage import DamagedFileError, Location, is_there, read_bytes
 from ray_atr.table import MISSING, Cell, Table, number, percent, written
 
 ARROWS = {"text_to_audio": "text→audio", "audio_to_text": "audio→text"}
@@ -238,11 +240,15 @@ def _points(runs: Runs) -> dict[tuple[str, float], list[dict[QueryGroup, Sample]
 
 
 def read_scores(path: Location) -> dict[QueryGroup, Sample]:
-    """The scores that a trial kept of its test split; none if it kept none."""
+    """The scores that a trial kept of its test split; none if it kept none. DamagedFileError if the file is no such."""
     if not is_there(path):
         return {}
-    with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as arrays:
-        return from_arrays(dict(arrays))
+    content = read_bytes(path)
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            return from_arrays(dict(arrays))
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        raise DamagedFileError(path) from None
 
 
 def _row(name: str, noise: float, found: Mapping[Metric, Difference]) -> list[Cell]:

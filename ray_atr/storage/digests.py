@@ -45,8 +45,8 @@ class DamagedFileError(ValueError):
 class DamagedCacheError(DamagedFileError):
     """A damaged file of a cache, which was removed: the next start makes it again."""
 
-    def __init__(self, file: object) -> None:
-        super().__init__(file, "it was removed, and the next start makes it again")
+    def __init__(self, file: object, remedy: str = "it was removed, and the next start makes it again") -> None:
+        super().__init__(file, remedy)
 
 
 def digest_of(content: bytes | memoryview) -> str:

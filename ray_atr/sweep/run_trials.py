@@ -36,8 +36,14 @@ class SweepResult:
     failed: list[str]
     unfinished: list[str]
     stopped: list[str]  # ended early by a scheduler
+    num_unproposed: int = 0  # trials that a search has still to propose
     is_out_of_time: bool = False  # whether `hours` ended it; what is unfinished can then be given more
     common_failure: str | None = None  # the one reason for which every trial failed, which ended it
+
+    @property
+    def num_left(self) -> int:
+        """Trials that are left to do."""
+        return len(self.unfinished) + self.num_unproposed
 
 
 def sweep(
@@ -98,7 +104,9 @@ def sweep(
     for trial in queue.trials:
         status = status_of(trial)
         ids[status if status in ids else PENDING].append(trial.trial_id)
-    return SweepResult(ids[FINISHED], ids[FAILED], ids[PENDING], ids[STOPPED], is_out_of_time, failure)
+    return SweepResult(
+        ids[FINISHED], ids[FAILED], ids[PENDING], ids[STOPPED], queue.num_unproposed, is_out_of_time, failure
+    )
 
 
 def _run_in_process(
@@ -160,9 +168,7 @@ def record_data(run: RunFolder, prepared: Sequence[Prepared]) -> None:
 
 
 def _announcement(queue: TrialQueue, slots: int) -> str:
-    waiting, plan = len(queue.waiting), queue.plan
-    more = plan.num_points - len(queue.entries) if plan.num_points is not None else 0
-    trials = waiting + more * max(len(plan.seeds), 1)
+    plan, trials = queue.plan, len(queue.waiting) + queue.num_unproposed
     how_many = counted(trials, "trial") if trials else "trials"
     at_once = slots if plan.scheduler in PAUSING or not trials else min(slots, trials)
     within = f", for {plan.hours:g} hours at most" if plan.hours else ""

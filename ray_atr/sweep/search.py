@@ -95,6 +95,7 @@ class FixedPoints:
     points: Sequence[Mapping[str, Any]]
     name: ClassVar[str] = "points"
     is_adaptive: ClassVar[bool] = False
+    is_finite: ClassVar[bool] = True
 
     def proposals(self, history: History) -> Iterator[Point]:
         return _new(self.points, history)

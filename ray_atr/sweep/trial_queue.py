@@ -57,6 +57,7 @@ class TrialQueue:
         self.base = run.experiment
         self.entries: list[PointTrials] = []
         self.history = History()
+        self._is_exhausted = False  # whether the search has no more points
         self._open: list[int] = []  # places of the entries that had not ended when last looked at
         self._proposals = plan.search.proposals(self.history)
         self.waiting: deque[TrialFolder] = deque()
@@ -64,7 +65,7 @@ class TrialQueue:
         self.recorded = {point_key(trial.describe()["overrides"]): trial for trial in run.trials()}
         for point in recorded_points(run, without_seed=bool(plan.seeds)):
             self._add(point, retry_failed)
-        if not plan.search.is_adaptive and (plan.num_points is not None or not plan.hours):
+        if not plan.search.is_adaptive and (plan.num_points is not None or plan.search.is_finite):
             while self._propose():
                 pass
 
@@ -79,14 +80,18 @@ class TrialQueue:
     @property
     def num_trials(self) -> int | None:
         """How many trials the plan has in all; None for a search that continues until its time is over."""
-        is_open = self.plan.search.is_adaptive or self.plan.hours
-        num_points = self.plan.num_points if is_open else len(self.entries)
+        num_points = len(self.entries) if self._is_exhausted else self.plan.num_points
         return None if num_points is None else max(num_points, len(self.entries)) * max(len(self.plan.seeds), 1)
+
+    @property
+    def num_unproposed(self) -> int:
+        """How many trials the search has still to propose; 0 for one that continues until its time is over."""
+        return 0 if self.num_trials is None else self.num_trials - len(self.trials)
 
     @property
     def is_done(self) -> bool:
         """Whether everything that the plan asks for has ended already."""
-        return not self.waiting and (self.plan.num_points or 0) <= len(self.entries) and not self.plan.hours
+        return not self.waiting and self.num_trials is not None and not self.num_unproposed
 
     def next(self) -> TrialFolder | None:
         """A trial to run that was not handed out before; None if the plan has no more."""
@@ -101,6 +106,7 @@ class TrialQueue:
             self._learn()
         point = next(self._proposals, None)
         if point is None:
+            self._is_exhausted = True
             return False
         self._add(point, retry_failed=False)
         return True

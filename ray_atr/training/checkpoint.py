@@ -28,6 +28,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ray_atr.experiment import NOT_DECIDING, Experiment, resolved, stored_experiment
 from ray_atr.knowledge.memory import Memory
+from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.migrate import migrated_checkpoint
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.weights import require_plain_archive
@@ -80,8 +81,10 @@ class Progress:
         return self.best_epoch == epoch
 
     def is_stuck(self, patience: int) -> bool:
-        """Whether the last `patience` epochs that were reported brought no better validation; never with 0."""
-        return patience > 0 and len(self.history) - self.best_epoch >= patience
+        """Whether the last validation was `patience` epochs or more after the best one; never with 0."""
+        rows = [EpochReport(row) for row in self.history] if patience > 0 else []
+        validated = next((number for number, row in reversed([*enumerate(rows, 1)]) if row.validation), 0)
+        return patience > 0 and validated - self.best_epoch >= patience
 
 
 @dataclass

@@ -74,14 +74,16 @@ def test_a_stop_is_one_line_with_what_to_do_also_if_it_comes_twice(
     assert error.strip() == "interrupted: resume it with --resume RUN"
 
 
-@pytest.mark.parametrize("first", ["ends the sweep", "is caught by Tune"])
+@pytest.mark.parametrize("first", ["ends the sweep", "is caught by Tune", "is caught before the search proposes"])
 def test_a_second_interrupt_of_a_sweep_keeps_the_command_that_resumes(
     first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: Any, **__: Any) -> SweepResult:
         if first == "ends the sweep":
             raise KeyboardInterrupt
-        return SweepResult([], [], ["the trial"], [])
+        if first == "is caught by Tune":
+            return SweepResult([], [], ["the trial"], [])
+        return SweepResult([], [], [], [], num_unproposed=1)
 
     def again(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -102,8 +104,12 @@ def test_a_second_interrupt_of_a_sweep_keeps_the_command_that_resumes(
         )
 
 
-def test_tuning_ends_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ray_atr.sweep.sweep", lambda *_, **__: SweepResult(["one trial"], [], ["another"], []))
+@pytest.mark.parametrize("left", [{"unfinished": ["another"]}, {"unfinished": [], "num_unproposed": 1}])
+def test_tuning_ends_where_it_was_interrupted(
+    left: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = SweepResult(finished=["one trial"], failed=[], stopped=[], **left)
+    monkeypatch.setattr("ray_atr.sweep.sweep", lambda *_, **__: result)
     comparison = CorrespondenceSweep(methods=("contrastive",), tune=2, out=str(tmp_path / "check"))
     with pytest.raises(KeyboardInterrupt, match=r"run the same command again to continue .*check-tuning"):
         comparison.before({})

@@ -96,3 +96,20 @@ def test_there_is_no_table_without_kept_scores_or_over_other_settings(tmp_path: 
     assert paired_table(read_runs([write_run(tmp_path / "old", SPACE)])) is None
     other = write_run(tmp_path / "other", {"objective": ["contrastive", "m_ltm"], "train.learning_rate": [0.001, 0.01]})
     assert paired_table(read_runs([other])) is None
+
+
+def test_damaged_scores_are_named(run: Path) -> None:
+    file = next(run.glob(f"trials/*/{TEST_SCORES}"))
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(ValueError, match=rf"{file}: damaged, .* restore it from a copy, or delete it"):
+        paired_table(read_runs([run]))
+
+
+def test_a_trial_that_lost_its_result_is_not_finished(run: Path) -> None:
+    results = sorted(run.glob("trials/*/result.json"))
+    for result in results[1:]:
+        result.unlink()
+    runs = read_runs([run])
+    assert len(runs.finished) == 1
+    assert set(runs.trials["status"]) == {"finished", "pending"}
+    write_report(run)

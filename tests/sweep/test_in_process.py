@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tiny import tiny
 
-from ray_atr.run_folder import RunFolder
+from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.space import Space
-from ray_atr.sweep import SweepPlan, sweep
-from ray_atr.sweep.search import RandomSearch
+from ray_atr.sweep import SEARCHES, SweepPlan, sweep
+from ray_atr.sweep.search import FixedPoints, Goal, RandomSearch
 
 
 def test_a_setting_of_the_data_may_be_searched_in_a_range(home: Path) -> None:
@@ -20,3 +21,28 @@ def test_a_setting_of_the_data_may_be_searched_in_a_range(home: Path) -> None:
     assert (len(result.finished), result.failed) == (2, [])
     ratios = [trial.describe()["overrides"]["data.noise.ratio"] for trial in run.trials()]
     assert all(0.1 <= ratio <= 0.5 for ratio in ratios)
+
+
+def test_what_a_search_has_still_to_propose_is_left_to_do(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = tiny(home / "tones", train__epochs=1, scaling__workers=0, scaling__ray_data=False)
+    space = Space.parse(["train.learning_rate=loguniform(1e-4,1e-2)"], experiment)
+    goals = (Goal(experiment.evaluation.select_by),)
+    run = RunFolder.create(home / "interrupted", experiment, {"name": "test", "varied": list(space.dimensions)})
+    plan = SweepPlan(SEARCHES["optuna"](space, goals), (0, 1), 3, goals=goals)
+    # As Tune ends after Ctrl-C between two trials.
+    monkeypatch.setattr("ray_atr.sweep.run_trials._run_in_process", lambda queue, *_: finish(queue.next()))
+    result = sweep(run, plan, home, use_ray=False, say=lambda message: None)
+    assert (len(result.finished), len(result.unfinished), result.num_unproposed, result.num_left) == (1, 1, 4, 5)
+
+
+def finish(trial: TrialFolder | None) -> None:
+    assert trial is not None
+    trial.finish({"best_epoch": 1, "epoch": 1})
+
+
+def test_the_points_of_a_list_are_all_to_do_when_time_is_over(home: Path) -> None:
+    experiment = tiny(home / "tones", train__epochs=1, scaling__workers=0, scaling__ray_data=False)
+    run = RunFolder.create(home / "late", experiment, {"name": "test", "varied": ["data.noise.ratio"]})
+    points = [{"data.noise.ratio": ratio, "seed": 0} for ratio in (0.0, 0.2, 0.4)]
+    result = sweep(run, SweepPlan(FixedPoints(points), hours=1e-9), home, use_ray=False, say=lambda message: None)
+    assert (result.finished, result.num_left, result.is_out_of_time) == ([], 3, True)

@@ -116,3 +116,15 @@ def test_a_run_ends_when_nothing_gets_better(
     before = len(calls)
     assert [report["epoch"] for report in run(experiment, home, tmp_path)] == [*range(1, epochs + 1), epochs]
     assert len(calls) == before + 1, "the test alone"
+
+
+def test_patience_waits_for_the_next_validation(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a validation in every third epoch, those between bring no better one and are not held against the run."""
+    experiment = tiny(home / "tones", train__epochs=12, train__patience=2, evaluation__every_epochs=3)
+    values = iter([0.1, 0.5, 0.4, 0.5])
+    monkeypatch.setattr(
+        epoch_validation, "evaluate_split", lambda *_, **__: {experiment.evaluation.select_by: next(values)}
+    )
+    reports = run(experiment, home, tmp_path)
+    assert [report["epoch"] for report in reports] == [*range(1, 10), 9]
+    assert (reports[-1]["best_epoch"], reports[-1]["out_of_patience"]) == (6, True)
