@@ -276,7 +276,9 @@ class Space:
         """ValueError, naming the path, if a dimension is a range."""
         for path, dimension in self.dimensions.items():
             if not isinstance(dimension, Grid):
-                raise refuse(path, str(dimension), "grid(VALUE,...) here; a range needs --search random or optuna")
+                raise refuse(
+                    path, str(dimension), "grid(VALUE,...) here; a range needs another search than --search grid"
+                )
 
     def cells(self) -> list[Point]:
         """The points of the grid dimensions alone: a search runs within each of them separately."""

@@ -87,7 +87,7 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         ([], "--space: got None; allowed PATH=DIMENSION"),
         (["--space", "data.noise.ratoi=grid(0,0.2)"], "did you mean ratio?"),
         (["--space", "data.noise.ratio=grid()"], "at least one value"),
-        (["--space", "data.noise.ratio=uniform(0,0.5)"], "a range needs --search random or optuna"),
+        (["--space", "data.noise.ratio=uniform(0,0.5)"], "a range needs another search than --search grid"),
         (["--space", MASS, "--search", "random", "--trials", "3"], "objective.pair.transport_mass: no such setting"),
         (["--space", "data.noise.ratio=uniform(0,0.5)", "--search", "random"], "--trials: got None"),
         (["--space", "data.noise.ratio=uniform(0,0.5)", "--search", "random", "--hours", "0"], "--hours: got 0.0"),
@@ -113,7 +113,10 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
             ["--space", "data.noise.ratio=grid(0.4,0)", "--data.noise.index", "x.npy"],
             "data.noise.ratio: got 0.4; allowed",
         ),
-        (["--space", "data.noise.ratio=grid(0)", "--warm-start", "nowhere"], "--search optuna only"),
+        (
+            ["--space", "data.noise.ratio=grid(0)", "--warm-start", "nowhere"],
+            "--warm-start: got 'nowhere'; allowed --search ",
+        ),
         (
             ["--space", "data.noise.ratio=grid(0)", "--search", "optuna", "--trials", "1", "--warm-start", "nowhere"],
             "nowhere: not a run folder",

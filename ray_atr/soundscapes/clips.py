@@ -21,7 +21,7 @@ from filelock import FileLock
 from ray_atr import languages as languages_package
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import MANIFEST_FILE, write_clips
-from ray_atr.languages.codes import GRAMMAR_LANGUAGES, grammar_of, language_codes, normalise
+from ray_atr.languages.codes import DEFAULT_LANGUAGES, grammar_of, language_codes, normalise
 from ray_atr.languages.language import TEMPLATES, Said
 from ray_atr.settings import Settings, nearest, refuse, setting
 from ray_atr.soundscapes.render import render
@@ -45,7 +45,7 @@ class SoundscapesSettings(Settings):
     sample_rate: int = setting(16000, "sample rate (Hz)", at_least=8000, at_most=48000)
     num_train_captions: int = setting(1, "captions of a training clip", at_least=1, at_most=NUM_PARAPHRASES)
     languages: tuple[str, ...] = setting(
-        GRAMMAR_LANGUAGES, "ISO 639 codes of the captions' languages, each of which needs a grammar"
+        DEFAULT_LANGUAGES, "ISO 639 codes of the captions' languages, each of which needs a grammar"
     )
     seed: int = setting(
         0, "seed that the clips are drawn from; separate from the experiment's, so that runs share clips", at_least=0

@@ -8,11 +8,11 @@ import pytest
 from scipy import stats
 
 from ray_atr.data.noise import INDEX_FILE, NOISE_KINDS, Noise, assign_captions, caption_owners, write_index
-from ray_atr.languages.codes import LANGUAGES
+from ray_atr.languages.codes import DEFAULT_LANGUAGES
 
 IDS = [f"clip-{i:05d}" for i in range(5000)]
 OWN = np.arange(len(IDS))
-CODES = tuple(LANGUAGES)
+CODES = DEFAULT_LANGUAGES
 
 
 def caption_owner(clip_ids: list[str], noise: Noise, seed: int) -> np.ndarray:
@@ -221,7 +221,7 @@ def test_one_clip_of_very_many_captions_takes_no_memory_for_the_others() -> None
     num_captions[0] = 10_000
     ids = [str(number) for number in range(len(num_captions))]
     tracemalloc.start()
-    assigned = assign_captions(ids, num_captions, list(LANGUAGES)[:8], Noise(), 0)
+    assigned = assign_captions(ids, num_captions, DEFAULT_LANGUAGES, Noise(), 0)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert assigned.owner.shape == (1_000, 10_000, 8)

@@ -12,7 +12,7 @@ import torch
 from tiny import prepared_for
 
 from ray_atr.data.audio import clip_windows
-from ray_atr.languages.codes import GRAMMAR_LANGUAGES
+from ray_atr.languages.codes import DEFAULT_LANGUAGES
 from ray_atr.languages.templates import class_sentences
 from ray_atr.models import weights as weight_files
 from ray_atr.models.audio import SmallCnn
@@ -79,7 +79,7 @@ def test_a_retriever_of_shipped_towers_is_saved_with_them(tmp_path: Path) -> Non
 
 def test_the_text_tower_gives_a_kind_one_place_in_all_languages() -> None:
     tower = TEXT.build().eval()
-    sentences = class_sentences(list(KINDS), GRAMMAR_LANGUAGES)
+    sentences = class_sentences(list(KINDS), DEFAULT_LANGUAGES)
     embedded = {
         language: torch.nn.functional.normalize(encode_captions(tower, [(text, language) for text in texts]), dim=1)
         for language, texts in sentences.items()

@@ -83,7 +83,7 @@ def test_a_grid_has_every_combination_once() -> None:
     space = Space.parse(["data.noise.ratio=grid(0,0.2,0.4)", "train.epochs=choice(2,3)"], PARTIAL)
     expected = [{"data.noise.ratio": noise, "train.epochs": epochs} for noise in (0.0, 0.2, 0.4) for epochs in (2, 3)]
     assert list(space.grid()) == expected
-    with pytest.raises(ValueError, match="a range needs --search random or optuna"):
+    with pytest.raises(ValueError, match="a range needs another search than --search grid"):
         list(Space.parse(["train.learning_rate=loguniform(1e-4,1e-2)"], PARTIAL).grid())
 
 

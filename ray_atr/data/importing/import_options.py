@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ray_atr.data.decoding import AudioBounds
 from ray_atr.data.shards import CLIPS_PER_SHARD
-from ray_atr.languages.codes import LANGUAGES, language_codes, require_language
+from ray_atr.languages.codes import DEFAULT_LANGUAGES, language_codes, require_language
 from ray_atr.settings import Settings, refuse, setting
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -76,7 +76,7 @@ class Translation(Settings):
 
     model: str = setting(help="folder or hub id of an NLLB or M2M100 model", path="if there")
     languages: tuple[str, ...] = setting(
-        tuple(LANGUAGES), "ISO 639 codes of the languages in which every clip should have captions"
+        DEFAULT_LANGUAGES, "ISO 639 codes of the languages in which every clip should have captions"
     )
     source_language: str = setting("eng", "ISO 639 code of the language to translate from")
     batch_size: int = setting(32, "captions translated at once", at_least=1)

@@ -22,8 +22,8 @@ from ray_atr.data.importing.sources.source import (
     stem,
 )
 from ray_atr.data.schema import check_captions, check_split
-from ray_atr.languages.codes import language_codes
-from ray_atr.languages.templates import ESC50_CLASSES, TEMPLATE_LANGUAGES, caption
+from ray_atr.languages.codes import DEFAULT_LANGUAGES, language_codes
+from ray_atr.languages.templates import ESC50_CLASSES, caption
 from ray_atr.settings import refuse, setting
 from ray_atr.storage import Folder, open_folder
 
@@ -41,7 +41,7 @@ class Esc50(Source):
         (), "split=fold,fold ...; unset: train=1,2,3 val=4 and, if fold 5 is there, test=5"
     )
     languages: tuple[str, ...] = setting(
-        TEMPLATE_LANGUAGES, "ISO 639 codes of the captions, of languages with words for the classes"
+        DEFAULT_LANGUAGES, "ISO 639 codes of the captions, of languages with words for the classes"
     )
 
     def __post_init__(self) -> None:
