@@ -11,7 +11,7 @@ import soundfile
 from scipy import signal
 
 from ray_atr.data.shards import read_manifest
-from ray_atr.languages.codes import GRAMMAR_LANGUAGES, grammar_of
+from ray_atr.languages.codes import DEFAULT_LANGUAGES, GRAMMAR_LANGUAGES, grammar_of
 from ray_atr.languages.language import TEMPLATES, Said
 from ray_atr.soundscapes import KINDS, SPLITS, SoundscapesSettings, clip, ensure_soundscapes, generate
 from ray_atr.soundscapes.clips import captions
@@ -55,7 +55,7 @@ class TestClips:
             assert len(waveform) == round(made.seconds * sample_rate) == 64000
             assert 0.001 < np.abs(waveform).max() < 1.0
             assert set(made.labels) <= set(KINDS)
-            assert tuple(made.captions) == CODES
+            assert tuple(made.captions) == DEFAULT_LANGUAGES
             assert {len(texts) for texts in made.captions.values()} == {1 if made.split == "train" else 5}
 
     def test_length_rate_and_languages_are_settings(self) -> None:
