@@ -302,4 +302,4 @@ def _check_unreadable(left_out: Sequence[Skipped], plan: ImportPlan, options: Im
     if len(left_out) > math.floor(options.max_unreadable * total):
         shown = "; ".join(f"{entry.clip_id}: {entry.reason}" for entry in left_out[:3])
         allowed = f"allowed {options.max_unreadable:.2%} (--max-unreadable)"
-        raise ValueError(f"{len(left_out)} of {total} clips are unreadable so far; {allowed}. The first: {shown}")
+        raise ValueError(f"{len(left_out)} of {total} clips cannot be read so far; {allowed}. The first: {shown}")

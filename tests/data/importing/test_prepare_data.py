@@ -70,7 +70,7 @@ def test_a_bad_clip_is_refused_beyond_the_allowed_share_and_named_within(
 ) -> None:
     source = make_folder(tmp_path / "in")
     (tmp_path / "in" / "003.flac").write_bytes(content)
-    with pytest.raises(ValueError, match=f"1 of 6 clips are unreadable so far; allowed 1.00%.*003.*({reason})"):
+    with pytest.raises(ValueError, match=f"1 of 6 clips cannot be read so far; allowed 1.00%.*003.*({reason})"):
         import_data_set(source, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
     manifest = import_data_set(source, tmp_path / "out", options=Import(max_unreadable=0.2))
