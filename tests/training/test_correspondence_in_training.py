@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 from tiny import make_data, prepared_for, tiny
@@ -14,6 +16,7 @@ from ray_atr.data.noise import INDEX_FILE
 from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.correspondence import CORRESPONDENCES
+from ray_atr.run_folder import BEST
 from ray_atr.training.loop import train_trial
 
 NOISE = {"data__noise__ratio": 0.4, "train__epochs": 4}
@@ -49,7 +52,7 @@ def run(experiment: Experiment, folder: Path, stop_after: int | None = None) -> 
     return reported
 
 
-def settings_of(name: str, teacher: Path) -> dict[str, Any]:
+def settings_of(name: str, teacher: Path | str) -> dict[str, Any]:
     chosen = {"objective__correspondence": name, **NOISE}
     return {**chosen, "objective__correspondence__teachers": str(teacher)} if name == "teacher" else chosen
 
@@ -98,6 +101,18 @@ def test_a_run_leaves_its_noise_as_a_file_that_gives_the_same_run(data: Path, tm
     assert again[3]["train/clean_share"] == first[3]["train/clean_share"] < 1
     run(tiny(data, train__epochs=1), tmp_path / "clean")
     assert not (tmp_path / "clean" / INDEX_FILE).exists()
+
+
+def test_a_teacher_may_be_a_trial_or_in_a_store(data: Path, teacher: Path, tmp_path: Path) -> None:
+    name = uuid.uuid4().hex
+    fsspec.filesystem("memory").put(str(teacher / BEST), f"/{name}", recursive=True)
+    losses = [
+        run(tiny(data, **settings_of("teacher", place) | {"train__epochs": 1}), tmp_path / f"run{number}")[0][
+            "train/loss"
+        ]
+        for number, place in enumerate((teacher, teacher / BEST, f"memory://{name}"))
+    ]
+    assert losses[0] == losses[1] == losses[2]
 
 
 def test_what_a_correspondence_needs_is_asked_for_before_anything_starts(data: Path, tmp_path: Path) -> None:
