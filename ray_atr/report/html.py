@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -14,14 +15,19 @@ KINDS = {**SOUNDS, b"\x89PNG": "image/png"}
 
 def render_template(template: str, *, package: str = "ray_atr.report", **values: Any) -> str:
     """A template of a package's `templates/` with these values; text is escaped, a value that is missing is an error."""
-    environment = Environment(
+    return _environment(package).get_template(template).render(**values)
+
+
+@cache
+def _environment(package: str) -> Environment:
+    """It keeps the templates that it has compiled."""
+    return Environment(
         loader=PackageLoader(package, "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(template).render(**values)
 
 
 def data_url(content: bytes) -> str:

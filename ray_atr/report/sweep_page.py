@@ -145,6 +145,7 @@ def best_points(runs: Runs) -> list[Best]:
         return []
     points = aggregate(runs, [column]).dropna(subset=[column])
     frames = [frame for _, frame in points.groupby(NOISE)] if NOISE in runs.varied else [points]
+    recipes = {name: flatten(recipe()) for name, recipe in RECIPES.items()}
     found = []
     for point in (frame.loc[frame[column].idxmax()] for frame in frames):
         trials = runs.finished
@@ -159,27 +160,26 @@ def best_points(runs: Runs) -> list[Best]:
                 mean=float(point[column]),
                 deviation=float(point[f"{column} (sd)"]),
                 num_seeds=int(point[NUM_SEEDS]),
-                command=rerun_command(runs, str(trial["run"]), str(trial["trial_id"])),
+                command=rerun_command(runs, str(trial["run"]), str(trial["trial_id"]), recipes),
             )
         )
     return found
 
 
-def rerun_command(runs: Runs, run: str, trial_id: str) -> str:
-    """The shell command that trains one trial again: its recipe, what the base changed in it, what the trial varied."""
+def rerun_command(runs: Runs, run: str, trial_id: str, recipes: Mapping[str, Mapping[str, Any]]) -> str:
+    """The shell command that trains one trial again: its recipe (of `recipes`, settings by path), what the base changed in it,
+    what the trial varied.
+    """
     experiment, overrides = runs.experiments[runs.names.index(run)], runs.overrides[trial_id]
-
-    def differences(name: str) -> dict[str, Any]:
-        """Where the experiment differs from a recipe."""
-        recipe = flatten(RECIPES[name]())
-        return {
+    differing = {
+        name: {
             path: value
             for path, value in experiment.items()
             if recipe.get(path, value) != value and not path.startswith(("tracking.", "scaling."))
         }
-
-    differing = {name: differences(name) for name in RECIPES}
-    nearest = min(RECIPES, key=lambda name: len(differing[name]))
+        for name, recipe in recipes.items()
+    }
+    nearest = min(differing, key=lambda name: len(differing[name]))
     changed = {path: value for path, value in differing[nearest].items() if not path.startswith("objective")}
     settings = {SEED: experiment.get(SEED, 0)} | (changed if OBJECTIVE in overrides else differing[nearest]) | overrides
     words = ["uv", "run", "python", "pipelines/train.py", "--recipe", nearest]
