@@ -9,6 +9,7 @@ import torch
 
 from ray_atr import objectives
 from ray_atr.objectives import PAIRS, PRESETS, SCHEMES, Embeddings, Learned, LearnedParameters, Objective, preset
+from ray_atr.objectives.presets import PRESET_TABLE
 from ray_atr.override import flatten, override
 
 B, K, D = 6, 3, 5
@@ -54,6 +55,11 @@ def test_every_point_of_the_grid_has_a_finite_loss_and_gradient(scheme: str, pai
 @pytest.mark.parametrize("name", list(PRESETS))
 def test_presets_survive_flattening(name: str) -> None:
     assert override(Objective(), flatten(PRESETS[name])) == PRESETS[name]
+
+
+def test_no_two_presets_have_one_colour() -> None:
+    colours = [one.colour for one in PRESET_TABLE]
+    assert len(set(colours)) == len(colours)
 
 
 def test_unknown_names_are_refused_with_the_nearest() -> None:

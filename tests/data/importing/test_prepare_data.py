@@ -83,7 +83,7 @@ def test_the_default_share_is_one_in_a_hundred(tmp_path: Path) -> None:
     (tmp_path / "in" / "007.flac").write_bytes(b"bad")
     assert import_data_set(source, tmp_path / "one").num_rows == 99
     (tmp_path / "in" / "050.flac").unlink()
-    with pytest.raises(ValueError, match="2 of 100 clips are unreadable"):
+    with pytest.raises(ValueError, match="2 of 100 clips cannot be read"):
         import_data_set(source, tmp_path / "two")
 
 
@@ -284,7 +284,7 @@ def test_the_script_says_what_it_did_and_what_was_wrong(
     assert capsys.readouterr().err == f"error: {tmp_path / 'nowhere'}: no such folder\n"
     (tmp_path / "in" / "000.flac").write_bytes(b"no audio")
     assert run("folder", "--source", source, "--out", str(tmp_path / "two")) == 2
-    assert "1 of 6 clips are unreadable" in capsys.readouterr().err
+    assert "1 of 6 clips cannot be read" in capsys.readouterr().err
     options = ("--out", str(tmp_path / "two"), "--max-unreadable", "0.5")
     assert run("folder", "--source", source, *options) == 0
     assert "1 x got '8 bytes that are not audio" in capsys.readouterr().out
