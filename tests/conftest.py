@@ -96,14 +96,16 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Fast tests first, so that a broken formula shows before Ray has even started. Of several test processes one begins with
     # the tests on Ray, which take it as long as all others take, and the other with those that fork their own process at every
-    # crash point: each fork copies the tables of its memory, which grows with what other tests import. Slow tests come early
-    # then, or at the end one process would run them while the other has nothing left.
+    # crash point: each fork copies the tables of its memory, which grows with what other tests import. Files with slow tests
+    # come early then, or at the end one process would run them while the other has nothing left. A file stays whole: what
+    # its tests share is made once.
     is_one_of_several = "PYTEST_XDIST_WORKER" in os.environ
+    slow = {item.path for item in items if "slow" in item.keywords}
     items.sort(
         key=lambda item: (
             ("ray" in item.keywords) != is_one_of_several,
             is_one_of_several and not hasattr(getattr(item, "module", None), "every_crash"),
-            ("slow" in item.keywords) != (is_one_of_several and "ray" not in item.keywords),
+            (item.path in slow) != (is_one_of_several and "ray" not in item.keywords),
         )
     )
     for item in items:
