@@ -88,12 +88,14 @@ class TrialFolder:
         return storage.is_there(self.folder / RESULT_FILE)
 
     def describe(self) -> dict[str, Any]:
-        """What `trial.json` says. A kill can leave it behind the result, which is what makes a trial finished."""
+        """What `trial.json` says, but for the status: a kill can leave it behind the result, which makes a trial finished."""
         content = _described(self.folder / "trial.json", self.trial_id)
         base = _settings(self.folder.parent.parent) if content.get("format") != FORMAT else {}
         content = migrated_trial(content, base)
         if content["status"] in (RUNNING, FAILED) and self.is_finished:
             content |= {"status": FINISHED, "error": None, "train_seconds": train_seconds(self.epochs())}
+        elif content["status"] == FINISHED and not self.is_finished:
+            content["status"] = PENDING
         return content
 
     def update(self, **changes: Any) -> None:

@@ -20,7 +20,6 @@ from ray_atr.override import as_typed, flatten
 from ray_atr.run_folder import (
     CHOICES,
     FINISHED,
-    PENDING,
     SHORT_NAMES,
     RunFolder,
     TrialFolder,
@@ -229,7 +228,7 @@ def _row(
         "run": run,
         "trial_id": trial.trial_id,
         "name": content["name"],
-        "status": PENDING if content["status"] == FINISHED else content["status"],
+        "status": content["status"],
         "error": content.get("error"),
         "epochs": len(epochs),
         "changed": f"{content['name']}: {changed}" if changed else None,
@@ -237,7 +236,6 @@ def _row(
         NOISE: float(settings.get(NOISE, 0.0)),
         SEED: int(settings.get(SEED, 0)),
     }
-    # A result, not what its description says, is what makes a trial finished.
     if trial.is_finished:
         result = trial.result()
         # Without a test split, the last epoch: the best validation epoch's score would be chosen on what it reports.
