@@ -90,7 +90,7 @@ def audit_lines(folder: Path) -> list[str]:
     if facts["found_share"] < TELLING:
         lines.append(
             f"warning: only {facts['found_share']:.0%} of the right pairs fit clearly better than random ones: with vectors that "
-            "carry too little information: trust neither the list nor the blocks; use a better encoder or more clips"
+            "carry too little information, trust neither the list nor the blocks; use a better encoder or more clips"
         )
     lines += [
         f"shifted: {block['rows']} rows from {block['first']} to {block['last']} fit the captions {block['offset']:+d} rows away"

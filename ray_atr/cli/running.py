@@ -13,8 +13,7 @@ from typing import Any
 from ray_atr.cli.experiment_options import ComparisonSweep, ExperimentOptions, SpaceOptions, SweepOptions
 from ray_atr.cli.parse import read_config
 from ray_atr.experiment import Experiment
-from ray_atr.metrics.epoch_report import GROUPS
-from ray_atr.metrics.metric import Metric
+from ray_atr.metrics.epoch_report import is_measured
 from ray_atr.migrate import migrated
 from ray_atr.override import flatten, override
 from ray_atr.recipes import RECIPES
@@ -308,7 +307,7 @@ def plan_search(options: SpaceOptions, experiment: Experiment, kept: RunFolder |
         check_perturbed(space)
     check_scheduler(plan, experiment, kept.path if kept is not None else locate(options.out or home()))
     for goal in goals:
-        if Metric.parse(goal.metric, "--maximize/--minimize").task not in GROUPS:
+        if is_measured(goal.metric):
             known = with_languages(experiment)
             check_metric(goal.metric, "--maximize/--minimize", known.data.languages, known.trained_languages)
     return plan

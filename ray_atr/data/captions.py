@@ -70,9 +70,9 @@ class TrainingCaptions:
         for column, language in enumerate(self.languages):
             rows, slots = np.nonzero(~is_true[:, :, column] & self.has_caption[:, :, column])
             owners, theirs = (part[rows, slots, column] for part in self.assigned)
-            assigned = self.features.captions_in(language, owners)
+            owners_captions = self.features.captions_in(language, owners)
             own = self.features.captions_in(language, rows)
-            for row, slot, other, captions, wanted in zip(rows, slots, assigned, own, theirs, strict=True):
+            for row, slot, other, captions, wanted in zip(rows, slots, owners_captions, own, theirs, strict=True):
                 is_true[row, slot, column] = folded(other[wanted]) in map(folded, captions)
         return is_true
 

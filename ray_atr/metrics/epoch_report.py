@@ -21,6 +21,11 @@ TIMED_PARTS = ("data", "forward", "gather", "loss", "backward", "optimiser", "va
 """What a run times (`seconds/...`): waiting for a batch, the towers, gathering, the loss, both ways back, and what follows."""
 
 
+def is_measured(name: str) -> bool:
+    """Whether a name is one of an evaluation, not of what training reports in `GROUPS`."""
+    return name.partition("/")[0] not in GROUPS
+
+
 class EpochReport(dict[str, Any]):
     """One epoch: `epoch`, `step`, `best_epoch`, `time`, numbers by group (`train/loss`), and the validation's metrics."""
 

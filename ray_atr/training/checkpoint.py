@@ -82,8 +82,8 @@ class Progress:
 
     def is_stuck(self, patience: int) -> bool:
         """Whether the last validation was `patience` epochs or more after the best one; never with 0."""
-        rows = [EpochReport(row) for row in self.history] if patience > 0 else []
-        validated = next((number for number, row in reversed([*enumerate(rows, 1)]) if row.validation), 0)
+        numbers = range(len(self.history), 0, -1)
+        validated = next((number for number in numbers if EpochReport(self.history[number - 1]).validation), 0)
         return patience > 0 and validated - self.best_epoch >= patience
 
 
