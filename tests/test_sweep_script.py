@@ -224,25 +224,70 @@ def test_other_code_is_said_and_can_be_refused(home: Path, capsys: pytest.Captur
         open_run(str(run.path), "sweep", same_code=True)
 
 
+ADDED = [{"objective": "m_ltm", "data.noise.ratio": 0.2, "seed": seed} for seed in (0, 1, 2)]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ([], [{"data.noise.ratio": 0.3, "seed": 0}]),
-        (
-            ["--objectives", "m_ltm", "--noise", "0.2"],
-            [{"objective": "m_ltm", "data.noise.ratio": 0.2, "seed": seed} for seed in (0, 1, 2)],
-        ),
-    ],
+    ("arguments", "added"),
+    [([], []), (["--objectives", "m_ltm", "--noise", "0.2"], ADDED)],
 )
-def test_resume_alone_goes_on_with_the_points_of_the_folder(
-    home: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: list[dict[str, object]]
+def test_resume_goes_on_with_the_points_of_the_folder_and_those_that_are_added(
+    home: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], added: list[dict[str, object]]
 ) -> None:
-    run = RunFolder.create(home / "run", RECIPES["quickstart"](), {"name": "sweep_noise"})
-    run.add_trial({"data.noise.ratio": 0.3, "seed": 0})
+    points = [{"objective": "kcl", "data.noise.ratio": 0.3, "seed": 0}]
+    plan = SweepPlan(FixedPoints(points))
+    run = RunFolder.create(home / "run", RECIPES["quickstart"](), {"name": "sweep_noise", **describe_plan(plan)})
     plans = []
     monkeypatch.setattr("ray_atr.cli.running.run_plan", lambda *given, **_: plans.append(given[3]))
     main("sweep", "noise", arguments=["--resume", str(run.path), *arguments])
-    assert plans[0](run.experiment, run).search.points == expected
+    assert plans[0](run.experiment, run).search.points == [*points, *added]
+
+
+COMPARISONS_CUT_SHORT = {
+    "noise": ["--objectives", "kcl", "m_ltm", "--noise", "0", "0.4"],
+    "objectives": ["--schemes", "kcl", "--pairs", "contrastive", "m_ltm"],
+    "transport": ["--masses", "0.9", "auto", "--noise", "0.4"],
+    "knowledge": ["--neighbours", "1", "5", "--injection-ratio", "0.2"],
+    "correspondence": ["--methods", "contrastive", "small_loss", "--noise", "0", "0.4"],
+}
+
+
+@pytest.mark.parametrize("comparison", COMPARISONS_CUT_SHORT)
+def test_a_comparison_interrupted_before_its_first_trial_is_resumed_whole(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], comparison: str
+) -> None:
+    swept: list[SweepPlan] = []
+
+    def interrupted(run: RunFolder, plan: SweepPlan, *_: object, **__: object) -> None:
+        swept.append(plan)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ray_atr.cli.running.sweep", interrupted)
+    place = str(home / "run")
+    told = ["--tracking.mlflow", "false", *COMPARISONS_CUT_SHORT[comparison], "--seeds", "0", "1", "--out", place]
+    for arguments in (told, ["--resume", place]):
+        with pytest.raises(SystemExit) as exit_:
+            main("sweep", comparison, arguments=arguments)
+        assert exit_.value.code == 130
+        assert f"--resume {place}" in capsys.readouterr().err
+        described = RunFolder.open(place).info
+        assert len(described["points"]) >= 4
+        assert not list(RunFolder.open(place).trials())
+    first, second = swept
+    assert first.search.points == second.search.points
+    assert first.fixed == second.fixed
+    assert described["space"] == describe_plan(first)["space"]
+
+
+def test_a_run_folder_without_points_is_refused_and_stays_as_it_is(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFolder.create(home / "run", RECIPES["quickstart"](), {"name": "sweep_noise", "points": []})
+    before = (run.path / "sweep.json").read_bytes()
+    assert "sweep.json: points: got []; allowed the points" in error_of(
+        "sweep noise", ["--resume", str(run.path)], capsys
+    )
+    assert (run.path / "sweep.json").read_bytes() == before
 
 
 def test_an_empty_data_folder_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ from ray_atr.report import write_report
 from ray_atr.run_folder import FINISHED, RunFolder, TrialFolder
 from ray_atr.runtime import RayStartError, advising, code_version, differences_of_code, home
 from ray_atr.settings import counted, nearest, refuse, require_known
-from ray_atr.space import Space, path_of
+from ray_atr.space import Point, Space, path_of, point_key
 from ray_atr.storage import locate, write_json
 from ray_atr.sweep import SEARCHES, SweepResult, sweep
 from ray_atr.sweep.describe import best_lines, check_plan, conditions_of, describe_plan, values_by_path
@@ -30,7 +30,7 @@ from ray_atr.sweep.fixed import Varied, set_by_recipe, split_settings
 from ray_atr.sweep.recording import ConsoleProgress, FirstEpoch, SweepListener
 from ray_atr.sweep.schedulers import SCHEDULERS, check_perturbed, check_scheduler
 from ray_atr.sweep.search import FixedPoints, Goal, Known, SweepPlan
-from ray_atr.sweep.trial_queue import read_earlier, recorded_points
+from ray_atr.sweep.trial_queue import read_earlier
 from ray_atr.tracking import Tracker, mlflow_command
 from ray_atr.training.checks import check_metric
 from ray_atr.training.inputs import Say
@@ -256,15 +256,25 @@ def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float
 
 
 def plan_points(options: ComparisonSweep, kept: RunFolder | None) -> SweepPlan:
-    """A comparison's points, each with each seed; those of the run folder if the options name none. ValueError if an
-    option has no value.
+    """A comparison's points, each with each seed, after those of the run folder that it resumes. ValueError if an option has
+    no value, or the run folder does not say what its points are.
     """
     options.require_values()
+    points = [] if kept is None else planned_points(kept)
     if kept is None or options.varies_anything:
-        points = [{**point, "seed": seed} for point in options.points() for seed in options.seeds]
-    else:
-        points = recorded_points(kept, without_seed=False)
-    return SweepPlan(FixedPoints(points), hours=options.hours)
+        points += [{**point, "seed": seed} for point in options.points() for seed in options.seeds]
+    distinct = {point_key(point): point for point in points}
+    return SweepPlan(FixedPoints(list(distinct.values())), hours=options.hours)
+
+
+def planned_points(run: RunFolder) -> list[Point]:
+    """The points of a list that a run folder was made for, whether or not their trials exist yet. ValueError if there is none."""
+    points = run.info.get("points")
+    if not isinstance(points, list) or not points or not all(isinstance(point, dict) for point in points):
+        raise refuse(
+            f"{run.path}/sweep.json: points", points, "the points of the sweep; start a new one with another --out"
+        )
+    return [dict(point) for point in points]
 
 
 def values_of(options: ComparisonSweep) -> dict[str, list[Any]]:

@@ -20,11 +20,19 @@ MOST_BEST = 10  # points of a Pareto front that a terminal shows
 
 
 def describe_plan(plan: SweepPlan) -> dict[str, Any]:
-    """What sweep.json holds of a plan: `varied`, `space`, `seeds`, and of a search its goals, budget and method."""
+    """What sweep.json holds of a plan: `varied`, `space`, `seeds`, of a list its `points`, and of a search its goals, budget
+    and method. It is enough to resume the plan before any trial has a folder.
+    """
     if not isinstance(plan.search, SpaceSearch):
         varied = values_by_path(plan.search.points)
         values = {path: sorted(set(found), key=str) for path, found in varied.items()}
-        return {"varied": list(varied), "space": values, "seeds": values.get("seed", []), "fixed": dict(plan.fixed)}
+        return {
+            "varied": list(varied),
+            "space": values,
+            "seeds": values.get("seed", []),
+            "fixed": dict(plan.fixed),
+            "points": [dict(point) for point in plan.search.points],
+        }
     space = plan.search.space
     return {
         "varied": [*space.dimensions, "seed"],
