@@ -79,7 +79,6 @@ class TrainSettings(Settings):
         "peak learning rate; auto: 1e-3 if no pretrained tower is trained, else 5e-5 if a convolutional audio tower is "
         "trained, else 2e-5",
         above=0,
-        changeable=True,
     )
     metric_rate_scale: float = setting(1.0, "factor of the learning rate for a learned transport metric", above=0)
     schedule: str = setting(
@@ -89,13 +88,9 @@ class TrainSettings(Settings):
     )
     step_epochs: int = setting(20, "epochs between two drops of the rate with schedule=step", at_least=1)
     step_factor: float = setting(0.1, "factor by which a drop multiplies the rate", above=0, at_most=1)
-    weight_decay: float = setting(
-        0.01, "weight decay of matrices (not of biases and norms)", at_least=0, changeable=True
-    )
+    weight_decay: float = setting(0.01, "weight decay of matrices (not of biases and norms)", at_least=0)
     warmup_fraction: float = setting(0.1, "share of all steps in which the rate rises from 0", at_least=0, at_most=1)
-    clip_norm: float = setting(
-        1.0, "largest norm of the gradient; 0 switches clipping off", at_least=0, changeable=True
-    )
+    clip_norm: float = setting(1.0, "largest norm of the gradient; 0 switches clipping off", at_least=0)
     precision: str = setting(
         "auto", "bfloat16 autocast in the towers, or float32; auto: bfloat16 on a GPU", choices=PRECISIONS
     )

@@ -82,7 +82,6 @@ class Setting:
     default: Any
     allowed: str
     help: str
-    is_changeable: bool = False  # whether a trial can change it between two epochs
 
 
 def describe(tree: Any, prefix: str = "") -> Iterator[Setting]:
@@ -96,8 +95,7 @@ def describe(tree: Any, prefix: str = "") -> Iterator[Setting]:
                 yield Setting(path, "name", variant_name(field, value) or "-", allowed, help_text)
             yield from describe(value, path + ".")
         else:
-            is_changeable = bool(field.metadata.get("changeable"))
-            yield Setting(path, _in_words(hints[field.name]), value, allowed, help_text, is_changeable)
+            yield Setting(path, _in_words(hints[field.name]), value, allowed, help_text)
 
 
 def _in_words(hint: Any) -> str:

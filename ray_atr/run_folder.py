@@ -202,6 +202,10 @@ class RunFolder:
         except ValueError:
             return {**self.settings, **overrides}
 
+    def experiment_of(self, trial: TrialFolder) -> Experiment:
+        """A trial's experiment: the run's, with what the trial varies."""
+        return resolved(override(self.experiment, trial.describe()["overrides"]))
+
     @property
     def info(self) -> dict[str, Any]:
         """What `sweep.json` says, without the secrets that a command of an earlier version may hold."""

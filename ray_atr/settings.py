@@ -93,7 +93,6 @@ def setting(
     variants: Mapping[str, Any] | None = None,
     path: Literal["always", "if there"] | None = None,
     words: Iterable[str] = (),
-    changeable: bool = False,
 ) -> Any:
     """A dataclass field with its help text (say the unit) and the values it allows.
 
@@ -101,12 +100,11 @@ def setting(
     infinite or NaN. `choices` are the allowed strings. `variants` maps a name to what builds the settings of that name: the
     field then holds a nested settings object that `override` can select by name. `path` marks a file, folder or URL: a
     relative one becomes absolute when the dataclass is made; with `if there`, only one that exists or is plainly a path, as
-    it may be a hub id. `words` are values that are never a path. `changeable` settings may change between two epochs of a
-    trial: population-based training can vary them.
+    it may be a hub id. `words` are values that are never a path.
     """
     bounds = {"above": above, "at_least": at_least, "below": below, "at_most": at_most}
     allowed = {"choices": None if choices is None else tuple(choices), "variants": variants, "words": tuple(words)}
-    metadata = {"help": help, **bounds, **allowed, "path": path, "changeable": changeable}
+    metadata = {"help": help, **bounds, **allowed, "path": path}
     return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)
 
 

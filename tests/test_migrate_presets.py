@@ -14,7 +14,6 @@ from ray_atr.recipes import RECIPES
 from ray_atr.run_folder import RunFolder, make_trial_id
 from ray_atr.storage import read_json, write_json
 from ray_atr.sweep import FixedPoints, SweepPlan
-from ray_atr.sweep.inheritance import experiment_of
 from ray_atr.sweep.trial_queue import TrialQueue, recorded_points
 
 POINTS = [{"objective": name, "seed": 0} for name in ("contrastive", "m_ltm", "m_ltm_pot")]
@@ -37,7 +36,7 @@ def former(tmp_path: Path) -> RunFolder:
 
 
 def metrics_of(run: RunFolder) -> dict[str, str | None]:
-    return {trial.trial_id: getattr(experiment_of(run, trial).objective.pair, "metric", None) for trial in run.trials()}
+    return {trial.trial_id: getattr(run.experiment_of(trial).objective.pair, "metric", None) for trial in run.trials()}
 
 
 def test_a_former_trial_is_what_it_was(former: RunFolder) -> None:
@@ -105,7 +104,7 @@ def test_a_pair_loss_of_its_own_name_stays_euclidean_and_is_resumed(tmp_path: Pa
     for points in (recorded_points(run, without_seed=False), [*PAIRS, {**PAIRS[1], "seed": 1}]):
         queue = TrialQueue(run, SweepPlan(FixedPoints(points), fixed=run.info["fixed"]), lambda point: None)
         metrics = {
-            trial.trial_id: getattr(experiment_of(run, trial).objective.pair, "metric", None) for trial in queue.trials
+            trial.trial_id: getattr(run.experiment_of(trial).objective.pair, "metric", None) for trial in queue.trials
         }
         assert {None, "euclidean"} == set(metrics.values())
         assert set(before) <= set(metrics)

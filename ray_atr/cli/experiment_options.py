@@ -70,7 +70,7 @@ class SpaceOptions(SweepOptions):
     )
     maximize: tuple[str, ...] = option((), "validation metrics to raise", "METRIC ...", "evaluation.select_by")
     minimize: tuple[str, ...] = option((), "metrics to lower, e.g. seconds/train", "METRIC ...", "none")
-    scheduler: str | None = option(None, "none, asha, hyperband or pbt", "NAME", "none")
+    scheduler: str | None = option(None, "none or asha", "NAME", "none")
     search_seed: int | None = option(None, "seed of what the search draws", "INT", "0")
     warm_start: str | None = option(
         None, "run folder of an earlier sweep, from whose finished points optuna learns", "FOLDER", "none"

@@ -23,12 +23,12 @@ from ray_atr.run_folder import FINISHED, RunFolder, TrialFolder
 from ray_atr.runtime import RayStartError, advising, code_version, differences_of_code, home
 from ray_atr.settings import counted, nearest, refuse, require_known
 from ray_atr.space import Point, Space, path_of, point_key
-from ray_atr.storage import locate, write_json
+from ray_atr.storage import write_json
 from ray_atr.sweep import SEARCHES, SweepResult, sweep
 from ray_atr.sweep.describe import best_lines, check_plan, conditions_of, describe_plan, values_by_path
 from ray_atr.sweep.fixed import Varied, set_by_recipe, split_settings
 from ray_atr.sweep.recording import ConsoleProgress, FirstEpoch, SweepListener
-from ray_atr.sweep.schedulers import SCHEDULERS, check_perturbed, check_scheduler
+from ray_atr.sweep.schedulers import SCHEDULERS, check_scheduler
 from ray_atr.sweep.search import FixedPoints, Goal, Known, SweepPlan
 from ray_atr.sweep.trial_queue import read_earlier
 from ray_atr.tracking import Tracker, mlflow_command
@@ -313,9 +313,7 @@ def plan_search(options: SpaceOptions, experiment: Experiment, kept: RunFolder |
         raise refuse("--trials", None, f"a number of points, or --hours, with --search {method}")
     if plan.num_points is not None and plan.num_points < 1:
         raise refuse("--trials", plan.num_points, "at least 1")
-    if scheduler == "pbt":
-        check_perturbed(space)
-    check_scheduler(plan, experiment, kept.path if kept is not None else locate(options.out or home()))
+    check_scheduler(plan, experiment)
     for goal in goals:
         if is_measured(goal.metric):
             known = with_languages(experiment)

@@ -13,7 +13,6 @@ from ray_atr.override import flatten
 from ray_atr.run_folder import BEST, RunFolder, TrialFolder, saved_retriever, sets_of
 from ray_atr.settings import refuse
 from ray_atr.storage import Location, is_there
-from ray_atr.sweep.inheritance import experiment_of
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Checkpoint:
         """The settings it was trained with; None for a folder that is in no run."""
         if self.trial is None:
             return None
-        return experiment_of(RunFolder.open(self.run_folder), self.trial)
+        return RunFolder.open(self.run_folder).experiment_of(self.trial)
 
     def trained_on(self, manifest: Manifest) -> str:
         """The data set it was trained on, in words."""

@@ -28,12 +28,10 @@ from ray_atr.run_folder import (
     train_seconds,
 )
 from ray_atr.storage import Location
-from ray_atr.sweep.inheritance import perturbations
-from ray_atr.table import written
 
 NOISE, SEED = "data.noise.ratio", "seed"
 TRAINED_LANGUAGES = "trained_languages"
-CHANGED, MEASURED = "changed midway", "measured on"
+MEASURED = "measured on"
 OBJECTIVE = "objective"
 TRUE_SHARE, ESTIMATED_SHARE = "train/clean_share", "train/estimated_clean_share"
 LAST_OF_TRAINING = (TRUE_SHARE, ESTIMATED_SHARE, "train/transport_mass")
@@ -127,9 +125,8 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
         for trial in run.trials():
             content = trial.describe()
             of_trial = {**run.settings_of(content["overrides"], experiment), **data}
-            changed = _changed(trial)
-            rows.append(_row(name, of_trial, trial, content, changed))
-            settings.append({**of_trial, CHANGED: changed})
+            rows.append(_row(name, of_trial, trial, content))
+            settings.append(of_trial)
             overrides[trial.trial_id] = content["overrides"]
     if not rows:
         raise ValueError(f"{', '.join(str(run.path) for run in runs)}: no trials yet")
@@ -220,9 +217,7 @@ def short_name(path: str) -> str:
     return SHORT_NAMES.get(path, path.rsplit(".", 1)[-1])
 
 
-def _row(
-    run: str, settings: Mapping[str, Any], trial: TrialFolder, content: Mapping[str, Any], changed: str | None
-) -> dict[str, Any]:
+def _row(run: str, settings: Mapping[str, Any], trial: TrialFolder, content: Mapping[str, Any]) -> dict[str, Any]:
     epochs = trial.epochs()
     row = {
         "run": run,
@@ -231,7 +226,6 @@ def _row(
         "status": content["status"],
         "error": content.get("error"),
         "epochs": len(epochs),
-        "changed": f"{content['name']}: {changed}" if changed else None,
         OBJECTIVE: objective_label(settings, content["overrides"]),
         NOISE: float(settings.get(NOISE, 0.0)),
         SEED: int(settings.get(SEED, 0)),
@@ -268,16 +262,6 @@ def _languages(settings: Mapping[str, Any], measured: Iterable[Metric]) -> tuple
     found = {metric.language for metric in measured} - {*MEANS, ""}
     languages = settings.get("data.languages") or sorted(found, key=lambda language: (language != ENGLISH, language))
     return tuple(languages.split(",") if isinstance(languages, str) else languages)
-
-
-def _changed(trial: TrialFolder) -> str | None:
-    """What population-based training changed midway, in words; the trial's name tells what it began with."""
-    words = [
-        f"after epoch {one['epoch']}: weights of {one['from']}, "
-        + ", ".join(f"{short_name(path)}={written(value)}" for path, value in one["settings"].items())
-        for one in perturbations(trial)
-    ]
-    return "; ".join(words) or None
 
 
 def objective_label(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:

@@ -90,8 +90,6 @@ def _summary(runs: Runs, tables: Sequence[Table]) -> str:
         text += f"\nleft out: {', '.join(missing)}"
     if nothing := learnt_nothing(runs):
         text += "\nlearned nothing (R@1 not distinguishable from chance): " + ", ".join(nothing)
-    if changed := list(runs.trials["changed"].dropna()):
-        text += "\nchanged midway; the tables name what they began with:\n  " + "\n  ".join(changed)
     return text
 
 

@@ -16,10 +16,9 @@ from ray_atr.runtime import start_ray
 from ray_atr.settings import counted
 from ray_atr.space import Grid, Point
 from ray_atr.storage import is_there
-from ray_atr.sweep.inheritance import experiment_of
 from ray_atr.sweep.placement import concurrent_trials
 from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
-from ray_atr.sweep.schedulers import PAUSING, check_scheduler, make_scheduler
+from ray_atr.sweep.schedulers import check_scheduler, make_scheduler
 from ray_atr.sweep.search import FixedPoints, SweepPlan
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.sweep.tune_bridge import run_with_tune
@@ -68,7 +67,7 @@ def sweep(
     started, base = time.monotonic(), run.experiment
     if not isinstance(plan, SweepPlan):
         plan = SweepPlan(FixedPoints([with_absolute_paths(base, point) for point in plan]))
-    check_scheduler(plan, base, run.path)
+    check_scheduler(plan, base)
     queue = TrialQueue(run, plan, lambda point: check_experiment(override(base, point)), retry_failed=retry_failed)
     done = len(queue.trials) - len(queue.waiting)
     if done:
@@ -123,7 +122,7 @@ def _run_in_process(
         error = trial.folder / ERROR_FILE
         error.unlink(missing_ok=True)
         recording.started(trial)
-        run_trial(experiment_of(queue.run, trial), trial.folder, home, [], partial(recording.reported, trial))
+        run_trial(queue.run.experiment_of(trial), trial.folder, home, [], partial(recording.reported, trial))
         if is_there(error):
             recording.failed(trial, error.read_text(encoding="utf-8").strip())
         else:
@@ -170,7 +169,7 @@ def record_data(run: RunFolder, prepared: Sequence[Prepared]) -> None:
 def _announcement(queue: TrialQueue, slots: int) -> str:
     plan, trials = queue.plan, len(queue.waiting) + queue.num_unproposed
     how_many = counted(trials, "trial") if trials else "trials"
-    at_once = slots if plan.scheduler in PAUSING or not trials else min(slots, trials)
+    at_once = min(slots, trials) if trials else slots
     within = f", for {plan.hours:g} hours at most" if plan.hours else ""
     return f"{how_many}, {at_once} at a time{within}"
 

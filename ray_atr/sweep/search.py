@@ -178,7 +178,7 @@ class SweepPlan:
     goals: tuple[Goal, ...] = ()
     """What a search maximises or minimises, and a scheduler (by the first) compares."""
     scheduler: str = "none"
-    """One of schedulers.SCHEDULERS; population-based training changes the settings of the search's space."""
+    """One of schedulers.SCHEDULERS."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Settings that hold in every point that has them: what was set below what the sweep varies."""
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,7 @@ from ray_atr.redaction import redact
 from ray_atr.run_folder import FINISHED, STOPPED, RunFolder, TrialFolder
 from ray_atr.runtime import WORKER_CPU_SHARE, own_handlers
 from ray_atr.storage import is_there, write_text
-from ray_atr.sweep.inheritance import complete_take_over, experiment_of, inherit, save_for_others, saved_by
 from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
-from ray_atr.sweep.schedulers import PAUSING
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.training.ray_train import ERROR_FILE, TrialError, packed, ray_storage, remedy, run_trial, unpacked
 
@@ -59,26 +56,15 @@ def run_with_tune(
     def is_over() -> bool:
         return failure.reason is not None or (deadline is not None and time.monotonic() >= deadline)
 
-    pauses = plan.scheduler in PAUSING
     shown = [goal.metric for goal in plan.goals]
-    trainable = tune.with_parameters(
-        run_in_tune, run=str(run.path), home=str(home), scheduler=plan.scheduler, shown=shown
-    )
-    if plan.scheduler == "pbt":
-        # Tune allows it no searcher: all trials are handed out now.
-        searcher, num_samples = None, 1
-        space = {"trial_id": tune.grid_search([trial.trial_id for trial in iter(queue.next, None)])}
-    else:
-        searcher, num_samples, space = _asker(queue, is_over), -1, {}
+    trainable = tune.with_parameters(run_in_tune, run=str(run.path), home=str(home), shown=shown)
     tuner = tune.Tuner(
         tune.with_resources(trainable, resources_of_trial_process(experiment)),
-        param_space=space,
         tune_config=tune.TuneConfig(
-            search_alg=searcher,
+            search_alg=_asker(queue, is_over),
             scheduler=scheduler,
-            num_samples=num_samples,
-            # Paused trials count as running here: with these schedulers it is the resources that limit.
-            max_concurrent_trials=None if pauses else slots,
+            num_samples=-1,
+            max_concurrent_trials=slots,
             reuse_actors=True,
         ),
         run_config=tune.RunConfig(
@@ -183,56 +169,21 @@ def _error_of(folder: TrialFolder, trial: Any) -> str:
     return f"{text.splitlines()[-1].strip()} ({folder.folder / TRACEBACK_FILE}){remedy(text)}"
 
 
-def run_in_tune(config: dict[str, Any], run: str, home: str, scheduler: str, shown: Sequence[str] = ()) -> None:
+def run_in_tune(config: dict[str, Any], run: str, home: str, shown: Sequence[str] = ()) -> None:
     """Train the trial `config["trial_id"]` of a run folder to its end, reporting to Tune. TrialError if it cannot
     continue. `shown` are the metrics that the scheduler compares.
     """
+    from ray import tune
     from ray.tune.integration.ray_train import TuneReportCallback
 
     folder = RunFolder.open(run)
     trial = folder.trial(config["trial_id"])
     error = trial.folder / ERROR_FILE
     error.unlink(missing_ok=True)
-    complete_take_over(trial)
-    if scheduler == "pbt":
-        _take_over(config, folder, trial)
-    experiment = experiment_of(folder, trial)
-    report = _reporter(trial, scheduler, shown)
+    experiment = folder.experiment_of(trial)
     callbacks = [TuneReportCallback()] if experiment.scaling.workers else []
-    run_trial(experiment, trial.folder, Path(home), callbacks, report, shown)
+    run_trial(
+        experiment, trial.folder, Path(home), callbacks, lambda metrics: tune.report(packed(metrics, shown)), shown
+    )
     if is_there(error):
         raise TrialError(error.read_text(encoding="utf-8"))
-
-
-def _take_over(config: Mapping[str, Any], folder: RunFolder, trial: TrialFolder) -> None:
-    """Where Tune hands this trial another's checkpoint: make its weights, optimiser and history this trial's."""
-    from ray import tune
-
-    checkpoint = tune.get_checkpoint()
-    if checkpoint is None:
-        return
-    settings = {path: value for path, value in config.items() if path != "trial_id"}
-    with checkpoint.as_directory() as source:
-        donor = saved_by(Path(source))
-        # Its own checkpoint comes back after a pause; the run folder has it already.
-        if donor != trial.trial_id:
-            inherit(trial, Path(source), settings, donor, experiment_of(folder, trial))
-
-
-def _reporter(trial: TrialFolder, scheduler: str, shown: Sequence[str]) -> Any:
-    """What reports to Tune; with schedulers that pause, not again what was reported before, or by the trial taken over."""
-    from ray import tune
-
-    if scheduler not in PAUSING:
-        return lambda metrics: tune.report(packed(metrics, shown))
-    reported = {row["epoch"] for row in trial.epochs()} if tune.get_checkpoint() or scheduler == "pbt" else set()
-
-    def report(metrics: Mapping[str, Any]) -> None:
-        if metrics.get("is_final"):
-            tune.report(packed(metrics, shown))
-        elif metrics["epoch"] not in reported:
-            with tempfile.TemporaryDirectory() as aside:
-                save_for_others(trial, Path(aside), with_weights=scheduler == "pbt")
-                tune.report(packed(metrics, shown), checkpoint=tune.Checkpoint.from_directory(aside))
-
-    return report

@@ -36,7 +36,6 @@ from ray_atr.override import override  # noqa: E402
 from ray_atr.recipes import RECIPES  # noqa: E402
 from ray_atr.run_folder import LAST, RunFolder, TrialFolder  # noqa: E402
 from ray_atr.runtime import start_timeout  # noqa: E402
-from ray_atr.sweep.inheritance import experiment_of  # noqa: E402
 from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint  # noqa: E402
 from ray_atr.training.loop import train_trial  # noqa: E402
 
@@ -69,7 +68,7 @@ def main() -> int:
         run = elastic_run(settings_of(chosen.objective, data), home)
         trial = the_trial(run)
         found = [row["train/loss"] for row in trial.epochs()]
-        expected = losses_alone(experiment_of(run, trial), home, len(found))
+        expected = losses_alone(run.experiment_of(trial), home, len(found))
     worst = max(abs(one / other - 1) for one, other in zip(found, expected, strict=True))
     print(f"{len(found)} epochs; largest difference of a loss from one process: {worst:.1e} (at most {TOLERANCE:.0e})")
     return int(worst > TOLERANCE)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from crash_points import every_crash, failed_at, file_operations, in_fork
 from encoders import SPEC, Turn, weights
-from tiny import make_data, tiny
+from tiny import make_data
 
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import ensure_features
@@ -23,8 +23,7 @@ from ray_atr.experiment import Experiment
 from ray_atr.knowledge.refresher import InProcessRefresher, SnapshotClient
 from ray_atr.knowledge.snapshot import SnapshotSettings
 from ray_atr.run_folder import FINISHED, RUNNING, RunFolder
-from ray_atr.sweep.inheritance import complete_take_over, experiment_of, inherit, perturbed_settings, save_for_others
-from ray_atr.training.checkpoint import deciding_settings, load_checkpoint, save_checkpoint
+from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
 
 
 def leftovers(folder: Path) -> list[Path]:
@@ -138,45 +137,6 @@ def test_a_base_builds_again_whatever_version_a_kill_took(tmp_path: Path) -> Non
 
     for folder, where in every_crash(prepare, tmp_path / "crashes", most=4):
         assert in_fork(partial(resumed, folder)) == 0, where
-
-
-def test_a_trial_that_takes_over_another_is_itself_or_the_heir(tmp_path: Path) -> None:
-    experiment = tiny(make_data(tmp_path / "tones"), scaling__workers=0)
-    settings = {"train.learning_rate": 0.002}
-
-    def state(number: int, settings: str) -> dict[str, object]:
-        group = {"lr": 1.0, "initial_lr": 1.0, "weight_decay": 0.0}
-        return {
-            "experiment": settings, "optimizer": {"param_groups": [group]},
-            "scheduler": {"base_lrs": [1.0], "_last_lr": [1.0]},
-            "progress": {"epoch": number, "history": [{"epoch": epoch + 1} for epoch in range(number)]},
-        }  # fmt: skip
-
-    def prepare(folder: Path) -> Callable[[], object]:
-        run = RunFolder.create(folder / "run", experiment, {"name": "test"})
-        donor, heir = (run.add_trial({"seed": seed}) for seed in (0, 1))
-        for number, trial in ((3, donor), (1, heir)):
-            save_checkpoint(trial.folder / "last", state(number, deciding_settings(experiment_of(run, trial))))
-            (trial.folder / "best").mkdir()
-            (trial.folder / "best" / "name").write_text(trial.trial_id)
-            trial.add_epoch({"epoch": 1})
-        save_for_others(donor, folder / "aside", with_weights=True)
-        return lambda: inherit(heir, folder / "aside", settings, donor.trial_id, experiment_of(run, heir))
-
-    for folder, where in every_crash(prepare, tmp_path / "crashes"):
-        run = RunFolder.open(folder / "run")
-        donor, heir = (run.add_trial({"seed": seed}) for seed in (0, 1))
-        complete_take_over(heir)
-        found = load_checkpoint(heir.folder / "last")
-        # What a resumed run asks before anything else.
-        assert found["experiment"] == deciding_settings(experiment_of(run, heir)), where
-        is_heir = bool(perturbed_settings(heir))
-        assert found["progress"]["epoch"] == (3 if is_heir else 1), where
-        assert len(heir.epochs()) == (3 if is_heir else 1), where
-        assert (heir.folder / "best" / "name").read_text() == (donor if is_heir else heir).trial_id, where
-        assert sorted(path.name for path in heir.folder.iterdir() if not path.name.startswith(".")) == sorted(
-            ["best", "last", "metrics.jsonl", "trial.json", *(["perturbed.json"] if is_heir else [])]
-        ), where
 
 
 @pytest.mark.parametrize("in_store", [False, True])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import itertools
 import json
 import re
@@ -309,20 +308,6 @@ def test_points_that_were_proposed_once_each_are_no_curve_over_noise(tmp_path):
         if (trial["objective.pair.transport_mass"] == 0.6) != (trial["data.noise.ratio"] == 0.2):
             shutil.rmtree(folder / "trials" / trial["trial_id"])
     assert curves_of(read_runs([folder])) == []
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_a_trial_that_changed_midway_is_reported(tmp_path):
-    folder = write_run(tmp_path / "run", {"objective": ["contrastive"], "train.learning_rate": [0.001, 0.002]})
-    first, second = sorted((folder / "trials").iterdir())
-    write(first / "perturbed.json", [{"epoch": 2, "from": second.name, "settings": {"train.learning_rate": 0.0024}}])
-    said = f"after epoch 2: weights of {second.name}, lr=0.0024"
-    assert said in summary_table(folder)
-    page = write_report(folder).page.read_text()
-    assert "Trials that changed midway" in page
-    assert said in html.unescape(page)
-    (first / "perturbed.json").unlink()
-    assert "changed midway" not in summary_table(folder) + write_report(folder).page.read_text()
 
 
 def test_no_run_folder_and_no_trials_are_clear_mistakes(tmp_path):

@@ -1,4 +1,4 @@
-"""Schedulers over a run folder, without a cluster: what they know of earlier sessions, and what they may change."""
+"""Schedulers over a run folder, without a cluster: what they know of earlier sessions, and whom they rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.space import Space
 from ray_atr.sweep import FixedPoints, Goal, GridSearch, RandomSearch, SweepPlan
 from ray_atr.sweep.describe import conditions_of
-from ray_atr.sweep.schedulers import check_perturbed, compared, make_scheduler
+from ray_atr.sweep.schedulers import compared, make_scheduler
 
 RECALL = Goal("text_to_audio/eng/recall_at_1")
 PLAN = SweepPlan(FixedPoints([]), goals=(RECALL,), scheduler="asha")
@@ -81,18 +81,6 @@ def test_a_harder_task_is_not_ranked_below_an_easier_one(run: RunFolder, harder:
     assert decision(scheduler, run, {**easier, **harder, **NEW}, **bad) == "CONTINUE"
 
 
-def test_hyperband_has_brackets_of_their_own_for_each_seed(run: RunFolder) -> None:
-    plan = SweepPlan(FixedPoints([]), goals=(RECALL,), scheduler="hyperband")
-    scheduler = make_scheduler(plan, 9, run, [])
-    trials = [FakeTrial(run, seed, rate) for seed in (0, 1) for rate in (1e-3, 5e-3)]
-    for trial in trials:
-        scheduler.on_trial_add(None, trial)
-    assert [list(one._trial_info) for one in scheduler.by_group.values()] == [trials[:2], trials[2:]]
-    assert scheduler.choose_trial_to_run(None) is trials[0]
-    trials[0].status = trials[1].status = "RUNNING"
-    assert scheduler.choose_trial_to_run(None) is trials[2]
-
-
 def test_a_grid_alone_is_compared_but_for_its_data(run: RunFolder) -> None:
     space = Space.parse(["data.noise.ratio=grid(0,0.6)", "train.learning_rate=grid(0.1,0.01)"], run.experiment)
     assert compared(space) == ["train.learning_rate"]
@@ -113,65 +101,12 @@ def test_a_sweep_with_nothing_to_stop_says_so(run: RunFolder) -> None:
     assert not said("data.noise.ratio=grid(0,0.6)", "train.learning_rate=grid(0.1,0.01)")
 
 
-def test_a_population_continues_only_from_trials_of_its_own_seed(run: RunFolder) -> None:
-    space = Space.parse(["train.learning_rate=loguniform(1e-4,1e-2)", "train.clip_norm=grid(0.5,1)"], run.experiment)
-    plan = SweepPlan(RandomSearch(space), (0, 1), 2, goals=(RECALL,), scheduler="pbt")
-    scheduler = make_scheduler(plan, 10, run, [])
-    trials = [FakeTrial(run, seed, rate) for seed in (0, 1) for rate in (1e-3, 5e-3)]
-    controller = FakeController(trials)
-    for trial in trials:
-        scheduler.on_trial_add(controller, trial)
-        # The grid's value stays the trial's.
-        assert trial.config.keys() == {"trial_id", "train.learning_rate"}
-    for trial, recall in zip(trials, (0.8, 0.9, 0.1, 0.2), strict=True):
-        scheduler.on_trial_result(controller, trial, {"epoch": 2, RECALL.metric: recall})
-    upper = [[trial.name for trial in one._quantiles()[1]] for one in scheduler.by_group.values()]
-    assert upper == [["0 0.005"], ["1 0.005"]]
-    assert scheduler.choose_trial_to_run(controller) in trials
-
-
-class FakeTrial:
-    """What population-based training asks of a trial of Tune."""
-
-    def __init__(self, run: RunFolder, seed: int, rate: float) -> None:
-        folder = run.add_trial({"train.learning_rate": rate, "train.clip_norm": 1.0, "seed": seed})
-        self.config: dict[str, Any] = {"trial_id": folder.trial_id}
-        self.name, self.status, self.evaluated_params = f"{seed} {rate}", "PENDING", dict[str, Any]()
-        self.experiment_tag = self.name
-        manager = SimpleNamespace(checkpoint_config=SimpleNamespace(num_to_keep=None))
-        self.run_metadata = SimpleNamespace(checkpoint_manager=manager)
-
-    def set_config(self, config: dict[str, Any]) -> None:
-        self.config = config
-
-    def is_finished(self) -> bool:
-        return False
-
-
-class FakeController:
-    """What population-based training asks of Tune."""
-
-    search_alg = None
-
-    def __init__(self, trials: list[FakeTrial]) -> None:
-        self.trials = trials
-
-    def get_trials(self) -> list[FakeTrial]:
-        return self.trials
-
-    def _schedule_trial_save(self, trial: FakeTrial, result: Any) -> None:
-        """Saves nothing, so that nothing is taken over."""
-
-
-@pytest.mark.parametrize(
-    ("entry", "words"),
-    [
-        ("data.noise.ratio=uniform(0,0.5)", "only for what can change in a running trial: train.learning_rate"),
-        ("model.embedding_width=choice(16,32)", "only for what can change in a running trial"),
-        ("train.weight_decay=uniform(0,0.1)", "values above 0"),
-    ],
-)
-def test_a_population_refuses_what_is_fixed_when_a_trial_starts(entry: str, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        check_perturbed(Space.parse([entry], Experiment()))
-    check_perturbed(Space.parse(["train.learning_rate=grid(0.1,0.2)"], Experiment()))
+def test_trials_of_other_seeds_leave_each_others_ranking_alone(run: RunFolder) -> None:
+    """A trial is stopped by its own rivals alone, however many trials of another seed were better."""
+    plan = SweepPlan(FixedPoints([]), (0, 1), goals=(RECALL,), scheduler="asha")
+    recorded = record(run, RECALL.metric, 1, 0.7, 0.8, 0.9, seed=1)
+    recorded += record(run, RECALL.metric, 1, 0.1, 0.1, 0.1, seed=0)
+    scheduler = make_scheduler(plan, 9, run, recorded)
+    middling = {"epoch": 1, RECALL.metric: 0.5}
+    assert decision(scheduler, run, {**NEW, "seed": 0}, **middling) == "CONTINUE"
+    assert decision(scheduler, run, {**NEW, "seed": 1}, **middling) == "STOP"

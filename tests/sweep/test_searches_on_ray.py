@@ -20,8 +20,6 @@ from ray_atr.run_folder import FINISHED, STOPPED, RunFolder
 from ray_atr.space import Space
 from ray_atr.storage import read_json
 from ray_atr.sweep import ConsoleProgress, Goal, OptunaSearch, RandomSearch, SweepPlan, sweep
-from ray_atr.sweep.inheritance import perturbations, perturbed_settings
-from ray_atr.training.checkpoint import load_checkpoint
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
 
@@ -70,38 +68,6 @@ def test_stopped_trials_are_recorded_as_such_and_not_repeated(home: Path) -> Non
     assert len(more.stopped) + len(more.finished) == 7
     after = {trial.trial_id: (trial.folder / "metrics.jsonl").stat().st_mtime_ns for trial in run.trials()}
     assert before.items() <= after.items()
-
-
-@pytest.mark.usefixtures("ray_session")
-def test_a_population_goes_on_from_its_better_half(home: Path) -> None:
-    run = new_run(home, "pbt", train__epochs=10, **ONE_AT_A_TIME)
-    space = Space.parse(["train.learning_rate=loguniform(1e-7,3e-2)"], run.experiment)
-    plan = SweepPlan(RandomSearch(space), (0,), 4, goals=(LOSS,), scheduler="pbt")
-    result = sweep(run, plan, home, say=quiet)
-    assert len(result.finished) == 4
-    changed = [trial for trial in run.trials() if perturbed_settings(trial)]
-    assert changed
-    for trial in changed:
-        last = perturbations(trial)[-1]
-        assert last["from"] != trial.trial_id
-        rate = last["settings"]["train.learning_rate"]
-        assert 1e-7 <= rate <= 3e-2
-        state = load_checkpoint(trial.folder / "last")
-        assert json.loads(state["experiment"])["train.learning_rate"] == rate
-        assert state["optimizer"]["param_groups"][0]["initial_lr"] == pytest.approx(rate)
-        assert [row["epoch"] for row in trial.epochs()] == list(range(1, 11))
-
-
-@pytest.mark.usefixtures("ray_session")
-def test_hyperband_ends_its_brackets(home: Path) -> None:
-    run = new_run(home, "hyperband", train__epochs=4, **ONE_AT_A_TIME)
-    space = Space.parse(["train.learning_rate=loguniform(1e-7,3e-2)"], run.experiment)
-    result = sweep(run, SweepPlan(RandomSearch(space), (0,), 4, goals=(LOSS,), scheduler="hyperband"), home, say=quiet)
-    assert len(result.finished) + len(result.stopped) == 4
-    assert result.finished
-    for trial in run.trials():
-        epochs = [row["epoch"] for row in trial.epochs()]
-        assert epochs == list(range(1, len(epochs) + 1))
 
 
 @pytest.mark.usefixtures("ray_session")

@@ -25,7 +25,7 @@ class ContrastiveEntropic(Contrastive):
     """NT-Xent with the entropy of the in-batch ranking matrix encouraged."""
 
     name: ClassVar[str] = "contrastive_entropic"
-    epsilon: float = setting(0.05, "weight of the entropic term", above=0, changeable=True)
+    epsilon: float = setting(0.05, "weight of the entropic term", above=0)
     entropy: str = setting(
         "encourage",
         "encourage: soft rankings, as transport does; discourage: the released code's sign",

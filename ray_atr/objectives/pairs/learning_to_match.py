@@ -33,7 +33,7 @@ class LearningToMatch(PairLoss):
 
     name: ClassVar[str] = "learning_to_match"
     short_name: ClassVar[str] = "ltm"
-    epsilon: float = setting(0.05, "entropic regularisation, for costs in [0, 1]", above=0, changeable=True)
+    epsilon: float = setting(0.05, "entropic regularisation, for costs in [0, 1]", above=0)
     metric: str = setting(
         "mahalanobis",
         "distance: mahalanobis (full M, as the paper says), diagonal (what the paper's released code computes) or factored "

@@ -46,7 +46,6 @@ class PartialLearningToMatch(LearningToMatch):
         "closer to 1 the less the model can tell pairs apart yet",
         above=0,
         at_most=1,
-        changeable=True,
     )
     target: str = setting(
         "identity",

@@ -26,9 +26,7 @@ class Triplet(PairLoss):
     """Bidirectional hinge; half of each direction, mean over samples."""
 
     name: ClassVar[str] = "triplet"
-    margin: float = setting(
-        0.2, "by how much a positive must beat a negative, in cosine similarity", above=0, changeable=True
-    )
+    margin: float = setting(0.2, "by how much a positive must beat a negative, in cosine similarity", above=0)
     mining: str = setting(
         "hardest",
         "which negatives count: the hardest of the batch, all (their sum), or weighted (ML-ACT's polynomial weights)",
