@@ -23,8 +23,8 @@ from side_by_side import compared, cpu_milliseconds, gradient_of, peak_bytes, re
 from torch import Tensor, nn
 
 from ray_atr.data.captions import CaptionBatch
+from ray_atr.data.language_codes import LANGUAGES
 from ray_atr.encoding.texts import TextBatcher
-from ray_atr.languages.codes import LANGUAGES
 from ray_atr.models.retriever import ModelSettings, build_retriever
 from ray_atr.models.text import SmallTransformerTower, train_tokenizer
 from ray_atr.models.tower import Encoded, masked_mean

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ray_atr.data.language_codes import ENGLISH, language_codes
 from ray_atr.data.noise import Noise
 from ray_atr.data.positives import POSITIVES
-from ray_atr.languages.codes import ENGLISH, language_codes
+from ray_atr.data.soundscapes import SoundscapesSettings
 from ray_atr.metrics.ranking import EPSILON, RankingSettings
 from ray_atr.migrate import migrated_experiment
 from ray_atr.models.retriever import ModelSettings
@@ -20,7 +21,6 @@ from ray_atr.models.tower import checkpoint_of
 from ray_atr.objectives import PRESETS, LearnedSettings, Objective
 from ray_atr.override import flatten, override
 from ray_atr.settings import RANKING_HELP, RANKINGS, RELEVANCE, RELEVANCE_HELP, Settings, refuse, setting
-from ray_atr.soundscapes import SoundscapesSettings
 from ray_atr.storage import Location, is_there, read_json
 
 PRECISIONS = ("auto", "float32", "bfloat16")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 import math
 import operator
 import os
@@ -185,3 +186,12 @@ def _is_allowed(value: Any, field: dataclasses.Field[Any]) -> bool:
         return False
     bounds = ((holds, metadata.get(name)) for name, holds in BOUNDS.items())
     return all(bound is None or holds(value, bound) for holds, bound in bounds)
+
+
+def wing(module: str) -> Any:
+    """A module of a part of the package that lies above the caller, imported when it is first used.
+
+    Training reads prepared data and knows no paper. What makes data and what lays out a paper's tables is loaded through
+    here by those who ask for it, so that a training run, and whoever changes it, can do without them.
+    """
+    return importlib.import_module(f"ray_atr.{module}")

@@ -19,12 +19,12 @@ from ray_atr.audit.folds import Pairs
 from ray_atr.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
 from ray_atr.audit.score import Audit, audit_pairs
 from ray_atr.data.caption_vectors import has_vectors, read_given
+from ray_atr.data.language_codes import normalise
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_writable
 from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import languages_among, read_eval_split, require_split
 from ray_atr.evaluation.options import Encoding
-from ray_atr.languages.codes import normalise
 from ray_atr.report.html import data_url, render_template
 from ray_atr.settings import counted, refuse
 from ray_atr.storage import entries_in, is_local, locate, whole_folder

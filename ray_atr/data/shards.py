@@ -28,9 +28,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from ray_atr.data.language_codes import english_first
 from ray_atr.data.schema import SCHEMA, SPLITS, Clip, check_clip, check_schema, to_batch
 from ray_atr.data.vector_clip import is_vector
-from ray_atr.languages.codes import english_first
 from ray_atr.settings import refuse, shortened
 from ray_atr.storage import DamagedFileError, Folder, open_folder, safe_name
 from ray_atr.storage.whole import new_folder

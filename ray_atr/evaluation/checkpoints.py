@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ray_atr.data.language_codes import normalise
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.experiment import NOT_DECIDING, Experiment
-from ray_atr.languages.codes import normalise
 from ray_atr.override import flatten
 from ray_atr.run_folder import BEST, RunFolder, TrialFolder, saved_retriever, sets_of
 from ray_atr.settings import refuse

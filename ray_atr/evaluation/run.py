@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from ray_atr.data.shards import Manifest, read_manifest, require_writable
+from ray_atr.data.soundscapes import SoundscapesSettings, ensure_soundscapes
 from ray_atr.evaluation.checkpoints import Checkpoint, check_seeds, find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import EvalSplit, read_eval_split
@@ -28,7 +29,6 @@ from ray_atr.report.paper_tables import printed_beside
 from ray_atr.report.tables import read_scores
 from ray_atr.runtime import code_version, home
 from ray_atr.settings import refuse
-from ray_atr.soundscapes import SoundscapesSettings, ensure_soundscapes
 from ray_atr.storage import Location, entries_in, fetched, is_local, is_there, locate, read_json, whole_folder
 from ray_atr.tracking import store_of
 from ray_atr.tracking.store import brief

@@ -5,7 +5,7 @@ The grammar has contraction (del, dels), elision (d', l'), agreement of *se sent
 
 from __future__ import annotations
 
-from ray_atr.languages.language import VOWELS, Adverbs, Grammar, Language, Romance, Said, listed, ordered, pattern
+from ray_atr.languages.language import VOWELS, Adverbs, Grammar, Romance, Said, Words, listed, ordered, pattern
 
 
 def catalan_of(noun: str) -> str:
@@ -134,8 +134,7 @@ PATTERNS = {
 }
 
 
-LANGUAGE = Language(
-    code="cat", name="Catalan", endonym="català", iso_639_1="ca", tag="cat_Latn",
+WORDS = Words(
     template=lambda noun: f"Aquest és el so {catalan_of(noun)}.", nouns=NOUNS,
     grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
 )  # fmt: skip

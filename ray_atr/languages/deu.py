@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ray_atr.languages.language import Adverbs, Form, Grammar, Language, Said, listed, ordered, pattern, words
+from ray_atr.languages.language import Adverbs, Form, Grammar, Said, Words, listed, ordered, pattern, words
 
 # Label of ESC-50 -> the noun with its article in the genitive.
 NOUNS: dict[str, str] = {
@@ -190,8 +190,7 @@ PATTERNS = {
 }
 
 
-LANGUAGE = Language(
-    code="deu", name="German", endonym="Deutsch", iso_639_1="de", tag="deu_Latn",
+WORDS = Words(
     template=lambda noun: f"Das ist das Geräusch {noun}.", nouns=NOUNS,
     grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
 )  # fmt: skip

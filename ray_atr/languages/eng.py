@@ -5,7 +5,7 @@ The grammar has finite clause ("a dog barks loudly") and noun with participle ("
 
 from __future__ import annotations
 
-from ray_atr.languages.language import Adverbs, Grammar, Language, Said, listed, ordered, pattern, words
+from ray_atr.languages.language import Adverbs, Grammar, Said, Words, listed, ordered, pattern, words
 
 # Label of ESC-50 -> the noun with its article.
 NOUNS: dict[str, str] = {
@@ -124,8 +124,7 @@ PATTERNS = {
 }
 
 
-LANGUAGE = Language(
-    code="eng", name="English", endonym="English", iso_639_1="en", tag="eng_Latn",
+WORDS = Words(
     template=lambda noun: f"This is a sound of {noun}.", nouns=NOUNS,
     grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
 )  # fmt: skip

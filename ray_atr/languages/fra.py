@@ -5,7 +5,7 @@ The grammar has contraction (du, des), elision (d', qu'), partitive and plural a
 
 from __future__ import annotations
 
-from ray_atr.languages.language import VOWELS, Adverbs, Grammar, Language, Romance, Said, listed, ordered, pattern
+from ray_atr.languages.language import VOWELS, Adverbs, Grammar, Romance, Said, Words, listed, ordered, pattern
 
 
 def french_of(noun: str) -> str:
@@ -143,8 +143,7 @@ PATTERNS = {
 }
 
 
-LANGUAGE = Language(
-    code="fra", name="French", endonym="français", iso_639_1="fr", tag="fra_Latn",
+WORDS = Words(
     template=lambda noun: f"C'est le bruit {french_of(noun)}.", nouns=NOUNS,
     grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ray_atr.languages.language import MANNER, Adverbs, Grammar, Language, Pattern, Said, listed, ordered, pattern
+from ray_atr.languages.language import MANNER, Adverbs, Grammar, Pattern, Said, Words, listed, ordered, pattern
 
 # Label of ESC-50 -> the sound itself.
 NOUNS: dict[str, str] = {
@@ -189,8 +189,7 @@ PATTERNS: dict[str, Pattern] = {
 }
 
 
-LANGUAGE = Language(
-    code="jpn", name="Japanese", endonym="日本語", iso_639_1="ja", tag="jpn_Jpan",
+WORDS = Words(
     template=lambda noun: f"これは{noun}です。", nouns=NOUNS,
     grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND, "{opening}{background}{sounds}。"),
 )  # fmt: skip

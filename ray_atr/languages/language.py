@@ -1,4 +1,4 @@
-"""What the package knows of one language, and what its grammar is made of.
+"""The words of one language, and what its grammar is made of.
 
 A caption says the same in every language: which sounds (`Said`), in which pattern (`TEMPLATES`). A language has a row of words
 for each kind of sound, forms that make a clause or a noun phrase of them, and patterns that join these to a sentence.
@@ -7,7 +7,7 @@ for each kind of sound, forms that make a clause or a noun phrase of them, and p
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -59,21 +59,12 @@ class Grammar(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Language:
-    """One language: `code` is ISO 639-3, `iso_639_1` its two-letter code (if it has one), `tag` its FLORES-200 tag.
+class Words:
+    """A language's words: `template` and `nouns` make captions of the labels of ESC-50, `grammar` those of the soundscapes."""
 
-    Everything below the names is optional: `template` and `nouns` make captions of the labels of ESC-50, `grammar` those
-    of the synthetic soundscapes.
-    """
-
-    code: str
-    name: str
-    endonym: str = ""
-    iso_639_1: str = ""
-    tag: str = ""
-    template: Callable[[str], str] | None = field(default=None, repr=False)
-    nouns: Mapping[str, str] = field(default_factory=dict, repr=False)
-    grammar: Grammar | None = field(default=None, repr=False)
+    template: Callable[[str], str]
+    nouns: Mapping[str, str]
+    grammar: Grammar
 
 
 _MANNERS: dict[str, tuple[str, ...]] = {

@@ -5,7 +5,7 @@ The grammar has verb second, verb last and inverted clauses, separable verbs, *d
 
 from __future__ import annotations
 
-from ray_atr.languages.language import Adverbs, Grammar, Language, Said, listed, ordered, pattern, words
+from ray_atr.languages.language import Adverbs, Grammar, Said, Words, listed, ordered, pattern, words
 
 # Label of ESC-50 -> the noun with its article.
 NOUNS: dict[str, str] = {
@@ -145,8 +145,7 @@ PATTERNS = {
 }
 
 
-LANGUAGE = Language(
-    code="nld", name="Dutch", endonym="Nederlands", iso_639_1="nl", tag="nld_Latn",
+WORDS = Words(
     template=lambda noun: f"Dit is het geluid van {noun}.", nouns=NOUNS,
     grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
 )  # fmt: skip

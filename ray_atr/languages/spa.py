@@ -5,7 +5,7 @@ The grammar has contraction (del), personal *a*, agreement of *se oye* and *se o
 
 from __future__ import annotations
 
-from ray_atr.languages.language import Adverbs, Grammar, Language, Romance, Said, listed, ordered, pattern
+from ray_atr.languages.language import Adverbs, Grammar, Romance, Said, Words, listed, ordered, pattern
 
 
 def spanish_of(noun: str) -> str:
@@ -134,8 +134,7 @@ PATTERNS = {
 }
 
 
-LANGUAGE = Language(
-    code="spa", name="Spanish", endonym="español", iso_639_1="es", tag="spa_Latn",
+WORDS = Words(
     template=lambda noun: f"Este es el sonido {spanish_of(noun)}.", nouns=NOUNS,
     grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
 )  # fmt: skip

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ray_atr.data.language_codes import ENGLISH
 from ray_atr.languages import eng
-from ray_atr.languages.codes import ENGLISH, LANGUAGES, require_language
 from ray_atr.languages.language import Said
+from ray_atr.languages.words import WORDS, words_of
 from ray_atr.settings import nearest, refuse
 
 ESC50_CLASSES: tuple[str, ...] = tuple(eng.NOUNS)
 """The class names as `meta/esc50.csv` writes them."""
 
-TEMPLATE_LANGUAGES: tuple[str, ...] = tuple(code for code, language in LANGUAGES.items() if language.template)
-"""The languages that have words for the classes."""
-
 
 def caption(class_name: str, language: str) -> str:
     """The sentence of a class of ESC-50 in a language. ValueError for an unknown class or language."""
-    words = require_language(language)
-    if words.template is None:
-        raise refuse("language", language, ", ".join(TEMPLATE_LANGUAGES) + ", which have words for the classes")
+    words = words_of(language)
     if class_name not in ESC50_CLASSES:
         raise refuse("class_name", class_name, "the 50 classes of ESC-50", nearest(class_name, ESC50_CLASSES))
     return words.template(words.nouns[class_name])
@@ -32,17 +28,16 @@ def caption(class_name: str, language: str) -> str:
 def class_sentences(classes: Sequence[str], languages: Sequence[str]) -> dict[str, list[str]]:
     """Language -> the sentence of each class, for zero-shot classification; only languages with words for all of them.
 
-    The classes of ESC-50 have words in the languages with a template, the kinds of the soundscapes in those with a grammar.
+    The classes of ESC-50 and the kinds of the soundscapes have words in the languages of `WORDS`.
     Other labels are taken as English words.
     """
     if set(classes) <= set(ESC50_CLASSES):
-        spoken = [language for language in languages if language in TEMPLATE_LANGUAGES]
-        return {language: [caption(name, language) for name in classes] for language in spoken}
-    grammars = {language: grammar for language in languages if (grammar := require_language(language).grammar)}
+        return {language: [caption(name, language) for name in classes] for language in languages if language in WORDS}
     if set(classes) <= set(eng.SOUNDS):
         return {
-            language: [grammar.sentence("single", "sound", [Said(name)], None) for name in classes]
-            for language, grammar in grammars.items()
+            language: [WORDS[language].grammar.sentence("single", "sound", [Said(name)], None) for name in classes]
+            for language in languages
+            if language in WORDS
         }
     of_labels = [f"This is a sound of {' '.join(name.replace('_', ' ').split())}." for name in classes]
     return {ENGLISH: of_labels} if ENGLISH in languages else {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ray_atr.languages.language import MANNER, Adverbs, Grammar, Language, Said, listed, ordered, pattern
+from ray_atr.languages.language import MANNER, Adverbs, Grammar, Said, Words, listed, ordered, pattern
 
 # Label of ESC-50 -> the sound itself.
 NOUNS: dict[str, str] = {
@@ -152,8 +152,7 @@ PATTERNS = {
 }
 
 
-LANGUAGE = Language(
-    code="zho", name="Chinese", endonym="中文", iso_639_1="zh", tag="zho_Hans",
+WORDS = Words(
     template=lambda noun: f"这是{noun}。", nouns=NOUNS,
     grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND, "{opening}{sounds}{background}。"),
 )  # fmt: skip

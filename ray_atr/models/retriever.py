@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ray_atr.data import vector_clip
 from ray_atr.data.audio import FrontEnd, clip_windows, waveform_windows
 from ray_atr.data.decoding import Waveform, open_sound
-from ray_atr.languages.codes import require_language
+from ray_atr.data.language_codes import require_language
 from ray_atr.metrics.ranking import RankingSettings
 from ray_atr.models.adaptation import adapt, parameter_levels
 from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.data.audio import FrontEnd
-from ray_atr.languages.codes import tag_among
+from ray_atr.data.language_codes import tag_among
 from ray_atr.models.pretrained import (
     encoder_class,
     load_model,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
+from ray_atr.data.language_codes import ENGLISH
 from ray_atr.experiment import NOT_DECIDING
-from ray_atr.languages.codes import ENGLISH
 from ray_atr.metrics.epoch_report import TIMED_PARTS, EpochReport
 from ray_atr.metrics.metric import DIRECTIONS, MEANS, TRAINED, UNSEEN, Metric
 from ray_atr.objectives import PAIRS, PRESETS

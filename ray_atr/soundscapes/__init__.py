@@ -4,7 +4,8 @@ Every clip is a pure function of (seed, split, index), so that anything may make
 for a first comparison on a laptop; nothing measured on them is a result about real audio.
 """
 
-from ray_atr.soundscapes.clips import SPLITS, SoundscapesSettings, clip, described, ensure_soundscapes, generate
+from ray_atr.data.soundscapes import SPLITS, SoundscapesSettings
+from ray_atr.soundscapes.clips import clip, described, ensure_soundscapes, generate
 from ray_atr.soundscapes.kinds import KINDS
 
 __all__ = ["KINDS", "SPLITS", "SoundscapesSettings", "clip", "described", "ensure_soundscapes", "generate"]

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -19,47 +19,19 @@ import soundfile
 from filelock import FileLock
 
 from ray_atr import languages as languages_package
+from ray_atr.data.language_codes import normalise
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import MANIFEST_FILE, write_clips
-from ray_atr.languages.codes import DEFAULT_LANGUAGES, grammar_of, language_codes, normalise
+from ray_atr.data.soundscapes import NUM_PARAPHRASES, SPLITS, SoundscapesSettings
 from ray_atr.languages.language import TEMPLATES, Said
-from ray_atr.settings import Settings, nearest, refuse, setting
+from ray_atr.languages.words import grammar_of
+from ray_atr.settings import nearest, refuse
 from ray_atr.soundscapes.render import render
 from ray_atr.soundscapes.scene import Event, Scene, draw_scene
 
-NUM_PARAPHRASES = 5
-SPLITS = ("train", "val", "test")
 _NEAR_DUPLICATES = 0.06
 _CLIPS_AHEAD = 64
 _STREAMS = {"scene": 0, "audio": 1, "captions": 2, "duplicate": 3}
-
-
-@dataclass(frozen=True, kw_only=True)
-class SoundscapesSettings(Settings):
-    """How many synthetic clips, how long, in which languages."""
-
-    num_train: int = setting(1200, "training clips", at_least=1)
-    num_val: int = setting(200, "validation clips", at_least=1)
-    num_test: int = setting(300, "test clips", at_least=1)
-    seconds: float = setting(4.0, "length of a clip in seconds", at_least=2.0, at_most=30.0)
-    sample_rate: int = setting(16000, "sample rate (Hz)", at_least=8000, at_most=48000)
-    num_train_captions: int = setting(1, "captions of a training clip", at_least=1, at_most=NUM_PARAPHRASES)
-    languages: tuple[str, ...] = setting(
-        DEFAULT_LANGUAGES, "ISO 639 codes of the captions' languages, each of which needs a grammar"
-    )
-    seed: int = setting(
-        0, "seed that the clips are drawn from; separate from the experiment's, so that runs share clips", at_least=0
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "languages", language_codes(self.languages))
-        for language in self.languages:
-            grammar_of(language)
-
-    def num_clips(self, split: str) -> int:
-        """The number of clips in a split."""
-        return {"train": self.num_train, "val": self.num_val, "test": self.num_test}[split]
 
 
 def clip(index: int, split: str, settings: SoundscapesSettings) -> Clip:

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.data.feature_cache import has_long_clips, is_whole, long_audio
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_whole
+from ray_atr.data.soundscapes import ensure_soundscapes
 from ray_atr.encoding.frozen import (
     TOWER_FILE,
     FrozenTower,
@@ -32,7 +33,6 @@ from ray_atr.models.vectors import AudioVectorsTower, EncodedText
 from ray_atr.override import flatten
 from ray_atr.run_folder import saved_retriever
 from ray_atr.settings import counted, refuse
-from ray_atr.soundscapes import ensure_soundscapes
 from ray_atr.storage import fetched, open_folder
 from ray_atr.storage.caches import cache_folder, mark_used
 from ray_atr.training.checks import check_experiment

@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from ray_atr.languages.codes import (
+from ray_atr.data.language_codes import (
     LANGUAGES,
     english_first,
     language_codes,
@@ -34,7 +34,7 @@ def test_a_language_is_found_by_any_of_its_codes(got: str, code: str) -> None:
 
 def test_a_language_without_a_file_has_its_names_of_iso_639() -> None:
     korean = require_language("ko")
-    assert (korean.name, korean.iso_639_1, korean.template, korean.grammar) == ("Korean", "ko", None, None)
+    assert (korean.name, korean.iso_639_1) == ("Korean", "ko")
 
 
 @pytest.mark.parametrize("wrong", ["xx", "xyz", "gem", "", "e", "english please", "../eng"])

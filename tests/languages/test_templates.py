@@ -6,11 +6,12 @@ import re
 import pytest
 from shared_folder import SHARED
 
+from ray_atr.data.language_codes import LANGUAGES, normalise
 from ray_atr.languages.cat import catalan_of
-from ray_atr.languages.codes import GRAMMAR_LANGUAGES, LANGUAGES, normalise
 from ray_atr.languages.fra import french_of
 from ray_atr.languages.spa import spanish_of
 from ray_atr.languages.templates import ESC50_CLASSES, caption, class_sentences
+from ray_atr.languages.words import WORDS
 from ray_atr.soundscapes.kinds import KINDS
 
 
@@ -97,8 +98,8 @@ def test_unknown_class_and_language_are_refused() -> None:
 
 @pytest.mark.parametrize("classes", [ESC50_CLASSES, tuple(KINDS)])
 def test_known_classes_have_their_own_sentence_in_eight_languages(classes: tuple[str, ...]) -> None:
-    got = class_sentences(classes, list(GRAMMAR_LANGUAGES))
-    assert list(got) == list(GRAMMAR_LANGUAGES)
+    got = class_sentences(classes, list(WORDS))
+    assert list(got) == list(WORDS)
     for sentences in got.values():
         assert len(set(sentences)) == len(classes)
 

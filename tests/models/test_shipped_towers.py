@@ -12,7 +12,7 @@ import torch
 from tiny import prepared_for
 
 from ray_atr.data.audio import clip_windows
-from ray_atr.languages.codes import DEFAULT_LANGUAGES
+from ray_atr.data.language_codes import DEFAULT_LANGUAGES
 from ray_atr.languages.templates import class_sentences
 from ray_atr.models import weights as weight_files
 from ray_atr.models.audio import SmallCnn

@@ -10,9 +10,10 @@ import pytest
 import soundfile
 from scipy import signal
 
+from ray_atr.data.language_codes import DEFAULT_LANGUAGES, LANGUAGES
 from ray_atr.data.shards import read_manifest
-from ray_atr.languages.codes import DEFAULT_LANGUAGES, GRAMMAR_LANGUAGES, grammar_of
 from ray_atr.languages.language import TEMPLATES, Said
+from ray_atr.languages.words import WORDS, grammar_of
 from ray_atr.soundscapes import KINDS, SPLITS, SoundscapesSettings, clip, ensure_soundscapes, generate
 from ray_atr.soundscapes.clips import captions
 from ray_atr.soundscapes.kinds import BACKGROUNDS, may_join
@@ -20,7 +21,7 @@ from ray_atr.soundscapes.render import render
 from ray_atr.soundscapes.scene import Event, Scene, draw_scene
 
 SMALL = SoundscapesSettings(num_train=6, num_val=4, num_test=3)
-CODES = GRAMMAR_LANGUAGES
+CODES = tuple(WORDS)
 
 
 def say(language: str, template: str, *sounds: Said, background: str | None = None) -> str:
@@ -326,3 +327,8 @@ CATALAN_COUNTS = {2: r"\bdues vegades\b", 3: r"\btres vegades\b", 4: r"\bquatre 
 
 def _counts(text: str, patterns: dict[int, str]) -> list[int]:
     return [len(re.findall(pattern, text)) for pattern in patterns.values()]
+
+
+def test_the_settings_allow_the_languages_that_have_words() -> None:
+    """Training knows the languages by name alone: every one of them has a file of words, in the same order."""
+    assert list(WORDS) == list(LANGUAGES)

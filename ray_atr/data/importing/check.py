@@ -21,10 +21,10 @@ from ray_atr.data.decoding import open_sound
 from ray_atr.data.importing.caption_checks import MANY_CLIPS, WINDOW, RowOrder, looks_like, other_language
 from ray_atr.data.importing.import_options import Check
 from ray_atr.data.importing.sources.source import UNUSUAL_SPLIT, unusual_splits
+from ray_atr.data.language_codes import ENGLISH
 from ray_atr.data.sampling import uniform
 from ray_atr.data.schema import SPLITS, Clip, check_clip, to_clips
 from ray_atr.data.shards import Manifest, Progress, Shard, hash_of_file, read_manifest, read_shard
-from ray_atr.languages.codes import ENGLISH
 from ray_atr.settings import counted, shortened
 from ray_atr.storage import open_folder
 from ray_atr.table import text_table

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from ray_atr.data.decoding import AudioBounds
+from ray_atr.data.language_codes import DEFAULT_LANGUAGES, language_codes, require_language
 from ray_atr.data.shards import CLIPS_PER_SHARD
-from ray_atr.languages.codes import DEFAULT_LANGUAGES, language_codes, require_language
 from ray_atr.settings import Settings, refuse, setting
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")

@@ -24,6 +24,7 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from ray_atr.data.importing.import_options import Translation
 from ray_atr.data.importing.session import unfinished, write_note
+from ray_atr.data.language_codes import normalise, require_language, tag_among
 from ray_atr.data.sampling import hashes
 from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import (
@@ -37,7 +38,6 @@ from ray_atr.data.shards import (
     write_shard,
 )
 from ray_atr.jobs import Resources
-from ray_atr.languages.codes import normalise, require_language, tag_among
 from ray_atr.settings import counted, refuse
 from ray_atr.storage import open_folder
 from ray_atr.table import text_table

@@ -21,8 +21,8 @@ from ray_atr.data.importing.sources.source import (
     require_split_choices,
     stem,
 )
+from ray_atr.data.language_codes import DEFAULT_LANGUAGES, language_codes
 from ray_atr.data.schema import check_captions, check_split
-from ray_atr.languages.codes import DEFAULT_LANGUAGES, language_codes
 from ray_atr.languages.templates import ESC50_CLASSES, caption
 from ray_atr.settings import refuse, setting
 from ray_atr.storage import Folder, open_folder

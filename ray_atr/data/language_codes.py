@@ -5,23 +5,41 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ray_atr.languages import cat, deu, eng, fra, jpn, nld, spa, zho
-from ray_atr.languages.language import Grammar, Language
 from ray_atr.settings import nearest, refuse
 
+
+@dataclass(frozen=True)
+class Language:
+    """One language: `code` is ISO 639-3, `iso_639_1` its two-letter code (if it has one), `tag` its FLORES-200 tag."""
+
+    code: str
+    name: str
+    endonym: str = ""
+    iso_639_1: str = ""
+    tag: str = ""
+
+
 LANGUAGES: dict[str, Language] = {
-    module.LANGUAGE.code: module.LANGUAGE for module in (eng, fra, deu, spa, nld, cat, jpn, zho)
+    language.code: language
+    for language in (
+        Language("eng", "English", "English", "en", "eng_Latn"),
+        Language("fra", "French", "français", "fr", "fra_Latn"),
+        Language("deu", "German", "Deutsch", "de", "deu_Latn"),
+        Language("spa", "Spanish", "español", "es", "spa_Latn"),
+        Language("nld", "Dutch", "Nederlands", "nl", "nld_Latn"),
+        Language("cat", "Catalan", "català", "ca", "cat_Latn"),
+        Language("jpn", "Japanese", "日本語", "ja", "jpn_Jpan"),
+        Language("zho", "Chinese", "中文", "zh", "zho_Hans"),
+    )
 }
-"""The languages with a file of their own, English first."""
+"""The languages that are known by name and tag, English first; the order of reports."""
 
 DEFAULT_LANGUAGES = ("eng", "fra", "deu", "spa", "nld", "cat", "jpn", "zho")
 """Those of Yin et al. 2025 (ACL): the default of what is made here. A language that is added changes no data set that exists."""
-
-GRAMMAR_LANGUAGES: tuple[str, ...] = tuple(code for code, language in LANGUAGES.items() if language.grammar)
-"""The languages that can say what is heard in a scene."""
 
 ENGLISH = "eng"
 _PRIVATE_USE = re.compile(r"q[a-t][a-z]")
@@ -40,14 +58,6 @@ def require_language(code: str, path: str = "language") -> Language:
     if meant := _by_name(str(code).strip()):
         raise refuse(path, code, allowed, f" (did you mean {meant}?)")
     raise refuse(path, code, allowed, nearest(str(code).casefold(), LANGUAGES))
-
-
-def grammar_of(language: str) -> Grammar:
-    """The grammar of a language. ValueError if it has none."""
-    grammar = require_language(language).grammar
-    if grammar is None:
-        raise refuse("languages", language, ", ".join(GRAMMAR_LANGUAGES) + ", which have a grammar for soundscapes")
-    return grammar
 
 
 def language_codes(codes: Sequence[str], path: str = "languages") -> tuple[str, ...]:
@@ -73,7 +83,7 @@ def tag_among(code: str, tags: Iterable[str]) -> str | None:
     """A language's FLORES-200 tag among those of a tokeniser (`kor` -> `kor_Hang`), or None if it has none.
 
     Where ISO 639-3 has a macrolanguage (`ara`) and the tokeniser a member of it (`arb_Arab`), or the other way, the member
-    stands for it. Of several scripts the one that the language's own file names is taken, else the first.
+    stands for it. Of several scripts the one that `LANGUAGES` names is taken, else the first.
     """
     language = require_language(code)
     known = [tag for tag in tags if _TAG.fullmatch(tag)]
