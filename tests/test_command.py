@@ -16,11 +16,11 @@ import pytest
 
 import ray_atr
 from ray_atr.cli import main
+from ray_atr.cli.comparisons import COMPARISONS
 from ray_atr.cli.experiment_options import ExperimentOptions
 from ray_atr.cli.main import COMMANDS
 from ray_atr.cli.parse import read_config
 from ray_atr.cli.running import start_of
-from ray_atr.cli.sweep import COMPARISONS
 from ray_atr.data.importing.sources import SOURCES
 from ray_atr.override import flatten, override
 from ray_atr.recipes import RECIPES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray_atr.cli.experiment_options import FIGURES, TABLES, KnowledgeSweep, ask
+from ray_atr.cli.paper_sweeps import FIGURES, TABLES, KnowledgeSweep, ask
 from ray_atr.override import override
 from ray_atr.recipes import RECIPES
 

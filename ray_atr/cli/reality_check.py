@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ray_atr.cli.experiment_options import NOISE_HELP, ComparisonSweep
 from ray_atr.cli.parse import option
-from ray_atr.recipes.methods import CORRESPONDENCE, METHODS, ON_ANY_DATA, PAIR
+from ray_atr.paper_recipes.methods import CORRESPONDENCE, METHODS, ON_ANY_DATA, PAIR
 from ray_atr.settings import refuse, require_known
 from ray_atr.space import Point, Space, combinations
 from ray_atr.storage import Location, is_there, locate, read_json, write_json

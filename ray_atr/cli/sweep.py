@@ -8,12 +8,9 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-from ray_atr.cli.experiment_options import COMMAND_OF, OF_PAPERS, ComparisonSweep, SpaceOptions
+from ray_atr.cli.comparisons import COMMAND_OF, COMPARISONS
+from ray_atr.cli.experiment_options import ComparisonSweep, SpaceOptions
 from ray_atr.cli.parse import heartbeat, parse_with_settings
-from ray_atr.cli.reality_check import CorrespondenceSweep
-
-COMPARISONS: dict[str, type[ComparisonSweep]] = {one.name: one for one in OF_PAPERS}
-COMPARISONS[CorrespondenceSweep.name] = CorrespondenceSweep
 
 OPTIONS: Any = Union[
     (

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ray_atr.cli.experiment_options import COMMAND_OF, ExperimentOptions
+from ray_atr.cli.comparisons import COMMAND_OF
+from ray_atr.cli.experiment_options import ExperimentOptions
 from ray_atr.cli.parse import heartbeat, option, parse_with_settings
 
 

@@ -25,10 +25,9 @@ from ray_atr.metrics.samples import Samples, languages_of, to_arrays
 from ray_atr.models.retriever import Retriever
 from ray_atr.report.evaluation_content import Embedded, ScoredModel, ZeroShot, compose_page, score_model
 from ray_atr.report.evaluation_page import Page, write_page
-from ray_atr.report.paper_tables import printed_beside
 from ray_atr.report.tables import read_scores
 from ray_atr.runtime import code_version, home
-from ray_atr.settings import refuse
+from ray_atr.settings import refuse, wing
 from ray_atr.storage import Location, entries_in, fetched, is_local, is_there, locate, read_json, whole_folder
 from ray_atr.tracking import store_of
 from ray_atr.tracking.store import brief
@@ -114,6 +113,7 @@ def evaluate(
         notes=eval_split.notes,
         warnings=_warnings(found[0], eval_split),
     )
+    printed_beside = wing("report.paper_tables").printed_beside
     beside = printed_beside(page.metrics, eval_split.manifest.name, options.split, found[0].data_name)
     cases = case_tables(found[0], embedded, eval_split, options.seed, named, lambda: _data_folder("", found[0], say))
     # In this process, wherever the encoders were.

@@ -6,12 +6,8 @@ The names say data, towers and objective. Recipes of papers name published check
 
 from __future__ import annotations
 
-from ray_atr.recipes import ask, atri, m_ltm, small
-from ray_atr.recipes.recipe import Recipe
+from ray_atr.recipes import small
+from ray_atr.recipes.recipe import Recipe, recipes_in
+from ray_atr.settings import wing
 
-RECIPES: dict[str, Recipe] = {
-    name: recipe
-    for module in (small, atri, m_ltm, ask)
-    for name, recipe in vars(module).items()
-    if isinstance(recipe, Recipe) and name.islower()  # what some derive from is written in capitals
-}
+RECIPES: dict[str, Recipe] = {**recipes_in(small), **wing("paper_recipes").RECIPES}

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ray_atr.experiment import Experiment
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
 from ray_atr.override import override
-from ray_atr.recipes.methods import CORRESPONDENCE, METHODS, method_of
+from ray_atr.paper_recipes.methods import CORRESPONDENCE, METHODS, method_of
 from ray_atr.report.evaluation_tables import in_words
 from ray_atr.report.style import DPI, RC
 from ray_atr.report.sweep_page import Picture

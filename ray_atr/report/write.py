@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Number
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,13 @@ from ray_atr.metrics.epoch_report import TASKS
 from ray_atr.report.aggregate import aggregate
 from ray_atr.report.curves import curves_of, draw_curve
 from ray_atr.report.figures import draw_languages, draw_pareto, draw_time_shares
-from ray_atr.report.layouts import paper_layouts
 from ray_atr.report.read import NOISE, Runs, read_runs
-from ray_atr.report.reality_check import write_reality_check
 from ray_atr.report.sweep_page import Picture, sweep_page
 from ray_atr.report.tables import language_groups, learnt_nothing, paired_table, recall_table
+from ray_atr.settings import wing
 from ray_atr.storage import Location, locate, sent
 from ray_atr.table import Table
 
-REALITY_CHECK = "sweep_correspondence"
-"""The sweep whose report has the reality check's table and picture."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet computes a text that begins so."""
 
@@ -39,6 +36,15 @@ class ReportPaths:
     summary: str
 
 
+@dataclass(frozen=True)
+class Added:
+    """What a section adds to a report: tables before the main ones, layouts after them, pictures before the figures."""
+
+    tables: list[Table] = field(default_factory=list)
+    layouts: list[Table] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
+
+
 def write_report(run_folder: Location | str, *more: Location | str, out: Location | str | None = None) -> ReportPaths:
     """Read one or several run folders and write report.html, table.csv, trials.csv, table.md and the figures.
 
@@ -49,12 +55,11 @@ def write_report(run_folder: Location | str, *more: Location | str, out: Locatio
     place = locate(out) if out is not None else runs.folders[0] / "report"
     tables = main_tables(runs)
     summary = _summary(runs, tables)
-    layouts = paper_layouts(runs)
     with sent(place) as folder:
-        figures = _figures(runs, folder)
-        if runs.infos[0]["name"] == REALITY_CHECK and not runs.finished.empty:
-            table, pictures = write_reality_check(runs.folders[0], folder)
-            tables, figures = [table, *tables], [*pictures, *figures]
+        added = [section(runs, folder) for section in wing("report.paper_sections").SECTIONS]
+        tables = [*(table for one in added for table in one.tables), *tables]
+        layouts = [layout for one in added for layout in one.layouts]
+        figures = [*(picture for one in added for picture in one.pictures), *_figures(runs, folder)]
         write_csv(_named_by_split(aggregate(runs), runs), folder / "table.csv")
         write_csv(runs.trials, folder / "trials.csv")
         (folder / "table.md").write_text("\n".join(table.to_markdown() for table in (*tables, *layouts)))

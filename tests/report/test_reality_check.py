@@ -13,7 +13,7 @@ from tiny import make_data, prepared_for, tiny
 from ray_atr.cli.reality_check import CorrespondenceSweep, space_of, tuning_folder
 from ray_atr.experiment import Experiment
 from ray_atr.override import override
-from ray_atr.recipes.methods import METHODS, method_of
+from ray_atr.paper_recipes.methods import METHODS, method_of
 from ray_atr.report.reality_check import MethodTrials, difference, hits_of, read_cells, write_reality_check
 from ray_atr.report.write import write_report
 from ray_atr.run_folder import RunFolder, TrialFolder

@@ -7,16 +7,10 @@ from typing import Any
 
 import pytest
 
-from ray_atr.cli.experiment_options import (
-    ComparisonSweep,
-    KnowledgeSweep,
-    NoiseSweep,
-    ObjectivesSweep,
-    SpaceOptions,
-    TransportSweep,
-)
+from ray_atr.cli.comparisons import COMPARISONS
+from ray_atr.cli.experiment_options import ComparisonSweep, SpaceOptions
+from ray_atr.cli.paper_sweeps import KnowledgeSweep, NoiseSweep, ObjectivesSweep, TransportSweep
 from ray_atr.cli.running import plan_points, plan_search, resumed_settings, values_of, varied_by, varied_in
-from ray_atr.cli.sweep import COMPARISONS
 from ray_atr.experiment import Experiment
 from ray_atr.override import flatten, override
 from ray_atr.recipes import RECIPES

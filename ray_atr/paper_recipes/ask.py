@@ -10,7 +10,7 @@ built); the batch of CED-Base and SONAR (ATRI's 24); neighbours, prototypes and 
 
 from __future__ import annotations
 
-from ray_atr.recipes import atri, m_ltm
+from ray_atr.paper_recipes import atri, m_ltm
 from ray_atr.recipes.recipe import Recipe
 
 STEPS = {
