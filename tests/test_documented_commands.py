@@ -31,7 +31,7 @@ def commands() -> list[tuple[str, list[str]]]:
     found = []
     for page in PAGES:
         text = page.read_text()
-        if page.name == "log.md":  # what was run then, by the names of then
+        if page.name == "NOTEBOOK.md":  # what was run then, by the names of then
             continue
         lines = [*BLOCK.findall(text), *CONTINUED.findall(text)]
         lines += INLINE.findall(text) if page.name == "papers.md" else []

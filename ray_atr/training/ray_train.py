@@ -229,7 +229,7 @@ def packed(metrics: Mapping[str, Any], shown: Iterable[str] = ()) -> dict[str, A
     """What a worker reports, as it travels to the driver: the metrics as one text; those in `shown` as numbers too.
 
     Tune keeps statistics of every number that a trial ever reported, which with hundreds of metrics a trial fills the
-    driver (docs/log.md).
+    driver (NOTEBOOK.md).
     """
     open_ones = {name: metrics[name] for name in (*ALWAYS_SHOWN, *shown) if name in metrics}
     return {**open_ones, METRICS: json.dumps(dict(metrics))}
