@@ -11,10 +11,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.knowledge.faiss_library import faiss_for_search
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.settings import refuse
 from ray_atr.storage import read_json, whole_folder
@@ -23,9 +23,6 @@ from ray_atr.storage.digests import check_folder, seal_folder
 MANIFEST_FILE = "manifest.json"
 FORMAT = 2
 IVF_POINTS_A_LIST = 39
-# FAISS computes small batches with a loop of dot products instead of a matrix product, ten times slower here. The threshold is
-# one for the process and set once: a base may be clustered in one thread while another searches, and both round by it.
-faiss.cvar.distance_compute_blas_threshold = 4
 
 
 class Entries(NamedTuple):
@@ -169,16 +166,17 @@ def _cluster(
     if count == 0:
         return numbers, np.zeros((min(settings.prototypes, len(every_row)), D), dtype=np.float32)
     is_warm = start is not None and start.shape == (count, D)
-    kmeans = faiss.Kmeans(
-        D,
-        count,
-        niter=settings.warm_iterations if is_warm else settings.iterations,
-        seed=settings.seed + 1,
-        min_points_per_centroid=1,
-        max_points_per_centroid=256,
-    )
-    kmeans.train(rows, init_centroids=start if is_warm else None)
-    _, nearest = kmeans.index.search(rows, 1)
+    with faiss_for_search() as faiss:
+        kmeans = faiss.Kmeans(
+            D,
+            count,
+            niter=settings.warm_iterations if is_warm else settings.iterations,
+            seed=settings.seed + 1,
+            min_points_per_centroid=1,
+            max_points_per_centroid=256,
+        )
+        kmeans.train(rows, init_centroids=start if is_warm else None)
+        _, nearest = kmeans.index.search(rows, 1)
     # k-means can leave a cluster empty: an empty one has no prototype.
     _, numbers[present] = np.unique(nearest[:, 0], return_inverse=True)
     centroids = np.zeros((min(settings.prototypes, len(every_row)), D), dtype=np.float32)
@@ -210,16 +208,17 @@ def _index(rows: NDArray[np.float32], kind: str, seed: int) -> NDArray[np.uint8]
         return np.zeros(0, dtype=np.uint8)
     N, D = rows.shape
     index: Any
-    if kind == "hnsw":
-        index = faiss.IndexHNSWFlat(D, 32, faiss.METRIC_INNER_PRODUCT)
-    else:
-        lists = max(1, min(round(4 * N**0.5), N // IVF_POINTS_A_LIST))
-        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(D), D, lists, faiss.METRIC_INNER_PRODUCT)
-        index.cp.seed = seed + 1
-        index.cp.min_points_per_centroid = 1
-        index.train(rows)
-    index.add(rows)
-    return faiss.serialize_index(index)
+    with faiss_for_search() as faiss:
+        if kind == "hnsw":
+            index = faiss.IndexHNSWFlat(D, 32, faiss.METRIC_INNER_PRODUCT)
+        else:
+            lists = max(1, min(round(4 * N**0.5), N // IVF_POINTS_A_LIST))
+            index = faiss.IndexIVFFlat(faiss.IndexFlatIP(D), D, lists, faiss.METRIC_INNER_PRODUCT)
+            index.cp.seed = seed + 1
+            index.cp.min_points_per_centroid = 1
+            index.train(rows)
+        index.add(rows)
+        return faiss.serialize_index(index)
 
 
 _ARRAYS = tuple(field.name for field in fields(Snapshot) if field.name not in ("version", "step", "text_index"))
