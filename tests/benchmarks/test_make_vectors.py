@@ -17,7 +17,7 @@ import pytest
 import soundfile
 import torch
 from scripts import load_script
-from torchaudio.functional import melscale_fbanks
+from torchaudio_reference import melscale_fbanks
 
 from ray_atr.data.caption_vectors import read_given
 from ray_atr.data.importing.import_options import VectorImport
