@@ -31,9 +31,7 @@ def faiss_for_search() -> Iterator[ModuleType]:
     except ModuleNotFoundError as error:
         if error.name != "faiss":
             raise
-        raise refuse(
-            "faiss", "no such module", "faiss-cpu or one of its CUDA builds: pip install faiss-cpu"
-        ) from None
+        raise refuse("faiss", "no such module", "faiss-cpu or one of its CUDA builds: pip install faiss-cpu") from None
     with _lock:
         if _users == 0:
             _threshold_before, faiss.cvar.distance_compute_blas_threshold = (

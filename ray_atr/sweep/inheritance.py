@@ -31,11 +31,7 @@ NAME_FILE = "trial"
 def perturbations(trial: TrialFolder) -> list[dict[str, Any]]:
     """Each time that a trial continued with another's weights: after which `epoch`, `from` which trial, with which `settings`."""
     path = trial.folder / PERTURBED_FILE
-    if not storage.is_there(path):
-        return []
-    content = storage.read_json(path)
-    # A list by itself until the file had a digest.
-    return list(content["changes"] if isinstance(content, dict) else content)
+    return list(storage.read_json(path)["changes"]) if storage.is_there(path) else []
 
 
 def perturbed_settings(trial: TrialFolder) -> dict[str, Any]:

@@ -7,9 +7,7 @@ import io
 import numpy as np
 import pytest
 import soundfile
-import torch
 from one_window import clip_features
-from torchaudio_reference import kaldi
 
 from ray_atr.data.audio import FrontEnd, fit, log_mel, mel_filters
 from ray_atr.data.decoding import decode, resample
@@ -127,40 +125,6 @@ def test_log_mel_is_the_definition() -> None:
     actual = log_mel(waveform, front_end)
     assert len(actual) == 1 + 1_234 // 100
     np.testing.assert_allclose(actual, slow_log_mel(waveform, front_end), atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("settings", "num_samples"),
-    [
-        ({}, 16_000),
-        ({}, 399),
-        ({"num_mels": 80, "low_hz": 0.0, "high_hz": 7_600.0}, 5_000),
-        ({"sample_rate": 44_100, "window_size": 1_103, "hop_size": 441, "high_hz": 16_000.0}, 30_000),
-        ({"sample_rate": 8_000, "window_size": 256, "hop_size": 77, "num_mels": 23, "high_hz": 4_000.0}, 8_000),
-        ({"mel_scale": "slaney", "mel_norm": "slaney"}, 8_000),
-    ],
-)
-def test_kaldis_filter_bank_is_torchaudios(settings: dict[str, float], num_samples: int) -> None:
-    of_ast = {"window_size": 400, "hop_size": 160, "num_mels": 128, "low_hz": 20.0}
-    front_end = FrontEnd(**{"kind": "kaldi", **of_ast, **settings})
-    waveform = noise(num_samples) + 0.25
-    waveform[len(waveform) // 2 :] *= 1e-3
-    padded = np.pad(waveform, (0, max(0, front_end.window_size - num_samples)))
-    expected = kaldi.fbank(
-        torch.from_numpy(padded)[None],
-        sample_frequency=front_end.sample_rate,
-        # Half a sample more: the reference cuts the product to whole samples, and rounding may leave it just below.
-        frame_length=1000 * (front_end.window_size + 0.5) / front_end.sample_rate,
-        frame_shift=1000 * (front_end.hop_size + 0.5) / front_end.sample_rate,
-        window_type="hanning",
-        num_mel_bins=front_end.num_mels,
-        low_freq=front_end.low_hz,
-        high_freq=front_end.high_hz,
-        dither=0.0,
-    ).numpy()
-    actual = log_mel(waveform, front_end)
-    assert actual.shape == expected.shape
-    np.testing.assert_allclose(actual, expected, atol=1e-4)
 
 
 def test_silence_is_kaldis_smallest_value() -> None:

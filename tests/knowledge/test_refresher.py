@@ -107,7 +107,10 @@ except ValueError as error:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "faiss: got 'no such module'; allowed faiss-cpu or one of its CUDA builds: pip install faiss-cpu\n"
+    assert (
+        done.stdout
+        == "faiss: got 'no such module'; allowed faiss-cpu or one of its CUDA builds: pip install faiss-cpu\n"
+    )
 
 
 def test_a_refresh_computes_on_no_more_threads_than_training(tmp_path):

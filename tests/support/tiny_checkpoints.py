@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import cast
 
 import torch
-import torchaudio_reference  # noqa: F401 so that AST's extractor can import torchaudio
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import (
     ASTConfig,
