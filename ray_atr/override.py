@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from ray_atr.migrate import migrated
 from ray_atr.settings import describe_allowed, nearest, refuse, shortened
 
 Tree = TypeVar("Tree")
@@ -31,13 +30,11 @@ def override(tree: Tree, values: Mapping[str, Any]) -> Tree:
 
     Strings are converted to the field's type (`"0.8"`, `"true"`, `"eng,fra"`, `"none"`). A field that selects among variants
     (`objective.pair`) takes the variant's name and starts from that variant's defaults, whichever order the paths come in.
-    Former names of values are understood (`ray_atr.migrate`). Raises ValueError, naming the full path, what it got, what
-    is allowed and the nearest name.
+    Raises ValueError, naming the full path, what it got, what is allowed and the nearest name.
     """
     if longest := [path for path in values if len(path) > MAX_PATH]:
         path = shortened(longest[0])
         raise ValueError(f"{path}: no such setting; a setting's path has at most {MAX_PATH} characters")
-    values = migrated(values)
     # Shorter paths first: choosing `objective.pair` must not undo `objective.pair.epsilon`.
     for path in sorted(values, key=lambda path: path.count(".")):
         tree = _replace(tree, path.split("."), values[path], path)

@@ -29,8 +29,8 @@ from typing import Any
 
 from ray_atr import storage
 from ray_atr.experiment import Experiment, load_experiment, resolved
+from ray_atr.formats import FORMATS, require_format
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
-from ray_atr.migrate import FORMAT, migrated_run, migrated_trial
 from ray_atr.models.weights import SETTINGS_FILE
 from ray_atr.objectives import PAIRS
 from ray_atr.override import flatten, override
@@ -90,8 +90,6 @@ class TrialFolder:
     def describe(self) -> dict[str, Any]:
         """What `trial.json` says, but for the status: a kill can leave it behind the result, which makes a trial finished."""
         content = _described(self.folder / "trial.json", self.trial_id)
-        base = _settings(self.folder.parent.parent) if content.get("format") != FORMAT else {}
-        content = migrated_trial(content, base)
         if content["status"] in (RUNNING, FAILED) and self.is_finished:
             content |= {"status": FINISHED, "error": None, "train_seconds": train_seconds(self.epochs())}
         elif content["status"] == FINISHED and not self.is_finished:
@@ -163,7 +161,9 @@ class RunFolder:
         try:
             storage.make_folder(folder / "trials")
             storage.write_json(folder / "experiment.json", flatten(experiment), is_private=True)
-            storage.write_json(folder / "sweep.json", {**redact_values(info), "format": FORMAT}, is_private=True)
+            storage.write_json(
+                folder / "sweep.json", {**redact_values(info), "format": FORMATS["run"]}, is_private=True
+            )
         except StorageError as error:
             raise ValueError(str(error)) from None
         except OSError as error:
@@ -208,17 +208,16 @@ class RunFolder:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What `sweep.json` says, without the secrets that a command of an earlier version may hold."""
+        """What `sweep.json` says."""
         file = self.path / "sweep.json"
-        content = {"name": self.path.name, **_object(file)}
+        content = {"name": self.path.name, **require_format("run", _object(file), file)}
         space = content.get("space") or {}
         if not isinstance(space, dict) or not isinstance(space.get("objective", ""), str | list):
             raise refuse(f"{file}: space", space, "what each varied setting takes, by its path")
         for part in ("name", "command"):
             if not isinstance(content.get(part, ""), str):
                 raise refuse(f"{file}: {part}", content[part], "a text")
-        base = _settings(self.path) if content.get("format") != FORMAT else {}
-        return dict(redact_values(migrated_run(content, base)))
+        return content
 
     def update_info(self, **changes: Any) -> None:
         """Change entries of `sweep.json`."""
@@ -252,7 +251,7 @@ class RunFolder:
                 "trial_id": trial.trial_id,
                 "name": trial_name(overrides),
                 "overrides": dict(overrides),
-                "format": FORMAT,
+                "format": FORMATS["run"],
                 "status": PENDING,
                 "error": None,
                 "train_seconds": None,
@@ -262,21 +261,19 @@ class RunFolder:
 
 
 def metric_chosen_by(settings: Mapping[str, Any]) -> str:
-    """The validation metric that flattened settings choose epochs and trials by; an earlier version's have none."""
-    return str(settings.get("evaluation.select_by", "text_to_audio/mean/recall_at_1"))
+    """The validation metric that flattened settings choose epochs and trials by."""
+    return str(settings["evaluation.select_by"])
 
 
 def hashes_of(info: Mapping[str, Any]) -> dict[str, str]:
     """Data set -> manifest hash, of a sweep.json."""
     data = info.get("data") or {"name": "", "hash": ""}
-    hashes = data["hash"].split(", ")
-    # Of one data set an earlier version kept the comma too.
-    names = data["name"].split(", ") if len(hashes) > 1 else [data["name"].replace(",", " ")]
-    return {name: digest for name, digest in zip(names, hashes, strict=True) if name}
+    found = zip(data["name"].split(", "), data["hash"].split(", "), strict=True)
+    return {name: digest for name, digest in found if name}
 
 
 def sets_of(info: Mapping[str, Any]) -> list[str]:
-    """What the data sets of a sweep.json call themselves in their manifests; none for a run of before that was noted."""
+    """What the data sets of a sweep.json call themselves in their manifests."""
     return [name for name in (info.get("data") or {}).get("set", "").split(", ") if name]
 
 
@@ -313,15 +310,9 @@ def _object(file: Location) -> dict[str, Any]:
     return content
 
 
-def _settings(run: Location) -> dict[str, Any]:
-    """The settings of a run folder as they stand; none if it has lost them."""
-    file = run / "experiment.json"
-    return _object(file) if storage.is_there(file) else {}
-
-
 def _described(file: Location, trial_id: str) -> dict[str, Any]:
     """What a `trial.json` says. ValueError, naming the file, if it does not say what the trial varies and how far it is."""
-    content = {"name": trial_id, "error": None, "train_seconds": None, **_object(file)}
+    content = {"name": trial_id, "error": None, "train_seconds": None, **require_format("run", _object(file), file)}
     if not isinstance(content.get("overrides"), dict):
         raise refuse(f"{file}: overrides", content.get("overrides"), "an object of settings by their paths")
     if content.get("status") not in STATUSES:

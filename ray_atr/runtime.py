@@ -7,6 +7,7 @@ and a training in this process does without it.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.metadata
 import logging
 import os
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +32,9 @@ DECIDING_PACKAGES = [
     "ray_atr",
     "ray",
     "torch",
-    "torchaudio",
     "transformers",
     "faiss-cpu",
+    "faiss-gpu-cu12",
     "numpy",
     "pyarrow",
     "mlflow",
@@ -275,25 +277,66 @@ def home() -> Path:
     return Path.home() / "ray_atr" if is_submitted_job() else Path.cwd()
 
 
+PACKAGE = Path(__file__).resolve().parent
+
+
+def is_a_clone() -> bool:
+    """Whether the package runs from a clone of its repository, where its commands are run by `uv run`."""
+    project = PACKAGE.parent / "pyproject.toml"
+    return project.is_file() and 'name = "ray_atr"' in project.read_text(encoding="utf-8").splitlines()
+
+
+def command_words(command: str) -> list[str]:
+    """How a command is called where the package runs: by its script in a clone, else by `ray-atr`."""
+    return ["uv", "run", "python", f"pipelines/{command}.py"] if is_a_clone() else ["ray-atr", command]
+
+
+def code_name(code: Mapping[str, str]) -> str:
+    """What a page calls a `code_version`: the commit where there is one, and the digest of the files."""
+    commit, digest = code.get("git_commit", "unknown"), code.get("code_digest", "")
+    named = commit[:12] + ("-dirty" if commit.endswith("-dirty") and len(commit) > 12 else "")
+    return named if not digest else f"files {digest}" if commit == "unknown" else f"{named}, files {digest}"
+
+
 def code_version() -> dict[str, str]:
-    """The git commit (with `-dirty` where files changed) and the versions of the packages that decide a result."""
+    """The digest of the package's own files, the git commit (with `-dirty` where files changed), and the versions of the
+    packages that decide a result.
+    """
     versions = {"python": sys.version.split()[0]}
     for package in DECIDING_PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "absent"
+    return versions | {"code_digest": code_digest(), "git_commit": git_commit()}
+
+
+@cache
+def code_digest() -> str:
+    """A digest of the Python files of the package: equal for equal code, in a clone, an installed wheel or a job's copy."""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py"), key=lambda path: path.relative_to(PACKAGE).as_posix()):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(PACKAGE).as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+def git_commit() -> str:
+    """The commit of the repository that tracks the package; `unknown` without one, also within a repository of other things."""
+    options: dict[str, Any] = {"cwd": PACKAGE, "capture_output": True, "text": True, "timeout": 10, "check": True}
     # No tag's name (--exclude), but the commit's, whole.
-    command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
-    options: dict[str, Any] = {"cwd": Path(__file__).parent, "capture_output": True, "text": True, "timeout": 10}
+    describe = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     try:
-        versions["git_commit"] = subprocess.run(command, check=True, **options).stdout.strip()
+        subprocess.run(["git", "ls-files", "--error-unmatch", "__init__.py"], **options)
+        return str(subprocess.run(describe, **options).stdout.strip())
     except (OSError, subprocess.SubprocessError):
-        versions["git_commit"] = "unknown"
-    return versions
+        return "unknown"
 
 
 def differences_of_code(info: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
-    """In words, how the code that resumes a sweep differs from the code that started it."""
+    """In words, how the code that resumes a sweep differs from the code that started it. The digest of the files decides over
+    the commit: a job's copy of a clone has no commit, and another commit may have the same files.
+    """
     kept = info.get("code") or {}
-    return [f"{name} was {kept[name]}, is {now[name]}" for name in now if name in kept and kept[name] != now[name]]
+    names = [name for name in now if name in kept and (name != "git_commit" or "code_digest" not in kept)]
+    return [f"{name} was {kept[name]}, is {now[name]}" for name in names if kept[name] != now[name]]

@@ -1,13 +1,27 @@
-"""Joining a cluster that is not there."""
+"""Joining a cluster that is not there, what is said of the code, and how its commands are called."""
 
 from __future__ import annotations
 
+import shutil
 import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from ray_atr import runtime
 from ray_atr.cli.parse import run_script
-from ray_atr.runtime import require_answer
+from ray_atr.runtime import (
+    PACKAGE,
+    code_digest,
+    code_name,
+    code_version,
+    command_words,
+    differences_of_code,
+    is_a_clone,
+    require_answer,
+)
 
 
 @pytest.mark.parametrize("prefix", ["", "ray://"])
@@ -23,3 +37,56 @@ def test_a_cluster_that_does_not_answer_is_named_at_once(prefix: str, capsys: py
 @pytest.mark.parametrize("address", ["", "auto", "local"])
 def test_an_address_without_a_port_is_left_to_ray(address: str) -> None:
     require_answer(address)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of some files of the package in a folder of a repository that does not track them, as a wheel is in a venv."""
+    place = tmp_path / "venv" / "ray_atr"
+    (place / "cli").mkdir(parents=True)
+    for name in ("__init__.py", "cli/__init__.py", "cli/main.py"):
+        shutil.copy(PACKAGE / name, place / name)
+    (tmp_path / ".gitignore").write_text("venv/")
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "mine"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True, capture_output=True)
+    monkeypatch.setattr(runtime, "PACKAGE", place)
+    code_digest.cache_clear()
+    yield place
+    code_digest.cache_clear()
+
+
+def test_a_repository_around_an_installed_package_is_not_its_own(installed: Path) -> None:
+    version = code_version()
+    assert version["git_commit"] == "unknown"
+    assert code_name(version) == f"files {version['code_digest']}"
+    subprocess.run(["git", "add", "--force", "venv"], cwd=installed.parent.parent, check=True)
+    assert code_version()["git_commit"].endswith("-dirty")
+
+
+def test_the_digest_is_of_every_file_and_of_its_place(installed: Path, tmp_path: Path) -> None:
+    first = code_digest()
+    (installed / "notes.txt").write_text("not code")
+    code_digest.cache_clear()
+    assert code_digest() == first
+    text = (installed / "settings.py").read_text()
+    for change in (lambda: (installed / "settings.py").write_text(text + "#"),
+                   lambda: (installed / "cli" / "__init__.py").rename(installed / "cli" / "other.py")):  # fmt: skip
+        change()
+        code_digest.cache_clear()
+        assert code_digest() != first
+        first = code_digest()
+
+
+def test_the_files_decide_whether_code_is_the_same() -> None:
+    was = {"code": {"code_digest": "1", "git_commit": "a"}}
+    assert differences_of_code(was, {"code_digest": "1", "git_commit": "unknown"}) == []
+    assert differences_of_code(was, {"code_digest": "2", "git_commit": "a"}) == ["code_digest was 1, is 2"]
+    assert differences_of_code({"code": {"git_commit": "a"}}, {"git_commit": "b"}) == ["git_commit was a, is b"]
+
+
+def test_commands_are_named_as_the_reader_can_call_them(installed: Path) -> None:
+    assert not is_a_clone()
+    assert command_words("train") == ["ray-atr", "train"]
+    (installed.parent / "pyproject.toml").write_text('[project]\nname = "ray_atr"\n')
+    assert command_words("train") == ["uv", "run", "python", "pipelines/train.py"]

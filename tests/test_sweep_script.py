@@ -23,7 +23,6 @@ from ray_atr.runtime import code_version
 from ray_atr.storage import write_json
 from ray_atr.sweep import FixedPoints, SweepPlan
 from ray_atr.sweep.describe import check_plan, describe_plan
-from ray_atr.training.languages import with_languages
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -323,18 +322,6 @@ def test_the_run_folder_of_another_experiment_is_refused(home: Path, capsys: pyt
     error = error_of("sweep noise", ["--out", str(run.path)], capsys)
     assert f"a run folder already; continue it with --resume {run.path}" in error
     assert sorted(path.name for path in run.path.rglob("*")) == before
-
-
-def test_a_run_of_an_earlier_version_with_an_index_and_a_ratio_goes_on(home: Path) -> None:
-    np.save(home / "index.npy", np.arange(1200))
-    both = {"data.noise.index": str(home / "index.npy"), "data.noise.ratio": 0.4}
-    experiment = with_languages(override(RECIPES["quickstart"](), both))
-    run = RunFolder.open(RunFolder.create(home / "run", experiment, {"name": "train"}).path)
-    assert run.experiment == experiment
-    plan = SweepPlan(FixedPoints([{}]))
-    check_plan(plan, run.experiment, is_new=False)
-    with pytest.raises(ValueError, match=r"data.noise.ratio: got 0.4; allowed 0.0 with data.noise.index"):
-        check_plan(plan, run.experiment)
 
 
 def test_what_a_comparison_refuses_is_refused_before_its_methods_are_tuned(

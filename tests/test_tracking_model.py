@@ -6,6 +6,7 @@ import io
 import json
 import os
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -76,6 +77,11 @@ def test_a_registered_model_embeds_as_the_trained_one(run, monkeypatch):
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        files = {
+            path.name for path in Path(mlflow.artifacts.download_artifacts("models:/retriever-of-tests/1")).rglob("*")
+        }
+        assert "retriever_model.py" in files
+        assert not [name for name in files if name.endswith((".pkl", ".pickle"))]
         loaded = mlflow.pyfunc.load_model("models:/retriever-of-tests/1")
         found = loaded.predict(rows)
     original = Retriever.from_pretrained(best_trial(RunFolder.open(run)).folder / "best")

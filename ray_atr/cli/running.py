@@ -14,7 +14,6 @@ from ray_atr.cli.experiment_options import ComparisonSweep, ExperimentOptions, S
 from ray_atr.cli.parse import read_config
 from ray_atr.experiment import Experiment
 from ray_atr.metrics.epoch_report import is_measured
-from ray_atr.migrate import migrated
 from ray_atr.override import flatten, override
 from ray_atr.recipes import RECIPES
 from ray_atr.redaction import redact_command
@@ -88,7 +87,7 @@ def planned(
     if not use_ray:
         experiment = without_ray(experiment, settings)
     plan = replace(make_plan(experiment, kept), fixed=fixed)
-    check_plan(plan, experiment, explicit, is_new=kept is None)
+    check_plan(plan, experiment, explicit)
     return experiment, plan
 
 
@@ -129,7 +128,7 @@ def start_of(options: ExperimentOptions, settings: Mapping[str, str] | None = No
 
     The quickstart's towers know synthetic sounds alone: other data gets towers that learn from it, unless a recipe is named.
     """
-    values = {} if options.config is None else migrated(read_config(options.config))
+    values = {} if options.config is None else read_config(options.config)
     is_synthetic = {**values, **(settings or {})}.get("data.source", "soundscapes") == "soundscapes"
     recipe = options.recipe or ("quickstart" if is_synthetic else "from_scratch")
     if recipe not in RECIPES:

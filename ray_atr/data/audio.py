@@ -24,6 +24,9 @@ SLACK = 0.01
 FRAMES_TOGETHER = 64
 """Frames whose spectra are computed at a time: they stay in the processor's cache."""
 
+PRE_EMPHASIS = 0.97
+"""Kaldi's share of the sample before that is taken from each sample."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FrontEnd(Settings):
@@ -175,19 +178,29 @@ def _cut(samples: Callable[[], Iterable[Waveform]], front_end: FrontEnd) -> Wave
     return (np.concatenate(kept) if len(kept) != 1 else kept[0])[:length] if kept else np.zeros(0, np.float32)
 
 
+def fft_size(front_end: FrontEnd) -> int:
+    """Samples of the Fourier transform of a frame: the window's, which Kaldi fills up with zeros to a power of two."""
+    size = front_end.window_size
+    return 1 << (size - 1).bit_length() if front_end.kind == "kaldi" else size
+
+
 def mel_filters(front_end: FrontEnd) -> NDArray[np.float32]:
-    """Triangular mel filters [window_size // 2 + 1, F], linear in Hz between their corners. In float64 and then
-    rounded: torchaudio's `melscale_fbanks` computes in float32, which moves one filter weight in thirty and one stored
-    feature in five hundred, and takes a second to import.
+    """Triangular mel filters [fft_size // 2 + 1, F], linear in Hz between their corners, or in mel for Kaldi. In float64 and
+    then rounded: torchaudio's `melscale_fbanks` computes in float32, which moves one filter weight in thirty and one stored
+    feature in five hundred.
     """
-    bins_hz = np.linspace(0, front_end.sample_rate / 2, front_end.window_size // 2 + 1)
-    low, high = _to_mel(np.array([front_end.low_hz, front_end.high_hz]), front_end.mel_scale)
-    corners_hz = _to_hz(np.linspace(low, high, front_end.num_mels + 2), front_end.mel_scale)
-    widths = np.diff(corners_hz)
-    distance = corners_hz[None, :] - bins_hz[:, None]
+    is_kaldi = front_end.kind == "kaldi"
+    scale = "htk" if is_kaldi else front_end.mel_scale
+    bins_hz = np.linspace(0, front_end.sample_rate / 2, fft_size(front_end) // 2 + 1)
+    low, high = _to_mel(np.array([front_end.low_hz, front_end.high_hz]), scale)
+    corners_mel = np.linspace(low, high, front_end.num_mels + 2)
+    corners_hz = _to_hz(corners_mel, scale)
+    bins, corners = (_to_mel(bins_hz, scale), corners_mel) if is_kaldi else (bins_hz, corners_hz)
+    widths = np.diff(corners)
+    distance = corners[None, :] - bins[:, None]
     rising, falling = -distance[:, :-2] / widths[:-1], distance[:, 2:] / widths[1:]
     filters = np.maximum(0, np.minimum(rising, falling))
-    if front_end.mel_norm == "slaney":
+    if front_end.mel_norm == "slaney" and not is_kaldi:
         filters *= 2 / (corners_hz[2:] - corners_hz[:-2])
     return filters.astype(np.float32)
 
@@ -195,7 +208,7 @@ def mel_filters(front_end: FrontEnd) -> NDArray[np.float32]:
 def _power_db(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
     """Decibels of the mel power of centred, Hann-windowed frames [T, F].
 
-    torchaudio's `MelSpectrogram` and `amplitude_to_DB` hold the spectrum of all frames at once, and take a second to import.
+    torchaudio's `MelSpectrogram` and `amplitude_to_DB` hold the spectrum of all frames at once.
     """
     size = front_end.window_size
     samples = torch.from_numpy(np.ascontiguousarray(waveform, dtype=np.float32))
@@ -219,26 +232,24 @@ def _power_db(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
 
 
 def _kaldi(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
-    """Kaldi's log filter bank [T, F] (pre-emphasis 0.97, DC removed, natural log), as the AST models take it."""
-    # Only this one needs torchaudio, which takes a second to import.
-    from torchaudio.compliance import kaldi
+    """Kaldi's log filter bank [T, F] as the AST models take it: whole frames only, each without its mean, pre-emphasis 0.97
+    (the first sample of a frame is its own predecessor), a symmetric Hann window, filled up to a power of two, natural log.
 
+    Written here because torchaudio, whose `compliance.kaldi.fbank` it equals, does not follow the newest torch.
+    """
+    size, hop = front_end.window_size, front_end.hop_size
     samples = torch.from_numpy(np.ascontiguousarray(waveform, dtype=np.float32))
-    if len(samples) < front_end.window_size:
-        samples = torch.nn.functional.pad(samples, (0, front_end.window_size - len(samples)))
-    return kaldi.fbank(
-        samples[None],
-        sample_frequency=front_end.sample_rate,
-        frame_length=1000 * front_end.window_size / front_end.sample_rate,
-        frame_shift=1000 * front_end.hop_size / front_end.sample_rate,
-        window_type="hanning",
-        num_mel_bins=front_end.num_mels,
-        low_freq=front_end.low_hz,
-        high_freq=front_end.high_hz,
-        htk_compat=True,
-        use_energy=False,
-        dither=0.0,
-    )
+    if len(samples) < size:
+        samples = torch.nn.functional.pad(samples, (0, size - len(samples)))
+    window, filters = _window_and_filters(front_end)
+    frames = samples.unfold(0, size, hop)
+    energies = samples.new_empty(len(frames), front_end.num_mels)
+    for part, energies_part in zip(frames.split(FRAMES_TOGETHER), energies.split(FRAMES_TOGETHER), strict=True):
+        centred = part - part.mean(dim=1, keepdim=True)
+        emphasised = centred - PRE_EMPHASIS * torch.cat([centred[:, :1], centred[:, :-1]], dim=1)
+        spectrum = torch.fft.rfft(emphasised * window, n=fft_size(front_end))
+        torch.matmul(spectrum.real.square() + spectrum.imag.square(), filters, out=energies_part)
+    return energies.clamp_(min=torch.finfo(torch.float32).eps).log_()
 
 
 def _samples(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
@@ -251,7 +262,8 @@ def _samples(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
 
 @cache
 def _window_and_filters(front_end: FrontEnd) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.hann_window(front_end.window_size), torch.from_numpy(mel_filters(front_end))
+    window = torch.hann_window(front_end.window_size, periodic=front_end.kind != "kaldi")
+    return window, torch.from_numpy(mel_filters(front_end))
 
 
 # Slaney's scale (Auditory Toolbox, 1998): linear to 1 kHz (mel 15), then 27 steps a factor of 6.4.

@@ -76,11 +76,7 @@ class LongAudio:
 def has_long_clips(manifest: Manifest, clip_seconds: float) -> bool:
     """Whether a clip of the data set is longer than one window. ValueError names a shard that is read and cannot be."""
     longest = clip_seconds * (1 + SLACK)
-    known = [shard.longest_seconds for shard in manifest.shards if shard.longest_seconds is not None]
-    if max(known, default=0.0) > longest:
-        return True
-    # Manifests of earlier versions do not say it.
-    return len(known) < len(manifest.shards) and long_audio(manifest, clip_seconds).clips > 0
+    return max((shard.longest_seconds for shard in manifest.shards), default=0.0) > longest
 
 
 def long_audio(manifest: Manifest, clip_seconds: float) -> LongAudio:
@@ -88,7 +84,7 @@ def long_audio(manifest: Manifest, clip_seconds: float) -> LongAudio:
     shards that have such a clip. ValueError names a shard that cannot be read.
     """
     longest = clip_seconds * (1 + SLACK)
-    files = tuple(s.file for s in manifest.shards if s.longest_seconds is None or s.longest_seconds > longest)
+    files = tuple(s.file for s in manifest.shards if s.longest_seconds > longest)
     seconds = _durations(manifest.folder, manifest.hash, files)
     beyond = seconds[seconds > longest] - clip_seconds
     return LongAudio(len(beyond), float(beyond.sum()), manifest.seconds)

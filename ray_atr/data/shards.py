@@ -31,6 +31,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from ray_atr.data.language_codes import english_first
 from ray_atr.data.schema import SCHEMA, SPLITS, Clip, check_clip, check_schema, to_batch
 from ray_atr.data.vector_clip import is_vector
+from ray_atr.formats import FORMATS, require_format
 from ray_atr.settings import refuse, shortened
 from ray_atr.storage import DamagedFileError, Folder, open_folder, safe_name
 from ray_atr.storage.whole import new_folder
@@ -39,7 +40,6 @@ Progress = Callable[[int, int], None]
 """Called with what is done and what there is in all."""
 
 MANIFEST_FILE = "manifest.json"
-FORMAT = 1
 CLIPS_PER_SHARD = 128
 ROW_GROUP_BYTES = 8 * 2**20
 ROW_GROUP_CLIPS = 64
@@ -64,8 +64,8 @@ class Shard:
     translated: dict[str, int] = field(default_factory=dict)
     num_bytes: int
     sha256: str
-    longest_seconds: float | None = None
-    """of its clips; None in manifests of before it was stored"""
+    longest_seconds: float
+    """of its clips"""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Manifest:
     @property
     def hash(self) -> str:
         """SHA-256 of what the shards hold, in order; independent of name, place and time."""
-        content = [(FORMAT, [(shard.split, shard.num_rows, shard.sha256) for shard in self.shards])]
+        content = [(FORMATS["data set"], [(shard.split, shard.num_rows, shard.sha256) for shard in self.shards])]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     @property
@@ -276,7 +276,7 @@ def require_writable(path: Path) -> None:
 def write_manifest(folder: Folder, manifest: Manifest) -> None:
     """Write the manifest, which makes the folder a whole data set."""
     content = {
-        "format": FORMAT,
+        "format": FORMATS["data set"],
         "name": manifest.name,
         "licence": manifest.licence,
         "hash": manifest.hash,
@@ -308,8 +308,7 @@ def read_manifest(folder: str | Path) -> Manifest:
         raise ValueError(f"{file}: not a manifest of clips ({shortened(str(error))})") from None
     if not isinstance(content, dict):
         raise ValueError(f"{file}: not a manifest of clips (it holds no object)")
-    if content.get("format", FORMAT) != FORMAT:
-        raise refuse(f"{file}: format", content["format"], f"{FORMAT}, which this version reads")
+    content = require_format("data set", content, file)
     fields = ("name", "licence", "shards", "skipped", "notes", "origin")
     try:
         held = json.dumps({**{name: content[name] for name in fields}, "folder": opened.name})

@@ -26,7 +26,7 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.report.evaluation_content import Embedded, ScoredModel, ZeroShot, compose_page, score_model
 from ray_atr.report.evaluation_page import Page, write_page
 from ray_atr.report.tables import read_scores
-from ray_atr.runtime import code_version, home
+from ray_atr.runtime import code_name, code_version, home
 from ray_atr.settings import refuse, wing
 from ray_atr.storage import Location, entries_in, fetched, is_local, is_there, locate, read_json, whole_folder
 from ray_atr.tracking import store_of
@@ -246,7 +246,7 @@ def _facts(
     facts["queries"] = f"{len(captions):,} {kind[0]}, each relevant to its {kind[1]}"
     facts["languages"] = " ".join(eval_split.languages)
     facts["intervals"] = f"{options.draws:,} draws of the clips, seed {options.seed}"
-    facts["made"] = f"{time.strftime('%Y-%m-%d %H:%M')} by {code_version()['git_commit'][:12]}"
+    facts["made"] = f"{time.strftime('%Y-%m-%d %H:%M')} by {code_name(code_version())}"
     facts[HASH_FACT] = manifest.hash[:HASH_DIGITS]
     return facts
 

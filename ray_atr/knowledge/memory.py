@@ -253,7 +253,7 @@ class WriteThrough:
         return {"audio": self.audio, "text": self.text, "there": self.there, "groups": self.groups}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Continue from a checkpoint: version 0.1 wrote no groups, and nothing before the first step."""
+        """Continue from a checkpoint."""
         for name, rows in state.items():
             setattr(self, name, rows.cpu())
 

@@ -22,7 +22,7 @@ class Identity(NamedTuple):
 
 
 NOBODY = -1
-"""The number of no clip and no group: what a queue of an earlier version's checkpoint holds."""
+"""The number of no clip and no group: what the free places of a queue hold."""
 
 
 class Queue:
@@ -99,6 +99,5 @@ class Queue:
         for name in ("audio", "text", "mask"):
             getattr(self, name).copy_(state[name])
         for name, numbers in self.whose._asdict().items():
-            # Absent in checkpoints of version 0.1: their keys stay everybody's negatives.
-            numbers.copy_(state[name]) if name in state else numbers.fill_(NOBODY)
+            numbers.copy_(state[name])
         self.next, self.filled = int(state["next"]), int(state["filled"])

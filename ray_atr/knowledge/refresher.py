@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import faiss
 import torch
 
+from ray_atr.knowledge.faiss_library import faiss_for_search
 from ray_atr.knowledge.searcher import Searcher
 from ray_atr.knowledge.snapshot import MANIFEST_FILE, Entries, Snapshot, SnapshotSettings, build, load, save
 from ray_atr.objectives.knowledge.knowledge import SearchSpec
@@ -140,7 +140,8 @@ def versions_in(folder: Path) -> list[int]:
 
 def _limit_threads(count: int) -> None:
     torch.set_num_threads(count)
-    faiss.omp_set_num_threads(count)
+    with faiss_for_search() as faiss:
+        faiss.omp_set_num_threads(count)
 
 
 class Refresher(Protocol):

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import faiss
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ray_atr.data.sampling import hashes
+from ray_atr.knowledge.faiss_library import faiss_for_search
 from ray_atr.knowledge.snapshot import Snapshot
 from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Retrieved, SearchSpec
 
@@ -67,7 +67,8 @@ def fused_top_k(queries: Tensor, entries: Tensor, k: int) -> tuple[Tensor, Tenso
     No index is built and nothing is copied: the base may be mapped, read-only memory.
     """
     wanted, k = np.ascontiguousarray(queries.numpy(), dtype=np.float32), min(k, len(entries))
-    values, positions = faiss.knn(wanted, entries.numpy(), k, metric=faiss.METRIC_INNER_PRODUCT)
+    with faiss_for_search() as faiss:
+        values, positions = faiss.knn(wanted, entries.numpy(), k, metric=faiss.METRIC_INNER_PRODUCT)
     return torch.from_numpy(values), torch.from_numpy(positions)
 
 
@@ -88,14 +89,16 @@ class SearchableRows:
         if index is None:
             return
         if len(index):
-            self.index = faiss.deserialize_index(np.array(index))
+            with faiss_for_search() as faiss:
+                self.index = faiss.deserialize_index(np.array(index))
             if hasattr(self.index, "nprobe"):
                 self.index.nprobe = spec.probes
             else:
                 self.index.hnsw.efSearch = 4 * spec.probes
         elif spec.index == "flat" and len(rows):
-            self.index = faiss.IndexFlatIP(rows.shape[1])
-            self.index.add(np.ascontiguousarray(rows, dtype=np.float32))
+            with faiss_for_search() as faiss:
+                self.index = faiss.IndexFlatIP(rows.shape[1])
+                self.index.add(np.ascontiguousarray(rows, dtype=np.float32))
 
     def top_k(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """(scores, positions), both [B, min(k, N)]; -inf and any position if there is none."""
@@ -104,7 +107,8 @@ class SearchableRows:
             is_plain = self.rows.device.type == "cpu" and self.rows.dtype == torch.float32 and self.present is None
             return fused_top_k(queries, self.rows, k) if is_plain else exact_top_k(queries, self.rows, k, self.present)
         k = min(k, len(self.rows))
-        values, where = self.index.search(np.ascontiguousarray(queries.cpu().numpy(), dtype=np.float32), k)
+        with faiss_for_search():
+            values, where = self.index.search(np.ascontiguousarray(queries.cpu().numpy(), dtype=np.float32), k)
         scores, positions = torch.from_numpy(values).to(queries.device), torch.from_numpy(where).to(queries.device)
         scores = scores.masked_fill(positions < 0, -torch.inf)
         positions = positions.clamp(min=0)

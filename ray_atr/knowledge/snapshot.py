@@ -11,21 +11,18 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.formats import FORMATS, require_format
+from ray_atr.knowledge.faiss_library import faiss_for_search
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.settings import refuse
 from ray_atr.storage import read_json, whole_folder
 from ray_atr.storage.digests import check_folder, seal_folder
 
 MANIFEST_FILE = "manifest.json"
-FORMAT = 2
 IVF_POINTS_A_LIST = 39
-# FAISS computes small batches with a loop of dot products instead of a matrix product, ten times slower here. The threshold is
-# one for the process and set once: a base may be clustered in one thread while another searches, and both round by it.
-faiss.cvar.distance_compute_blas_threshold = 4
 
 
 class Entries(NamedTuple):
@@ -169,16 +166,17 @@ def _cluster(
     if count == 0:
         return numbers, np.zeros((min(settings.prototypes, len(every_row)), D), dtype=np.float32)
     is_warm = start is not None and start.shape == (count, D)
-    kmeans = faiss.Kmeans(
-        D,
-        count,
-        niter=settings.warm_iterations if is_warm else settings.iterations,
-        seed=settings.seed + 1,
-        min_points_per_centroid=1,
-        max_points_per_centroid=256,
-    )
-    kmeans.train(rows, init_centroids=start if is_warm else None)
-    _, nearest = kmeans.index.search(rows, 1)
+    with faiss_for_search() as faiss:
+        kmeans = faiss.Kmeans(
+            D,
+            count,
+            niter=settings.warm_iterations if is_warm else settings.iterations,
+            seed=settings.seed + 1,
+            min_points_per_centroid=1,
+            max_points_per_centroid=256,
+        )
+        kmeans.train(rows, init_centroids=start if is_warm else None)
+        _, nearest = kmeans.index.search(rows, 1)
     # k-means can leave a cluster empty: an empty one has no prototype.
     _, numbers[present] = np.unique(nearest[:, 0], return_inverse=True)
     centroids = np.zeros((min(settings.prototypes, len(every_row)), D), dtype=np.float32)
@@ -210,26 +208,26 @@ def _index(rows: NDArray[np.float32], kind: str, seed: int) -> NDArray[np.uint8]
         return np.zeros(0, dtype=np.uint8)
     N, D = rows.shape
     index: Any
-    if kind == "hnsw":
-        index = faiss.IndexHNSWFlat(D, 32, faiss.METRIC_INNER_PRODUCT)
-    else:
-        lists = max(1, min(round(4 * N**0.5), N // IVF_POINTS_A_LIST))
-        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(D), D, lists, faiss.METRIC_INNER_PRODUCT)
-        index.cp.seed = seed + 1
-        index.cp.min_points_per_centroid = 1
-        index.train(rows)
-    index.add(rows)
-    return faiss.serialize_index(index)
+    with faiss_for_search() as faiss:
+        if kind == "hnsw":
+            index = faiss.IndexHNSWFlat(D, 32, faiss.METRIC_INNER_PRODUCT)
+        else:
+            lists = max(1, min(round(4 * N**0.5), N // IVF_POINTS_A_LIST))
+            index = faiss.IndexIVFFlat(faiss.IndexFlatIP(D), D, lists, faiss.METRIC_INNER_PRODUCT)
+            index.cp.seed = seed + 1
+            index.cp.min_points_per_centroid = 1
+            index.train(rows)
+        index.add(rows)
+        return faiss.serialize_index(index)
 
 
 _ARRAYS = tuple(field.name for field in fields(Snapshot) if field.name not in ("version", "step", "text_index"))
-_NEW_IN_FORMAT_2 = ("groups", "coarse_audio_mask", "text_centroids")
 
 
 def save(snapshot: Snapshot, folder: Path) -> Path:
     """Write a snapshot to a folder of arrays and a manifest: aside first, then renamed, so that a folder here is whole."""
     content = {
-        "format": FORMAT,
+        "format": FORMATS["knowledge base"],
         "version": snapshot.version,
         "step": snapshot.step,
         "entries": len(snapshot),
@@ -265,20 +263,10 @@ def load(folder: Path) -> Snapshot:
     if not (folder / MANIFEST_FILE).is_file():
         raise ValueError(f"{folder}: no snapshot of a knowledge base here ({MANIFEST_FILE} is missing)")
     check_folder(folder)
-    content = read_json(folder / MANIFEST_FILE)
-    if content.get("format") not in (1, FORMAT):
-        raise refuse(f"{folder}: format", content.get("format"), f"1, {FORMAT}")
+    content = require_format("knowledge base", read_json(folder / MANIFEST_FILE), folder / MANIFEST_FILE)
     # Plain arrays over the mapped files: a memmap would be copied where it is sent elsewhere.
-    arrays = {
-        name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
-        for name in _ARRAYS
-        if content["format"] == FORMAT or name not in _NEW_IN_FORMAT_2
-    }
-    if content["format"] == 1:
-        P, D = arrays["coarse_audio"].shape
-        arrays["groups"] = _own_groups(content["entries"])
-        arrays["coarse_audio_mask"] = np.ones(P, dtype=bool)
-        arrays["text_centroids"] = np.zeros((0, P, D), dtype=np.float32)
+    mapped = ((name, np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)) for name in _ARRAYS)
+    arrays = {name: np.asarray(rows) for name, rows in mapped}
     files = (folder / f"text_index-{position}.npy" for position in range(content["text_languages"]))
     indices = tuple(np.load(file, allow_pickle=False) for file in files)
     return Snapshot(version=content["version"], step=content["step"], text_index=indices, **arrays)

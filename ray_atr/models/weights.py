@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ray_atr.migrate import migrated_retriever, migrated_weights
+from ray_atr.formats import FORMATS, require_format
 from ray_atr.settings import nearest, refuse
 from ray_atr.storage import disk_errors, read_json
 from ray_atr.storage.digests import check_folder, digests_of
@@ -32,7 +32,6 @@ SETTINGS_FILE = "retriever.json"
 WEIGHTS_FILE = "model.safetensors"
 FROZEN_FILE = "frozen.safetensors"
 """In a tower's own folder: its weights, where many saved models share them."""
-FORMAT = 1
 WEIGHT_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
 """Names under which a folder or a hub repository holds its weights, the preferred one first."""
 FILE_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
@@ -299,12 +298,12 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     weights = read_checkpoint(file, "model folder")
     for frozen in sorted(folder.glob(f"*/{FROZEN_FILE}")):
         weights.update(read_checkpoint(frozen, "model folder"))
-    return migrated_weights(weights)
+    return weights
 
 
 def write_settings(folder: Path, content: Mapping[str, Any]) -> None:
     """Writes the settings as JSON, with the number of this layout."""
-    text = json.dumps({"format": FORMAT, **content}, indent=1, ensure_ascii=False)
+    text = json.dumps({"format": FORMATS["retriever"], **content}, indent=1, ensure_ascii=False)
     (folder / SETTINGS_FILE).write_text(text + "\n", encoding="utf-8")
 
 
@@ -314,6 +313,6 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         raise refuse("model folder", str(folder), f"a folder that save_pretrained wrote; it lacks {SETTINGS_FILE}")
     content = read_json(file)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise refuse("model folder", str(file), f"settings of format {FORMAT}")
-    return migrated_retriever(content)
+    if not isinstance(content, dict):
+        raise refuse("model folder", str(file), "a retriever's settings, as save_pretrained writes them")
+    return require_format("retriever", content, file)

@@ -101,7 +101,7 @@ def difference(first: MethodTrials, second: MethodTrials) -> tuple[float, float,
 
 
 def hits_of(trial: TrialFolder, experiment: Experiment) -> Hits | None:
-    """The hits of the selected metric's task and languages; None if they were not kept (by an earlier version).
+    """The hits of the selected metric's task and languages; None if they were not kept.
 
     Of a metric that is a mean over languages it is the mean over those, a query counting where it is asked.
     """

@@ -20,6 +20,7 @@ from ray_atr.report.read import NOISE, OBJECTIVE, SEED, Runs, short_name
 from ray_atr.report.style import DPI
 from ray_atr.report.tables import learnt_nothing
 from ray_atr.run_folder import metric_chosen_by
+from ray_atr.runtime import code_name, command_words
 from ray_atr.table import MISSING, Table, minutes, percent
 
 PLURALS = {OBJECTIVE: "objectives", NOISE: "noise ratios", SEED: "seeds"}
@@ -110,7 +111,8 @@ def _summary(runs: Runs) -> str:
 def _facts(runs: Runs) -> list[tuple[str, str]]:
     info = runs.infos[0]
     code = dict(info.get("code") or {})
-    commit = code.pop("git_commit", "unknown")
+    named = code_name(code)
+    code = {package: version for package, version in code.items() if package not in ("git_commit", "code_digest")}
     data = info.get("data") or {}
     name = data.get("name") or ", ".join(dict.fromkeys(str(one.get("data.source")) for one in runs.experiments))
     hashes = ", ".join(one[:12] for one in str(data.get("hash", "")).split(", ") if one)
@@ -121,7 +123,7 @@ def _facts(runs: Runs) -> list[tuple[str, str]]:
         ("No captions in training" if runs.is_unseen else "Trained on by some", ", ".join(runs.others)),
         ("Measured on", " and ".join(runs.measured_on) or "nothing yet"),
         ("Training time", f"{minutes(seconds)} over all trials"),
-        ("Code", commit[:12] + ("-dirty" if commit.endswith("-dirty") and len(commit) > 12 else "")),
+        ("Code", named),
         ("Versions", ", ".join(f"{package} {version}" for package, version in code.items() if version != "absent")),
         ("Run folder", ", ".join(map(str, runs.folders))),
     ]
@@ -181,7 +183,7 @@ def rerun_command(runs: Runs, run: str, trial_id: str, recipes: Mapping[str, Map
     nearest = min(differing, key=lambda name: len(differing[name]))
     changed = {path: value for path, value in differing[nearest].items() if not path.startswith("objective")}
     settings = {SEED: experiment.get(SEED, 0)} | (changed if OBJECTIVE in overrides else differing[nearest]) | overrides
-    words = ["uv", "run", "python", "pipelines/train.py", "--recipe", nearest]
+    words = [*command_words("train"), "--recipe", nearest]
     for path in sorted(settings, key=lambda path: (path.count("."), path == SEED)):
         value = as_typed(settings[path])
         text = f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)

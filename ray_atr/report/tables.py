@@ -198,8 +198,7 @@ def _is_on(runs: Runs, row: Mapping[Any, Any], path: str) -> bool:
 def paired_table(runs: Runs) -> Table | None:
     """R@1 minus the baseline's on the same queries, a block a noise ratio.
 
-    None unless trials differ in objective and noise alone. Points with a trial that kept no scores (of an earlier version) are
-    left out.
+    None unless trials differ in objective and noise alone. Points with a trial that kept no scores are left out.
     """
     if set(runs.varied) - {OBJECTIVE, NOISE} or runs.measured_on != [TEST]:
         return None

@@ -2,7 +2,7 @@
 
 A record is a JSON text whose object, or each of whose lines, ends with `"digest": "xxh3:0123456789abcdef"`, the digest of
 the text with sixteen zeros in its place. A sealed folder has a list of its files' digests, `digests.json`, which is a record
-itself: name -> digest. What was written before there were digests has none and is read as it is.
+itself: name -> digest. A text that somebody else wrote has none and is read as it is.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def write_lines(file: Location, rows: Iterable[Mapping[str, Any]]) -> None:
 def read_lines(file: Location) -> list[dict[str, Any]]:
     """The objects of a file with one a line; none if there is no file.
 
-    A last line that a kill cut off is left out. ValueError names the line that is no object, or not what was written.
+    ValueError names the line that is no object, or not what was written.
     """
     if not is_there(file):
         return []
@@ -206,13 +206,7 @@ def read_lines(file: Location) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         where = f"{file}, line {number}"
         check_seal(line, where)
-        try:
-            row = _parsed(line, where)
-        except ValueError:
-            # Lines are sealed since files are written whole: only an older one can end in the middle of a line.
-            if number == len(lines) and not any(b'"digest"' in other for other in lines):
-                break
-            raise
+        row = _parsed(line, where)
         if not isinstance(row, dict):
             raise ValueError(f"{where}: not a JSON object")
         rows.append(unsealed(row))

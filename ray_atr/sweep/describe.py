@@ -55,7 +55,7 @@ def values_by_path(points: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {path: [point[path] for point in points if path in point] for path in paths}
 
 
-def check_plan(plan: SweepPlan, experiment: Experiment, explicit: Collection[str] = (), *, is_new: bool = True) -> None:
+def check_plan(plan: SweepPlan, experiment: Experiment, explicit: Collection[str] = ()) -> None:
     """ValueError if a point of the plan, or an end of a dimension of its space, cannot run with the experiment's data;
     or if no point has one of the `explicit` fixed settings.
     """
@@ -63,7 +63,7 @@ def check_plan(plan: SweepPlan, experiment: Experiment, explicit: Collection[str
     check_fixed(experiment, points, plan.fixed, explicit)
     for point in points:
         planned = override(experiment, plan.overrides(experiment, point))
-        check_experiment(planned, is_new=is_new)
+        check_experiment(planned)
 
 
 def points_to_check(plan: SweepPlan) -> list[Point]:

@@ -61,8 +61,6 @@ class TrialQueue:
         self._open: list[int] = []  # places of the entries that had not ended when last looked at
         self._proposals = plan.search.proposals(self.history)
         self.waiting: deque[TrialFolder] = deque()
-        # A trial of an earlier version is found by what it is, whose name may have been made of other words.
-        self.recorded = {point_key(trial.describe()["overrides"]): trial for trial in run.trials()}
         for point in recorded_points(run, without_seed=bool(plan.seeds)):
             self._add(point, retry_failed)
         if not plan.search.is_adaptive and (plan.num_points is not None or plan.search.is_finite):
@@ -123,7 +121,7 @@ class TrialQueue:
         entry, number = PointTrials(point), len(self.entries)
         error = self._error_of(point)
         for one in self.overrides(point):
-            trial = self.recorded.get(point_key(one)) or self.run.add_trial(one)
+            trial = self.run.add_trial(one)
             described = trial.describe()
             if described.get("point") != number:
                 trial.update(point=number)

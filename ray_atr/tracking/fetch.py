@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ray_atr.experiment import stored_experiment
+from ray_atr.formats import FORMATS
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.override import flatten
 from ray_atr.run_folder import (
@@ -84,6 +85,7 @@ def _sweep_info(parent: Run, trials: list[Run]) -> dict[str, Any]:
     tags = parent.data.tags
     overrides = [json.loads(trial.data.tags[OVERRIDES_TAG]) for trial in trials]
     return {
+        "format": FORMATS["run"],
         "name": parent.info.run_name,
         "space": {},
         "varied": list(dict.fromkeys(path for one in overrides for path in one)),
@@ -120,7 +122,7 @@ def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
         "trial_id": trial_id,
         "name": trial_name(overrides),
         "overrides": overrides,
-        **({"format": int(run.data.tags[FORMAT_TAG])} if FORMAT_TAG in run.data.tags else {}),
+        "format": int(run.data.tags.get(FORMAT_TAG, 0)),
         "status": STOPPED if STOPPED_TAG in run.data.tags else STATUS[run.info.status],
         "error": run.data.tags.get("error"),
         "train_seconds": train_seconds(epochs),

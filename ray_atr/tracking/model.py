@@ -26,7 +26,6 @@ from ray_atr.tracking.tracker import upload
 
 PACKAGES = (
     "torch",
-    "torchaudio",
     "transformers",
     "tokenizers",
     "safetensors",
@@ -36,6 +35,7 @@ PACKAGES = (
     "scipy",
 )
 """What the packed code imports to embed; the versions are those it was trained with."""
+MODEL_CODE = Path(__file__).with_name("retriever_model.py")
 
 
 class RetrieverModel(PythonModel):
@@ -106,7 +106,7 @@ def register_model(run_folder: Location | str, *, name: str | None = None) -> st
     os.environ.pop(ADDRESS, None)
     if address is not None:
         os.environ[ADDRESS] = address
-    # They tell of each file they copy, and warn of pickles and missing examples, which mean nothing to who registers.
+    # They tell of each file they copy, and warn of missing examples, which mean nothing to who registers.
     for logger in ("mlflow.utils.uv_utils", "mlflow.utils.environment", "mlflow.pyfunc", "mlflow.store.model_registry"):
         logging.getLogger(logger).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", "(?s).*input example was not provided")
@@ -114,7 +114,7 @@ def register_model(run_folder: Location | str, *, name: str | None = None) -> st
     with fetched(trial.folder / BEST) as weights, mlflow.start_run(run_id=run_id):
         logged = mlflow.pyfunc.log_model(
             name="retriever",
-            python_model=RetrieverModel(),
+            python_model=str(MODEL_CODE),
             artifacts={"retriever": str(weights)},
             code_paths=[str(Path(ray_atr.__file__).parent)],
             pip_requirements=[f"{package}=={importlib.metadata.version(package)}" for package in PACKAGES],

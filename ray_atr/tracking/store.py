@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from ray_atr.redaction import redact
-from ray_atr.runtime import home
+from ray_atr.runtime import home, is_a_clone
 from ray_atr.storage import Location, is_local, locate, whole_file
 
 if TYPE_CHECKING:
@@ -166,7 +166,8 @@ def mlflow_command(run_folder: str | Location) -> str:
     store = store_of(run_folder)
     if store.is_server:
         return f"python -m webbrowser {store}"
-    return f"uv run mlflow ui --backend-store-uri {shlex.quote(str(store))} --host 127.0.0.1 --port {PORT}"
+    mlflow = "uv run mlflow" if is_a_clone() else "mlflow"
+    return f"{mlflow} ui --backend-store-uri {shlex.quote(str(store))} --host 127.0.0.1 --port {PORT}"
 
 
 def loading_lines(store: Store, model_uri: str) -> str:

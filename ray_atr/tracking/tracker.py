@@ -289,8 +289,8 @@ class _Connection:
 
     def _trial_tags(self, content: Mapping[str, Any]) -> dict[str, str]:
         varied = {path: str(value) for path, value in content["overrides"].items()}
-        kept = {FORMAT_TAG: str(content["format"])} if "format" in content else {}
-        return {**varied, OVERRIDES_TAG: json.dumps(content["overrides"]), **kept, **self._source_tags()}
+        kept = {OVERRIDES_TAG: json.dumps(content["overrides"]), FORMAT_TAG: str(content["format"])}
+        return {**varied, **kept, **self._source_tags()}
 
     def _add_params(self, trial_id: str | None, settings: Mapping[str, Any]) -> None:
         known = self.runs[trial_id].data.params

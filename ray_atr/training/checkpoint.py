@@ -27,9 +27,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ray_atr.experiment import NOT_DECIDING, Experiment, resolved, stored_experiment
+from ray_atr.formats import FORMATS, require_format
 from ray_atr.knowledge.memory import Memory
 from ray_atr.metrics.epoch_report import EpochReport
-from ray_atr.migrate import migrated_checkpoint
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.weights import require_plain_archive
 from ray_atr.objectives.correspondence import Estimator
@@ -136,9 +136,8 @@ class TrainState:
         if group.rank < len(state["random"]):
             restore_random_state(state["random"][group.rank])
         self.memory.load_state_dict(state["memory"])
-        if "correspondence" in state:
-            self.estimator.load_state_dict(state["correspondence"])
-        self.unvalidated_weights = state.get("unvalidated_weights", {})
+        self.estimator.load_state_dict(state["correspondence"])
+        self.unvalidated_weights = state["unvalidated_weights"]
 
 
 def copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -156,7 +155,7 @@ def resume(state: TrainState, experiment: Experiment, folder: Path, group: Worke
     """Continue from the last checkpoint, if there is one. ValueError if it is of another experiment."""
     if not (folder / LAST / STATE_FILE).is_file():
         return
-    saved = load_checkpoint(folder / LAST, group.device)
+    saved = require_format("checkpoint", load_checkpoint(folder / LAST, group.device), folder / LAST / STATE_FILE)
     # Settings that the checkpoint does not know yet have their defaults.
     if deciding_settings(stored_experiment(json.loads(saved["experiment"]))) != deciding_settings(experiment):
         raise ValueError(f"{folder / LAST}: the checkpoint of another experiment")
@@ -166,7 +165,8 @@ def resume(state: TrainState, experiment: Experiment, folder: Path, group: Worke
 def save_state(state: TrainState, data: TrainingData, folder: Path, clock: Clock, sync: CheckpointSync | None) -> None:
     """Write a checkpoint, and copy it to the store if there is one; all workers take part, the first one writes."""
     with clock("checkpoint"):
-        content = {"experiment": deciding_settings(data.experiment), **state.state_dict(data.group)}
+        content = {"format": FORMATS["checkpoint"], "experiment": deciding_settings(data.experiment)}
+        content |= state.state_dict(data.group)
         if data.group.is_first:
             save_checkpoint(folder / LAST, content)
             if sync is not None:
@@ -190,16 +190,16 @@ def load_checkpoint(folder: Path, device: torch.device | str = "cpu") -> dict[st
     path = Path(folder) / STATE_FILE
     if not path.is_file():
         raise ValueError(f"{folder}: no checkpoint here ({STATE_FILE} is missing)")
-    is_sealed = _check(path)
+    _check(path)
     try:
         require_plain_archive(path)
         # The digest has read every byte: mapped, they are not read a second time. A file here is replaced, never changed.
-        state = torch.load(path, map_location=device, weights_only=True, mmap=is_sealed)
+        state = torch.load(path, map_location=device, weights_only=True, mmap=True)
     except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path}: not a whole checkpoint ({shortened(str(error))})") from None
     if not isinstance(state, dict):
         raise ValueError(f"{path}: not a checkpoint of ray_atr")
-    return migrated_checkpoint(state)
+    return state
 
 
 def _seal(file: IO[bytes]) -> None:
@@ -210,18 +210,16 @@ def _seal(file: IO[bytes]) -> None:
     file.write(_comment(digest_of_file(Path(file.name))))
 
 
-def _check(path: Path) -> bool:
-    """Whether the archive has a digest; DamagedFileError if it is not that of its bytes. Earlier versions wrote none."""
+def _check(path: Path) -> None:
+    """DamagedFileError if the archive's digest is not that of its bytes, ValueError if it has none."""
     with mapped(path) as content:
         own = len(content) - _COMMENT_BYTES - _LENGTH_BYTES
         is_sealed = own > 0 and content[own - (_END_BYTES - _LENGTH_BYTES) :][:4] == _END
         is_whole = is_sealed and content[own:] == _comment(digest_of(content[:own]))
-        has_no_comment = content[-_END_BYTES:][:4] == _END and content[-_LENGTH_BYTES:] == bytes(_LENGTH_BYTES)
     if is_sealed and not is_whole:
         raise DamagedFileError(path, "delete it to train from the start, or restore it from a copy")
-    if not is_sealed and not has_no_comment:
+    if not is_sealed:
         raise ValueError(f"{path}: not a whole checkpoint (its end is missing)")
-    return is_sealed
 
 
 def _comment(digest: str) -> bytes:

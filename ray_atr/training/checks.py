@@ -31,11 +31,10 @@ from ray_atr.training.languages import check_languages, with_languages
 from ray_atr.training.trajectory import check_other_run
 
 
-def check_experiment(experiment: Experiment, *, is_new: bool = False) -> None:
+def check_experiment(experiment: Experiment) -> None:
     """ValueError, naming the setting, if what it names is missing, a batch cannot be filled, or settings exclude each other.
 
-    `is_new` also refuses what only runs of earlier versions may have. Reads the manifest only (and captions, for a noise
-    index), so that a mistake is found before anything is written or started.
+    Reads the manifest only (and captions, for a noise index), so that a mistake is found before anything is written or started.
     """
     experiment = with_languages(experiment)
     data = experiment.data
@@ -51,8 +50,7 @@ def check_experiment(experiment: Experiment, *, is_new: bool = False) -> None:
             alone = " alone; a column split of a table (train, val, test) says where each clip belongs"
             has = ", ".join(splits) + (alone if len(splits) <= 1 else "")
             raise ValueError(f"data.{setting}: got {split!r}; {where} has {has}")
-    if is_new:
-        check_noise(data.noise)
+    check_noise(data.noise)
     check_index(experiment)
     check_chunks(experiment.objective, experiment.train.language_chunk)
     if experiment.train.distance_to is not None:
@@ -73,10 +71,7 @@ def check_experiment(experiment: Experiment, *, is_new: bool = False) -> None:
 
 
 def check_noise(noise: Noise) -> None:
-    """ValueError if a file says which captions are wrong and other settings, which would do nothing, say it as well.
-
-    For new runs: those of earlier versions were trained on what the file says, and are resumed with it.
-    """
+    """ValueError if a file says which captions are wrong and other settings, which would do nothing, say it as well."""
     if noise.index is None:
         return
     for name in ("ratio", "kind", "unit"):

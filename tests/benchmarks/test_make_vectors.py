@@ -17,8 +17,8 @@ import pytest
 import soundfile
 import torch
 from scripts import load_script
-from torchaudio.functional import melscale_fbanks
 
+from ray_atr.data.audio import FrontEnd, mel_filters
 from ray_atr.data.caption_vectors import read_given
 from ray_atr.data.importing.import_options import VectorImport
 from ray_atr.data.importing.vector_import import import_vectors
@@ -36,7 +36,9 @@ def make_vectors() -> ModuleType:
 def test_frames_are_those_of_a_loop_over_numpys_transform(make_vectors: ModuleType) -> None:
     samples = np.random.default_rng(0).standard_normal(8_000).astype(np.float32) * 0.1
     found = make_vectors.log_mel(samples)
-    filters = melscale_fbanks(1025, 0.0, 22_050.0, 96, RATE, norm=None, mel_scale="htk").numpy().astype(np.float64)
+    filters = mel_filters(FrontEnd(sample_rate=RATE, window_size=2048, num_mels=96, high_hz=22_050.0)).astype(
+        np.float64
+    )
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(2048) / 2048)
     expected = []
     for start in range(0, len(samples) - 2048 + 1, 1024):

@@ -127,6 +127,12 @@ def test_log_mel_is_the_definition() -> None:
     np.testing.assert_allclose(actual, slow_log_mel(waveform, front_end), atol=1e-4)
 
 
+def test_silence_is_kaldis_smallest_value() -> None:
+    actual = log_mel(np.zeros(800, np.float32), FrontEnd(kind="kaldi", window_size=400, hop_size=160))
+    assert actual.shape == (3, 64)
+    assert np.unique(actual).tolist() == [np.log(np.finfo(np.float32).eps).astype(np.float32)]
+
+
 def test_top_db_is_measured_from_the_clips_own_maximum() -> None:
     loud_then_silent = np.concatenate([noise(8_000), np.zeros(8_000, np.float32)])
     actual = log_mel(loud_then_silent, FrontEnd(top_db=30.0))

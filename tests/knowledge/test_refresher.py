@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -12,6 +14,7 @@ import pytest
 import torch
 from encoders import SPEC, D, Turn, clips, weights
 
+from ray_atr.knowledge.faiss_library import BLAS_FROM, faiss_for_search
 from ray_atr.knowledge.refresher import InProcessRefresher, SnapshotClient
 from ray_atr.knowledge.searcher import fused_top_k
 from ray_atr.knowledge.snapshot import Entries, SnapshotSettings
@@ -73,7 +76,7 @@ def test_weights_that_are_still_being_copied_are_sent_once_they_are_there(tmp_pa
 
 
 def test_a_search_changes_nothing_that_a_base_built_beside_it_computes_by(monkeypatch):
-    """FAISS rounds by a threshold of the whole process."""
+    """FAISS rounds by a threshold of the whole process, which is the caller's own again afterwards."""
     seen, search = [], faiss.knn
 
     def searching(*arguments, **options):
@@ -81,8 +84,33 @@ def test_a_search_changes_nothing_that_a_base_built_beside_it_computes_by(monkey
         return search(*arguments, **options)
 
     monkeypatch.setattr(faiss, "knn", searching)
-    fused_top_k(torch.ones(2, D), torch.ones(5, D), 3)
-    assert seen == [faiss.cvar.distance_compute_blas_threshold] == [4]
+    before = faiss.cvar.distance_compute_blas_threshold
+    with faiss_for_search():
+        fused_top_k(torch.ones(2, D), torch.ones(5, D), 3)
+        seen.append(faiss.cvar.distance_compute_blas_threshold)
+    assert seen == [BLAS_FROM, BLAS_FROM]
+    assert faiss.cvar.distance_compute_blas_threshold == before != BLAS_FROM
+
+
+def test_faiss_is_loaded_by_what_searches_alone():
+    program = """
+import sys
+import ray_atr.cli.main, ray_atr.training.own, ray_atr.sweep.run_trials, ray_atr.evaluation.run, ray_atr.audit.run
+assert "faiss" not in sys.modules
+sys.modules["faiss"] = None
+from ray_atr.knowledge.searcher import fused_top_k
+import torch
+try:
+    fused_top_k(torch.ones(2, 4), torch.ones(5, 4), 3)
+except ValueError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stdout
+        == "faiss: got 'no such module'; allowed faiss-cpu or one of its CUDA builds: pip install faiss-cpu\n"
+    )
 
 
 def test_a_refresh_computes_on_no_more_threads_than_training(tmp_path):

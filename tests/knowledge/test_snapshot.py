@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -193,22 +191,6 @@ def test_a_saved_snapshot_is_read_back_as_it_was(tmp_path, storage, index):
         Searcher(snapshot, asked(index=index)).search(audio, text).fine_audio,
     )
     assert [path.name for path in tmp_path.iterdir()] == ["v3"]
-
-
-def test_a_snapshot_of_the_first_format_is_read_each_clip_its_own_group(tmp_path):
-    folder = save(make(), tmp_path / "v3")
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps({**manifest, "format": 1}))
-    for name in ("groups.npy", "coarse_audio_mask.npy", "text_centroids.npy", "digests.json"):
-        (folder / name).unlink()
-    read = load(folder)
-    assert len(set(read.groups.tolist())) == len(read)
-    assert read.coarse_audio_mask.all()
-    audio, text = queries(read)
-    assert torch.equal(
-        Searcher(read, asked()).search(audio, text).coarse_audio,
-        Searcher(make(), asked()).search(audio, text).coarse_audio,
-    )
 
 
 def test_positives_are_left_out_where_asked_by_a_loop():

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ray_atr.migrate import FORMAT
+from ray_atr.formats import FORMATS
 from ray_atr.run_folder import make_trial_id, trial_name
 
 LANGUAGES = ("eng", "fra", "deu", "spa", "nld", "cat", "jpn", "zho")
@@ -90,7 +90,7 @@ def write_run(
         folder / "sweep.json",
         {
             "name": name,
-            "format": FORMAT,
+            "format": FORMATS["run"],
             "space": {path: f"grid({','.join(map(str, values))})" for path, values in space.items()},
             "varied": list(space),
             "seeds": list(space.get("seed", [0])),
@@ -127,7 +127,7 @@ def write_trial(
     write(
         trial / "trial.json",
         {
-            "trial_id": trial_id, "name": trial_name(overrides), "overrides": dict(overrides), "format": FORMAT,
+            "trial_id": trial_id, "name": trial_name(overrides), "overrides": dict(overrides), "format": FORMATS["run"],
             "status": status, "error": error, "train_seconds": 20.0 * epochs if is_finished else None,
         },
     )  # fmt: skip

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import faiss
 import pytest
 import torch
 import torch.distributed as dist
@@ -18,6 +17,7 @@ from tiny import prepared_for, tiny
 
 from ray_atr.data.stream import share_sizes, training_plan
 from ray_atr.experiment import Experiment
+from ray_atr.knowledge import faiss_library
 from ray_atr.knowledge.refresher import InProcessRefresher
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.override import flatten, override
@@ -50,7 +50,7 @@ def distances_in_loops() -> Iterator[None]:
     tones that are almost equal, whose loss differs in the fifth digit.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(faiss.cvar, "distance_compute_blas_threshold", 10**6)
+        patch.setattr(faiss_library, "BLAS_FROM", 10**6)
         yield
 
 

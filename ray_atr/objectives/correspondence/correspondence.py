@@ -162,12 +162,10 @@ class Estimator:
         order = torch.tensor([place[key] for key in keys])
         self._notes.clear()
         self.epoch = int(state["epoch"])
-        for name in {**self.tables, **state["tables"]}:
-            # A checkpoint of an earlier version has no `standing`; the next epoch makes it.
-            if name in state["tables"] or name != "standing":
-                kept = state["tables"][name].cpu()[order].to(self.device)
-                # A table of embeddings is made when their width is known: here, or by the first batch.
-                self.tables.setdefault(name, kept).copy_(kept)
+        for name, table in state["tables"].items():
+            kept = table.cpu()[order].to(self.device)
+            # A table of embeddings is made when their width is known: here, or by the first batch.
+            self.tables.setdefault(name, kept).copy_(kept)
 
 
 class Judgement(NamedTuple):

@@ -146,7 +146,7 @@ def plan_scalars(plan: TransportPlan, own: Tensor, mass: float) -> dict[str, Ten
     return {
         "transport_residual": own.new_tensor(plan.residual),
         "transport_iterations": own.new_tensor(float(plan.iterations)),
-        "transport_is_capped": own.new_tensor(float(not plan.is_converged)),
+        "transport_is_capped": own.new_tensor(0.0 if plan.is_converged else 1.0),
         "transport_mass": own.new_tensor(mass),
         "mass_on_true_pairs": own,
     }
