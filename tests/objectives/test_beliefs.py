@@ -59,11 +59,34 @@ def test_a_pair_that_is_not_believed_is_not_pulled_together(loss: PairLoss) -> N
         assert pulls[0] != 0
 
 
-@pytest.mark.parametrize("loss", [loss for loss in all_losses() if not isinstance(loss, TRANSPORT)], ids=name_of)
-def test_belief_multiplies_each_samples_loss_in_both_directions(loss: PairLoss) -> None:
-    case = comparison()
-    believed = loss(dataclasses.replace(case, belief=BELIEF)).loss
-    torch.testing.assert_close(believed, loss(dataclasses.replace(case, row_weight=BELIEF, column_weight=BELIEF)).loss)
+def test_beliefs_are_in_loops_what_the_docstrings_say() -> None:
+    same_text = same(0, 0, 1, 2, 3, 3)
+    case, y = comparison(positives=same_text), [float(one) for one in BELIEF]
+    contrastive = sigmoid = triplet = complementary = 0.0
+    for similarity in (case.cross_similarity(), case.cross_similarity().T):
+        s = [[float(value) for value in row] for row in similarity]
+        for i in range(6):
+            partners = [j for j in range(6) if same_text[i, j]]
+            negatives = [j for j in range(6) if not same_text[i, j]]
+            pushed = sum(y[k] * math.exp(s[i][k] / TAU) for k in negatives)
+            of_positives = [y[j] * math.log(1 + pushed / math.exp(s[i][j] / TAU)) for j in partners]
+            contrastive += y[i] * sum(of_positives) / sum(y[j] for j in partners)
+            triplet += y[i] * sum(max(0.0, 0.2 + s[i][j] - (1 - y[j]) * 2.2 - s[i][i]) for j in negatives)
+            weight = [1.0 if j == i else y[j] for j in range(6)]
+            total = sum(w * math.exp(value / TAU) for w, value in zip(weight, s[i], strict=True))
+            complementary -= y[i] * sum(y[j] * math.log(1 - y[j] * math.exp(s[i][j] / TAU) / total) for j in negatives)
+            for j in range(6):
+                logit = s[i][j] / 0.1 - 10
+                sigmoid += y[i] * weight[j] * math.log(1 + math.exp(-logit if same_text[i, j] else logit))
+    for loss, expected in (
+        (Contrastive(temperature=TAU), contrastive),
+        (Contrastive(temperature=TAU, shared_from=2), contrastive),
+        (Sigmoid(), sigmoid),
+        (Triplet(mining="all"), triplet),
+        (Complementary(temperature=TAU), complementary),
+    ):
+        found = loss(dataclasses.replace(case, belief=BELIEF)).loss.item()
+        assert found == pytest.approx(expected / 12, abs=1e-9)
 
 
 @pytest.mark.parametrize(("mass", "loss"), [(1.0, LearningToMatch), (0.7, PartialLearningToMatch)])

@@ -282,20 +282,55 @@ def test_small_loss_is_a_mixture_over_the_last_losses(world: World) -> None:
     torch.testing.assert_close(estimator.tables["beliefs"][:, 0, 0].double(), expected, rtol=1e-3, atol=1e-4)
 
 
-def test_self_refining_is_the_running_mean_of_the_probability(world: World) -> None:
-    estimator = method("self_refining", warmup_epochs=1).estimator(world.pairs())
+def test_self_refining_is_the_released_arithmetic_of_crcl(world: World) -> None:
+    """model/CRCL.py, `train_self`, with `mc`, `confident` and `schedule == 0`: one label a pair, over epochs."""
+    warmup, alpha, tau = 3, 0.8, 0.05
+    estimator = method("self_refining", warmup_epochs=warmup).estimator(world.pairs())
     rows = torch.arange(8)
-    case = world.comparison(rows, 0 * rows)
-    both = losses_by_loop(case, 0.05)
-    probabilities = [0.5 * (math.exp(-a) + math.exp(-b)) for a, b in zip(*both, strict=True)]
-    expected = [1.0] * 8
+    move_gt = [1.0] * 8
     for epoch in range(16):
+        # The model moves from epoch to epoch, and so do the probabilities.
+        case = dataclasses.replace(world.comparison(rows, 0 * rows), u=world.audio[(rows + epoch // 6) % N])
+        exps = [[math.exp(float(s) / tau) for s in row] for row in case.u.double() @ case.v.double().T]
+        p1 = [exps[i][i] / (sum(exps[i]) + 1e-10) for i in range(8)]
+        p2 = [exps[i][i] / (sum(exps[k][i] for k in range(8)) + 1e-10) for i in range(8)]
+        p = [(a + b) / 2 for a, b in zip(p1, p2, strict=True)]
+        y = list(move_gt) if epoch < warmup else [alpha * a + (1 - alpha) * b for a, b in zip(move_gt, p, strict=True)]
+        y = [0.0 if one < 0.1 else one for one in y]
+        move_gt = p if epoch == warmup - 1 else y
         estimator.begin_epoch(epoch)
         used = estimator.of(rows, 0 * rows)(case).belief
-        assert used.tolist() == pytest.approx([y if y >= 0.1 else 0.0 for y in expected], abs=1e-5)
-        if epoch >= 1:
-            expected = [0.8 * y + 0.2 * p for y, p in zip(expected, probabilities, strict=True)]
+        assert used.tolist() == pytest.approx(y, abs=1e-5)
     assert min(used.tolist()) == 0
+    assert len([one for one in used.tolist() if 0 < one < 1]) > 0
+
+
+def test_self_refining_takes_a_caption_that_it_meets_late_by_its_own_probability(world: World) -> None:
+    estimator = method("self_refining", warmup_epochs=1).estimator(world.pairs())
+    rows = torch.arange(8)
+    estimator.begin_epoch(4)
+    case = world.comparison(rows, 0 * rows)
+    p = [(math.exp(-a) + math.exp(-b)) / 2 for a, b in zip(*losses_by_loop(case, 0.05), strict=True)]
+    used = estimator.of(rows, 0 * rows)(case).belief
+    assert used.tolist() == pytest.approx([one if one >= 0.1 else 0.0 for one in p], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["small_loss", "self_refining"])
+def test_clips_with_the_same_caption_do_not_speak_for_each_other(name: str, world: World) -> None:
+    rows = torch.arange(8)
+    same = torch.eye(8, dtype=torch.bool)
+    same[1, 2] = same[2, 1] = True
+    judged = []
+    for moved in (0.0, 1.0):
+        u = world.audio[rows].clone()
+        u[2] = functional.normalize(u[2] + moved * world.text[1, 0, 0], dim=0)
+        case = dataclasses.replace(world.comparison(rows, 0 * rows), u=u, positives=same)
+        estimator = method(name, warmup_epochs=1).estimator(world.pairs())
+        estimator.begin_epoch(0)
+        estimator.of(rows, 0 * rows)(case)
+        estimator.settle()
+        judged.append(estimator.tables["scores" if name == "small_loss" else "beliefs"][1, 0, 0])
+    torch.testing.assert_close(judged[0], judged[1], rtol=0, atol=1e-6)
 
 
 def test_transport_is_the_row_and_column_mass_of_pots_partial_plan(world: World) -> None:

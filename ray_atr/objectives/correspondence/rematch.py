@@ -1,10 +1,10 @@
 """Wrong pairs are matched again among themselves (L2RM, Han et al. 2024, "Learning to rematch mismatched pairs").
 
 Pairs of small loss keep their partner. The soft target of the others of the batch is the row-normalised partial plan
-between their clips and their texts, the own pairs masked (Eq. 6-9). Ours: a rematched pair is believed as far as its
-row's share of the plan is filled, where the paper gives every row the same weight. Left out: the learned cost network
-(the cost is the Euclidean distance), the symmetric divergence (the pair loss takes the targets), and the switch by the
-known noise ratio.
+between their clips and their texts, the own pairs masked (Eq. 6-9). Ours: a text that is the same as the own one is masked
+too, and a rematched pair is believed as far as its row's share of the plan is filled, where the paper gives every row the
+same weight. Left out: the learned cost network (the cost is the Euclidean distance), the symmetric divergence (the pair
+loss takes the targets), and the switch by the known noise ratio.
 """
 
 from __future__ import annotations
@@ -51,9 +51,11 @@ class _Rematched(SmallLossEstimator):
             return judged
         # A partial plan [w, w] among the wrong pairs.
         cost = judged_cost(comparison)[wrong][:, wrong]
-        cost = cost.masked_fill(torch.eye(len(wrong), dtype=torch.bool, device=cost.device), MASKED)
-        plan = solve(cost, self.settings.epsilon, mass=self.settings.transport_mass).matrix
+        # Texts that are the same as the own one are as wrong.
+        own = comparison.positive_mask()[wrong][:, wrong]
+        plan = solve(cost.masked_fill(own, MASKED), self.settings.epsilon, mass=self.settings.transport_mass).matrix
+        plan = plan.masked_fill(own, 0.0)
         row_mass = plan.sum(dim=1)
         targets = torch.eye(comparison.size, dtype=plan.dtype, device=plan.device)
-        targets[wrong[:, None], wrong] = plan / row_mass[:, None]
+        targets[wrong[:, None], wrong] = plan / row_mass.clamp(min=torch.finfo(plan.dtype).tiny)[:, None]
         return Judgement(judged.belief.index_copy(0, wrong, (len(wrong) * row_mass).clamp(max=1)), targets)

@@ -1,9 +1,13 @@
 """Belief as a running mean of the pair's own probability (CRCL, Qin et al. 2023, "Cross-modal active complementary learning").
 
-    y <- 0.8 y + 0.2 (p_ii + p_ii^T) / 2, and below 0.1 it is 0,   p_ii the pair's probability among its batch
+    p = (p_ii + p_ii^T) / 2,   p_ii the pair's probability among its batch
+    in the warm-up's last epoch   y <- p, while the loss still has 1
+    afterwards                    y <- 0.8 y + 0.2 p, and below 0.1 it is 0; the loss has the new y
 
-Left out: the restarts with new weights and the old y after 6, 6 and 6 epochs, and the paper's loss, which gates its
-complementary part by y; here y weighs whichever pair loss is chosen.
+As the released code (model/CRCL.py, `train_self`). Left out: the restarts with new weights and the old y after 6, 6 and 6
+epochs, and the paper's loss, which gates its complementary part by y; here y weighs whichever pair loss is chosen. Ours:
+the batch's further positives are no negatives in p, and a pair that the warm-up's last epoch did not meet (captions and
+languages are drawn) has its p as y when it is first met.
 """
 
 from __future__ import annotations
@@ -36,13 +40,20 @@ class SelfRefining(Correspondence):
 class _Running(Estimator):
     def __init__(self, pairs: TrainingPairs, settings: SelfRefining) -> None:
         super().__init__(pairs, settings)
-        self.beliefs = self.table("beliefs", 1.0)
+        self.beliefs = self.table("beliefs", torch.nan if settings.warmup_epochs > 0 else 1.0)
+        """NaN before the pair is first given its own probability."""
 
     def judge(self, comparison: Comparison, places: Places) -> Judgement:
-        settings, believed = self.settings, self.beliefs[places]
-        if self.epoch >= settings.warmup_epochs:
-            rows, columns = contrastive_losses(comparison, settings.temperature)
-            probability = 0.5 * (torch.exp(-rows) + torch.exp(-columns)).to(believed)
-            self.note(self.beliefs, places, settings.momentum * believed + (1 - settings.momentum) * probability)
-        used = torch.where(believed < settings.least, 0.0, believed)
-        return Judgement(used.to(comparison.u.dtype))
+        settings, before = self.settings, self.beliefs[places]
+        if self.epoch < settings.warmup_epochs - 1:
+            return Judgement(comparison.u.new_ones(comparison.size))
+        rows, columns = contrastive_losses(comparison, settings.temperature)
+        probability = 0.5 * (torch.exp(-rows) + torch.exp(-columns)).to(before)
+        if self.epoch == settings.warmup_epochs - 1:
+            self.note(self.beliefs, places, probability)
+            return Judgement(comparison.u.new_ones(comparison.size))
+        mean = settings.momentum * before + (1 - settings.momentum) * probability
+        after = torch.where(before.isnan(), probability, mean)
+        after = torch.where(after < settings.least, 0.0, after)
+        self.note(self.beliefs, places, after)
+        return Judgement(after.to(comparison.u.dtype))

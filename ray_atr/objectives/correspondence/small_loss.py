@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
+from torch.nn import functional
 
 from ray_atr.objectives.correspondence.correspondence import Correspondence, Places, TrainingPairs
 from ray_atr.objectives.correspondence.scored import Scored
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.objectives.pairs.contrastive import against_negatives, sample_losses
+from ray_atr.objectives.pairs.contrastive import without
 from ray_atr.settings import setting
 
 
@@ -46,13 +47,13 @@ class SmallLossEstimator(Scored):
 
 
 def contrastive_losses(comparison: Comparison, temperature: float) -> tuple[Tensor, Tensor]:
-    """Each pair's contrastive loss among its batch in both directions, [n] each."""
+    """Each pair's own contrastive loss against the negatives of its batch in both directions, [n] each.
+
+    Other positives are left out: another clip of the same caption says nothing of whether this one fits it.
+    """
     logits, positives = comparison.cross_similarity(keep=True) / temperature, comparison.positives
+    own = logits.diagonal()
     if positives is None:
-        return sample_losses(logits, None), sample_losses(logits.T, None)
-    # As `sample_losses`, without a transposed copy, and with the positives as numbers once for both directions.
-    shares = positives.to(logits.dtype)
-    rows, columns = (
-        against_negatives(logits, positives, dim=dim).mul_(shares).sum(dim) / shares.sum(dim) for dim in (1, 0)
-    )
-    return rows, columns
+        return logits.logsumexp(dim=1) - own, logits.logsumexp(dim=0) - own
+    negatives = without(logits, positives)
+    return functional.softplus(negatives.logsumexp(dim=1) - own), functional.softplus(negatives.logsumexp(dim=0) - own)

@@ -4,7 +4,8 @@
     f = -log(1 - p)  (log)  |  tan p  (tan)  |  (1 - (1 - p)^q) / q  (gce)
 
 What a wrong pair says of its negatives is mostly right, so nothing pulls on the pair itself but the softmax's denominator.
-The paper averages both directions, as here; its method to set tau by a schedule is left out.
+The paper averages both directions, as here; its method to set tau by a schedule is left out. With beliefs y, l_i is multiplied
+by y_i, and another pair counts by y_j in the sum and in the softmax; this is ours.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.objectives.learned import Learned, LearnedSettings
-from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
+from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, Terms
 from ray_atr.settings import setting
 
 FORMS = ("log", "tan", "gce")
@@ -37,18 +38,32 @@ class Complementary(PairLoss):
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
         tau = learned.tau(self.temperature)
-        logits, positives = comparison.cross_similarity() / tau, comparison.positive_mask()
+        rows, columns = comparison.directions()
         for_rows, for_columns = comparison.extra_logits(tau)
-        row_losses = self.sample_losses(logits, positives, for_rows, comparison.targets)
-        column_losses = self.sample_losses(logits.T, positives.T, for_columns, comparison.column_targets())
-        own = logits.detach().log_softmax(dim=1).diagonal().exp().mean()
+        row_losses, column_losses = (
+            self.sample_losses(rows, tau, for_rows),
+            self.sample_losses(columns, tau, for_columns),
+        )
+        own = (rows.similarity / tau).detach().log_softmax(dim=1).diagonal().exp().mean()
         return Terms(comparison.both_directions(row_losses, column_losses), {"probability_of_true_pairs": own})
 
-    def sample_losses(self, logits: Tensor, positives: Tensor, extra: Tensor | None, targets: Tensor | None) -> Tensor:
-        """Loss [N] of each row; a negative that is a soft target by t_ij counts by 1 - t_ij."""
-        counts = (~positives).to(logits.dtype)
+    def sample_losses(self, direction: Direction, tau: float | Tensor, extra: Tensor | None) -> Tensor:
+        """Loss [N] of each row; a negative that is a soft target by t_ij counts by 1 - t_ij.
+
+        With beliefs, the positives count so too: they are negatives as far as the targets are others.
+        """
+        logits, targets, weights = (
+            direction.competing(direction.similarity / tau),
+            direction.targets,
+            direction.other_weights(),
+        )
+        counts = (~direction.mask).to(logits.dtype)
         if targets is not None:
             counts = counts * (1 - targets)
+        if weights is not None:
+            if targets is not None:
+                counts = counts + direction.mask * (1 - targets.diagonal())[:, None]
+            counts = counts * weights
         if extra is not None:
             logits = torch.cat([logits, extra], dim=1)
             counts = torch.cat([counts, torch.ones_like(extra)], dim=1)

@@ -4,6 +4,10 @@
 
 With several positives, l_i is the mean over them, and none of them is in another's denominator. With soft targets t, l_i is
 sum_j t_ij l_ij, the cross-entropy of t_i and the row's softmax; the own partner's share is spread over the positives.
+
+With beliefs y, l_i is multiplied by y_i; positive j counts by y_j in the mean, and negative j by y_j in the sum: a pair that is
+not believed is neither, as in learning to match. This is ours; released methods multiply l_i alone, where with several clips
+of one caption a wrong pair is pulled by the others.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ray_atr.objectives.learned import Learned, LearnedSettings
-from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
+from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, Terms, log_weight
 from ray_atr.settings import setting
 from ray_atr.transport import Ranks
 
@@ -55,41 +59,40 @@ class Contrastive(PairLoss):
         """The losses [N] of every u_i and of every v_j."""
         if self.is_shared(comparison):
             return shared_losses(RowLogits.of(comparison, tau))
-        logits, positives = comparison.cross_similarity() / tau, comparison.positives
+        rows, columns = comparison.directions()
         for_rows, for_columns = comparison.extra_logits(tau)
-        transposed = None if positives is None else positives.T
-        row_losses = sample_losses(logits, positives, for_rows, comparison.targets)
-        return row_losses, sample_losses(logits.T, transposed, for_columns, comparison.column_targets())
+        return sample_losses(rows, tau, for_rows), sample_losses(columns, tau, for_columns)
 
 
-def sample_losses(
-    logits: Tensor, positives: Tensor | None, extra: Tensor | None = None, targets: Tensor | None = None
-) -> Tensor:
+def sample_losses(direction: Direction, tau: float | Tensor, extra: Tensor | None = None) -> Tensor:
     """-log-probability [N] of each row's positives among it and the row's negatives; the mean if there are several.
 
     With targets [N, N], their mean under them: a target that is no positive competes with the whole row.
     """
+    positives, targets = direction.positives, direction.targets
+    logits = direction.similarity / tau
+    competing = direction.competing(logits)
     if targets is None and positives is not None:
-        return (against_negatives(logits, positives, extra) * positives).sum(dim=1) / positives.sum(dim=1)
-    every = logits if extra is None else torch.cat([logits, extra], dim=1)
+        return (against_negatives(logits, competing, positives, extra) * direction.positive_shares()).sum(dim=1)
+    every = competing if extra is None else torch.cat([competing, extra], dim=1)
     if targets is None:
         return functional.cross_entropy(every, torch.arange(len(logits), device=logits.device), reduction="none")
     losses = -every.log_softmax(dim=1)[:, : len(logits)]
     if positives is None:
         return (targets * losses).sum(dim=1)
-    losses = torch.where(positives, against_negatives(logits, positives, extra), losses)
+    losses = torch.where(positives, against_negatives(logits, competing, positives, extra), losses)
     own = targets.diagonal()
-    shares = targets + positives * (own / positives.sum(dim=1))[:, None]
+    shares = targets + own[:, None] * direction.positive_shares()
     shares.diagonal().sub_(own)
     return (shares * losses).sum(dim=1)
 
 
-def against_negatives(logits: Tensor, positives: Tensor, extra: Tensor | None = None, dim: int = 1) -> Tensor:
-    """-log-probability [N, N] of each entry among itself and the negatives of its row (dim 1) or column (dim 0)."""
-    negatives = without(logits, positives)
+def against_negatives(logits: Tensor, competing: Tensor, positives: Tensor, extra: Tensor | None) -> Tensor:
+    """-log-probability [N, N] of each entry of logits among itself and the negatives of its row, whose logits compete."""
+    negatives = without(competing, positives)
     if extra is not None:
-        negatives = torch.cat([negatives, extra], dim=dim)
-    return functional.softplus(negatives.logsumexp(dim, keepdim=True) - logits)
+        negatives = torch.cat([negatives, extra], dim=1)
+    return functional.softplus(negatives.logsumexp(dim=1, keepdim=True) - logits)
 
 
 def without(logits: Tensor, positives: Tensor) -> Tensor:
@@ -105,12 +108,14 @@ class RowLogits:
     would have with the whole matrix. A row's log-sum-exp needs no exchange; a column's is one over workers, of N
     numbers.
 
-    values and positives (None: the own pairs) are [n, N]; of_pairs [n] are the values of the own true pairs.
+    values and positives (None: the own pairs) are [n, N]; of_pairs [n] are the values of the own true pairs; belief [N] is
+    of all pairs, None for ones.
     """
 
     values: Tensor
     of_pairs: Tensor
     positives: Tensor | None
+    belief: Tensor | None
     ranks: Ranks
 
     @classmethod
@@ -122,7 +127,8 @@ class RowLogits:
         u, v = ranks.replicated(comparison.u)[own] / tau, ranks.replicated(comparison.v)
         # The diagonal of the values would bring a gradient [n, N] of its own, all but a diagonal 0.
         of_pairs = (u * v[own]).sum(dim=1)
-        return cls(u @ v.T, of_pairs, None if comparison.positives is None else comparison.positives[own], ranks)
+        positives = None if comparison.positives is None else comparison.positives[own]
+        return cls(u @ v.T, of_pairs, positives, comparison.belief, ranks)
 
     @property
     def own(self) -> slice:
@@ -134,12 +140,31 @@ class RowLogits:
         N, rows = self.values.shape[1], self.own
         return self.ranks.total(torch.cat([own.new_zeros(rows.start), own, own.new_zeros(N - rows.stop)]))
 
+    def competing(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(values with the logarithms of the weights of both their pairs, those of the own rows [n], those of all [N]).
+
+        A row's sum is then too large by its own weight, and a column's by its own: one matrix serves both.
+        """
+        if self.belief is None:
+            none = values.new_zeros(values.shape[1])
+            return values, none[self.own], none
+        weight = log_weight(self.belief.to(values))
+        own = weight[self.own]
+        both = own[:, None] + weight
+        both[:, self.own].diagonal().sub_(own)
+        return values + both, own, weight
+
     def log_sum_exps(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """log of the sum of exp(values [n, N]) over each own row, [n], and over each column of all workers' rows, [N]."""
+        """log of the sum of exp(values [n, N]) over each own row, [n], and over each column of all workers' rows, [N].
+
+        Another pair counts by its weight, the own pair fully.
+        """
+        values, own, weight = self.competing(values)
         rows, part = _LogSumExps.apply(values)
         columns = self.ranks.log_sum_exp(part)
         # The logarithm of a sum that is 1: it carries the gradient.
-        return rows, self.ranks.replicated(columns + self.ranks.total((part - columns).exp()).log())
+        columns = self.ranks.replicated(columns + self.ranks.total((part - columns).exp()).log())
+        return rows - own, columns - weight
 
 
 def shared_losses(logits: RowLogits) -> tuple[Tensor, Tensor]:
@@ -151,8 +176,14 @@ def shared_losses(logits: RowLogits) -> tuple[Tensor, Tensor]:
     rows, columns = logits.log_sum_exps(without(values, positives))
     of_rows = functional.softplus(rows[:, None] - values) * positives
     of_columns = functional.softplus(columns - values) * positives
-    counts = total(positives.sum(dim=0))
-    return logits.whole(of_rows.sum(dim=1) / positives.sum(dim=1)), total(of_columns.sum(dim=0)) / counts
+    if logits.belief is None:
+        counts = total(positives.sum(dim=0))
+        return logits.whole(of_rows.sum(dim=1) / positives.sum(dim=1)), total(of_columns.sum(dim=0)) / counts
+    belief = logits.belief.to(values)
+    own, least = belief[logits.own], torch.finfo(values.dtype).tiny
+    of_row = (positives * belief).sum(dim=1).clamp(min=least)
+    of_column = total((positives * own[:, None]).sum(dim=0)).clamp(min=least)
+    return logits.whole(of_rows @ belief / of_row), total(own @ of_columns) / of_column
 
 
 class _LogSumExps(torch.autograd.Function):

@@ -42,12 +42,16 @@ class ContrastiveEntropic(Contrastive):
     def negative_entropies(self, comparison: Comparison, tau: float | Tensor) -> tuple[Tensor, Tensor]:
         """sum_j R_ij log R_ij of the ranking matrix over rows and of that over columns, [N] and [N]."""
         if not self.is_shared(comparison):
-            logits = comparison.cross_similarity() / tau
-            return negative_entropy(logits.log_softmax(dim=1), 1), negative_entropy(logits.T.log_softmax(dim=1), 1)
+            rows, columns = (
+                negative_entropy(one.competing(one.similarity / tau).log_softmax(dim=1), 1)
+                for one in comparison.directions()
+            )
+            return rows, columns
         shared = RowLogits.of(comparison, tau)
         rows, columns = shared.log_sum_exps(shared.values)
-        of_rows = negative_entropy(shared.values - rows[:, None], 1)
-        return shared.whole(of_rows), shared.ranks.total(negative_entropy(shared.values - columns, 0))
+        competing, own, weight = shared.competing(shared.values)
+        of_rows = negative_entropy(competing - (rows + own)[:, None], 1)
+        return shared.whole(of_rows), shared.ranks.total(negative_entropy(competing - (columns + weight), 0))
 
 
 def negative_entropy(log_ranking: Tensor, dim: int) -> Tensor:

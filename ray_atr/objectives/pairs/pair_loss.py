@@ -20,6 +20,8 @@ from ray_atr.transport import Ranks
 
 LEAST_BELIEF = 1e-6
 """A pair that is believed less has no part in a transport plan: its marginal would be lost in rounding."""
+LEAST_LOG_WEIGHT = -80.0
+"""The logarithm that a weight of 0 counts as: nothing beside any other logit, and finite in float32."""
 
 _BY_PAIR = ("u", "v", "u_language", "v_language", "row_weight", "column_weight", "belief")
 _BY_TWO_PAIRS = ("positives", "similarity", "gain", "targets")
@@ -61,8 +63,9 @@ class Comparison:
                     its cross term: c^2 = |u|^2 + |v|^2 - 2 G <u, v>, on the unit sphere c = sqrt(2 - 2 s').
     row_weight      [N]: multiplies sample i's loss in the direction u -> v (ASK Eq. 17-18). None: ones.
     column_weight   [N]: the same in the direction v -> u.
-    belief          [N], in [0, 1]: how far each pair is believed to be a true one. It multiplies the sample's loss both
-                    ways; a transport loss takes it as the marginals. None: ones.
+    belief          [N], in [0, 1]: how far each pair is believed to be a true one, its sample weight. It multiplies the
+                    sample's loss both ways, and the pair counts as far as this among the others' positives and negatives:
+                    a pair of 0 is as good as not in the batch. A transport loss takes it as the marginals. None: ones.
     targets         [N, N], >= 0, rows sum to 1: soft partners of each u_i in the place of its own; the diagonal is the own
                     partner's share. The direction v -> u reads the columns, brought to sum to 1. None: the own partner.
     extra_v         [Q, D] shared by all rows, or [N, Q, D] own ones: further negatives for the direction u -> v.
@@ -160,11 +163,27 @@ class Comparison:
         return None if self.belief is None else self.belief / self.belief.sum()
 
     def column_targets(self) -> Tensor | None:
-        """The soft partners of each v_j, [N, N]: rows sum to 1, or to 0 if it is nobody's partner."""
+        """The soft partners of each v_j, [N, N]: rows sum to 1, or to 0 if it is nobody's partner.
+
+        Each u_i is among them by its own sample weight.
+        """
         if self.targets is None:
             return None
-        totals = self.targets.sum(dim=0)
-        return self.targets.T / totals.where(totals > 0, 1.0)[:, None]
+        targets = self.targets if self.belief is None else self.targets * self.belief[:, None]
+        totals = targets.sum(dim=0)
+        return targets.T / totals.where(totals > 0, 1.0)[:, None]
+
+    def directions(self) -> tuple[Direction, Direction]:
+        """The comparison as every u_i sees it among the v, and as every v_j does among the u."""
+        similarity, positives, believed = self.cross_similarity(), self.positives, self.belief
+        if believed is not None and self.targets is not None:
+            # A pair fits as far as its clip is believed to have a partner here, and the own one to be it.
+            believed = believed * self.targets.diagonal()
+        transposed = None if positives is None else positives.T
+        return (
+            Direction(similarity, positives, believed, self.targets),
+            Direction(similarity.T, transposed, believed, self.column_targets()),
+        )
 
     def true_matching(self, marginal: Tensor | None, rows: slice = slice(None)) -> Tensor:
         """pi_hat [N, N], or some of its rows: each row's mass a_i (1/N unless a marginal [N] is given) spread over its partners.
@@ -188,6 +207,57 @@ class Comparison:
         if self.belief is not None:
             row_losses, column_losses = row_losses * self.belief, column_losses * self.belief
         return 0.5 * (row_losses.mean() + column_losses.mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Direction:
+    """One direction of a comparison: each row is an anchor, each column one of the other side's samples.
+
+    similarity [N, N] and positives [N, N] as a `Comparison` has them; believed [N]: how far each pair's two sides are
+    believed to fit each other, None for fully; targets [N, N]: the soft partners of each anchor.
+    """
+
+    similarity: Tensor
+    positives: Tensor | None
+    believed: Tensor | None
+    targets: Tensor | None
+
+    @property
+    def mask(self) -> Tensor:
+        """`positives`, or the identity: bool [N, N]."""
+        N = len(self.similarity)
+        return (
+            torch.eye(N, dtype=torch.bool, device=self.similarity.device) if self.positives is None else self.positives
+        )
+
+    def other_weights(self) -> Tensor | None:
+        """How far each other pair counts for each anchor, [N, N], 1 for the own pair; None if all count fully.
+
+        With soft targets anybody may be a partner, so that all count but the own caption of another pair.
+        """
+        if self.believed is None:
+            return None
+        weights = self.believed.expand(self.similarity.shape).clone()
+        if self.targets is not None:
+            weights = weights.where(self.mask, 1.0)
+        return weights.fill_diagonal_(1.0)
+
+    def competing(self, logits: Tensor) -> Tensor:
+        """Logits [N, N] under which each other pair counts in a softmax as far as its weight."""
+        weights = self.other_weights()
+        return logits if weights is None else logits + log_weight(weights)
+
+    def positive_shares(self) -> Tensor:
+        """How each anchor's positives share what pulls on it, [N, N]: evenly, or by how far each of their pairs is believed."""
+        shares = self.mask.to(self.similarity.dtype)
+        if self.believed is not None:
+            shares = shares * self.believed
+        return shares / shares.sum(dim=1, keepdim=True).clamp(min=torch.finfo(shares.dtype).tiny)
+
+
+def log_weight(weight: Tensor) -> Tensor:
+    """The logarithm of weights in [0, 1], finite for 0."""
+    return weight.log().clamp(min=LEAST_LOG_WEIGHT)
 
 
 def inner_products(anchors: Tensor, others: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ loss = -1/N sum_ij log sigmoid(z_ij (s_ij / tau + b)),   z_ij = 1 for positives,
 
 The paper learns tau and b, from log(1/tau) = log 10 and b = -10, so that the many negatives do not dominate the first steps.
 With soft targets t, a pair counts as a positive by t_ij and as a negative by 1 - t_ij; positives share the own partner's t_ii.
+With beliefs y, the entry (i, j) counts by y_i y_j, that of a pair itself by y_i; this is ours.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ray_atr.objectives.learned import Learned, LearnedSettings
-from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
+from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, Terms
 from ray_atr.settings import setting
 
 
@@ -38,23 +39,24 @@ class Sigmoid(PairLoss):
         """Summed over a row's (a column's) pairs, mean over samples; with unit weights both directions are equal."""
         tau = learned.tau(self.temperature)
         bias = self.bias if learned.bias is None else learned.bias
-        logits, positives = comparison.cross_similarity() / tau + bias, comparison.positive_mask()
-        pairwise = pair_losses(logits, positives, comparison.targets)
-        row_losses = pairwise.sum(dim=1)
-        column_losses = pair_losses(logits.T, positives.T, comparison.column_targets()).sum(dim=1)
+        of_rows, of_columns = (pair_losses(one, one.similarity / tau + bias) for one in comparison.directions())
+        row_losses, column_losses = of_rows.sum(dim=1), of_columns.sum(dim=1)
         for_rows, for_columns = comparison.extra_logits(tau)
         if for_rows is not None:
             row_losses = row_losses + functional.softplus(for_rows + bias).sum(dim=1)
         if for_columns is not None:
             column_losses = column_losses + functional.softplus(for_columns + bias).sum(dim=1)
-        own = pairwise.detach().diagonal().mean()
+        own = of_rows.detach().diagonal().mean()
         return Terms(comparison.both_directions(row_losses, column_losses), {"loss_of_true_pairs": own})
 
 
-def pair_losses(logits: Tensor, positives: Tensor, targets: Tensor | None) -> Tensor:
+def pair_losses(direction: Direction, logits: Tensor) -> Tensor:
     """-log sigmoid(z_ij logit_ij) of every pair, [N, N]; with targets, the mean over z_ij = 1 by t_ij and -1 by 1 - t_ij."""
+    positives, targets, weights = direction.mask, direction.targets, direction.other_weights()
     if targets is None:
-        return functional.softplus(logits.where(~positives, -logits))
-    share = torch.where(positives, targets.diagonal()[:, None], targets)
-    # softplus(-x) = softplus(x) - x
-    return functional.softplus(logits) - share * logits
+        losses = functional.softplus(logits.where(~positives, -logits))
+    else:
+        share = torch.where(positives, targets.diagonal()[:, None], targets)
+        # softplus(-x) = softplus(x) - x
+        losses = functional.softplus(logits) - share * logits
+    return losses if weights is None else losses * weights

@@ -6,6 +6,8 @@ l_i = [0.2 s_ii^2 - 0.7 s_ii + 0.5]_+ + [0.9 n^2 - 0.4 n + 0.03]_+,  n = max ove
                                                               (weighted; Wei et al. 2020, as ML-ACT uses it)
 
 With soft targets t, s_ii becomes the partners' mean sum_j t_ij s_ij, and a negative's margin (1 - t_ij) times the margin.
+With beliefs y, l_i is multiplied by y_i, and s_ij of a negative lowered by (1 - y_j)(2 + margin): no violation is left of a pair
+that is not believed. This is ours; such a pair's clip is often a negative of its true caption, and then among the hardest.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.objectives.learned import Learned
-from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
+from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, Terms
 from ray_atr.settings import setting
 
 
@@ -34,18 +36,19 @@ class Triplet(PairLoss):
     )
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
-        similarity, positives = comparison.cross_similarity(), comparison.positive_mask()
-        row_losses = self.sample_losses(similarity, positives, comparison.targets)
-        column_losses = self.sample_losses(similarity.T, positives.T, comparison.column_targets())
+        row_losses, column_losses = (self.sample_losses(one) for one in comparison.directions())
         active = (row_losses.detach() > 0).float().mean() + (column_losses.detach() > 0).float().mean()
         return Terms(comparison.both_directions(row_losses, column_losses), {"active_share": active / 2})
 
-    def sample_losses(self, similarity: Tensor, positives: Tensor, targets: Tensor | None) -> Tensor:
+    def sample_losses(self, direction: Direction) -> Tensor:
         """Loss [N] of each row; with several positives, the own partner is the one that must win."""
-        own = similarity.diagonal()
+        similarity, positives, targets = direction.similarity, direction.mask, direction.targets
+        own, weights = similarity.diagonal(), direction.other_weights()
         if targets is not None:
             # A likely partner is a negative at a smaller margin: the same as a similarity that is so much lower.
             own, similarity = (targets * similarity).sum(dim=1), similarity - self.margin * targets
+        if weights is not None:
+            similarity = similarity - (1 - weights) * (2 + self.margin)
         if self.mining == "all":
             violations = (self.margin + similarity - own[:, None]).clamp(min=0)
             return violations.masked_fill(positives, 0.0).sum(dim=1)

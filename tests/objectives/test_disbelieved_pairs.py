@@ -1,0 +1,135 @@
+"""A pair that is not believed is at most a negative: in every pair loss, under every correspondence, on several workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from processes import run_processes
+from test_two_processes import gather_with_gradient, identity
+from torch import Tensor
+
+from ray_atr.objectives import PAIRS
+from ray_atr.objectives.correspondence import CORRESPONDENCES, Estimator, TrainingPairs
+from ray_atr.objectives.pairs import Comparison, Contrastive, ContrastiveEntropic, LearningToMatch, PairLoss, Triplet
+from ray_atr.transport import Ranks
+
+N, LANGUAGES = 8, 2
+WRONG = torch.tensor([2, 5])
+TWINS = torch.tensor([0, 0, 1, 1, 1, 2, 3, 4])
+"""Clips of one number have the same caption: the wrong clip 2 has that of 3 and 4, which are believed."""
+
+LOSSES: dict[str, PairLoss] = {name: loss() for name, loss in PAIRS.items()} | {
+    "triplet": Triplet(mining="all", margin=0.6),
+    # The largest cost of a batch, by which all are divided, has a gradient of its own, whoever's it is.
+    "learning_to_match": LearningToMatch(metric="euclidean", detach_maximum=True),
+    "partial_learning_to_match": PAIRS["partial_learning_to_match"](metric="euclidean", detach_maximum=True),
+    "contrastive shared": Contrastive(shared_from=2),
+    # The entropic term alone spreads every row over all of it.
+    "contrastive_entropic": ContrastiveEntropic(epsilon=1e-9),
+    "contrastive_entropic shared": ContrastiveEntropic(epsilon=1e-9, shared_from=2),
+}
+JUDGING = [name for name in CORRESPONDENCES if name not in ("none", "teacher")]
+"""The others believe every pair."""
+SETTINGS = {"transport": {"transport_mass": 0.6, "epsilon": 0.02}}
+"""What makes a method disbelieve the wrong ones that keeps nothing of a pair from batch to batch."""
+CASES = list(itertools.product(LOSSES, JUDGING, (None, "captions"), (0, 1)))
+
+
+def judging(name: str) -> Estimator:
+    """An estimator that believes all pairs but the wrong ones, in every language."""
+    truth = torch.ones(N, 1, LANGUAGES, dtype=torch.bool)
+    truth[WRONG] = False
+    pairs = TrainingPairs([str(i) for i in range(N)], 1, LANGUAGES, truth=truth)
+    estimator = CORRESPONDENCES[name](**SETTINGS.get(name, {})).estimator(pairs)
+    estimator.begin_epoch(0)
+    estimator.epoch = 5
+    if "beliefs" in estimator.tables:
+        estimator.tables["beliefs"].copy_(truth.double())
+    return estimator
+
+
+def pulls(case: tuple[str, str, str | None, int], gather: Callable[[Tensor], Tensor], own: slice) -> Tensor:
+    """The loss's gradients [n, 2 N] by the similarities of the own clips to every text and of the own texts to every clip.
+
+    The other side is the identity matrix, so that a side's values are its similarities.
+    """
+    loss, correspondence, caption, language = case
+    rows, found = torch.arange(N), []
+    # A wrong pair fits badly and every other one well, so that those that judge by one batch agree.
+    similarity = torch.rand(N, N, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.2
+    similarity += 0.25 * (TWINS[:, None] == TWINS)
+    similarity[WRONG] = similarity[WRONG].flip(1) - 0.4
+    similarity[WRONG, WRONG] = -0.8
+    for sides in (lambda one, eye: (one, eye), lambda one, eye: (eye, one)):
+        leaf = (similarity if not found else similarity.T)[own].clone().requires_grad_()
+        u, v = sides(gather(leaf), torch.eye(N, dtype=torch.float64))
+        comparison = Comparison(u=u, v=v, v_language=torch.full((N,), language))
+        if caption is not None:
+            comparison = Comparison(u=u, v=v, v_language=comparison.v_language, positives=TWINS[:, None] == TWINS)
+        with Ranks.here().share():
+            judged = judging(correspondence).of(rows, 0 * rows)(comparison)
+            assert judged.belief is not None
+            if correspondence == "transport":
+                # One batch's plan leaves a little to everybody.
+                judged = dataclasses.replace(judged, belief=judged.belief.masked_fill(judged.belief < 0.2, 0.0))
+            LOSSES[loss](judged).loss.backward()
+        assert leaf.grad is not None
+        found.append(leaf.grad)
+    return torch.cat(found, dim=1)
+
+
+def check(case: tuple[str, str, str | None, int], gradients: Tensor) -> None:
+    """The promise, on the gradients of all pairs [N, 2 N]."""
+    of_clips, of_texts = gradients.split(N, dim=1)
+    same = torch.eye(N, dtype=torch.bool) if case[2] is None else TWINS[:, None] == TWINS
+    largest = float(gradients.abs().max())
+    if case[:2] == ("complementary", "rematch"):
+        # A rematched clip's own caption is a negative, and this loss pulls on a negative while others are nearer.
+        same = torch.eye(N, dtype=torch.bool)
+    for wrong in WRONG:
+        for gradient in (of_clips, of_texts):
+            assert float(gradient[wrong, same[wrong]].min()) >= -1e-6 * largest
+    believed = of_clips.diagonal()[[0, 3, 6]]
+    assert float(believed.max()) < 0
+
+
+def name_of(case: tuple[str, str, str | None, int]) -> str:
+    return " ".join(map(str, case))
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_a_disbelieved_pair_is_at_most_a_negative(case: tuple[str, str, str | None, int]) -> None:
+    check(case, pulls(case, identity, slice(None)))
+
+
+def work(rank: int, size: int, folder: Path) -> list[Tensor]:
+    own = slice(rank * N // size, (rank + 1) * N // size)
+    return [pulls(case, gather_with_gradient, own) / size for case in CASES if case[3] == 0]
+
+
+@pytest.mark.slow
+def test_a_disbelieved_pair_is_at_most_a_negative_on_two_workers(tmp_path: Path) -> None:
+    by_worker = run_processes(work, 2, tmp_path)
+    for case, *parts in zip([case for case in CASES if case[3] == 0], *by_worker, strict=True):
+        whole = torch.cat(parts)
+        check(case, whole)
+        torch.testing.assert_close(whole, pulls(case, identity, slice(None)), rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("caption", [None, "captions"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_belief_0_is_as_good_as_not_in_the_batch(loss: str, caption: str | None) -> None:
+    u, v = (torch.randn(N, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in (1, 2))
+    u, v = (torch.nn.functional.normalize(side, dim=1) for side in (u, v))
+    belief = torch.tensor([1.0, 0.7, 0.0, 1.0, 0.4, 0.0, 0.9, 1.0], dtype=torch.float64)
+    kept = belief.nonzero().squeeze(1)
+    same = None if caption is None else TWINS[:, None] == TWINS
+    part = None if same is None else same[kept][:, kept]
+    found = LOSSES[loss](Comparison(u=u, v=v, positives=same, belief=belief)).loss
+    alone = LOSSES[loss](Comparison(u=u[kept], v=v[kept], positives=part, belief=belief[kept])).loss
+    torch.testing.assert_close(found, alone * len(kept) / N, rtol=1e-6, atol=1e-9)
