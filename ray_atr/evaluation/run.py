@@ -37,6 +37,7 @@ from ray_atr.tracking.tracker import log_batches
 SCORES_FILE = "scores-{}.npz"
 FACTS_FILE = "evaluation.json"
 HASH_FACT, HASH_DIGITS = "data hash", 16
+TRAINED_FACT = "languages in training"
 EVALUATION_TAG = "ray_atr.metrics"
 """Names the folder of an evaluation on its run of MLflow."""
 Say = Callable[[str], None]
@@ -84,7 +85,9 @@ def evaluate(
         manifest, options.split, options.languages, relevance=options.relevance, max_captions=options.max_captions
     )
     named = eval_split.captions_of(options.clips)
-    stored = _stored_scores(locate(baseline[0]), eval_split) if earlier else []
+    stored, trained_before = _stored_scores(locate(baseline[0]), eval_split) if earlier else ([], None)
+    if others:
+        trained_before = others[0].trained_languages
 
     def model(checkpoint: Checkpoint) -> tuple[Embedded, ScoredModel]:
         embedded = _embed(checkpoint, eval_split, options, encoding, progress)
@@ -105,6 +108,7 @@ def evaluate(
         runs,
         baseline=compared_with,
         compared=(_joint([one.name for one in others] or [locate(path).name for path in baseline]), names),
+        trained_before=trained_before,
         clip_ids=eval_split.clip_ids,
         listen=eval_split.listen,
         draws=options.draws,
@@ -191,19 +195,21 @@ def _embed(
         classes = dict(zip(prompts, np.split(texts[start:], len(prompts)), strict=True))
         known = checkpoint.trained_classes(eval_split.manifest, eval_split.classes, prompts)
         zero_shot = ZeroShot(classes, eval_split.classes, eval_split.labels, known)
-    trained = (checkpoint.experiment.trained_languages or None) if checkpoint.experiment is not None else None
     unknown = ", ".join(language for language in eval_split.class_sentences if language not in prompts)
     why = "the text tower knows only its data set's captions, which the prompts are not"
     notes = [f"No classification by text prompts in {unknown}: {why}."] if unknown else []
-    return Embedded(audio, text, metric, ranking, trained, zero_shot, notes)
+    return Embedded(audio, text, metric, ranking, checkpoint.trained_languages, zero_shot, notes)
 
 
 def _is_evaluation(paths: Sequence[str | Location]) -> bool:
     return len(paths) == 1 and all(is_there(locate(paths[0]) / name) for name in (FACTS_FILE, SCORES_FILE.format(0)))
 
 
-def _stored_scores(folder: Location, eval_split: EvalSplit) -> list[Samples]:
-    """The scores of an earlier evaluation. ValueError for other data or languages; other captions are found later."""
+def _stored_scores(folder: Location, eval_split: EvalSplit) -> tuple[list[Samples], list[str] | None]:
+    """The scores of an earlier evaluation, and the languages that its model was trained on (None: not known).
+
+    ValueError for other data or languages; other captions are found later.
+    """
     manifest, split = eval_split.manifest, eval_split.split
     facts = read_json(folder / FACTS_FILE)["facts"]
     if (facts.get(HASH_FACT), facts.get("split")) != (manifest.hash[:HASH_DIGITS], split):
@@ -214,7 +220,7 @@ def _stored_scores(folder: Location, eval_split: EvalSplit) -> list[Samples]:
     asked = languages_of(scores[0])
     if set(asked) != set(eval_split.languages):
         raise refuse("baseline", f"an evaluation in {' '.join(asked)}", f"one in {' '.join(eval_split.languages)}")
-    return scores
+    return scores, facts.get(TRAINED_FACT, "").split() or None
 
 
 def _title(names: str, checkpoint: Checkpoint, eval_split: EvalSplit) -> str:
@@ -239,6 +245,8 @@ def _facts(
     if checkpoints[0].objective:
         facts["objective"] = checkpoints[0].objective
     facts["trained on"] = checkpoints[0].trained_on(manifest)
+    if checkpoints[0].trained_languages:
+        facts[TRAINED_FACT] = " ".join(checkpoints[0].trained_languages)
     facts["evaluated on"] = f"{manifest.name} at {manifest.folder}"
     facts["split"] = eval_split.split
     facts["clips"] = f"{len(eval_split.clip_ids):,}"
@@ -253,19 +261,18 @@ def _facts(
 
 def _warnings(checkpoint: Checkpoint, eval_split: EvalSplit) -> list[str]:
     """What a reader must know of how the split was used before."""
+    trained = checkpoint.trained_languages
+    unheard = [language for language in eval_split.languages if trained and language not in trained]
+    languages = [f"No captions in training: {', '.join(unheard)}."] if unheard else []
     if checkpoint.experiment is None:
-        return []
+        return languages
     if not checkpoint.is_trained_on(eval_split.manifest):
-        return ["Another data set than the training's: whether the two share recordings was not checked."]
-    notes, data = [], checkpoint.experiment.data
+        return ["Another data set than the training's: whether the two share recordings was not checked.", *languages]
+    notes, data = languages, checkpoint.experiment.data
     if eval_split.split == data.train_split:
         notes.append("These clips were trained on.")
     if eval_split.split == data.validation_split:
         notes.append("The best epoch was chosen on this split: its numbers flatter the checkpoint.")
-    trained = checkpoint.experiment.trained_languages
-    unheard = [language for language in eval_split.languages if trained and language not in trained]
-    if unheard:
-        notes.append(f"No captions in training: {', '.join(unheard)}.")
     return notes
 
 

@@ -28,7 +28,7 @@ from ray_atr.metrics.samples import Sample, Samples, retrieval_samples, tasks_of
 from ray_atr.metrics.zero_shot import CLASSIFICATION, classification_metrics, classify_languages
 from ray_atr.report.evaluation_page import FoundClip, Page, Query
 from ray_atr.report.evaluation_pictures import embedding_map, rank_heat_map, similarity_and_plan
-from ray_atr.report.evaluation_tables import task_title
+from ray_atr.report.evaluation_tables import lacks, task_title, trained_by_both
 
 MAP_CLIPS = 50
 MATRIX_CLIPS = 60
@@ -129,6 +129,7 @@ def compose_page(
     *,
     baseline: Sequence[Samples] = (),
     compared: tuple[str, str] = ("baseline", "this"),
+    trained_before: Collection[str] | None = None,
     clip_ids: Sequence[str] | None = None,
     listen: Callable[[int], bytes | None] | None = None,
     draws: int = DRAWS,
@@ -141,7 +142,8 @@ def compose_page(
     """The page of one model, or of several that differ in their seed: then with means, deviations and intervals of the mean.
 
     embedded  what pictures and players are made of: the embeddings of the first of the runs.
-    baseline  another model's samples on the same captions, one a seed: adds this minus baseline.
+    baseline  another model's samples on the same captions, one a seed: adds this minus baseline. `trained_before` are the
+              languages that it was trained on (None: not known, or all); means of differences are over those of both.
     named     captions that pictures and players show before those that the seed draws; every language has them.
     listen    gives clip i's encoded audio file, or None; with it the page shows what a few queries find, with players.
     """
@@ -157,7 +159,9 @@ def compose_page(
         )
     comparison = {}
     if baseline:
-        comparison = compare_runs(baseline, samples, trained=trained, draws=draws, level=level, seed=seed)
+        shared = trained_by_both(trained_before, trained)
+        comparison = compare_runs(baseline, samples, trained=shared, draws=draws, level=level, seed=seed)
+        warnings = [*warnings, *_not_both_trained(compared, (trained_before, trained), list(embedded.text))]
         own_notes += _of_one_alone(compared, (baseline[0], samples[0]), titles)
     ids = clip_ids if clip_ids is not None else [str(clip) for clip in range(len(embedded.audio))]
     chosen = _choose(first.retrievals, captions, seed, named)
@@ -172,6 +176,7 @@ def compose_page(
         comparison=comparison,
         compared=compared,
         trained=trained,
+        trained_before=trained_before,
         titles=titles,
         pictures=_pictures(*shown, seed),
         queries=[] if listen is None else _queries(*shown, listen),
@@ -189,6 +194,23 @@ def _learnt_nothing(intervals: Mapping[Metric, Interval], metrics: Mapping[Metri
         value = 100 * intervals[recall].value
         found.append(f"{value:.1f}% {direction.replace('_', ' ')}, chance is {100 * metrics[chance]:.1f}%")
     return [f"It learned nothing: R@1 is not distinguishable from chance ({'; '.join(found)})."]
+
+
+def _not_both_trained(
+    names: tuple[str, str], trained: tuple[Collection[str] | None, Collection[str] | None], languages: Sequence[str]
+) -> list[str]:
+    """Says in which languages one of the two was never trained, and over which the comparison's means are then."""
+    without = {
+        name: alone
+        for name, own in zip(names, trained, strict=True)
+        if (alone := [language for language in languages if lacks(own, language)])
+    }
+    if not without:
+        return []
+    shared = [language for language in languages if not any(language in alone for alone in without.values())]
+    said = "; ".join(f"{name} had no captions in {', '.join(alone)}" for name, alone in without.items())
+    over = f"over {', '.join(shared)}" if shared else "over all languages, as there is none that both were trained on"
+    return [f"In training, {said}. Means of differences are {over}."]
 
 
 def _of_one_alone(names: tuple[str, str], both: tuple[Samples, Samples], titles: Mapping[str, str]) -> list[str]:

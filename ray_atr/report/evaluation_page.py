@@ -52,6 +52,7 @@ class Page:
     pictures     title -> Figure, HTML only. queries: what some queries find, with players, HTML only.
     printed      the papers' own numbers beside these (`printed_beside`).
     trained      the languages that the model was trained on; None: all, or not known.
+    trained_before  those that what it is compared with was trained on.
     titles       what a task is called here, if not by `TITLES`.
     notes        what a reader must know to read the numbers rightly; `warnings`: what must be known first.
     """
@@ -69,6 +70,7 @@ class Page:
     warnings: Sequence[str] = ()
     titles: Mapping[str, str] = field(default_factory=dict)
     trained: Collection[str] | None = None
+    trained_before: Collection[str] | None = None
     printed: Sequence[Table] = ()
 
     @property
@@ -77,7 +79,7 @@ class Page:
 
     @property
     def comparisons(self) -> list[Table]:
-        return comparison_tables(self.comparison, *self.compared, self.titles, self.trained)
+        return comparison_tables(self.comparison, *self.compared, self.titles, (self.trained_before, self.trained))
 
     @property
     def reading(self) -> list[str]:

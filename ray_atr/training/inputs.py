@@ -83,6 +83,7 @@ class Prepared:
             learned=experiment.learned,
             ranking=experiment.ranking,
         )
+        retriever.languages = tuple(experiment.trained_languages)
         if experiment.train.start_from is not None:
             _start_from(experiment.train.start_from, retriever, self.frozen_weights)
         return retriever
@@ -119,6 +120,7 @@ def _start_from(folder: str, retriever: Retriever, encoded: Collection[str]) -> 
             if name.startswith(f"{kind}_tower.") and not torch.equal(mine[name].cpu(), theirs[name]):
                 allowed = f"a retriever whose frozen {kind} tower is the one that was encoded; it differs in {name}"
                 raise refuse("train.start_from", folder, allowed)
+    retriever.languages = tuple(dict.fromkeys([*retriever.languages, *saved.languages])) if saved.languages else ()
     retriever.load_state_dict({**mine, **{name: theirs[name] for name in both if name != "learned.num_steps"}})
 
 
