@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 
 from ray_atr.data.shards import Manifest, read_manifest, require_writable
 from ray_atr.evaluation.checkpoints import Checkpoint, check_seeds, find_checkpoint
@@ -29,7 +32,7 @@ from ray_atr.report.tables import read_scores
 from ray_atr.runtime import code_version, home
 from ray_atr.settings import refuse
 from ray_atr.soundscapes import SoundscapesSettings, ensure_soundscapes
-from ray_atr.storage import Location, entries_in, fetched, is_local, is_there, locate, read_json, whole_folder
+from ray_atr.storage import Location, entries_in, is_local, is_there, locate, read_json, whole_folder
 from ray_atr.tracking import store_of
 from ray_atr.tracking.store import brief
 from ray_atr.tracking.tracker import log_batches
@@ -40,6 +43,9 @@ HASH_FACT, HASH_DIGITS = "data hash", 16
 TRAINED_FACT = "languages in training"
 EVALUATION_TAG = "ray_atr.metrics"
 """Names the folder of an evaluation on its run of MLflow."""
+FOLDER_TAG = "ray_atr.evaluation_folder"
+"""A digest of that folder's whole path."""
+OWN_FILES = re.compile(r"evaluation\.(html|json|md)|scores-\d+\.npz")
 Say = Callable[[str], None]
 Progress = Callable[[str, int, int], None]
 """what is encoded, done, in all."""
@@ -124,11 +130,15 @@ def evaluate(
     here = EncodingSource.of(found[0].folder, manifest, options.split, dataclasses.replace(encoding, ray="never"))
     drift = drift_pictures(found[0], here)
     page = dataclasses.replace(page, printed=[*beside, *cases], pictures={**page.pictures, **drift})
-    with whole_folder(folder, last=FACTS_FILE) as aside:
-        write_page(page, aside)
-        for number, run in enumerate(runs):
-            np.savez(aside / SCORES_FILE.format(number), **to_arrays(run.samples))  # type: ignore[arg-type]
-    run_id = track_evaluation(folder, page, found[0].experiment, say) if options.mlflow else None
+    with ExitStack() as tracked:
+        run_id = None
+        # The folder appears when MLflow has everything: killed before, the same command begins anew.
+        with whole_folder(folder, last=FACTS_FILE) as aside:
+            write_page(page, aside)
+            for number, run in enumerate(runs):
+                np.savez(aside / SCORES_FILE.format(number), **to_arrays(run.samples))  # type: ignore[arg-type]
+            if options.mlflow:
+                run_id = tracked.enter_context(tracked_evaluation(folder, aside, page, found[0].experiment, say))
     return Evaluated(folder, page, run_id)
 
 
@@ -153,7 +163,10 @@ def _data_folder(data: str, checkpoint: Checkpoint, say: Say) -> str:
 
 def _new_folder(out: str | Location | None) -> Location:
     folder = locate(out) if out else home() / "runs" / f"evaluate-{time.strftime('%Y%m%d-%H%M%S')}"
-    if entries_in(folder):
+    names = {entry.name for entry in entries_in(folder)}
+    # Without the file that is written last, an evaluation's files are those of one that was killed; it begins anew.
+    is_half = FACTS_FILE not in names and all(OWN_FILES.fullmatch(name) for name in names)
+    if names and not is_half:
         raise refuse("out", str(folder), "a new or empty folder")
     if is_local(folder):
         require_writable(folder)
@@ -276,25 +289,42 @@ def _warnings(checkpoint: Checkpoint, eval_split: EvalSplit) -> list[str]:
     return notes
 
 
-def track_evaluation(folder: Location, page: Page, experiment: Experiment | None, say: Say) -> str | None:
-    """Log facts, metrics, differences and files to the run folder's store; the run id, or None if MLflow is away."""
+@contextmanager
+def tracked_evaluation(
+    folder: Location, files: Path, page: Page, experiment: Experiment | None, say: Say
+) -> Iterator[str | None]:
+    """Log facts, metrics, differences and files to the store of the folder; the run id, or None if MLflow is away.
+
+    The run is finished on leaving, and failed by an error. One of the same folder that was killed before is replaced.
+    """
     from mlflow.exceptions import MlflowException
 
     store = store_of(folder)
     tracking = experiment.tracking if experiment is not None else TrackingSettings()
+    key = xxhash.xxh3_64_hexdigest(str(folder).encode())
+    run_id = None
     try:
         client = store.connect()
         experiment_id = store.experiment_id(client, tracking.experiment_name)
-        run = client.create_run(experiment_id, run_name=folder.name, tags={EVALUATION_TAG: folder.name})
+        for killed in client.search_runs([experiment_id], f"tags.`{FOLDER_TAG}` = '{key}'"):
+            if killed.info.status == "RUNNING":
+                client.delete_run(killed.info.run_id)
+        tags = {EVALUATION_TAG: folder.name, FOLDER_TAG: key}
+        run = client.create_run(experiment_id, run_name=folder.name, tags=tags)
         run_id = str(run.info.run_id)
         params = {name.replace(" ", "_"): str(value) for name, value in page.facts.items()}
         differences = {f"difference/{name}": difference.value for name, difference in page.comparison.items()}
         tags = {"mlflow.note.content": page.title}
         log_batches(client, run_id, {**page.metrics, **differences}, params=params, tags=tags)
-        with fetched(folder) as files:
-            client.log_artifacts(run_id, str(files), "evaluation")
-        client.set_terminated(run_id)
+        client.log_artifacts(run_id, str(files), "evaluation")
     except (MlflowException, OSError) as error:
         say(f"MLflow at {store}: {brief(error)}; results are in {folder}")
-        return None
-    return run_id
+        yield None
+        return
+    status = "FAILED"
+    try:
+        yield run_id
+        status = "FINISHED"
+    finally:
+        with suppress(MlflowException, OSError):
+            client.set_terminated(run_id, status)

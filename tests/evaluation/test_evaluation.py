@@ -21,7 +21,7 @@ from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import playable, read_eval_split
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
-from ray_atr.evaluation.run import evaluate, track_evaluation
+from ray_atr.evaluation.run import evaluate, tracked_evaluation
 from ray_atr.metrics import evaluate_languages
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
@@ -243,7 +243,8 @@ def test_what_mlflow_is_told_of_an_evaluation_holds_no_secret(tmp_path: Path) ->
     folder = tmp_path / "evaluation"
     folder.mkdir()
     page = Page(title="Evaluation", facts={"data set": "s3://me:hush@store/clips"}, metrics={})
-    run_id = track_evaluation(folder, page, None, print)
+    with tracked_evaluation(folder, folder, page, None, print) as run_id:
+        pass
     from mlflow import MlflowClient
 
     assert run_id is not None
