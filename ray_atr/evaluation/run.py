@@ -18,7 +18,7 @@ import xxhash
 
 from ray_atr.data.shards import Manifest, read_manifest, require_writable
 from ray_atr.evaluation.checkpoints import Checkpoint, check_seeds, find_checkpoint
-from ray_atr.evaluation.encoding import EncodingSource, encode
+from ray_atr.evaluation.encoding import EncodingSource, encode, token_similarities
 from ray_atr.evaluation.eval_split import EvalSplit, read_eval_split
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.training_traces import case_tables, drift_pictures
@@ -185,6 +185,7 @@ def _embed(
     metric, ranking = retriever.learned_metric, options.ranking_of(retriever)
     knows, asked_of = retriever.text_tower.knows, eval_split.class_sentences.items()
     prompts = {language: texts for language, texts in asked_of if knows(texts, language)}
+    is_late = retriever.settings.interaction == "late" and options.ranking == "own"
     # The encoders have copies of their own.
     del retriever, knows
     rows_of = {language: np.flatnonzero(captions.present[language]) for language in eval_split.languages}
@@ -192,6 +193,13 @@ def _embed(
     asked += [(language, text) for language, texts in prompts.items() for text in texts]
     source = EncodingSource.of(checkpoint.folder, eval_split.manifest, eval_split.split, encoding)
     told = None if progress is None else partial(progress, checkpoint.name)
+    similarity = None
+    if is_late:
+        compared = None if progress is None else partial(progress, f"{checkpoint.name}, token by token")
+        num_captions = sum(map(len, rows_of.values()))
+        by_tokens = token_similarities(source, asked[:num_captions], compared)
+        ends = np.cumsum([len(rows) for rows in rows_of.values()])[:-1]
+        similarity = dict(zip(rows_of, np.split(by_tokens, ends), strict=True))
     audio, texts = encode(source, asked, encoding, told)
     text: dict[str, np.ndarray] = {}
     start = 0
@@ -211,7 +219,7 @@ def _embed(
     unknown = ", ".join(language for language in eval_split.class_sentences if language not in prompts)
     why = "the text tower knows only its data set's captions, which the prompts are not"
     notes = [f"No classification by text prompts in {unknown}: {why}."] if unknown else []
-    return Embedded(audio, text, metric, ranking, checkpoint.trained_languages, zero_shot, notes)
+    return Embedded(audio, text, metric, ranking, checkpoint.trained_languages, zero_shot, notes, similarity)
 
 
 def _is_evaluation(paths: Sequence[str | Location]) -> bool:

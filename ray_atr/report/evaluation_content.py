@@ -22,8 +22,9 @@ from ray_atr.metrics.languages import (
 )
 from ray_atr.metrics.metric import DIRECTIONS, TRAINED, Metric, QueryGroup
 from ray_atr.metrics.ranking import MAX_ENTRIES, LearnedMetric, RankingSettings, plan_scores, rankings_beside
-from ray_atr.metrics.relevance import Array, as_matrix
-from ray_atr.metrics.retrieval import Retrieval
+from ray_atr.metrics.ranks import count_ranks_of_matrix
+from ray_atr.metrics.relevance import Array, as_matrix, as_relevance
+from ray_atr.metrics.retrieval import Retrieval, score
 from ray_atr.metrics.samples import Sample, Samples, retrieval_samples, tasks_of, zero_shot_samples
 from ray_atr.metrics.zero_shot import CLASSIFICATION, classification_metrics, classify_languages
 from ray_atr.report.evaluation_page import FoundClip, Page, Query
@@ -64,6 +65,7 @@ class Embedded:
     metric   the metric that it learned (`as_metric`).
     trained  the languages that it was trained on; None: not known, or all.
     notes    what a reader must know of what could not be embedded.
+    similarity  of each language's captions that are there with the clips, [P, N]: what ranks a model of late interaction.
     """
 
     audio: Array
@@ -73,6 +75,7 @@ class Embedded:
     trained: Collection[str] | None = None
     zero_shot: ZeroShot | None = None
     notes: Sequence[str] = ()
+    similarity: Mapping[str, Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,13 +103,21 @@ def score_model(
             f"No ranking by plan: {len(captions)} captions x {len(clips)} clips are too many for a whole plan."
         )
     chosen: dict[str, Retrieval] = {}
-    for one in (ranking.ranking, *beside):
+    if embedded.similarity is not None:
+        chosen = _by_similarity(embedded.similarity, captions, len(clips))
+        metrics |= language_metrics(chosen, "", embedded.trained)
+        samples |= retrieval_samples(chosen)
+        beside = ["cosine"]
+        notes = [
+            "Ranked by late interaction; by cosine, the embedding map and classification are of pooled embeddings."
+        ]
+    for one in (*([ranking.ranking] if not chosen else []), *beside):
         retrievals = retrieve_languages(
             clips, embedded.text, relevance, present=captions.present, ranking=one,
             metric=embedded.metric, plan=ranking.plan, device=device,
         )  # fmt: skip
         chosen = chosen or retrievals
-        by = "" if one == ranking.ranking else one
+        by = "" if one == ranking.ranking and embedded.similarity is None else one
         metrics |= language_metrics(retrievals, by, embedded.trained)
         samples |= retrieval_samples(retrievals, by)
     metrics |= embedding_metrics(clips, embedded.text, relevance, present=captions.present)
@@ -118,6 +129,16 @@ def score_model(
         metrics |= classification_metrics(found, embedded.trained)
         samples |= zero_shot_samples(found)
     return ScoredModel(metrics, samples, chosen, notes)
+
+
+def _by_similarity(similarity: Mapping[str, Array], captions: AlignedCaptions, num_clips: int) -> dict[str, Retrieval]:
+    """The scores of every query in every language, ranked by similarities of its captions that are there, [P, N]."""
+    found = {}
+    for language, scores in similarity.items():
+        rows = np.flatnonzero(captions.present[language])
+        own = as_relevance(captions.relevance, len(captions), num_clips).of_texts(torch.from_numpy(rows))
+        found[language] = score(count_ranks_of_matrix(as_matrix("similarity", scores), own), own, rows)
+    return found
 
 
 def compose_page(
@@ -226,6 +247,8 @@ def _of_one_alone(names: tuple[str, str], both: tuple[Samples, Samples], titles:
 def _by(embedded: Embedded) -> str:
     """What the ranks are by, in words."""
     ranking = embedded.ranking
+    if embedded.similarity is not None:
+        return "by late interaction, audio frames with text tokens"
     if ranking.ranking == "plan":
         sweeps = f"{ranking.plan_sweeps} sweeps" if ranking.plan_sweeps else "to convergence"
         return (
@@ -300,15 +323,20 @@ def _queries(
     queries = []
     for place, m in enumerate(chosen[: max(PLAYED_QUERIES, num_named)].tolist()):
         language = list(text)[place % len(text)]
-        index, cosine = best_clips(_rows(text[language], np.array([m])), embedded.audio, PLAYED_CLIPS)
+        own = np.searchsorted(retrievals[language].text_to_audio.query, m)
+        if embedded.similarity is None:
+            index, scores = best_clips(_rows(text[language], np.array([m])), embedded.audio, PLAYED_CLIPS)
+        else:
+            of_query = as_matrix("similarity", embedded.similarity[language])[int(own)][None]
+            scores, index = of_query.topk(min(PLAYED_CLIPS, of_query.shape[1]), dim=1)
         relevant = set(pairs.clip[pairs.text == m].tolist())
         found = [
-            FoundClip(ids[clip], listen(clip), score, clip in relevant, caption_of.get(clip, ""))
-            for clip, score in zip(index[0].tolist(), cosine[0].tolist(), strict=True)
+            FoundClip(ids[clip], listen(clip), one, clip in relevant, caption_of.get(clip, ""))
+            for clip, one in zip(index[0].tolist(), scores[0].tolist(), strict=True)
         ]
-        scores = retrievals[language].text_to_audio
-        rank = float(scores.first_rank[np.searchsorted(scores.query, m)]) + 1
-        queries.append(Query(captions.sentences[language][m], language, found, rank))
+        rank = float(retrievals[language].text_to_audio.first_rank[own]) + 1
+        by = "cosine" if embedded.similarity is None else "similarity"
+        queries.append(Query(captions.sentences[language][m], language, found, rank, by))
     return queries
 
 

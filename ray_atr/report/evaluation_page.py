@@ -33,12 +33,13 @@ class FoundClip:
 
 @dataclass(frozen=True)
 class Query:
-    """One query, its language (ISO 639-3) and what it found, best first; `rank` is that of the right clip, 1 = first."""
+    """One query, its language (ISO 639-3) and what it found, best first, by a score; `rank` is that of the right clip, from 1."""
 
     text: str
     language: str
     found: Sequence[FoundClip]
     rank: float | None = None
+    score: str = "cosine"
 
 
 @dataclass(frozen=True, kw_only=True)
