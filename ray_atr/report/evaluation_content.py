@@ -318,8 +318,13 @@ def _queries(
 ) -> list[Query]:
     """What one query in each language in turn finds, so that every language is heard from."""
     text, pairs = embedded.text, captions.relevance
-    sentences = captions.sentences[_shown_language(text)]
-    caption_of = {int(clip): sentences[m] for m, clip in zip(reversed(pairs.text), reversed(pairs.clip), strict=True)}
+    usual = _shown_language(text)
+    first_of = {
+        (language, int(clip)): captions.sentences[language][m]
+        for language in text
+        for m, clip in zip(reversed(pairs.text), reversed(pairs.clip), strict=True)
+        if captions.present[language][m]
+    }
     queries = []
     for place, m in enumerate(chosen[: max(PLAYED_QUERIES, num_named)].tolist()):
         language = list(text)[place % len(text)]
@@ -331,8 +336,9 @@ def _queries(
             scores, index = of_query.topk(min(PLAYED_CLIPS, of_query.shape[1]), dim=1)
         relevant = set(pairs.clip[pairs.text == m].tolist())
         found = [
-            FoundClip(ids[clip], listen(clip), one, clip in relevant, caption_of.get(clip, ""))
+            FoundClip(ids[clip], listen(clip), one, clip in relevant, first_of.get((shown, clip), ""), shown)
             for clip, one in zip(index[0].tolist(), scores[0].tolist(), strict=True)
+            for shown in [language if (language, clip) in first_of else usual]
         ]
         rank = float(retrievals[language].text_to_audio.first_rank[own]) + 1
         by = "cosine" if embedded.similarity is None else "similarity"

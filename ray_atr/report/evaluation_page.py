@@ -13,6 +13,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ray_atr.metrics.bootstrap import Difference, Interval, Spread
+from ray_atr.metrics.measures import ABOUT
 from ray_atr.metrics.metric import Metric
 from ray_atr.report.evaluation_tables import comparison_tables, metric_tables
 from ray_atr.report.html import data_url, render_template
@@ -29,6 +30,8 @@ class FoundClip:
     score: float
     is_relevant: bool
     caption: str = ""
+    language: str = ""
+    """Of the caption; the query's if not given."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,9 @@ class Page:
         levels = dict.fromkeys(
             f"Brackets: {one.level:.0%} bootstrap intervals over clips." for one in self.intervals.values()
         )
-        return [*levels, *self.reading_without_brackets]
+        shown = {Metric.parse(metric).name for metric in self.metrics}
+        words = "; ".join(about for name, about in ABOUT.items() if name in shown)
+        return [*levels, *self.reading_without_brackets, *([f"{words[0].upper()}{words[1:]}."] if words else [])]
 
     @property
     def reading_without_brackets(self) -> list[str]:

@@ -240,3 +240,9 @@ def test_inputs_are_left_as_they_are() -> None:
         retrieval_metrics(audio, captions, range(5))
         assert (audio == before[0]).all()
         assert (captions == before[1]).all()
+
+
+def test_what_rounds_to_nothing_has_no_sign() -> None:
+    assert measure("recall_at_1").show(-1e-9) == "0.0"
+    assert measure("recall_at_1").show(-1e-9, signed=True) == "+0.0"
+    assert measure("recall_at_1").show(-0.01, signed=True) == "−1.0"
