@@ -96,6 +96,29 @@ class TrialFolder:
             content["status"] = PENDING
         return content
 
+    def problem(self) -> str | None:
+        """Which of its files has lost something since it was written, and what; None if all are as a trial leaves them.
+
+        A trial that a kill ended has lost nothing: its result is written before its status, and epochs that are not recorded
+        yet are reported again by its checkpoint.
+        """
+        if not storage.is_there(self.folder / "trial.json"):
+            # A kill between the two leaves a folder with nothing in it.
+            return f"{self.folder / 'trial.json'}: missing" if storage.entries_in(self.folder) else None
+        described = _described(self.folder / "trial.json", self.trial_id)
+        if described["status"] == FINISHED and not self.is_finished:
+            return f"{self.folder / RESULT_FILE}: missing, though the trial finished"
+        recorded = [row.epoch for row in self.epochs()]
+        least = described.get("epochs", 0)
+        if self.is_finished:
+            result = self.result()
+            least = result.get("epochs", result.get("best_epoch", 0))
+        expected = list(range(1, max(len(recorded), int(least or 0)) + 1))
+        if recorded == expected:
+            return None
+        held = ", ".join(map(str, recorded)) or "none"
+        return f"{self.folder / METRICS_FILE}: epochs {held} instead of 1 to {max([*expected, *recorded])}"
+
     def update(self, **changes: Any) -> None:
         """Change entries of `trial.json`. StorageError if it is gone: it is never made from the changes alone."""
         storage.write_json(self.folder / "trial.json", {**self.describe(), **changes}, is_private=True)
@@ -123,6 +146,7 @@ class TrialFolder:
         best = next((row for row in rows if row.epoch == final["best_epoch"]), EpochReport())
         result = {
             "best_epoch": final["best_epoch"],
+            "epochs": len(rows),
             "out_of_patience": final.out_of_patience,
             "clean_share": final.clean_share,
             "val": best.validation,
@@ -240,6 +264,11 @@ class RunFolder:
         for folder in storage.entries_in(self.path / "trials"):
             if storage.is_there(folder / "trial.json"):
                 yield TrialFolder(folder)
+
+    def problems(self) -> list[str]:
+        """What the trials' files have lost, each with the file's name."""
+        folders = storage.entries_in(self.path / "trials")
+        return [problem for folder in folders if (problem := TrialFolder(folder).problem()) is not None]
 
     def add_trial(self, overrides: Mapping[str, Any]) -> TrialFolder:
         """The folder of a trial, with its `trial.json` if that is not there yet."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import math
+import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table as RichTable
 from rich.text import Text
 from tabulate import tabulate
@@ -102,20 +104,53 @@ class Table:
         note = f"\n{markdown_text(self.note)}\n" if self.note else ""
         return f"{'#' * level} {markdown_text(self.title)}\n{note}\n{text}\n"
 
-    def to_text(self, width: int = 200) -> str:
-        """For a terminal, without what is in smaller print: `*` after the best of each block, a rule between blocks."""
+    def to_text(self, width: int | None = None) -> str:
+        """For a terminal, without what is in smaller print: `*` after the best of each block, a rule between blocks.
+
+        Columns for which `width` (none: the terminal's) has no room follow below, with those of the first ones that are texts.
+        """
+        width = terminal_width() if width is None else width
+        heads = [f"{group}\n{column}".strip() for group, column in self.heads]
+        wide = [
+            max(
+                len(line)
+                for text in (head, *(row[place].text + BEST for row in self.rows))
+                for line in text.split("\n")
+            )
+            for place, head in enumerate(heads)
+        ]
+        # What names a row: the columns of text before the first number.
+        names = next((place for place, is_number in enumerate(self.are_numbers) if is_number), len(heads))
+        room = width - sum(wide[:names]) - names
+        parts: list[list[int]] = [[]]
+        for place in range(names, len(heads)):
+            if parts[-1] and sum(wide[one] + 1 for one in [*parts[-1], place]) > room:
+                parts.append([])
+            parts[-1].append(place)
+        lines = [line for part in parts for line in self._lines([*range(names), *part], heads, width)]
+        note = textwrap.fill(self.note, min(width, max(60, *map(len, lines))))
+        return "\n".join(part for part in (self.title, *lines, note) if part.strip())
+
+    def _lines(self, places: Sequence[int], heads: Sequence[str], width: int) -> list[str]:
+        """Some of the columns as lines."""
         shown = RichTable(box=box.HORIZONTALS, pad_edge=False, padding=(0, 1, 0, 0))
-        for (group, column), right in zip(self.heads, self.are_numbers, strict=True):
-            shown.add_column(f"{group}\n{column}".strip(), justify="right" if right else "left", no_wrap=True)
+        for place in places:
+            # A name that is too long for the terminal is broken; a number never is.
+            is_number = self.are_numbers[place]
+            justify: JustifyMethod = "right" if is_number else "left"
+            shown.add_column(heads[place], justify=justify, no_wrap=is_number, overflow="fold")
         for block in self.blocks:
             for row in block:
-                shown.add_row(*(Text(cell.text + BEST * cell.is_best) for cell in row))
+                shown.add_row(*(Text(row[place].text + BEST * row[place].is_best) for place in places))
             shown.add_section()
         console = Console(file=io.StringIO(), width=width, color_system=None)
         console.print(shown)
-        lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
-        note = textwrap.fill(self.note, max(60, *map(len, lines)))
-        return "\n".join(part for part in (self.title, *lines, note) if part.strip())
+        return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; 200 where the output is none."""
+    return shutil.get_terminal_size((200, 24)).columns if sys.stdout.isatty() else 200
 
 
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
+import pytest
+
 from ray_atr.report.html import render_template
-from ray_atr.table import Cell, Table, text_table
+from ray_atr.table import Cell, Table, terminal_width, text_table
 
 TABLE = Table(
     title="Recall | by <objective>",
@@ -62,3 +64,30 @@ def test_lines_of_text_are_aligned_without_markup() -> None:
     assert text_table(["language", "n"], [["eng", "1,000"], ["fra", "2"]]) == [
         "language        n", "eng         1,000", "fra             2",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 80, 110])
+def test_a_table_fits_its_terminal_with_every_cell_once(width: int) -> None:
+    """Lines that a terminal breaks cannot be read: what does not fit side by side stands below."""
+    columns = ["objective", "noise", *(f"R@{n} of a language" for n in range(8))]
+    rows = [
+        [Cell(f"a name of many words, number {row}", is_number=False), Cell("many words " * 2, is_number=False)]
+        + [Cell(f"{row}{n}.125 ±0.5", is_best=not row) for n in range(8)]
+        for row in range(3)
+    ]
+    lines = Table(
+        "Title", "A note of so many words that it has to be broken in a terminal " * 2, columns, [rows]
+    ).to_text(width)
+    assert max(map(len, lines.splitlines())) <= width
+    for row in range(3):
+        for n in range(8):
+            assert lines.count(f"{row}{n}.125 ±0.5") == 1
+    wide = TABLE.to_text(200)
+    assert TABLE.to_text(60) == wide
+
+
+def test_a_table_takes_the_terminals_width_and_none_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert terminal_width() == 200
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "72")
+    assert terminal_width() == 72

@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 
 from ray_atr.cli.parse import counting, option, parse, print_plain
-from ray_atr.data.importing.check import check_data_set, hours_of, page, reasons_left_out
+from ray_atr.data.importing.check import check_data_set, hours_of, lines_left_out, page
 from ray_atr.data.importing.import_options import Check, Import, VectorImport
 from ray_atr.data.importing.plan import import_data_set
 from ray_atr.data.importing.sources import SOURCES, Source
@@ -106,5 +106,5 @@ def summary(manifest: Manifest) -> list[str]:
     ]
     if manifest.skipped:
         lines.append(f"left out: {counted(len(manifest.skipped), 'clip')} (manifest.json names the reason of each):")
-        lines += [f"  {number:,} x {reason}" for reason, number in reasons_left_out(manifest)[:8]]
+        lines += lines_left_out(manifest, 8)
     return [*lines, f"licence: {manifest.licence}", f"written to {manifest.folder}"]

@@ -173,6 +173,9 @@ def open_run(place: str, name: str, *, same_code: bool = False) -> RunFolder:
     run = RunFolder.open(place)
     if run.info["name"] != name:
         raise ValueError(f"{place}: a run of {run.info['name']}, not of {name}")
+    if problems := run.problems():
+        remedy = "restore it from a copy, or remove the trial's folder: it is then trained anew"
+        raise ValueError(f"{problems[0]}; {remedy}" + (f" (and {len(problems) - 1} more)" if problems[1:] else ""))
     differences = differences_of_code(run.info, code_version())
     if differences and same_code:
         raise ValueError(f"{place}: run by other code ({'; '.join(differences)}), and --same-code was given")

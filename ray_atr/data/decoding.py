@@ -20,7 +20,15 @@ from ray_atr.settings import Settings, refuse, setting, shortened
 Waveform = NDArray[np.float32]
 BLOCK = 2**19
 """Samples of all channels that are decoded at a time: ten seconds of one channel in one read, as each asks where it is."""
-READABLE = "a WAV, FLAC, OGG, MP3 or AIFF file"
+READABLE = "a WAV, FLAC, OGG, MP3, AIFF, AU, CAF or W64 file"
+CONTAINERS = (
+    (4, b"ftyp", "AAC or another sound in MP4 (m4a, mp4)"),
+    (0, b"\x1aE\xdf\xa3", "a Matroska or WebM file"),
+    (0, b"0&\xb2u\x8ef\xcf\x11", "Windows Media (wma)"),
+    (0, b"wvpk", "WavPack"),
+    (0, b"#!AMR", "AMR"),
+)
+"""Place and bytes by which kinds of files are known that phones and browsers make and this library does not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +69,7 @@ class Sound:
                     number += len(frames)
                     yield self._checked(frames)
         except (soundfile.LibsndfileError, MemoryError) as error:
-            raise _no_audio(self.name, len(self.data), error) from None
+            raise _no_audio(self.name, self.data, error) from None
         if number < self.promised or is_cut_off(self.data):
             raise refuse(self.name, f"a truncated file ({number} of its samples are there)", "a whole file")
         if number == 0:
@@ -88,7 +96,7 @@ def open_sound(data: Buffer, name: str = "clip", bounds: AudioBounds | None = No
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             rate, channels, promised = file.samplerate, file.channels, file.frames
     except (soundfile.LibsndfileError, MemoryError) as error:
-        raise _no_audio(name, len(data), error) from None
+        raise _no_audio(name, data, error) from None
     if not bounds.lowest_rate <= rate <= bounds.highest_rate:
         raise refuse(f"{name}, sample rate", rate, f"{bounds.lowest_rate} to {bounds.highest_rate} Hz")
     if channels > bounds.most_channels:
@@ -117,7 +125,13 @@ def first_seconds(data: Buffer, seconds: float) -> tuple[Waveform, int]:
     return np.concatenate(kept)[:wanted], sound.sample_rate
 
 
-def _no_audio(name: str, size: int, error: Exception) -> ValueError:
+def _no_audio(name: str, data: bytes, error: Exception) -> ValueError:
+    if not data:
+        return refuse(name, "an empty file (0 bytes), not audio", READABLE)
+    for start, mark, kind in CONTAINERS:
+        if data[start : start + len(mark)] == mark:
+            return refuse(name, f"{kind}, which is not read", f"{READABLE}; convert it with ffmpeg -i FILE FILE.flac")
+    size = len(data)
     reason = error.error_string if isinstance(error, soundfile.LibsndfileError) else str(error)
     return refuse(name, f"{size} bytes that are not audio ({shortened(reason, 120)})", READABLE)
 

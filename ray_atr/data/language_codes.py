@@ -94,6 +94,17 @@ def tag_among(code: str, tags: Iterable[str]) -> str | None:
 
 
 @cache
+def has_two_letters(code: str) -> bool:
+    """Whether a language, or the macrolanguage that it belongs to, has a code of two letters, as the most spoken ones do.
+
+    ValueError for what is no code.
+    """
+    language = require_language(code)
+    family = _by_code(_family(language.code))
+    return bool(language.iso_639_1) or (family is not None and bool(family.iso_639_1))
+
+
+@cache
 def same_family(one: str, other: str) -> bool:
     """Whether two codes name one language, or members of one macrolanguage (`nob` and `no`)."""
     codes = [language.code for code in (one, other) if (language := _by_code(code))]

@@ -9,10 +9,11 @@ from functools import cached_property
 from ray_atr.data.language_codes import normalise
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.experiment import NOT_DECIDING, Experiment
+from ray_atr.models.weights import SETTINGS_FILE
 from ray_atr.override import flatten
 from ray_atr.run_folder import BEST, RunFolder, TrialFolder, saved_retriever, sets_of
 from ray_atr.settings import refuse
-from ray_atr.storage import Location, is_there
+from ray_atr.storage import Location, is_there, read_json
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,13 @@ class Checkpoint:
         where = f"{manifest.name}, the same data set" if self.is_trained_on(manifest) else data.source
         noise = f", noise {data.noise.ratio:g}" if data.noise.ratio else ""
         return f"{where}, split {data.train_split}{noise}"
+
+    @cached_property
+    def trained_languages(self) -> list[str] | None:
+        """The languages whose captions it was trained on: of its run, or as the saved retriever says; None if not known."""
+        if self.experiment is not None:
+            return list(self.experiment.trained_languages) or None
+        return read_json(self.folder / SETTINGS_FILE).get("languages") or None
 
     @property
     def data_name(self) -> str:

@@ -23,14 +23,18 @@ from ray_atr.data.feature_cache import find_features
 from ray_atr.data.features import open_features
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
 from ray_atr.encoding.encode import ClipBatch, as_clip_batch, clip_batches, embed_batches, rows_in_parts
+from ray_atr.encoding.texts import TextBatcher
 from ray_atr.evaluation.options import Encoding
 from ray_atr.jobs import Resources, run_jobs
 from ray_atr.models.retriever import Retriever
+from ray_atr.objectives.embeddings import late_interaction
 from ray_atr.runtime import home
 from ray_atr.storage import Location
 from ray_atr.storage.caches import cache_folder
 
 TEXTS_IN_A_JOB = 512
+TEXTS_TOGETHER = 64
+"""Texts whose tokens are padded and compared together."""
 Progress = Callable[[int, int], None]
 
 
@@ -100,6 +104,32 @@ def encode(
             progress(done, total)
     assert done == total, "a job is missing"
     return embedded["clips"], embedded["texts"]
+
+
+@torch.no_grad()
+def token_similarities(
+    source: EncodingSource, sentences: Sequence[tuple[str, str]], progress: Progress | None = None
+) -> NDArray[np.float32]:
+    """Similarities [M, N] of each (language, text) with the split's clips by late interaction, computed in this process.
+
+    The tokens of all texts are held, those of clips a batch at a time.
+    """
+    encoder = Encoder(source)
+    retriever, texts = encoder.retriever, TextBatcher(encoder.retriever)
+    parts = [sentences[start : start + TEXTS_TOGETHER] for start in range(0, len(sentences), TEXTS_TOGETHER)]
+    rows: list[torch.Tensor] = []
+    done, total = 0, int(encoder.starts[-1])
+    with retriever.evaluating():
+        tokens = [texts.embed_tokens([(text, language) for language, text in part]) for part in parts]
+        for shard in range(len(encoder.shards)):
+            for batch in encoder.batches(shard):
+                clips = retriever.audio_tokens(batch.features.to(source.device), batch.frames.to(source.device))
+                compared = [late_interaction(clips.tokens, clips.token_mask, t.tokens, t.token_mask) for t in tokens]
+                rows.append(torch.cat(compared, dim=1).cpu())
+                done += len(rows[-1])
+                if progress is not None:
+                    progress(done, total)
+    return torch.cat(rows).T.contiguous().numpy()
 
 
 class Encoder:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 
 from ray_atr.data.shards import Manifest, read_manifest, require_writable
 from ray_atr.data.soundscapes import SoundscapesSettings, ensure_soundscapes
 from ray_atr.evaluation.checkpoints import Checkpoint, check_seeds, find_checkpoint
-from ray_atr.evaluation.encoding import EncodingSource, encode
+from ray_atr.evaluation.encoding import EncodingSource, encode, token_similarities
 from ray_atr.evaluation.eval_split import EvalSplit, read_eval_split
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.training_traces import case_tables, drift_pictures
@@ -28,7 +31,7 @@ from ray_atr.report.evaluation_page import Page, write_page
 from ray_atr.report.tables import read_scores
 from ray_atr.runtime import code_name, code_version, home
 from ray_atr.settings import refuse, wing
-from ray_atr.storage import Location, entries_in, fetched, is_local, is_there, locate, read_json, whole_folder
+from ray_atr.storage import Location, entries_in, is_local, is_there, locate, read_json, whole_folder
 from ray_atr.tracking import store_of
 from ray_atr.tracking.store import brief
 from ray_atr.tracking.tracker import log_batches
@@ -36,8 +39,12 @@ from ray_atr.tracking.tracker import log_batches
 SCORES_FILE = "scores-{}.npz"
 FACTS_FILE = "evaluation.json"
 HASH_FACT, HASH_DIGITS = "data hash", 16
+TRAINED_FACT = "languages in training"
 EVALUATION_TAG = "ray_atr.metrics"
 """Names the folder of an evaluation on its run of MLflow."""
+FOLDER_TAG = "ray_atr.evaluation_folder"
+"""A digest of that folder's whole path."""
+OWN_FILES = re.compile(r"evaluation\.(html|json|md)|scores-\d+\.npz")
 Say = Callable[[str], None]
 Progress = Callable[[str, int, int], None]
 """what is encoded, done, in all."""
@@ -83,7 +90,9 @@ def evaluate(
         manifest, options.split, options.languages, relevance=options.relevance, max_captions=options.max_captions
     )
     named = eval_split.captions_of(options.clips)
-    stored = _stored_scores(locate(baseline[0]), eval_split) if earlier else []
+    stored, trained_before = _stored_scores(locate(baseline[0]), eval_split) if earlier else ([], None)
+    if others:
+        trained_before = others[0].trained_languages
 
     def model(checkpoint: Checkpoint) -> tuple[Embedded, ScoredModel]:
         embedded = _embed(checkpoint, eval_split, options, encoding, progress)
@@ -104,6 +113,7 @@ def evaluate(
         runs,
         baseline=compared_with,
         compared=(_joint([one.name for one in others] or [locate(path).name for path in baseline]), names),
+        trained_before=trained_before,
         clip_ids=eval_split.clip_ids,
         listen=eval_split.listen,
         draws=options.draws,
@@ -120,11 +130,15 @@ def evaluate(
     here = EncodingSource.of(found[0].folder, manifest, options.split, dataclasses.replace(encoding, ray="never"))
     drift = drift_pictures(found[0], here)
     page = dataclasses.replace(page, printed=[*beside, *cases], pictures={**page.pictures, **drift})
-    with whole_folder(folder, last=FACTS_FILE) as aside:
-        write_page(page, aside)
-        for number, run in enumerate(runs):
-            np.savez(aside / SCORES_FILE.format(number), **to_arrays(run.samples))  # type: ignore[arg-type]
-    run_id = track_evaluation(folder, page, found[0].experiment, say) if options.mlflow else None
+    with ExitStack() as tracked:
+        run_id = None
+        # The folder appears when MLflow has everything: killed before, the same command begins anew.
+        with whole_folder(folder, last=FACTS_FILE) as aside:
+            write_page(page, aside)
+            for number, run in enumerate(runs):
+                np.savez(aside / SCORES_FILE.format(number), **to_arrays(run.samples))  # type: ignore[arg-type]
+            if options.mlflow:
+                run_id = tracked.enter_context(tracked_evaluation(folder, aside, page, found[0].experiment, say))
     return Evaluated(folder, page, run_id)
 
 
@@ -149,7 +163,10 @@ def _data_folder(data: str, checkpoint: Checkpoint, say: Say) -> str:
 
 def _new_folder(out: str | Location | None) -> Location:
     folder = locate(out) if out else home() / "runs" / f"evaluate-{time.strftime('%Y%m%d-%H%M%S')}"
-    if entries_in(folder):
+    names = {entry.name for entry in entries_in(folder)}
+    # Without the file that is written last, an evaluation's files are those of one that was killed; it begins anew.
+    is_half = FACTS_FILE not in names and all(OWN_FILES.fullmatch(name) for name in names)
+    if names and not is_half:
         raise refuse("out", str(folder), "a new or empty folder")
     if is_local(folder):
         require_writable(folder)
@@ -168,6 +185,7 @@ def _embed(
     metric, ranking = retriever.learned_metric, options.ranking_of(retriever)
     knows, asked_of = retriever.text_tower.knows, eval_split.class_sentences.items()
     prompts = {language: texts for language, texts in asked_of if knows(texts, language)}
+    is_late = retriever.settings.interaction == "late" and options.ranking == "own"
     # The encoders have copies of their own.
     del retriever, knows
     rows_of = {language: np.flatnonzero(captions.present[language]) for language in eval_split.languages}
@@ -175,6 +193,13 @@ def _embed(
     asked += [(language, text) for language, texts in prompts.items() for text in texts]
     source = EncodingSource.of(checkpoint.folder, eval_split.manifest, eval_split.split, encoding)
     told = None if progress is None else partial(progress, checkpoint.name)
+    similarity = None
+    if is_late:
+        compared = None if progress is None else partial(progress, f"{checkpoint.name}, token by token")
+        num_captions = sum(map(len, rows_of.values()))
+        by_tokens = token_similarities(source, asked[:num_captions], compared)
+        ends = np.cumsum([len(rows) for rows in rows_of.values()])[:-1]
+        similarity = dict(zip(rows_of, np.split(by_tokens, ends), strict=True))
     audio, texts = encode(source, asked, encoding, told)
     text: dict[str, np.ndarray] = {}
     start = 0
@@ -191,19 +216,21 @@ def _embed(
         classes = dict(zip(prompts, np.split(texts[start:], len(prompts)), strict=True))
         known = checkpoint.trained_classes(eval_split.manifest, eval_split.classes, prompts)
         zero_shot = ZeroShot(classes, eval_split.classes, eval_split.labels, known)
-    trained = (checkpoint.experiment.trained_languages or None) if checkpoint.experiment is not None else None
     unknown = ", ".join(language for language in eval_split.class_sentences if language not in prompts)
     why = "the text tower knows only its data set's captions, which the prompts are not"
     notes = [f"No classification by text prompts in {unknown}: {why}."] if unknown else []
-    return Embedded(audio, text, metric, ranking, trained, zero_shot, notes)
+    return Embedded(audio, text, metric, ranking, checkpoint.trained_languages, zero_shot, notes, similarity)
 
 
 def _is_evaluation(paths: Sequence[str | Location]) -> bool:
     return len(paths) == 1 and all(is_there(locate(paths[0]) / name) for name in (FACTS_FILE, SCORES_FILE.format(0)))
 
 
-def _stored_scores(folder: Location, eval_split: EvalSplit) -> list[Samples]:
-    """The scores of an earlier evaluation. ValueError for other data or languages; other captions are found later."""
+def _stored_scores(folder: Location, eval_split: EvalSplit) -> tuple[list[Samples], list[str] | None]:
+    """The scores of an earlier evaluation, and the languages that its model was trained on (None: not known).
+
+    ValueError for other data or languages; other captions are found later.
+    """
     manifest, split = eval_split.manifest, eval_split.split
     facts = read_json(folder / FACTS_FILE)["facts"]
     if (facts.get(HASH_FACT), facts.get("split")) != (manifest.hash[:HASH_DIGITS], split):
@@ -214,7 +241,7 @@ def _stored_scores(folder: Location, eval_split: EvalSplit) -> list[Samples]:
     asked = languages_of(scores[0])
     if set(asked) != set(eval_split.languages):
         raise refuse("baseline", f"an evaluation in {' '.join(asked)}", f"one in {' '.join(eval_split.languages)}")
-    return scores
+    return scores, facts.get(TRAINED_FACT, "").split() or None
 
 
 def _title(names: str, checkpoint: Checkpoint, eval_split: EvalSplit) -> str:
@@ -239,6 +266,8 @@ def _facts(
     if checkpoints[0].objective:
         facts["objective"] = checkpoints[0].objective
     facts["trained on"] = checkpoints[0].trained_on(manifest)
+    if checkpoints[0].trained_languages:
+        facts[TRAINED_FACT] = " ".join(checkpoints[0].trained_languages)
     facts["evaluated on"] = f"{manifest.name} at {manifest.folder}"
     facts["split"] = eval_split.split
     facts["clips"] = f"{len(eval_split.clip_ids):,}"
@@ -253,41 +282,57 @@ def _facts(
 
 def _warnings(checkpoint: Checkpoint, eval_split: EvalSplit) -> list[str]:
     """What a reader must know of how the split was used before."""
+    trained = checkpoint.trained_languages
+    unheard = [language for language in eval_split.languages if trained and language not in trained]
+    languages = [f"No captions in training: {', '.join(unheard)}."] if unheard else []
     if checkpoint.experiment is None:
-        return []
+        return languages
     if not checkpoint.is_trained_on(eval_split.manifest):
-        return ["Another data set than the training's: whether the two share recordings was not checked."]
-    notes, data = [], checkpoint.experiment.data
+        return ["Another data set than the training's: whether the two share recordings was not checked.", *languages]
+    notes, data = languages, checkpoint.experiment.data
     if eval_split.split == data.train_split:
         notes.append("These clips were trained on.")
     if eval_split.split == data.validation_split:
         notes.append("The best epoch was chosen on this split: its numbers flatter the checkpoint.")
-    trained = checkpoint.experiment.trained_languages
-    unheard = [language for language in eval_split.languages if trained and language not in trained]
-    if unheard:
-        notes.append(f"No captions in training: {', '.join(unheard)}.")
     return notes
 
 
-def track_evaluation(folder: Location, page: Page, experiment: Experiment | None, say: Say) -> str | None:
-    """Log facts, metrics, differences and files to the run folder's store; the run id, or None if MLflow is away."""
+@contextmanager
+def tracked_evaluation(
+    folder: Location, files: Path, page: Page, experiment: Experiment | None, say: Say
+) -> Iterator[str | None]:
+    """Log facts, metrics, differences and files to the store of the folder; the run id, or None if MLflow is away.
+
+    The run is finished on leaving, and failed by an error. One of the same folder that was killed before is replaced.
+    """
     from mlflow.exceptions import MlflowException
 
     store = store_of(folder)
     tracking = experiment.tracking if experiment is not None else TrackingSettings()
+    key = xxhash.xxh3_64_hexdigest(str(folder).encode())
+    run_id = None
     try:
         client = store.connect()
         experiment_id = store.experiment_id(client, tracking.experiment_name)
-        run = client.create_run(experiment_id, run_name=folder.name, tags={EVALUATION_TAG: folder.name})
+        for killed in client.search_runs([experiment_id], f"tags.`{FOLDER_TAG}` = '{key}'"):
+            if killed.info.status == "RUNNING":
+                client.delete_run(killed.info.run_id)
+        tags = {EVALUATION_TAG: folder.name, FOLDER_TAG: key}
+        run = client.create_run(experiment_id, run_name=folder.name, tags=tags)
         run_id = str(run.info.run_id)
         params = {name.replace(" ", "_"): str(value) for name, value in page.facts.items()}
         differences = {f"difference/{name}": difference.value for name, difference in page.comparison.items()}
         tags = {"mlflow.note.content": page.title}
         log_batches(client, run_id, {**page.metrics, **differences}, params=params, tags=tags)
-        with fetched(folder) as files:
-            client.log_artifacts(run_id, str(files), "evaluation")
-        client.set_terminated(run_id)
+        client.log_artifacts(run_id, str(files), "evaluation")
     except (MlflowException, OSError) as error:
         say(f"MLflow at {store}: {brief(error)}; results are in {folder}")
-        return None
-    return run_id
+        yield None
+        return
+    status = "FAILED"
+    try:
+        yield run_id
+        status = "FINISHED"
+    finally:
+        with suppress(MlflowException, OSError):
+            client.set_terminated(run_id, status)

@@ -36,6 +36,10 @@ Encode = Callable[[Any], Entries]
 KEEP = 3
 """How many of the last versions stay."""
 
+ATTEMPTS, PAUSE = 3, 0.5
+"""How often a version is tried, as a disk or a network may fail once, and the seconds before the second and twice before the
+third."""
+
 UNKNOWN, BUILDING, READY, BROKEN = "unknown", "building", "ready", "failed"
 
 
@@ -45,6 +49,8 @@ class Outcome(NamedTuple):
     state: str
     error: str = ""
     seconds: float = 0.0
+    failures: int = 0
+    """How often it failed before it was ready."""
 
 
 class InProcessRefresher:
@@ -62,6 +68,7 @@ class InProcessRefresher:
             1, "knowledge-refresh", initializer=_limit_threads, initargs=(torch.get_num_threads(),)
         )
         self._futures: dict[int, Future[float]] = {}
+        self._failures: dict[int, int] = {}
         self._open: dict[int, Snapshot] = {}
         self._lock = threading.Lock()
 
@@ -73,7 +80,18 @@ class InProcessRefresher:
         with self._lock:
             if version in self._futures or version in self.versions():
                 return
-            self._futures[version] = self._executor.submit(self._build, payload, version, step)
+            self._futures[version] = self._executor.submit(self._build_persistently, payload, version, step)
+
+    def _build_persistently(self, payload: Any, version: int, step: int) -> float:
+        """Build a version, again if that fails; the error of the last attempt is the version's."""
+        for failures in range(1, ATTEMPTS):
+            try:
+                return self._build(payload, version, step)
+            except Exception as error:  # noqa: BLE001
+                self._failures[version] = failures
+                logger.warning("knowledge base: version %d failed (%s); it is built again", version, in_words(error))
+                time.sleep(PAUSE * failures)
+        return self._build(payload, version, step)
 
     def _build(self, payload: Any, version: int, step: int) -> float:
         started = time.perf_counter()
@@ -100,8 +118,11 @@ class InProcessRefresher:
         if future is not None and not future.done():
             return Outcome(BUILDING)
         if future is not None and (error := future.exception()) is not None:
-            return Outcome(BROKEN, f"{type(error).__name__}: {error}")
-        return Outcome(READY, seconds=future.result() if future is not None else 0.0) if is_there else Outcome(UNKNOWN)
+            return Outcome(BROKEN, in_words(error), failures=ATTEMPTS)
+        if not is_there:
+            return Outcome(UNKNOWN)
+        seconds = future.result() if future is not None else 0.0
+        return Outcome(READY, seconds=seconds, failures=self._failures.get(version, 0))
 
     def get(self, version: int) -> Snapshot:
         """A version that is ready. ValueError if it is not here."""
@@ -126,6 +147,11 @@ class InProcessRefresher:
     def close(self) -> None:
         """Build nothing more that has not been started."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def in_words(error: BaseException) -> str:
+    """An error's type and text, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def version_folder(folder: Path, version: int) -> Path:
@@ -181,7 +207,8 @@ class SnapshotClient:
         with client.searching() as searcher:
             positions = searcher.search(...)
 
-    A version that failed is reported and the old one kept, by all workers alike; the first one must not fail.
+    A version that fails at every attempt ends the run on all workers alike: on the old one it would end with other weights
+    than a run whose disk was well. It can be resumed from its last checkpoint.
     """
 
     refresher: Refresher
@@ -228,15 +255,16 @@ class SnapshotClient:
         due = [one for one in self.pending if one.due <= step]
         self.pending = [one for one in self.pending if one.due > step]
         for one in due:
-            if self._await(one):
-                self._open(one.version)
+            self.timing.failures += self._await(one).failures
+            self._open(one.version)
 
     def settle(self) -> None:
         """Wait until what was published is on disk, so that a checkpoint made now can be taken up to the same snapshots."""
-        self.pending = [one for one in self.pending if self._await(one)]
+        for one in self.pending:
+            self._await(one)
 
-    def _await(self, one: Pending) -> bool:
-        """Wait for a version; False if it failed. RuntimeError if it is lost and its weights are no longer here."""
+    def _await(self, one: Pending) -> Outcome:
+        """Wait for a version. RuntimeError if it failed, or is lost and its weights are no longer here."""
         started = time.perf_counter()
         if (sending := self._sending.pop(one.version, None)) is not None:
             sending.result()
@@ -256,14 +284,10 @@ class SnapshotClient:
         self.timing.stall += time.perf_counter() - started
         if outcome.state == READY:
             self.timing.refresh = outcome.seconds
-            return True
+            return outcome
         self._sent.pop(one.version, None)
-        self.timing.failures += 1
-        message = f"knowledge base: version {one.version} of step {one.step} failed ({outcome.error})"
-        if self.searcher is None:
-            raise RuntimeError(message + "; there is no earlier one to use")
-        logger.warning("%s; version %d is kept", message, self.version)
-        return False
+        message = f"version {one.version} of step {one.step} failed {outcome.failures} times ({outcome.error})"
+        raise RuntimeError(f"knowledge base: {message}; the run can be resumed from its last checkpoint")
 
     def _open(self, version: int) -> None:
         self.searcher = Searcher(self.refresher.get(version), self.spec, self.device)

@@ -61,7 +61,9 @@ class Measure:
         """The value as text, a dash if there is none."""
         if value is None or math.isnan(value):
             return "–"
-        text = f"{value * (100 if self.is_share else 1):{'+' if signed else ''},.{self.decimals}f}"
+        # Rounded first and added to 0: what rounds to nothing has no sign of its own.
+        rounded = round(value * (100 if self.is_share else 1), self.decimals) + 0.0
+        text = f"{rounded:{'+' if signed else ''},.{self.decimals}f}"
         return text.replace("-", "−")
 
     def of(self, scores: QueryScores) -> float:
@@ -103,6 +105,15 @@ MEASURES: dict[str, Measure] = {
     "text_to_audio_map": _share("class mAP %"),
     "text_to_audio_map_at_10": _share("class mAP10 %"),
 }  # fmt: skip
+ABOUT = {
+    "tied_queries": "ties: queries for which a wrong candidate has the very score of a right one",
+    "chance_at_1": "chance R@1: what a random order would reach",
+    "mean_rank_variance": "MRV: mean rank variance, how far the languages disagree about the rank of one caption's clip",
+    "modality_gap": "modality gap: distance of the mean clip from the mean caption, both of unit norm",
+    "language_gap": "gap: distance of a language's mean caption from the English one",
+    "language_distance": "dis: mean distance of a caption from its English one",
+}
+"""What headings that are no common words mean."""
 OF_QUERIES = {name: measure for name, measure in MEASURES.items() if measure.values is not None}
 """The measures of retrieval, in both directions and every language."""
 

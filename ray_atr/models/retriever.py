@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ from ray_atr.storage import fetched, locate, whole_folder
 from ray_atr.storage.digests import check_folder, seal_folder
 from ray_atr.transport.mahalanobis import Mahalanobis
 
-Clip = str | Path | bytes | Waveform
+Clip = str | Path | bytes | Waveform | Tensor
 """A file, a file's bytes, or a mono waveform [S]"""
 
 
@@ -127,6 +128,8 @@ class Retriever(nn.Module):
         learns_windows = settings.windows == "attention" and settings.training_windows > 1
         self.window_query = nn.Parameter(torch.zeros(D)) if learns_windows else None
         """What attention over windows learns."""
+        self.languages: tuple[str, ...] = ()
+        """ISO 639-3 codes of the captions it was trained on; empty: not known."""
 
     @property
     def learned_metric(self) -> Mahalanobis | None:
@@ -271,11 +274,17 @@ class Retriever(nn.Module):
     ) -> Tensor:
         """Vectors [N, r] (CPU) of audio files (paths), encoded bytes, or mono waveforms [S]; of one clip alone [1, r].
 
+        Waveforms are arrays or tensors, one a clip: a 2-D array is refused, as it may be channels or a batch.
+
         They rank as `distance` says: unit norm by cosine, or under the learned metric by their Euclidean distance.
         `sample_rate` (Hz) is that of the waveforms; none: the front end's own. ValueError names a clip that cannot be read,
         or of which the model makes nothing.
         """
-        alone = isinstance(clips, str | Path | bytes) or (isinstance(clips, np.ndarray) and clips.ndim == 1)
+        shape = tuple(clips.shape) if isinstance(clips, np.ndarray | Tensor) else None
+        if shape is not None and len(shape) != 1 and self.audio_tower.front_end.kind != "vector":
+            allowed = "a mono waveform [S] (average the channels first: samples.mean(axis=1)), or a list of clips"
+            raise refuse("clips", f"an array of shape {shape}", allowed)
+        alone = isinstance(clips, str | Path | bytes) or (shape is not None and len(shape) == 1)
         given: Any = [clips] if alone else clips
         embedded, owners = self._embed_windows(given, sample_rate, batch_size, self.settings.hears_windows)
         return self.vectors(_refuse_zero(self.pool_windows(embedded, owners), "clip"))
@@ -318,7 +327,18 @@ class Retriever(nn.Module):
     def encode_text(
         self, texts: Sequence[str], language: str | Sequence[str] = "eng", *, batch_size: int = 128
     ) -> Tensor:
-        """Vectors [N, r] (CPU) of texts, all in one language (`en`, `eng`) or each in its own; they rank as `distance` says."""
+        """Vectors [N, r] (CPU) of texts, all in one language (`en`, `eng`) or each in its own; they rank as `distance` says.
+
+        Warns of languages that the retriever is known not to have been trained on. ValueError numbers a text without words.
+        """
+        if not isinstance(texts, str | np.ndarray | Tensor):
+            for number, text in enumerate(texts):
+                if isinstance(text, str) and not text.strip():
+                    raise refuse(f"text {number}", text, "a text with words")
+            asked = {require_language(code).code for code in ([language] if isinstance(language, str) else language)}
+            if self.languages and (unseen := sorted(asked.difference(self.languages))):
+                message = f"no captions in {', '.join(unseen)} in training, which had {', '.join(self.languages)}"
+                warnings.warn(f"{message}: the vectors may mean little", stacklevel=2)
         return self.vectors(self.embed_sentences(texts, language, batch_size=batch_size))
 
     @torch.inference_mode()
@@ -380,6 +400,7 @@ class Retriever(nn.Module):
                 "learned": flatten(self.learned.settings),
                 "ranking": {**flatten(self.ranking), "distance": self.distance},
                 "front_end": flatten(self.audio_tower.front_end),
+                "languages": list(self.languages),
             }
             write_settings(aside, content)
             for name, tower in (("audio", self.audio_tower), ("text", self.text_tower)):
@@ -412,6 +433,7 @@ class Retriever(nn.Module):
             retriever = cls(*towers, settings, learned=learned, ranking=ranking)
         if flatten(retriever.audio_tower.front_end) != content["front_end"]:
             raise refuse("model folder", str(folder), "a model whose front end this version computes the same way")
+        retriever.languages = tuple(content.get("languages", ()))
         retriever.adapt(compiles=False)
         load_weights(retriever, read_weights(folder), source=str(folder), path="model folder")
         return retriever.eval()

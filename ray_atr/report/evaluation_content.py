@@ -22,13 +22,14 @@ from ray_atr.metrics.languages import (
 )
 from ray_atr.metrics.metric import DIRECTIONS, TRAINED, Metric, QueryGroup
 from ray_atr.metrics.ranking import MAX_ENTRIES, LearnedMetric, RankingSettings, plan_scores, rankings_beside
-from ray_atr.metrics.relevance import Array, as_matrix
-from ray_atr.metrics.retrieval import Retrieval
+from ray_atr.metrics.ranks import count_ranks_of_matrix
+from ray_atr.metrics.relevance import Array, as_matrix, as_relevance
+from ray_atr.metrics.retrieval import Retrieval, score
 from ray_atr.metrics.samples import Sample, Samples, retrieval_samples, tasks_of, zero_shot_samples
 from ray_atr.metrics.zero_shot import CLASSIFICATION, classification_metrics, classify_languages
 from ray_atr.report.evaluation_page import FoundClip, Page, Query
 from ray_atr.report.evaluation_pictures import embedding_map, rank_heat_map, similarity_and_plan
-from ray_atr.report.evaluation_tables import task_title
+from ray_atr.report.evaluation_tables import lacks, task_title, trained_by_both
 
 MAP_CLIPS = 50
 MATRIX_CLIPS = 60
@@ -64,6 +65,7 @@ class Embedded:
     metric   the metric that it learned (`as_metric`).
     trained  the languages that it was trained on; None: not known, or all.
     notes    what a reader must know of what could not be embedded.
+    similarity  of each language's captions that are there with the clips, [P, N]: what ranks a model of late interaction.
     """
 
     audio: Array
@@ -73,6 +75,7 @@ class Embedded:
     trained: Collection[str] | None = None
     zero_shot: ZeroShot | None = None
     notes: Sequence[str] = ()
+    similarity: Mapping[str, Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,13 +103,21 @@ def score_model(
             f"No ranking by plan: {len(captions)} captions x {len(clips)} clips are too many for a whole plan."
         )
     chosen: dict[str, Retrieval] = {}
-    for one in (ranking.ranking, *beside):
+    if embedded.similarity is not None:
+        chosen = _by_similarity(embedded.similarity, captions, len(clips))
+        metrics |= language_metrics(chosen, "", embedded.trained)
+        samples |= retrieval_samples(chosen)
+        beside = ["cosine"]
+        notes = [
+            "Ranked by late interaction; by cosine, the embedding map and classification are of pooled embeddings."
+        ]
+    for one in (*([ranking.ranking] if not chosen else []), *beside):
         retrievals = retrieve_languages(
             clips, embedded.text, relevance, present=captions.present, ranking=one,
             metric=embedded.metric, plan=ranking.plan, device=device,
         )  # fmt: skip
         chosen = chosen or retrievals
-        by = "" if one == ranking.ranking else one
+        by = "" if one == ranking.ranking and embedded.similarity is None else one
         metrics |= language_metrics(retrievals, by, embedded.trained)
         samples |= retrieval_samples(retrievals, by)
     metrics |= embedding_metrics(clips, embedded.text, relevance, present=captions.present)
@@ -120,6 +131,16 @@ def score_model(
     return ScoredModel(metrics, samples, chosen, notes)
 
 
+def _by_similarity(similarity: Mapping[str, Array], captions: AlignedCaptions, num_clips: int) -> dict[str, Retrieval]:
+    """The scores of every query in every language, ranked by similarities of its captions that are there, [P, N]."""
+    found = {}
+    for language, scores in similarity.items():
+        rows = np.flatnonzero(captions.present[language])
+        own = as_relevance(captions.relevance, len(captions), num_clips).of_texts(torch.from_numpy(rows))
+        found[language] = score(count_ranks_of_matrix(as_matrix("similarity", scores), own), own, rows)
+    return found
+
+
 def compose_page(
     title: str,
     facts: Mapping[str, Any],
@@ -129,6 +150,7 @@ def compose_page(
     *,
     baseline: Sequence[Samples] = (),
     compared: tuple[str, str] = ("baseline", "this"),
+    trained_before: Collection[str] | None = None,
     clip_ids: Sequence[str] | None = None,
     listen: Callable[[int], bytes | None] | None = None,
     draws: int = DRAWS,
@@ -141,7 +163,8 @@ def compose_page(
     """The page of one model, or of several that differ in their seed: then with means, deviations and intervals of the mean.
 
     embedded  what pictures and players are made of: the embeddings of the first of the runs.
-    baseline  another model's samples on the same captions, one a seed: adds this minus baseline.
+    baseline  another model's samples on the same captions, one a seed: adds this minus baseline. `trained_before` are the
+              languages that it was trained on (None: not known, or all); means of differences are over those of both.
     named     captions that pictures and players show before those that the seed draws; every language has them.
     listen    gives clip i's encoded audio file, or None; with it the page shows what a few queries find, with players.
     """
@@ -157,7 +180,9 @@ def compose_page(
         )
     comparison = {}
     if baseline:
-        comparison = compare_runs(baseline, samples, trained=trained, draws=draws, level=level, seed=seed)
+        shared = trained_by_both(trained_before, trained)
+        comparison = compare_runs(baseline, samples, trained=shared, draws=draws, level=level, seed=seed)
+        warnings = [*warnings, *_not_both_trained(compared, (trained_before, trained), list(embedded.text))]
         own_notes += _of_one_alone(compared, (baseline[0], samples[0]), titles)
     ids = clip_ids if clip_ids is not None else [str(clip) for clip in range(len(embedded.audio))]
     chosen = _choose(first.retrievals, captions, seed, named)
@@ -172,6 +197,7 @@ def compose_page(
         comparison=comparison,
         compared=compared,
         trained=trained,
+        trained_before=trained_before,
         titles=titles,
         pictures=_pictures(*shown, seed),
         queries=[] if listen is None else _queries(*shown, listen),
@@ -191,6 +217,23 @@ def _learnt_nothing(intervals: Mapping[Metric, Interval], metrics: Mapping[Metri
     return [f"It learned nothing: R@1 is not distinguishable from chance ({'; '.join(found)})."]
 
 
+def _not_both_trained(
+    names: tuple[str, str], trained: tuple[Collection[str] | None, Collection[str] | None], languages: Sequence[str]
+) -> list[str]:
+    """Says in which languages one of the two was never trained, and over which the comparison's means are then."""
+    without = {
+        name: alone
+        for name, own in zip(names, trained, strict=True)
+        if (alone := [language for language in languages if lacks(own, language)])
+    }
+    if not without:
+        return []
+    shared = [language for language in languages if not any(language in alone for alone in without.values())]
+    said = "; ".join(f"{name} had no captions in {', '.join(alone)}" for name, alone in without.items())
+    over = f"over {', '.join(shared)}" if shared else "over all languages, as there is none that both were trained on"
+    return [f"In training, {said}. Means of differences are {over}."]
+
+
 def _of_one_alone(names: tuple[str, str], both: tuple[Samples, Samples], titles: Mapping[str, str]) -> list[str]:
     """Says which tasks are not compared, since one of the two was not asked them."""
     before, after = map(tasks_of, both)
@@ -204,6 +247,8 @@ def _of_one_alone(names: tuple[str, str], both: tuple[Samples, Samples], titles:
 def _by(embedded: Embedded) -> str:
     """What the ranks are by, in words."""
     ranking = embedded.ranking
+    if embedded.similarity is not None:
+        return "by late interaction, audio frames with text tokens"
     if ranking.ranking == "plan":
         sweeps = f"{ranking.plan_sweeps} sweeps" if ranking.plan_sweeps else "to convergence"
         return (
@@ -273,20 +318,31 @@ def _queries(
 ) -> list[Query]:
     """What one query in each language in turn finds, so that every language is heard from."""
     text, pairs = embedded.text, captions.relevance
-    sentences = captions.sentences[_shown_language(text)]
-    caption_of = {int(clip): sentences[m] for m, clip in zip(reversed(pairs.text), reversed(pairs.clip), strict=True)}
+    usual = _shown_language(text)
+    first_of = {
+        (language, int(clip)): captions.sentences[language][m]
+        for language in text
+        for m, clip in zip(reversed(pairs.text), reversed(pairs.clip), strict=True)
+        if captions.present[language][m]
+    }
     queries = []
     for place, m in enumerate(chosen[: max(PLAYED_QUERIES, num_named)].tolist()):
         language = list(text)[place % len(text)]
-        index, cosine = best_clips(_rows(text[language], np.array([m])), embedded.audio, PLAYED_CLIPS)
+        own = np.searchsorted(retrievals[language].text_to_audio.query, m)
+        if embedded.similarity is None:
+            index, scores = best_clips(_rows(text[language], np.array([m])), embedded.audio, PLAYED_CLIPS)
+        else:
+            of_query = as_matrix("similarity", embedded.similarity[language])[int(own)][None]
+            scores, index = of_query.topk(min(PLAYED_CLIPS, of_query.shape[1]), dim=1)
         relevant = set(pairs.clip[pairs.text == m].tolist())
         found = [
-            FoundClip(ids[clip], listen(clip), score, clip in relevant, caption_of.get(clip, ""))
-            for clip, score in zip(index[0].tolist(), cosine[0].tolist(), strict=True)
+            FoundClip(ids[clip], listen(clip), one, clip in relevant, first_of.get((shown, clip), ""), shown)
+            for clip, one in zip(index[0].tolist(), scores[0].tolist(), strict=True)
+            for shown in [language if (language, clip) in first_of else usual]
         ]
-        scores = retrievals[language].text_to_audio
-        rank = float(scores.first_rank[np.searchsorted(scores.query, m)]) + 1
-        queries.append(Query(captions.sentences[language][m], language, found, rank))
+        rank = float(retrievals[language].text_to_audio.first_rank[own]) + 1
+        by = "cosine" if embedded.similarity is None else "similarity"
+        queries.append(Query(captions.sentences[language][m], language, found, rank, by))
     return queries
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ray_atr.metrics.bootstrap import Difference, Interval, Spread
+from ray_atr.metrics.measures import ABOUT
 from ray_atr.metrics.metric import Metric
 from ray_atr.report.evaluation_tables import comparison_tables, metric_tables
 from ray_atr.report.html import data_url, render_template
@@ -29,16 +30,19 @@ class FoundClip:
     score: float
     is_relevant: bool
     caption: str = ""
+    language: str = ""
+    """Of the caption; the query's if not given."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """One query, its language (ISO 639-3) and what it found, best first; `rank` is that of the right clip, 1 = first."""
+    """One query, its language (ISO 639-3) and what it found, best first, by a score; `rank` is that of the right clip, from 1."""
 
     text: str
     language: str
     found: Sequence[FoundClip]
     rank: float | None = None
+    score: str = "cosine"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +56,7 @@ class Page:
     pictures     title -> Figure, HTML only. queries: what some queries find, with players, HTML only.
     printed      the papers' own numbers beside these (`printed_beside`).
     trained      the languages that the model was trained on; None: all, or not known.
+    trained_before  those that what it is compared with was trained on.
     titles       what a task is called here, if not by `TITLES`.
     notes        what a reader must know to read the numbers rightly; `warnings`: what must be known first.
     """
@@ -69,6 +74,7 @@ class Page:
     warnings: Sequence[str] = ()
     titles: Mapping[str, str] = field(default_factory=dict)
     trained: Collection[str] | None = None
+    trained_before: Collection[str] | None = None
     printed: Sequence[Table] = ()
 
     @property
@@ -77,7 +83,7 @@ class Page:
 
     @property
     def comparisons(self) -> list[Table]:
-        return comparison_tables(self.comparison, *self.compared, self.titles, self.trained)
+        return comparison_tables(self.comparison, *self.compared, self.titles, (self.trained_before, self.trained))
 
     @property
     def reading(self) -> list[str]:
@@ -85,7 +91,9 @@ class Page:
         levels = dict.fromkeys(
             f"Brackets: {one.level:.0%} bootstrap intervals over clips." for one in self.intervals.values()
         )
-        return [*levels, *self.reading_without_brackets]
+        shown = {Metric.parse(metric).name for metric in self.metrics}
+        words = "; ".join(about for name, about in ABOUT.items() if name in shown)
+        return [*levels, *self.reading_without_brackets, *([f"{words[0].upper()}{words[1:]}."] if words else [])]
 
     @property
     def reading_without_brackets(self) -> list[str]:

@@ -61,15 +61,33 @@ def comparison_tables(
     first: str,
     second: str,
     titles: Mapping[str, str] | None = None,
-    trained: Collection[str] | None = None,
+    trained: tuple[Collection[str] | None, Collection[str] | None] = (None, None),
 ) -> list[Table]:
     """Second against first: both values and their difference for the means over languages, then differences by language.
 
-    A difference has its interval in brackets, and a star where that leaves out zero.
+    A difference has its interval in brackets, and a star where that leaves out zero. `trained` are the languages that the
+    first and the second were trained on (None: not known, or all): the means are over those of both.
     """
     cells = {metric: _difference(metric, difference) for metric, difference in comparison.items()}
-    differences = _by_task(cells, lambda task: f"Difference, {_lower(task_title(task, titles))}", trained)
+    labels = GROUPS | {TRAINED: "languages both trained on", UNSEEN: "languages not both trained on"}
+    for language in {metric.language for metric in map(Metric.parse, comparison)} - {*MEANS, ""}:
+        if without := [name for name, own in zip((first, second), trained, strict=True) if lacks(own, language)]:
+            labels[language] = f"{language} (no captions in training of {' and '.join(dict.fromkeys(without))})"
+    shared = trained_by_both(*trained)
+    differences = _by_task(cells, lambda task: f"Difference, {_lower(task_title(task, titles))}", shared, labels)
     return [_summary(comparison, first, second, titles), *differences]
+
+
+def lacks(trained: Collection[str] | None, language: str) -> bool:
+    """Whether a model is known to have had no caption of the language in training."""
+    return trained is not None and language not in trained
+
+
+def trained_by_both(first: Collection[str] | None, second: Collection[str] | None) -> Collection[str] | None:
+    """The languages that both were trained on; None (not known, or all) limits nothing."""
+    if first is None or second is None:
+        return second if first is None else first
+    return [language for language in first if language in second]
 
 
 def _summary(
@@ -87,7 +105,11 @@ def _summary(
             label = Cell(f"{task_title(metric.task, titles)}, {as_measured.heading}", is_number=False)
             both = [Cell(as_measured.show(value)) for value in (difference.first, difference.second)]
             rows.append([label, *both, _difference(metric, difference), Cell(f"{difference.p_value:.3f}")])
-    note = "Mean of the trained languages. " if UNSEEN in languages else "Mean of the languages. "
+    note = "Mean of the languages. "
+    if UNSEEN in languages:
+        note = "Mean of the languages that both were trained on. "
+        if TRAINED not in languages:
+            note = "No language that both were trained on: mean of all languages. "
     return Table(
         "Difference",
         f"{note if len(languages) > 3 else ''}A star: the interval leaves out zero.",
@@ -120,7 +142,12 @@ def _lower(title: str) -> str:
     return title[0].lower() + title[1:]
 
 
-def _by_task(cells: Mapping[Metric, Cell], title: Callable[[str], str], trained: Collection[str] | None) -> list[Table]:
+def _by_task(
+    cells: Mapping[Metric, Cell],
+    title: Callable[[str], str],
+    trained: Collection[str] | None,
+    labels: Mapping[str, str] | None = None,
+) -> list[Table]:
     """A table a task, rows by language: those that were trained on and their mean, the others and theirs, the mean of all."""
     groups: dict[str, dict[str, dict[str, Cell]]] = {}
     for metric, cell in cells.items():
@@ -134,10 +161,11 @@ def _by_task(cells: Mapping[Metric, Cell], title: Callable[[str], str], trained:
         seen = [language for language in languages if trained is None or language in trained]
         others = [language for language in languages if language not in seen]
         parts = [[*seen, TRAINED], [*others, UNSEEN], [MEAN]] if others and seen else [[*languages, MEAN]]
-        labels = GROUPS | {language: f"{language} (no captions in training)" for language in others}
+        unseen = {language: f"{language} (no captions in training)" for language in others}
+        row_names = labels or GROUPS | unseen
         blocks = [
             [
-                [Cell(labels.get(row, row), is_number=False), *(rows[row].get(name, ABSENT) for name in names)]
+                [Cell(row_names.get(row, row), is_number=False), *(rows[row].get(name, ABSENT) for name in names)]
                 for row in part
                 if row in rows
             ]

@@ -27,6 +27,7 @@ from ray_atr.run_folder import (
     sets_of,
     train_seconds,
 )
+from ray_atr.settings import counted
 from ray_atr.storage import Location
 
 NOISE, SEED = "data.noise.ratio", "seed"
@@ -37,6 +38,8 @@ TRUE_SHARE, ESTIMATED_SHARE = "train/clean_share", "train/estimated_clean_share"
 LAST_OF_TRAINING = (TRUE_SHARE, ESTIMATED_SHARE, "train/transport_mass")
 """What a row has from the last epoch's training, as means over its steps."""
 MEMORY, SECONDS = "cost/memory_mb", "cost/seconds_per_epoch"
+REFRESHES = "knowledge/failed_refreshes"
+"""Of an epoch; of a trial, the sum over its epochs."""
 TEST, VALIDATION, SO_FAR = "test", "validation", "validation so far"
 
 
@@ -60,6 +63,8 @@ class Runs:
     """What tables call the folders: their last part, or all of the path where two end alike."""
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Trial id -> what it varies, as written in its folder."""
+    problems: list[str] = field(default_factory=list)
+    """What the folders have lost, each with the file's name, and what went wrong in training."""
 
     @property
     def finished(self) -> pd.DataFrame:
@@ -129,7 +134,8 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
             settings.append(of_trial)
             overrides[trial.trial_id] = content["overrides"]
     if not rows:
-        raise ValueError(f"{', '.join(str(run.path) for run in runs)}: no trials yet")
+        lost = [problem for run in runs for problem in run.problems()]
+        raise ValueError("; ".join(lost) or f"{', '.join(str(run.path) for run in runs)}: no trials yet")
     named = list(dict.fromkeys(path for one in overrides.values() for path in one))
     # A trial's numbers of the test split are not averaged with another's of the validation split.
     if len({row["measured_on"] for row in rows if row["status"] == FINISHED}) > 1:
@@ -150,7 +156,18 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
         folders=[run.path for run in runs],
         names=names,
         overrides=overrides,
+        problems=[problem for run in runs for problem in run.problems()] + _repeated_refreshes(rows),
     )
+
+
+def _repeated_refreshes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Trials whose knowledge base was built again after a failure."""
+    counts = {row["name"]: int(row.get(REFRESHES, 0)) for row in rows}
+    return [
+        f"{name}: {counted(count, 'refresh', 'refreshes')} of the knowledge base failed, built again"
+        for name, count in counts.items()
+        if count
+    ]
 
 
 def varied_paths(trials: Sequence[Mapping[str, Any]], labels: Sequence[str], named: Sequence[str]) -> list[str]:
@@ -254,6 +271,8 @@ def _row(run: str, settings: Mapping[str, Any], trial: TrialFolder, content: Map
         for group in ("memory", "knowledge"):
             row |= {f"{group}/{name}": value for name, value in epoch.group(group).items()}
         row |= {name: epoch[name] for name in LAST_OF_TRAINING if name in epoch}
+    if epochs and REFRESHES in epochs[-1]:
+        row[REFRESHES] = sum(epoch.get(REFRESHES, 0.0) for epoch in epochs)
     return row
 
 

@@ -81,6 +81,7 @@ def sweep_page(runs: Runs, tables: Sequence[Table], layouts: Sequence[Table], fi
         figures=figures,
         best=best_points(runs),
         learnt_nothing=learnt_nothing(runs),
+        problems=runs.problems,
         unfinished=[_unfinished(row) for row in runs.unfinished.to_dict("records")],
         settings=[
             (path, ", ".join(map(str, value)) if isinstance(value, list) else str(value))

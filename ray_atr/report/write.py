@@ -93,6 +93,8 @@ def _summary(runs: Runs, tables: Sequence[Table]) -> str:
     text = "\n\n".join(table.to_text() for table in tables)
     if missing := [f"{count} {status}" for status, count in runs.unfinished["status"].value_counts().items()]:
         text += f"\nleft out: {', '.join(missing)}"
+    if runs.problems:
+        text += "\nnot whole:\n  " + "\n  ".join(runs.problems)
     if nothing := learnt_nothing(runs):
         text += "\nlearned nothing (R@1 not distinguishable from chance): " + ", ".join(nothing)
     return text

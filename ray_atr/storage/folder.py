@@ -48,12 +48,17 @@ class Folder:
         return sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in found)
 
     def files(self) -> list[str]:
-        """The names of all files below it, relative to it; links are followed. ValueError if it is no folder."""
+        """The names of all files below it, relative to it. ValueError if it is no folder.
+
+        Links are followed, but not one back to a folder that it is in.
+        """
         if self.is_local:
             if not os.path.isdir(self._root):
                 raise ValueError(f"{self.name}: no such folder")
-            walked = os.walk(self._root, followlinks=True)
-            found = [os.path.join(parent, name) for parent, _, names in walked for name in names]
+            found = []
+            for parent, folders, names in os.walk(self._root, followlinks=True):
+                folders[:] = [name for name in folders if not _leads_back(os.path.join(parent, name), self._root)]
+                found += [os.path.join(parent, name) for name in names]
         else:
             with reaching(self.place):
                 found = self._system.find(self._root)
@@ -123,6 +128,19 @@ class Folder:
                 return False
             raise
         return True
+
+
+def _leads_back(folder: str, root: str) -> bool:
+    """Whether a folder below a root is a link to one of those on the way to it, or to one above them."""
+    if not os.path.islink(folder):
+        return False
+    target = os.path.join(os.path.realpath(folder), "")
+    above = os.path.dirname(folder)
+    while not os.path.join(os.path.realpath(above), "").startswith(target):
+        if above == root or not above.startswith(root):
+            return False
+        above = os.path.dirname(above)
+    return True
 
 
 def open_folder(path: str | Path) -> Folder:

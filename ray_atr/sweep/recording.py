@@ -106,7 +106,8 @@ class Recording:
             # Not stopped for what it reached: a resumed sweep continues it.
             trial.update(status=PENDING)
         else:
-            trial.update(status=STOPPED, train_seconds=train_seconds(trial.epochs()))
+            rows = trial.epochs()
+            trial.update(status=STOPPED, train_seconds=train_seconds(rows), epochs=len(rows))
             for listener in self.listeners:
                 listener.trial_stopped(trial)
 

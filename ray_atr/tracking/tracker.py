@@ -379,10 +379,15 @@ def _query(parts: dict[str, str]) -> str:
 
 def _sweep_id(folder: Location) -> str:
     """The identity of a sweep in MLflow, made once and kept in the run folder, so that moving the folder keeps it."""
-    path = folder / "tracking.json"
+    path, run = folder / "tracking.json", RunFolder.open(folder)
+    kept = run.info.get("sweep_id")
     if is_there(path):
-        return str(read_json(path)["sweep_id"])
-    # It is used in the filters of MLflow's search, between quotation marks.
-    sweep_id = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', folder.name)}-{uuid.uuid4().hex[:8]}"
-    write_json(path, {"sweep_id": sweep_id})
+        sweep_id = str(read_json(path)["sweep_id"])
+    else:
+        # It is used in the filters of MLflow's search, between quotation marks.
+        sweep_id = kept or f"{re.sub(r'[^A-Za-z0-9._-]+', '-', folder.name)}-{uuid.uuid4().hex[:8]}"
+        write_json(path, {"sweep_id": sweep_id})
+    if kept != sweep_id:
+        # Twice, as a folder that lost it would be a second sweep in MLflow.
+        run.update_info(sweep_id=sweep_id)
     return sweep_id

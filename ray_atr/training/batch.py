@@ -20,6 +20,9 @@ from ray_atr.models.augment import spec_augment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 
+STEPS_PLANNED = 2**15
+"""Steps that one execution of Ray Data serves; at its end the pipeline runs dry for a moment."""
+
 
 @dataclass(frozen=True, eq=False)
 class GlobalBatch:
@@ -131,12 +134,20 @@ class TrainingData:
         return self.captions.clean_share(self.experiment.trained_languages, self.experiment.data.captions_per_epoch)
 
     def epochs(self, first: int, first_step: int, *, use_ray: bool) -> Iterator[tuple[int, Iterator[Batch]]]:
-        """(epoch, its batches) from a step of the first epoch on to the last; one stream serves them all."""
-        orders = [self._order(epoch) for epoch in range(first, self.experiment.train.epochs)]
-        seed, windows = self.experiment.seed, self.experiment.model.training_windows
-        read = stream(self.features, orders, first_step=first_step, use_ray=use_ray, seed=seed, windows=windows)
-        for epoch, batches in groupby(read, key=lambda batch: batch.epoch):
-            yield epoch, map(self._batch, batches)
+        """(epoch, its batches) from a step of the first epoch on to the last; through Ray, one stream serves many.
+
+        No more is planned ahead than that: a run of which nobody knows the end takes as many epochs as there are numbers.
+        """
+        together = max(1, STEPS_PLANNED // self.steps_per_epoch) if use_ray else 1
+        last = self.experiment.train.epochs
+        for start in range(first, last, together):
+            skipped = first_step if start == first else 0
+            orders = [self._order(epoch) for epoch in range(start, min(start + together, last))]
+            seed, windows = self.experiment.seed, self.experiment.model.training_windows
+            read = stream(self.features, orders, first_step=skipped, use_ray=use_ray, seed=seed, windows=windows)
+            for epoch, batches in groupby(read, key=lambda batch: batch.epoch):
+                yield epoch, map(self._batch, batches)
+                self._slots.pop(epoch, None)
 
     def _order(self, epoch: int) -> EpochOrder:
         order = training_plan(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from ray_atr.experiment import Experiment, automatic_rate
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import read_tokenizer, save_tokenizer, train_tokenizer
 from ray_atr.models.vectors import AudioVectorsTower, EncodedText
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.override import flatten
 from ray_atr.run_folder import saved_retriever
 from ray_atr.settings import counted, refuse
@@ -83,6 +84,7 @@ class Prepared:
             learned=experiment.learned,
             ranking=experiment.ranking,
         )
+        retriever.languages = tuple(experiment.trained_languages)
         if experiment.train.start_from is not None:
             _start_from(experiment.train.start_from, retriever, self.frozen_weights)
         return retriever
@@ -119,6 +121,7 @@ def _start_from(folder: str, retriever: Retriever, encoded: Collection[str]) -> 
             if name.startswith(f"{kind}_tower.") and not torch.equal(mine[name].cpu(), theirs[name]):
                 allowed = f"a retriever whose frozen {kind} tower is the one that was encoded; it differs in {name}"
                 raise refuse("train.start_from", folder, allowed)
+    retriever.languages = tuple(dict.fromkeys([*retriever.languages, *saved.languages])) if saved.languages else ()
     retriever.load_state_dict({**mine, **{name: theirs[name] for name in both if name != "learned.num_steps"}})
 
 
@@ -142,6 +145,8 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
         say(f"the frozen {kind} tower encodes every batch again: {reason}")
     if unheard := _unheard(experiment, manifest):
         say(unheard)
+    for fewer in _fewer_than_asked(experiment, manifest):
+        say(fewer)
     is_audio_encoded = encodes_once(experiment, "audio")
     audio, text = (FrozenTower(kind, flatten(experiment), tokenizer, home, use_ray, say) for kind in ("audio", "text"))
     return Prepared(
@@ -154,6 +159,19 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
         captions=ensure_text_vectors(text, folder) if encodes_once(experiment, "text") else None,
         data_name=manifest.name,
     )
+
+
+def _fewer_than_asked(experiment: Experiment, manifest: Manifest) -> Iterator[str]:
+    """Says of a knowledge base that is smaller than what is asked of it."""
+    knowledge = experiment.objective.knowledge
+    if not isinstance(knowledge, KnowledgeBaseObjective):
+        return
+    source = manifest if knowledge.source == "train" else read_manifest(knowledge.source)
+    entries = source.num_rows_of(experiment.data.train_split)
+    asked = flatten(knowledge)
+    for name, most in (("prototypes", entries), ("neighbours", entries - knowledge.exclude_own)):
+        if asked.get(name, 0) > most:
+            yield f"objective.knowledge.{name}: {asked[name]:,} asked for, {most:,} taken: the base has {entries:,} clips"
 
 
 def _unheard(experiment: Experiment, manifest: Manifest) -> str:

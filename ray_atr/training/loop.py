@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from ray_atr.experiment import Experiment
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
 from ray_atr.metrics.metric import Metric
 from ray_atr.models.retriever import Retriever
+from ray_atr.override import flatten
 from ray_atr.run_folder import BEST, LAST, TEST_SCORES
 from ray_atr.storage import read_json
 from ray_atr.storage.transfer import CheckpointSync
@@ -30,7 +32,7 @@ from ray_atr.training.inputs import Prepared
 from ray_atr.training.knowledge import MakeRefresher
 from ray_atr.training.languages import with_languages
 from ray_atr.training.setup import first_state
-from ray_atr.training.step import StepResult, check_finite, training_step
+from ray_atr.training.step import NonFiniteError, StepResult, check_finite, training_step
 from ray_atr.training.validation import evaluate_split, keep_scores
 
 Noticed = Callable[[WorkerGroup], bool]
@@ -38,6 +40,17 @@ Noticed = Callable[[WorkerGroup], bool]
 
 Report = Callable[[EpochReport | FinalReport], None]
 """Called by every worker with one epoch's metrics; the first worker's are kept."""
+
+
+USUAL = {
+    "temperature": (1e-3, 10.0),
+    "initial_temperature": (1e-3, 10.0),
+    "transport_mass": (1e-2, 1.0),
+    "epsilon": (1e-4, 100.0),
+    "learning_rate": (0.0, 1.0),
+    "margin": (-1.0, 10.0),
+}
+"""Name of a setting -> the values beyond which a loss that is not finite is blamed on it."""
 
 
 def train_trial(
@@ -94,7 +107,7 @@ def train_trial(
             if progress.step_in_epoch == 0:
                 begin_epoch(state, epoch, data.steps_per_epoch)
             for batch in clock.waiting("data", batches):
-                with clock.step():
+                with clock.step(), naming_settings(experiment):
                     result = step(state, data, texts, batch, clock)
                 progress.add(result.scalars, clock.spent())
                 is_asked = is_noticed is not None and is_noticed(group)
@@ -111,6 +124,26 @@ def train_trial(
     finally:
         validation.close()
         state.memory.close()
+
+
+@contextmanager
+def naming_settings(experiment: Experiment) -> Iterator[None]:
+    """Adds to a NonFiniteError the settings that are far from all that is usual: they are its cause more often than clips."""
+    try:
+        yield
+    except NonFiniteError as error:
+        far = ", ".join(f"{path}={value:g}" for path, value in unusual_settings(experiment))
+        raise NonFiniteError(f"{error}" + (f"; far from what is usual: {far}" if far else "")) from None
+
+
+def unusual_settings(experiment: Experiment) -> list[tuple[str, float]]:
+    """(path, value) of the numbers of the experiment that lie beyond `USUAL`."""
+    found = []
+    for path, value in flatten(experiment).items():
+        low, high = USUAL.get(path.rpartition(".")[2], (-math.inf, math.inf))
+        if isinstance(value, int | float) and not low <= value <= high:
+            found.append((path, float(value)))
+    return found
 
 
 def begin_epoch(state: TrainState, epoch: int, steps_per_epoch: int) -> None:

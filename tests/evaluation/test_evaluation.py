@@ -21,7 +21,7 @@ from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import playable, read_eval_split
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
-from ray_atr.evaluation.run import evaluate, track_evaluation
+from ray_atr.evaluation.run import evaluate, tracked_evaluation
 from ray_atr.metrics import evaluate_languages
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
@@ -243,7 +243,8 @@ def test_what_mlflow_is_told_of_an_evaluation_holds_no_secret(tmp_path: Path) ->
     folder = tmp_path / "evaluation"
     folder.mkdir()
     page = Page(title="Evaluation", facts={"data set": "s3://me:hush@store/clips"}, metrics={})
-    run_id = track_evaluation(folder, page, None, print)
+    with tracked_evaluation(folder, folder, page, None, print) as run_id:
+        pass
     from mlflow import MlflowClient
 
     assert run_id is not None
@@ -432,3 +433,92 @@ def _clips(data: Path) -> list[dict[str, Any]]:
 
     manifest = read_manifest(data)
     return [row for split in manifest.splits for row in iterate_rows(manifest, split)]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_baseline_is_compared_over_the_languages_that_both_were_trained_on(
+    world: dict[str, Path], tmp_path: Path
+) -> None:
+    """A mean over languages that one of the two never saw says how many it saw, not which of the two is better."""
+    english, every = world["runs"] / "seed0", tmp_path / "kcl"
+    run = RunFolder.create(every, tiny(world["data"], objective__scheme="kcl"), {"name": "kcl"})
+    trial = run.add_trial({"seed": 0})
+    retriever = Retriever.from_pretrained(next((world["runs"] / "seed1" / "trials").iterdir()) / "best")
+    retriever.save_pretrained(Path(str(trial.folder)) / "best")
+    evaluate([english], options(), out=tmp_path / "stored", **quiet)
+    loose = Retriever.from_pretrained(world["loose"])
+    loose.languages = ("eng",)
+    loose.save_pretrained(tmp_path / "english")
+    here = options(data=str(world["data"]))
+    compared = [
+        evaluate([every], options(), baseline=[english], out=tmp_path / "run", **quiet).page,
+        evaluate([every], options(), baseline=[tmp_path / "stored"], out=tmp_path / "of_stored", **quiet).page,
+        evaluate([every], here, baseline=[tmp_path / "english"], out=tmp_path / "loose", **quiet).page,
+        evaluate([tmp_path / "english"], here, baseline=[every], out=tmp_path / "turned", **quiet).page,
+    ]
+    for page in compared:
+        for measure in ("recall_at_1", "map_at_10"):
+            of = {group: page.comparison[f"text_to_audio/{group}/{measure}"] for group in ("eng", "fra", "trained")}
+            assert of["trained"] == of["eng"]
+            assert page.comparison[f"text_to_audio/unseen/{measure}"] == of["fra"]
+        assert page.comparison["text_to_audio/eng/map_at_10"] != page.comparison["text_to_audio/mean/map_at_10"]
+        name = page.compared[0] if page is not compared[3] else page.compared[1]
+        warned = [warning for warning in page.warnings if "Means of differences" in warning]
+        assert warned == [f"In training, {name} had no captions in fra. Means of differences are over eng."]
+        summary, first = page.comparisons[:2]
+        assert summary.note.startswith("Mean of the languages that both were trained on.")
+        assert [row[0].text for row in first.rows] == [
+            "eng", "languages both trained on", f"fra (no captions in training of {name})", "languages not both trained on",
+            "mean",
+        ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_split_that_was_used_in_training_is_said_to_be(world: dict[str, Path], tmp_path: Path) -> None:
+    said = {
+        split: evaluate([world["runs"] / "seed0"], options(split=split), out=tmp_path / split, **quiet).page.warnings
+        for split in ("train", "val", "test")
+    }
+    trained, chosen = "These clips were trained on.", "The best epoch was chosen on this split"
+    assert [any(one.startswith(trained) for one in said[split]) for split in said] == [True, False, False]
+    assert [any(one.startswith(chosen) for one in said[split]) for split in said] == [False, True, False]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_baseline_of_another_version_of_the_data_is_refused(world: dict[str, Path], tmp_path: Path) -> None:
+    """Same name, split and languages, other captions: the paired differences would pair different queries."""
+    rows = [Clip(**row) for row in _clips(world["data"])]
+    other = [dataclasses.replace(row, captions={**row.captions, "eng": ("something else",)}) for row in rows]
+    write_clips(tmp_path / "tones", other, name="tones", licence="none")
+    evaluate([world["loose"]], options(data=str(world["data"])), out=tmp_path / "before", **quiet)
+    changed = options(data=str(tmp_path / "tones"))
+    with pytest.raises(ValueError, match=r"baseline: .*an evaluation of split test of tones, as it is now"):
+        evaluate([world["loose"]], changed, baseline=[tmp_path / "before"], progress=_no_encoding, **quiet)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_language_that_some_clips_lack_moves_no_other_language(world: dict[str, Path], tmp_path: Path) -> None:
+    """Captions of all languages are encoded as one list: those of a partial language must not shift what follows them."""
+    rows = [Clip(**row) for row in _clips(world["data"]) if row["split"] == "test"]
+    partial = [
+        dataclasses.replace(row, captions=row.captions if number % 2 else {"fra": row.captions["fra"]})
+        for number, row in enumerate(rows)
+    ]
+    for name, clips in (("whole", rows), ("partial", partial)):
+        write_clips(tmp_path / name, clips, name=name, licence="none")
+    of = {
+        name: evaluate([world["loose"]], options(data=str(tmp_path / name)), out=tmp_path / f"{name}-out", **quiet).page
+        for name in ("whole", "partial")
+    }
+    names = [
+        name
+        for name in of["whole"].metrics
+        if name.language == "fra" and name.task in ("text_to_audio", "audio_to_text")
+    ]
+    names = [name for name in names if name.name != "mean_rank_variance"]
+    assert len(names) > 10
+    assert {name: of["partial"].metrics[name] for name in names} == {name: of["whole"].metrics[name] for name in names}
+    assert of["partial"].metrics["text_to_audio/eng/queries"] == len(rows) / 2
+    # The prompts of the classes are encoded after all captions.
+    accuracy = "classification/eng/accuracy"
+    assert of["partial"].metrics[accuracy] == of["whole"].metrics[accuracy]

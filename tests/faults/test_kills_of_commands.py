@@ -14,14 +14,19 @@ import numpy as np
 import pandas as pd
 import pytest
 from clips_on_disk import write_tone
-from crash_points import every_crash, in_fork, spread
+from crash_points import KILL, every_crash, in_fork, spread
 from fake_runs import write_run
+from tiny import make_data, tiny
 
 from ray_atr.data.importing.import_options import Import
 from ray_atr.data.importing.plan import import_data_set
 from ray_atr.data.importing.sources.table import TableSource
 from ray_atr.data.noise import CaptionAssignment, read_index, write_index
 from ray_atr.data.shards import iterate_rows, read_manifest
+from ray_atr.evaluation.options import Encoding, EvaluationOptions
+from ray_atr.evaluation.run import evaluate
+from ray_atr.models.retriever import build_retriever
+from ray_atr.models.text import train_tokenizer
 from ray_atr.report import write, write_report
 from ray_atr.tracking import Store, upload
 
@@ -174,3 +179,54 @@ def test_a_noise_index_is_the_old_or_the_new_one(tmp_path: Path) -> None:
         assert found in (29, 28), where
         write_index(folder, assigned(2))
         assert [path.name for path in folder.iterdir()] == ["noise_index.npy"], where
+
+
+@pytest.mark.slow
+def test_an_evaluation_is_repeated_by_the_same_command(tmp_path: Path) -> None:
+    """Killed at any point, in MLflow too, the same command ends whole; MLflow then has one run of it, and that is finished."""
+    data = make_data(tmp_path / "data", num_train=4, num_val=2, num_test=4)
+    tokenizer = train_tokenizer(["a low tone, number 1", "un son grave"], 200)
+    build_retriever(tiny(data).model, tokenizer=tokenizer, seed=0).save_pretrained(tmp_path / "saved")
+
+    def store_in(folder: Path) -> Store:
+        return Store(uri=f"sqlite:///{folder}/runs/mlflow.db", artifacts=folder / "runs" / "mlflow")
+
+    (tmp_path / "empty" / "runs").mkdir(parents=True)
+    assert in_fork(store_in(tmp_path / "empty").connect) == 0
+
+    def evaluating(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
+            patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+            patch.setattr("ray_atr.report.evaluation_content._pictures", lambda *arguments: {})
+            options = EvaluationOptions(data=str(data), draws=3)
+            encoding, out = Encoding(ray="never"), folder / "runs" / "out"
+            evaluate([tmp_path / "saved"], options, encoding=encoding, out=out, say=lambda text: None)
+
+    def prepare(folder: Path) -> Callable[[], object]:
+        shutil.copytree(tmp_path / "empty", folder, dirs_exist_ok=True)
+        return lambda: evaluating(folder)
+
+    def sent(folder: Path) -> list[Any]:
+        client = store_in(folder).connect()
+        runs = [run for one in client.search_experiments() for run in client.search_runs([one.experiment_id])]
+        return [
+            (run.info.status, len(run.data.metrics), len(client.list_artifacts(run.info.run_id, "evaluation")))
+            for run in runs
+        ]
+
+    names = ["evaluation.html", "evaluation.json", "evaluation.md", "scores-0.npz"]
+    tried = 0
+    for folder, where in every_crash(prepare, tmp_path / "crashes", (KILL,), most=6):
+        out = folder / "runs" / "out"
+        if not (out / "evaluation.json").exists():
+            assert in_fork(lambda folder=folder: evaluating(folder)) == 0, where
+        assert sorted(path.name for path in out.iterdir()) == names, where
+        found: list[Any] = []
+        assert in_fork(partial(sent, folder), into=found) == 0
+        ((status, metrics, files),) = found
+        assert metrics > 50, where
+        assert files == len(names), where
+        tried += status == "FINISHED"
+    # Killed between its folder's name and the last word to MLflow, all is there and the run is said to go on.
+    assert tried >= 5

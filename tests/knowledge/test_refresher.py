@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import pytest
 import torch
 from encoders import SPEC, D, Turn, clips, weights
 
+from ray_atr.knowledge import refresher
 from ray_atr.knowledge.faiss_library import BLAS_FROM, faiss_for_search
 from ray_atr.knowledge.refresher import InProcessRefresher, SnapshotClient
 from ray_atr.knowledge.searcher import fused_top_k
@@ -132,21 +134,52 @@ def test_a_refresh_computes_on_no_more_threads_than_training(tmp_path):
         torch.set_num_threads(before)
 
 
-def test_a_failed_refresh_is_reported_and_the_old_snapshot_kept(tmp_path, caplog):
-    client = SnapshotClient(base_of(tmp_path), SPEC, 2)
+class Breaking(Turn):
+    """Cannot write or encode at some of its calls."""
+
+    def __init__(self, *calls):
+        super().__init__()
+        self.breaks, self.calls = calls, 0
+
+    def __call__(self, weights):
+        self.calls += 1
+        if self.calls in self.breaks:
+            raise OSError(errno.EIO, "Input/output error", "v000002")
+        return super().__call__(weights)
+
+
+def test_a_refresh_that_fails_is_built_again_and_counted(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(refresher, "PAUSE", 0.0)
+    whole, broken = (
+        SnapshotClient(base_of(tmp_path / name, Breaking(*calls)), SPEC, 2)
+        for name, calls in (("whole", ()), ("broken", (2, 3)))
+    )
+    for client in (whole, broken):
+        client.refresh(0, weights(0), lag=0)
+        client.before_step(0)
+        client.refresh(1, weights(1))
+        client.settle()
+        client.before_step(3)
+    assert (whole.version, broken.version) == (2, 2)
+    assert np.array_equal(whole.searcher.snapshot.audio, broken.searcher.snapshot.audio)
+    assert [client.stats(3)["failed_refreshes"] for client in (whole, broken)] == [0, 2]
+    assert "version 2 failed (OSError: [Errno 5] Input/output error: 'v000002'); it is built again" in caplog.text
+
+
+def test_a_refresh_that_fails_at_every_attempt_ends_the_run(tmp_path, monkeypatch):
+    """It went on with the former version, to other weights than those of a run whose disk was well."""
+    monkeypatch.setattr(refresher, "PAUSE", 0.0)
+    client = SnapshotClient(base_of(tmp_path, Breaking(2, 3, 4)), SPEC, 2)
     client.refresh(0, weights(0), lag=0)
     client.before_step(0)
-    client.refresh(1, "the encoder broke", lag=0)
-    client.before_step(1)
-    assert client.version == 1
-    assert "the encoder broke" in caplog.text
-    assert client.stats(1)["failed_refreshes"] == 1
-    client.refresh(2, weights(2), lag=0)
-    client.before_step(2)
-    assert client.version == 3
+    client.refresh(1, weights(1))
+    for waiting in (client.settle, lambda: client.before_step(3)):
+        with pytest.raises(RuntimeError, match=r"version 2 of step 1 failed 3 times .*error.*resumed from its last"):
+            waiting()
 
 
-def test_without_any_snapshot_a_failure_ends_the_run(tmp_path):
+def test_without_any_snapshot_a_failure_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(refresher, "PAUSE", 0.0)
     client = SnapshotClient(base_of(tmp_path), SPEC, 2)
     client.refresh(0, "the encoder broke", lag=0)
     with pytest.raises(RuntimeError, match="the encoder broke"):

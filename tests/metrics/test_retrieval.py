@@ -11,6 +11,7 @@ import torch
 from sklearn.metrics import label_ranking_average_precision_score
 
 from ray_atr.metrics import ranks, retrieval_metrics, retrieve
+from ray_atr.metrics.measures import measure
 from ray_atr.metrics.ranks import count_ranks, count_ranks_of_matrix, full_float32
 from ray_atr.metrics.relevance import relevance_by_clip, relevance_by_label
 from ray_atr.metrics.retrieval import score
@@ -240,3 +241,27 @@ def test_inputs_are_left_as_they_are() -> None:
         retrieval_metrics(audio, captions, range(5))
         assert (audio == before[0]).all()
         assert (captions == before[1]).all()
+
+
+def test_what_rounds_to_nothing_has_no_sign() -> None:
+    assert measure("recall_at_1").show(-1e-9) == "0.0"
+    assert measure("recall_at_1").show(-1e-9, signed=True) == "+0.0"
+    assert measure("recall_at_1").show(-0.01, signed=True) == "−1.0"
+
+
+def test_average_precision_at_ten_of_more_than_ten_relevant_by_loops() -> None:
+    """Ten right answers in the first ten places are all that there can be: AP is 1 then, not 10 / R."""
+    rng = np.random.default_rng(2)
+    scores = rng.permuted(np.tile(np.arange(60.0), (5, 1)), axis=1)
+    relevant = rng.random((5, 60)) < np.array([0.1, 0.2, 0.4, 0.6, 0.9])[:, None]
+    relevant[4] = scores[4] >= 40
+    for one, right in zip(scores, relevant, strict=True):
+        found = expected = 0.0
+        for place, candidate in enumerate(np.argsort(-one)[:10], start=1):
+            if right[candidate]:
+                found += 1
+                expected += found / place
+        relevance = relevance_by_label(["x"], ["x" if own else "y" for own in right])
+        got = score(count_ranks_of_matrix(one[None], relevance), relevance).text_to_audio
+        assert got.average_precision[0] == pytest.approx(expected / min(right.sum(), 10))
+    assert got.average_precision[0] == pytest.approx(1)

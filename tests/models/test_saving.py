@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -336,3 +337,34 @@ def test_what_cannot_be_encoded_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="2 languages"):
         retriever.encode_text(["Hund"], ["deu", "eng"])
     assert retriever.encode_text([]).shape == (0, 16)
+
+
+def test_waveforms_are_mono_and_one_a_clip() -> None:
+    """The frames of a file with five channels, [S, 5], were taken for S clips of five samples."""
+    retriever = scratch()
+    for channels in (np.zeros((8_000, 5), np.float32), np.zeros((2, 8_000), np.float32), torch.zeros(2, 8_000)):
+        with pytest.raises(ValueError, match=r"clips: got 'an array of shape .*average the channels first"):
+            retriever.encode_audio(channels, 16_000)
+    expected = retriever.encode_audio(WAVEFORMS[:2], 16_000)
+    assert torch.equal(retriever.encode_audio([torch.from_numpy(one) for one in WAVEFORMS[:2]], 16_000), expected)
+    alone = retriever.encode_audio(torch.from_numpy(WAVEFORMS[0]), 16_000)
+    assert alone.shape == (1, 16)
+    torch.testing.assert_close(alone, expected[:1])
+
+
+def test_a_language_that_was_never_trained_on_is_warned_of(tmp_path: Path) -> None:
+    retriever = scratch()
+    assert retriever.languages == ()
+    retriever.encode_text(["Ein Hund bellt."], "deu")
+    retriever.languages = ("eng", "swa")
+    retriever.save_pretrained(tmp_path / "saved")
+    saved = Retriever.from_pretrained(tmp_path / "saved")
+    assert saved.languages == ("eng", "swa")
+    with pytest.warns(UserWarning, match="no captions in deu, jpn in training, which had eng, swa"):
+        saved.encode_text(["Ein Hund bellt.", "犬", "a dog"], ["de", "ja", "en"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        saved.encode_text(["a dog", "mbwa"], ["eng", "sw"])
+        saved.embed_sentences(["Ein Hund bellt."], "deu")
+    with pytest.raises(ValueError, match="text 1: got ' '; allowed a text with words"):
+        saved.encode_text(["a dog", " "])

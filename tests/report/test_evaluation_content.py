@@ -72,7 +72,7 @@ def test_page_holds_the_evaluation_and_the_comparison_with_itself_is_zero(embedd
     html = as_html(page)
     assert html.count("<audio") == 8 * 5
     assert html.count('class="relevant"') <= 8
-    assert 'lang="jpn">音 ' in html
+    assert 'lang="jpn" dir="auto">音 ' in html
     baseline = [from_arrays(to_arrays(scored.samples))]
     again = compose_page("t", {}, embedded, captions, [scored], baseline=baseline, compared=("old", "new"), draws=20)
     comparison = json.loads(as_json(again))["comparison"]
@@ -162,3 +162,24 @@ def test_a_set_too_large_for_a_plan_says_so(embeddings: tuple, monkeypatch: pyte
     page = compose_page("t", {}, embedded, captions, [score_model(embedded, captions)], draws=5)
     assert any("No ranking by plan" in note for note in page.reading)
     assert not [key for key in page.metrics if "by_plan" in key]
+
+
+def test_what_is_found_has_captions_in_the_querys_language_set_in_its_direction_and_short() -> None:
+    rng = np.random.default_rng(0)
+    long = "word " * 1_000
+    captions = align_captions(
+        {"ara": [[f"كلب {i}."] for i in range(6)], "kor": [[f"개 {i}" if i else long] for i in range(5)] + [[]]}
+    )
+    audio, text = rng.normal(size=(6, 4)), {code: rng.normal(size=(6, 4)) for code in ("ara", "kor")}
+    embedded = Embedded(audio, text)
+    scored = score_model(embedded, captions)
+    page = compose_page("t", {}, embedded, captions, [scored], listen=lambda clip: None, draws=5)
+    for query in page.queries:
+        for found in query.found:
+            # The last clip has no caption in Korean.
+            expected = query.language if found.clip_id != "5" else "ara"
+            assert (found.language, found.caption[0] in "كلب") == (expected, expected == "ara")
+    html = as_html(page)
+    assert html.count('lang="ara" dir="auto"') + html.count('lang="kor" dir="auto"') == len(page.queries) * 6
+    assert long[:400] not in html
+    assert "word …" in html or "word…" in html

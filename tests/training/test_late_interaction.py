@@ -16,11 +16,14 @@ from ray_atr.data.captions import CaptionBatch, TrainingCaptions
 from ray_atr.data.features import open_features
 from ray_atr.data.stream import stream, training_plan
 from ray_atr.encoding.texts import TextBatcher
+from ray_atr.evaluation.options import Encoding, EvaluationOptions
+from ray_atr.evaluation.run import evaluate
 from ray_atr.experiment import Experiment
 from ray_atr.metrics import align_captions
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives.embeddings import late_interaction
 from ray_atr.override import flatten, override
+from ray_atr.run_folder import RunFolder
 from ray_atr.training.batch import Batch
 from ray_atr.training.checks import check_interaction
 from ray_atr.training.group import WorkerGroup
@@ -140,3 +143,29 @@ def test_what_needs_one_embedding_a_clip_is_refused(home: Path, change: dict[str
     with pytest.raises(ValueError, match=words):
         check_interaction(experiment)
     check_interaction(replace(experiment, model=replace(experiment.model, interaction="global")))
+
+
+def test_an_evaluation_ranks_as_training_does(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ranked pooled embeddings instead: another model's numbers."""
+    monkeypatch.setenv("RAY_ATR_HOME", str(home))
+    experiment = tiny(home / "tones", train__epochs=1, **LATE)
+    run_folder = RunFolder.create(tmp_path / "run", experiment, {"name": "run"})
+    trial = Path(str(run_folder.add_trial({"seed": 0}).folder))
+    reports: list[dict[str, Any]] = []
+    train_trial(experiment, prepared_for(experiment, home), trial, reports.append, use_ray_data=False)
+    encoding, asked = Encoding(ray="never", batch_size=3), EvaluationOptions(draws=5, mlflow=False)
+    quiet: dict[str, Any] = {"encoding": encoding, "say": lambda message: None}
+    found = evaluate([trial], asked, out=tmp_path / "own", **quiet).page
+    names = [name for name in found.metrics if name.task in ("text_to_audio", "audio_to_text", "embedding")]
+    assert len(names) > 50
+    for name in names:
+        assert found.metrics[name] == pytest.approx(reports[-1][f"test/{name}"], abs=1e-6), name
+    pooled = evaluate([trial], replace(asked, ranking="cosine"), out=tmp_path / "pooled", **quiet).page
+    several = [name for name in names if name.task == "text_to_audio"]
+    beside = {name: found.metrics[f"text_to_audio_by_cosine/{name.language}/{name.name}"] for name in several}
+    assert beside == {name: pooled.metrics[name] for name in several}
+    assert beside != {name: found.metrics[name] for name in several}
+    assert found.queries[0].score == "similarity"
+    best = found.queries[0].found[0]
+    assert best.is_relevant == (found.queries[0].rank == 1)
+    assert any("Ranks are by late interaction" in note for note in found.notes)

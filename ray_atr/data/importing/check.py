@@ -30,6 +30,8 @@ from ray_atr.storage import open_folder
 from ray_atr.table import text_table
 
 EXAMPLES = 3
+OTHER_LANGUAGE, MOSTLY = "{} caption is in another language", 0.5
+"""What is said of a caption, and the share of a language's captions of which it is a problem."""
 TRAIN = SPLITS[0]
 ROWS_TOGETHER = 1024
 """Rows of a split whose order is looked at together."""
@@ -61,6 +63,8 @@ class Report:
     with_language: Counter[tuple[str, str]] = field(default_factory=Counter)
     shared_text: dict[tuple[str, str], int] = field(default_factory=dict)
     """Clips of a (split, language) that share a caption text with another clip of the same split."""
+    looked_at: Counter[str] = field(default_factory=Counter)
+    """Captions of each language whose language was looked at."""
     seconds: float = 0.0
     long_clips: int = 0
     seconds_cut: float = 0.0
@@ -100,6 +104,10 @@ def check_data_set(folder: str, options: Check | None = None, progress: Progress
             progress(number, len(manifest.shards))
     for split, order in orders.items():
         _remark_shifts(order, split, report)
+    for language, number in report.looked_at.items():
+        kind = OTHER_LANGUAGE.format(language)
+        if number >= MANY_CLIPS and report.remarks.get(kind, Finding()).count > MOSTLY * number:
+            report.problems[f"most {kind}"] = report.remarks.pop(kind)
     _compare_splits(report, memory)
     return report
 
@@ -175,8 +183,14 @@ def _check_texts(clip: Clip, name: str, options: Check, report: Report) -> None:
         for text in texts:
             for kind in looks_like(text):
                 report.remarks[f"{language} caption looks like {kind}"].add(f"{name}: {shortened(text, 80)}")
+            if len(text) > options.caption_characters:
+                kind = (
+                    f"{language} caption is longer than {options.caption_characters} characters, more than towers read"
+                )
+                report.remarks[kind].add(f"{name}: {len(text):,}: {shortened(text, 40)}")
+            report.looked_at[language] += is_looked_at
             if is_looked_at and (other := other_language(text, language)):
-                kind = f"{language} caption is in another language"
+                kind = OTHER_LANGUAGE.format(language)
                 report.remarks[kind].add(f"{name}: {other}: {shortened(text, 80)}")
 
 
@@ -314,7 +328,7 @@ def page(report: Report) -> list[str]:
         "",
         f"audio decoded: {counted(report.num_decoded, 'clip')}; left out at import: {len(manifest.skipped):,}",
     ]
-    lines += [f"  {number:,} x {reason}" for reason, number in reasons_left_out(manifest)]
+    lines += lines_left_out(manifest)
     if report.long_clips:
         beyond = (
             f"{counted(report.long_clips, 'clip')}; {report.seconds_cut / report.seconds:.1%} of the audio is beyond it"
@@ -332,17 +346,34 @@ def page(report: Report) -> list[str]:
 
 
 def reasons_left_out(manifest: Manifest) -> list[tuple[str, int]]:
-    """Why clips were left out at import and how many for each reason, the most frequent first. Reasons that differ in
-    their numbers alone count together; the first few numbers are shown.
+    """Why clips were left out at import and how many for each reason, the most frequent first."""
+    return [(reason, len(clips)) for reason, clips in _left_out(manifest)]
+
+
+def lines_left_out(manifest: Manifest, most: int | None = None) -> list[str]:
+    """A line for each reason why clips were left out, with the first of them; the `most` frequent reasons."""
+    lines = []
+    for reason, clips in _left_out(manifest)[:most]:
+        named = ", ".join(shortened(clip, 40) for clip in clips[:EXAMPLES]) + (", ..." if len(clips) > EXAMPLES else "")
+        lines.append(f"  {len(clips):,} x {reason}: {named}")
+    return lines
+
+
+def _left_out(manifest: Manifest) -> list[tuple[str, list[str]]]:
+    """The clips by the reason for which they were left out, the most frequent first. Reasons that differ in their numbers
+    alone count together; the first few numbers are shown.
     """
-    kinds: dict[str, list[str]] = {}
+    kinds: dict[str, list[tuple[str, str]]] = {}
     for entry in manifest.skipped:
         # A reason may begin with the file it speaks of and quote what was found there.
         reason = entry.reason.rsplit(": ", 1)[-1].split("; allowed")[0]
         reason = re.sub(rf"\S*(?<!\w){re.escape(entry.clip_id)}(?!\w)\S*", "its file", reason)
-        kinds.setdefault(NUMBER.sub("N", reason), []).append(reason)
+        kinds.setdefault(NUMBER.sub("N", reason), []).append((reason, entry.clip_id))
     most_first = sorted(kinds.items(), key=lambda item: -len(item[1]))
-    return [(_with_numbers(kind, reasons), len(reasons)) for kind, reasons in most_first]
+    return [
+        (_with_numbers(kind, [reason for reason, _ in own]), [clip_id for _, clip_id in own])
+        for kind, own in most_first
+    ]
 
 
 def _with_numbers(kind: str, reasons: Sequence[str]) -> str:

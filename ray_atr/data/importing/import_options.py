@@ -52,6 +52,7 @@ class Check(Settings):
     language_share: float = setting(
         1.0, "share of clips whose captions' language is looked at, drawn by id", at_least=0, at_most=1
     )
+    caption_characters: int = setting(300, "longer captions are named: most text towers read 64 tokens", at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,18 @@ import numpy as np
 import pytest
 import soundfile
 from clips_on_disk import tone
+from tiny import tone_clip
 
 from ray_atr.cli.prepare import summary
-from ray_atr.data.importing.check import Check, Report, check_data_set, num_clips_sharing, page, reasons_left_out
+from ray_atr.data.importing.check import (
+    Check,
+    Report,
+    check_data_set,
+    lines_left_out,
+    num_clips_sharing,
+    page,
+    reasons_left_out,
+)
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import Manifest, Skipped, write_clips, write_manifest, write_shard
 from ray_atr.storage import open_folder
@@ -257,3 +266,35 @@ def test_audio_beyond_the_window_is_counted(tmp_path: Path) -> None:
     report = check(tmp_path, [clip(index) for index in range(3)], clip_seconds=0.05)
     assert report.long_clips == 3
     assert any("longer than one window: 3 clips" in line for line in page(report))
+
+
+def test_a_language_of_which_most_captions_are_in_another_is_a_problem(tmp_path: Path) -> None:
+    """Columns of five languages were imported as English: the check called the set fit for use."""
+    german = "Ein Hund bellt sehr laut, während viele Autos durch den Regen fahren"
+    english = "A dog barks very loudly while many cars are driving by in the rain"
+    for share, is_fit in ((8, False), (4, True)):
+        clips = [
+            tone_clip("train", row, {"eng": [f"{german if row < share else english}, {row}"]}) for row in range(12)
+        ]
+        write_clips(tmp_path / str(share), clips, name="mixed", licence="none")
+        report = check_data_set(str(tmp_path / str(share)))
+        assert report.is_fit == is_fit
+        assert (list(report.problems) == ["most eng caption is in another language"]) == (not is_fit)
+        assert "eng caption is in another language" in {**report.remarks, **report.problems} or not is_fit
+
+
+def test_a_caption_that_no_tower_reads_to_its_end_is_named(tmp_path: Path) -> None:
+    clips = [tone_clip("train", row, {"eng": ["a dog barks " * (30 if row else 2)]}) for row in range(2)]
+    write_clips(tmp_path / "long", clips, name="long", licence="none")
+    report = check_data_set(str(tmp_path / "long"))
+    (kind,) = (kind for kind in report.remarks if "longer than" in kind)
+    assert kind == "eng caption is longer than 300 characters, more than towers read"
+    assert report.remarks[kind].count == 1
+    assert report.remarks[kind].examples[0].startswith("train-001 (train): 359:")
+
+
+def test_the_clips_that_are_left_out_are_named(tmp_path: Path) -> None:
+    clips = [tone_clip("train", 0, {"eng": ["a"]})]
+    skipped = [Skipped(f"c{number}", f"/x/c{number}.wav: got '{number} bytes'; allowed more") for number in range(5)]
+    manifest = write_clips(tmp_path / "set", clips, name="set", licence="none", skipped=skipped)
+    assert lines_left_out(manifest) == ["  5 x got 'N bytes' (N: 0, 1, 2, ...): c0, c1, c2, ..."]

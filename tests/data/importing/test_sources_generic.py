@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from clips_on_disk import tone, write_tone
 
+from ray_atr.data.decoding import open_sound
 from ray_atr.data.importing.plan import Import, import_data_set
 from ray_atr.data.importing.sources import Absent, Entry, Source
 from ray_atr.data.importing.sources.huggingface import HuggingFace
@@ -21,6 +22,7 @@ from ray_atr.data.importing.sources.source import Note, read_place
 from ray_atr.data.importing.sources.table import TableSource
 from ray_atr.data.importing.sources.webdataset import WebDataset
 from ray_atr.data.shards import Skipped, iterate_rows
+from ray_atr.storage import open_folder
 
 ROWS = [
     {"path": "a.wav", "caption": "A dog, barking", "language": "eng", "split": "train"},
@@ -461,3 +463,91 @@ def test_deep_and_huge_json_is_one_line_of_an_error(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="line 1: not JSON") as caught:
             list(read_table(str(tmp_path / "captions.jsonl")))
         assert len(str(caught.value)) < 500 + len(str(tmp_path))
+
+
+def notes_of(source: TableSource) -> list[str]:
+    return [entry.text for entry in source.entries() if isinstance(entry, Note)]
+
+
+def test_columns_of_splits_and_languages_have_any_name(tmp_path: Path) -> None:
+    rows = [
+        {"path": "a.wav", "caption": "Ein Hund.", "Menge": "test", "Sprache": "de"},
+        {"path": "sub/b.flac", "caption": "Rain.", "Menge": "", "Sprache": ""},
+    ]
+    root = str(make_folder(tmp_path, rows=rows))
+    source = TableSource(source=root, split_column="Menge", language_column="Sprache")
+    entries = [entry for entry in source.entries() if isinstance(entry, Entry)]
+    assert [(entry.split, dict(entry.captions)) for entry in entries] == [
+        ("test", {"deu": ("Ein Hund.",)}),
+        ("train", {"eng": ("Rain.",)}),
+    ]
+    assert notes_of(source) == ["blank splits: 1 row, taken to be in train (--split)"]
+    with pytest.raises(ValueError, match=r"column Mengen is missing; .*did you mean Menge\?"):
+        list(TableSource(source=root, split_column="Mengen").entries())
+
+
+def test_columns_that_are_not_read_are_named_with_what_may_be_meant(tmp_path: Path) -> None:
+    rows = [{"path": "a.wav", "caption": "x", "splt": "test", "Sprache": "de", "lable": "dog", "rating": "5"}]
+    rows.append({**rows[0], "path": "sub/b.flac"})
+    assert notes_of(TableSource(source=str(make_folder(tmp_path / "a", rows=rows)))) == [
+        "columns that were not read: splt (did you mean split?), Sprache, lable (did you mean label?), rating"
+    ]
+    usual = [{"path": "a.wav", "caption_1": "x", "split": "test", "language": "en", "label": "dog", "clip_id": "1"}]
+    usual.append({**usual[0], "path": "sub/b.flac", "clip_id": "2"})
+    assert notes_of(TableSource(source=str(make_folder(tmp_path / "b", rows=usual)))) == []
+
+
+def test_a_split_in_other_letters_is_refused_with_what_it_means(tmp_path: Path) -> None:
+    for given, meant in (("Validation", "val"), ("TEST", "test"), ("Dev", "val")):
+        root = make_folder(tmp_path / given, rows=[{"path": "a.wav", "caption": "x", "split": given}])
+        with pytest.raises(ValueError, match=rf"line 2, split: got '{given}'; .*did you mean {meant}\?"):
+            list(TableSource(source=str(root)).entries())
+
+
+def test_caption_columns_named_by_languages_are_of_those_languages(tmp_path: Path) -> None:
+    rows: list[dict[str, str]] = [
+        {"path": name, "eng": "A dog.", "arb": "كلب.", "ko": "개.", "txt": "A cat."} for name in ("a.wav", "sub/b.flac")
+    ]
+    root = str(make_folder(tmp_path, rows=rows))
+    named = TableSource(source=root, caption_column=("eng", "arb", "ko"))
+    first = next(entry for entry in named.entries() if isinstance(entry, Entry))
+    assert list(first.captions) == ["eng", "arb", "kor"]
+    assert "columns of captions by language: eng (eng), arb (arb), ko (kor)" in notes_of(named)
+    # `txt` is the code of a language of Papua, and the name of most columns of text.
+    plain = TableSource(source=root, caption_column=("txt",))
+    assert list(next(entry for entry in plain.entries() if isinstance(entry, Entry)).captions) == ["eng"]
+    mixed = TableSource(source=root, caption_column=("swe=eng", "txt"))
+    assert list(next(entry for entry in mixed.entries() if isinstance(entry, Entry)).captions) == ["swe", "eng"]
+
+
+def test_a_link_that_leads_back_is_followed_once(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "set")
+    (root / "loop").symlink_to(root)
+    (root / "up").symlink_to("..")
+    (root / "one").mkdir()
+    (root / "two").mkdir()
+    (root / "one" / "other").symlink_to("../two")
+    (root / "two" / "other").symlink_to("../one")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "c.wav").write_bytes(b"c")
+    (root / "linked").symlink_to(elsewhere)
+    files = open_folder(str(root)).files()
+    assert files == ["a.wav", "captions.csv", "linked/c.wav", "sub/b.flac"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "an empty file (0 bytes)"),
+        (b"\0\0\0\x20ftypM4A ", "AAC or another sound in MP4 (m4a, mp4), which is not read"),
+        (b"\x1aE\xdf\xa3webm", "a Matroska or WebM file, which is not read"),
+        (b"0&\xb2u\x8ef\xcf\x11wma", "Windows Media (wma), which is not read"),
+        (b"wvpk....", "WavPack, which is not read"),
+    ],
+)
+def test_what_phones_record_is_called_by_its_name(content: bytes, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)) as error:
+        open_sound(content, "a.bin")
+    assert "a WAV, FLAC, OGG, MP3, AIFF, AU, CAF or W64 file" in str(error.value)
+    assert ("ffmpeg -i FILE FILE.flac" in str(error.value)) == bool(content)

@@ -18,7 +18,7 @@ from ray_atr.data.shards import Skipped, open_arrow
 from ray_atr.settings import Settings, counted, refuse, setting
 from ray_atr.storage import Folder, open_folder
 
-AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif")
+AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif", ".au", ".caf", ".w64")
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ray_atr.data.importing.sources.read_table import TABLE_SUFFIXES, Reading, read_table, require_columns
 from ray_atr.data.importing.sources.source import (
+    SPLIT_OF,
     Absent,
     Entry,
     ListedClip,
@@ -26,9 +29,10 @@ from ray_atr.data.importing.sources.source import (
     texts_of,
     without_suffix,
 )
+from ray_atr.data.language_codes import has_two_letters
 from ray_atr.data.schema import check_captions, check_language, check_split
 from ray_atr.data.shards import Skipped
-from ray_atr.settings import counted, refuse, setting, shortened
+from ray_atr.settings import counted, nearest, refuse, setting, shortened
 from ray_atr.storage import open_folder
 
 NAMED = 3
@@ -45,11 +49,15 @@ class TableSource(Source):
     table: str = setting("", "the table, below --source; unset: the only one there")
     path_column: str = setting("path", "column with the path of the audio, below --source")
     caption_column: tuple[str, ...] = setting(
-        (), "columns of captions, COLUMN or LANGUAGE=COLUMN ...; unset: caption, captions, caption_1, caption_2, ..."
+        (),
+        "columns of captions, LANGUAGE=COLUMN or COLUMN ..., which may be named by a language's code; unset: caption, "
+        "captions, caption_1, caption_2, ...",
     )
+    split_column: str = setting("split", "column with the split of a clip")
+    language_column: str = setting("language", "column with the ISO 639 code of a row's captions")
     id_column: str = setting("clip_id", "column of clip ids; clips without one are named after their path")
-    language: str = setting("eng", "ISO 639 code of captions without a column language")
-    split: str = setting("train", "split of clips without a column split")
+    language: str = setting("eng", "ISO 639 code of captions whose row or column names none")
+    split: str = setting("train", "split of clips whose row names none")
     delimiter: str = setting("", "what separates the columns of a CSV table: a character, or tab; unset: detected")
     encoding: str = setting("", "encoding of a text table, such as cp1252; unset: detected")
     drop_bad_rows: bool = setting(False, "leave out the rows that cannot be read, and list them")
@@ -98,15 +106,32 @@ class TableSource(Source):
         """The clips by path, in the order of their first rows. ValueError, or a dropped row, for one that is not right."""
         clips: dict[str, ListedClip] = {}
         blank = 0
-        for at, row in read_table(table, [self.path_column], reading):
+        columns: dict[str, None] = {}
+        usual = TableSource(source="")
+        chosen = [
+            own
+            for own, default in (
+                (self.split_column, usual.split_column),
+                (self.language_column, usual.language_column),
+                (self.id_column, usual.id_column),
+            )
+            if own != default
+        ]
+        for at, row in read_table(table, [self.path_column, *chosen], reading):
+            columns.update(dict.fromkeys(row))
             try:
                 self._add(clips, row, at)
             except ValueError as error:
                 reading.refuse_row(at, str(error))
             else:
-                blank += "split" in row and not cell_of(row, "split")
+                blank += self.split_column in row and not cell_of(row, self.split_column)
         if blank:
             reading.notes.append(blank_splits(blank, self.split))
+        named = [f"{column} ({code})" for code, column in self._columns() if code and column in self.caption_column]
+        if named:
+            reading.notes.append(f"columns of captions by language: {', '.join(named)}")
+        if unread := self._unread(columns):
+            reading.notes.append(f"columns that were not read: {shortened(', '.join(unread), 200)}")
         return clips
 
     def _add(self, clips: dict[str, ListedClip], row: Mapping[str, Any], at: str) -> None:
@@ -116,7 +141,7 @@ class TableSource(Source):
         captions = self._captions(row, at)
         if not captions:
             raise ValueError(f"{at}: no caption; its columns are {shortened(', '.join(row))}")
-        split = check_split(cell_of(row, "split") or self.split, f"{at}, split")
+        split = self._split(row, f"{at}, {self.split_column}")
         labels = labels_of(row.get("labels") or row.get("label"), f"{at}, label")
         relative = _relative(path)
         given = cell_of(row, self.id_column)
@@ -129,7 +154,7 @@ class TableSource(Source):
 
     def _captions(self, row: Mapping[str, Any], at: str) -> dict[str, list[str]]:
         """The captions of a row by language: from the columns asked for, an object by language, or the usual columns."""
-        own = check_language(cell_of(row, "language") or self.language, f"{at}, language")
+        own = check_language(cell_of(row, self.language_column) or self.language, f"{at}, {self.language_column}")
         if self.caption_column:
             require_columns(at, list(row), [column for _, column in self._columns()])
             found: dict[str, list[str]] = {}
@@ -143,10 +168,45 @@ class TableSource(Source):
         texts_of_row = captions_of(row, at)
         return {own: texts_of_row} if texts_of_row else {}
 
+    def _split(self, row: Mapping[str, Any], at: str) -> str:
+        """A row's split. ValueError, with what may be meant, for a name that a split cannot have."""
+        given = cell_of(row, self.split_column)
+        try:
+            return check_split(given or self.split, at)
+        except ValueError as error:
+            meant = SPLIT_OF.get(given.casefold())
+            raise ValueError(f"{error}" + (f" (did you mean {meant}?)" if meant else "")) from None
+
+    def _unread(self, columns: Collection[str]) -> list[str]:
+        """The columns of a table that mean nothing to this source, each with the one that may be meant."""
+        options = {
+            self.split_column: "--split-column",
+            self.language_column: "--language-column",
+            self.id_column: "--id-column",
+        }
+        known = {self.path_column, *options, "label", "labels", *(column for _, column in self._columns())}
+        if not self.caption_column:
+            known |= {name for name in columns if re.fullmatch(r"captions?|caption_\d+", name)}
+        absent = [column for column in (*options, "label", "caption") if column not in columns]
+        return [
+            column + nearest(column.casefold(), absent, 0.7) for column in columns if column and column not in known
+        ]
+
     def _columns(self) -> list[tuple[str, str]]:
-        """(language, column) of each caption column that was asked for; the language is empty if none was named."""
+        """(language, column) of each caption column that was asked for; the language is empty if none was named.
+
+        Columns that are all named by the codes of languages with two letters are of those languages: `txt` and `cap` are codes
+        too, of languages that few tables hold.
+        """
+        bare = [entry for entry in self.caption_column if "=" not in entry]
+        if bare and all(map(_is_common_code, bare)):
+            named = {entry: f"{entry}={entry}" for entry in bare}
+            return self._parsed([named.get(entry, entry) for entry in self.caption_column])
+        return self._parsed(self.caption_column)
+
+    def _parsed(self, entries: Sequence[str]) -> list[tuple[str, str]]:
         columns = []
-        for entry in self.caption_column:
+        for entry in entries:
             language, equals, column = entry.partition("=")
             columns.append((check_language(language, "caption_column"), column) if equals else ("", entry))
         return columns
@@ -154,6 +214,13 @@ class TableSource(Source):
     def id_of(self, row: Any) -> str | None:
         given, path = cell_of(row, self.id_column), cell_of(row, self.path_column)
         return given or (_relative(path) if path else super().id_of(row))
+
+
+def _is_common_code(name: str) -> bool:
+    """Whether a column's name is the code of a language that has one of two letters, or is of the family of one."""
+    with contextlib.suppress(ValueError):
+        return len(name) in (2, 3) and has_two_letters(name)
+    return False
 
 
 def _relative(path: str) -> str:

@@ -1,0 +1,103 @@
+"""What trials' files have lost is named by the report and refused by --resume; what a kill leaves is neither."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_runs import write_run
+
+from ray_atr.cli.running import open_run
+from ray_atr.report import write, write_report
+from ray_atr.run_folder import RunFolder
+
+SPACE = {"objective": ["contrastive", "kcl"]}
+
+
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "_figures", lambda runs, folder: [])
+
+
+def lines(change: Callable[[list[str]], list[str]]) -> Callable[[Path], None]:
+    def act(trial: Path) -> None:
+        file = trial / "metrics.jsonl"
+        file.write_text("".join(line + "\n" for line in change(file.read_text().splitlines())))
+
+    return act
+
+
+def removed(name: str) -> Callable[[Path], None]:
+    return lambda trial: (trial / name).unlink()
+
+
+def first_trial(run: Path) -> Path:
+    return sorted((run / "trials").iterdir())[0]
+
+
+@pytest.mark.parametrize(
+    ("damage", "file", "says"),
+    [
+        (removed("trial.json"), "trial.json", "missing"),
+        (removed("result.json"), "result.json", "missing, though the trial finished"),
+        (removed("metrics.jsonl"), "metrics.jsonl", "epochs none instead of 1 to 3"),
+        (lines(lambda rows: []), "metrics.jsonl", "epochs none instead of 1 to 3"),
+        (lines(lambda rows: rows[:2]), "metrics.jsonl", "epochs 1, 2 instead of 1 to 3"),
+        (lines(lambda rows: [rows[0], rows[2]]), "metrics.jsonl", "epochs 1, 3 instead of 1 to 3"),
+        (lines(lambda rows: [*rows, rows[1]]), "metrics.jsonl", "epochs 1, 2, 3, 2 instead of 1 to 4"),
+        (lines(lambda rows: [rows[1], rows[0], rows[2]]), "metrics.jsonl", "epochs 2, 1, 3 instead of 1 to 3"),
+    ],
+)
+def test_a_trial_that_lost_something_is_named(
+    tmp_path: Path, damage: Callable[[Path], None], file: str, says: str
+) -> None:
+    run = write_run(tmp_path / "run", SPACE, languages=("eng", "fra"))
+    whole = write_report(run)
+    assert "not whole" not in whole.summary
+    assert "Not whole" not in whole.page.read_text()
+    assert open_run(str(run), "noise").path == run
+    trial = first_trial(run)
+    damage(trial)
+    named = f"{trial / file}: {says}"
+    found = write_report(run)
+    assert f"not whole:\n  {named}" in found.summary
+    assert f"Not whole: {named}" in found.page.read_text()
+    with pytest.raises(ValueError, match="restore it from a copy, or remove the trial's folder") as error:
+        open_run(str(run), "noise")
+    assert str(error.value).startswith(named)
+
+
+@pytest.mark.parametrize("status", ["pending", "running", "stopped"])
+def test_what_a_kill_leaves_is_whole(tmp_path: Path, status: str) -> None:
+    """A folder before its description, a result before its status, and epochs that the checkpoint reports again."""
+    run = write_run(tmp_path / "run", SPACE, running=(0,), languages=("eng", "fra"))
+    (run / "trials" / "made-0123abcd").mkdir()
+    for trial in RunFolder.open(run).trials():
+        described = {**json.loads((Path(str(trial.folder)) / "trial.json").read_text()), "status": status}
+        (Path(str(trial.folder)) / "trial.json").write_text(json.dumps(described))
+    assert RunFolder.open(run).problems() == []
+
+
+def test_a_finished_trial_knows_its_epochs_and_not_only_its_best(tmp_path: Path) -> None:
+    """The best epoch was the first: a history cut off behind it is a loss all the same."""
+    run = RunFolder.open(write_run(tmp_path / "run", {"objective": ["kcl"]}, running=(0,), languages=("eng", "fra")))
+    (trial,) = run.trials()
+    rows: list[dict[str, Any]] = [dict(row) for row in trial.epochs()]
+    for epoch in (2, 3):
+        assert trial.add_epoch({**rows[0], "epoch": epoch})
+    trial.finish({"best_epoch": 1, "out_of_patience": False, "clean_share": None})
+    assert trial.problem() is None
+    lines(lambda rows: rows[:2])(Path(str(trial.folder)))
+    assert trial.problem() == f"{trial.folder / 'metrics.jsonl'}: epochs 1, 2 instead of 1 to 3"
+
+
+def test_refreshes_that_had_to_be_built_again_are_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", SPACE, languages=("eng", "fra"))
+    trial = first_trial(run)
+    rows = [json.loads(line) for line in (trial / "metrics.jsonl").read_text().splitlines()]
+    rows = [{**row, "knowledge/failed_refreshes": float(row["epoch"] == 2)} for row in rows]
+    (trial / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "contrastive: 1 refresh of the knowledge base failed, built again" in write_report(run).summary

@@ -1,0 +1,78 @@
+"""Settings at their ends: nothing is made ahead for a number of epochs, and what is beyond reason is named, not the clips."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import prepared_for, tiny
+
+from ray_atr.override import override
+from ray_atr.training.inputs import prepare
+from ray_atr.training.loop import train_trial
+from ray_atr.training.step import NonFiniteError
+
+
+class EnoughError(Exception):
+    """Ends a run from its report."""
+
+
+@pytest.mark.parametrize("captions", ["one", "each"])
+def test_a_run_without_an_end_begins_at_once(home: Path, tmp_path: Path, captions: str) -> None:
+    """Everything about 10^12 epochs was made before the first of them."""
+    experiment = tiny(
+        home / "tones",
+        train__epochs=10**12,
+        train__schedule="constant",
+        train__warmup_fraction=0,
+        data__captions_per_epoch=captions,
+    )
+    seen: list[dict[str, Any]] = []
+
+    def report(row: dict[str, Any]) -> None:
+        seen.append(row)
+        if len(seen) == 2:
+            raise EnoughError
+
+    prepared = prepared_for(experiment, home)
+    started = time.monotonic()
+    with pytest.raises(EnoughError):
+        train_trial(experiment, prepared, tmp_path / "endless", report, use_ray_data=False)
+    assert time.monotonic() - started < 60
+    short: list[dict[str, Any]] = []
+    ends = override(experiment, {"train.epochs": 2})
+    train_trial(ends, prepared, tmp_path / "short", short.append, use_ray_data=False)
+    assert [row["train/loss"] for row in seen] == [row["train/loss"] for row in short[:2]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"objective.pair.temperature": 1e-39},
+        {"objective": "m_ltm", "objective.pair.epsilon": 1e-300},
+    ],
+)
+def test_a_loss_that_is_not_finite_names_the_setting_beyond_reason(
+    home: Path, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    experiment = override(tiny(home / "tones"), change)
+    path, value = list(change.items())[-1]
+    with pytest.raises(NonFiniteError, match=f"not finite .*far from what is usual: {path}={value:g}"):
+        train_trial(experiment, prepared_for(experiment, home), tmp_path, lambda row: None, use_ray_data=False)
+
+
+def test_a_base_smaller_than_what_is_asked_of_it_says_so(home: Path) -> None:
+    asked = {"objective.knowledge.prototypes": 1_000_000, "objective.knowledge.neighbours": 500}
+    experiment = override(tiny(home / "tones"), {"objective.knowledge": "ask", **asked})
+    said: list[str] = []
+    prepare(experiment, home, use_ray=False, say=said.append)
+    assert [line for line in said if "knowledge" in line] == [
+        "objective.knowledge.prototypes: 1,000,000 asked for, 24 taken: the base has 24 clips",
+        "objective.knowledge.neighbours: 500 asked for, 23 taken: the base has 24 clips",
+    ]
+    fits = override(experiment, {"objective.knowledge.prototypes": 24, "objective.knowledge.neighbours": 23})
+    said.clear()
+    prepare(fits, home, use_ray=False, say=said.append)
+    assert not [line for line in said if "knowledge" in line]
