@@ -33,6 +33,7 @@ DECIDING_PACKAGES = [
     "torchaudio",
     "transformers",
     "faiss-cpu",
+    "faiss-gpu-cu12",
     "numpy",
     "pyarrow",
     "mlflow",

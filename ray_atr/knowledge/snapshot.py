@@ -15,6 +15,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.knowledge import faiss_gpu
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.settings import refuse
 from ray_atr.storage import read_json, whole_folder
@@ -169,15 +170,15 @@ def _cluster(
     if count == 0:
         return numbers, np.zeros((min(settings.prototypes, len(every_row)), D), dtype=np.float32)
     is_warm = start is not None and start.shape == (count, D)
-    kmeans = faiss.Kmeans(
-        D,
+    kmeans = faiss_gpu.kmeans(
+        rows,
         count,
+        start if is_warm else None,
         niter=settings.warm_iterations if is_warm else settings.iterations,
         seed=settings.seed + 1,
         min_points_per_centroid=1,
         max_points_per_centroid=256,
     )
-    kmeans.train(rows, init_centroids=start if is_warm else None)
     _, nearest = kmeans.index.search(rows, 1)
     # k-means can leave a cluster empty: an empty one has no prototype.
     _, numbers[present] = np.unique(nearest[:, 0], return_inverse=True)
@@ -217,7 +218,7 @@ def _index(rows: NDArray[np.float32], kind: str, seed: int) -> NDArray[np.uint8]
         index = faiss.IndexIVFFlat(faiss.IndexFlatIP(D), D, lists, faiss.METRIC_INNER_PRODUCT)
         index.cp.seed = seed + 1
         index.cp.min_points_per_centroid = 1
-        index.train(rows)
+        return faiss.serialize_index(faiss_gpu.filled_ivf(index, rows))
     index.add(rows)
     return faiss.serialize_index(index)
 
