@@ -21,7 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,10 @@ from torch import Tensor
 
 from ray_atr.data.audio import FrontEnd, log_mel, mel_filters
 from ray_atr.encoding.texts import TextBatcher
+from ray_atr.knowledge import faiss_gpu
 from ray_atr.knowledge.searcher import SearchableRows
+from ray_atr.knowledge.snapshot import Entries, SnapshotSettings
+from ray_atr.knowledge.snapshot import build as build_snapshot
 from ray_atr.models.audio import SmallCnn
 from ray_atr.objectives import Embeddings, preset
 from ray_atr.objectives.knowledge import Ask
@@ -258,6 +261,35 @@ def search(machine: Machine, size: Size, report: Report) -> None:
         rows.append([str(B), f"{ours:.2f}", f"{peer:.2f}", f"{ours / peer:.2f}", f"{memory / 2**20:.0f}"])
     header = ["batch", "ours, ms", "matmul and topk, ms", "ratio", "peak MiB"]
     report.table(f"Exact search of {size.entries:,} x {size.width}", header, rows)
+    faiss_on_gpu(entries, machine, size, report)
+
+
+def faiss_on_gpu(entries: Tensor, machine: Machine, size: Size, report: Report) -> None:
+    """FAISS's flat and ivf index and k-means on the device, beside torch's exact search and FAISS's k-means on the CPU."""
+    rows, spec = entries.cpu().numpy(), Ask().search_spec
+    where = "GPU" if faiss_gpu.gpu_number(machine.device) is not None else "CPU (faiss-gpu is not installed, or no GPU)"
+    clustered = rows[: min(len(rows), 50_000)]
+    snapshot = build_snapshot(
+        Entries(clustered, clustered, [str(number) for number in range(len(clustered))]),
+        SnapshotSettings(prototypes=0, index="ivf"),
+    )
+    tables = {
+        "torch, exact": SearchableRows(rows, None, machine.device, spec),
+        "FAISS, flat": SearchableRows(rows, None, machine.device, replace(spec, index="flat"), np.zeros(0, np.uint8)),
+        f"FAISS, ivf of {len(clustered):,}": SearchableRows(
+            clustered, None, machine.device, replace(spec, index="ivf"), snapshot.audio_index
+        ),
+    }
+    lines = []
+    queries = torch.nn.functional.normalize(entries[:256] + 0.02, dim=1)
+    for name, table in tables.items():
+        milliseconds = machine.milliseconds(partial(table.top_k, queries, 5), size.repeats)
+        report.numbers[f"search/{name}"] = {"ms": milliseconds}
+        lines.append([name, f"{milliseconds:.2f}"])
+    started = time.perf_counter()
+    faiss_gpu.kmeans(clustered, min(256, len(clustered) // 39), None, niter=10, seed=1)
+    lines.append([f"k-means of {len(clustered):,}, 256 clusters", f"{1000 * (time.perf_counter() - started):.0f}"])
+    report.table(f"FAISS on the {where}, 256 queries", ["what", "ms"], lines)
 
 
 def refresh(machine: Machine, size: Size, report: Report) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from ray_atr.knowledge.searcher import Searcher
 from ray_atr.knowledge.snapshot import Snapshot
 from ray_atr.objectives import Embeddings, Objective
 from ray_atr.objectives.knowledge.ask import Ask, multiplier, potentials, reliability
-from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Queued, Retrieved, Sides
+from ray_atr.objectives.knowledge.knowledge import Granularity, Queued, Retrieved, Sides
 from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison
 
@@ -32,14 +32,19 @@ def out_of_batch_influence(
     *,
     learned: Learned = NOTHING_LEARNED,
     draw: Tensor | None = None,
+    in_batch: Tensor | None = None,
+    granularity: Literal["fine", "coarse"] = "fine",
 ) -> float:
-    """Norm of the loss's gradient with respect to what was retrieved (Fu et al. 2025, Eq. 2); 0 if nothing is used.
+    """Norm of the loss's gradient with respect to the embeddings of samples outside the batch (Fu et al. 2025, Eq. 2).
 
-    A multiplier counts only where its gradient is not detached.
+    An entry that several queries found is one embedding, whose gradients are added before the norm is taken. Entries that
+    are of the batch's own clips, `in_batch` [N] bool over the base or queue, do not count. The norm is of one batch; the
+    paper's is its expectation. 0 if nothing is used. With granularity `coarse` it is the norm over the prototypes, which
+    are no samples: Eq. 2 does not have them. A multiplier counts only where its gradient is not detached.
     """
     leaves: list[Tensor] = []
     with torch.enable_grad():
-        leafed = _with_leaves(retrieved, leaves)
+        leafed = _with_leaves(retrieved, leaves, granularity)
         similarity = None if embeddings.similarity is None else embeddings.similarity.detach()
         batch = dataclasses.replace(
             embeddings, audio=embeddings.audio.detach(), text=embeddings.text.detach(), similarity=similarity
@@ -47,22 +52,53 @@ def out_of_batch_influence(
         terms = objective(batch, learned=learned, draw=draw, retrieved=leafed)
         if not leaves or not terms.loss.requires_grad:
             return 0.0
-        gradients = torch.autograd.grad(terms.loss, leaves, allow_unused=True)
-    squares = [gradient.double().square().sum() for gradient in gradients if gradient is not None]
-    return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
+        found = torch.autograd.grad(terms.loss, leaves, allow_unused=True)
+    pairs = zip(leaves, found, strict=True)
+    gradients = [(torch.zeros_like(leaf) if own is None else own).double() for leaf, own in pairs]
+    if isinstance(retrieved, Queued):
+        kept = slice(None) if in_batch is None else ~in_batch
+        return float(torch.stack([gradient[kept].square().sum() for gradient in gradients]).sum().sqrt())
+    assert isinstance(retrieved, Retrieved), "only what was retrieved has leaves"
+    return _norm_over_entries(getattr(retrieved, granularity), gradients, in_batch)
 
 
-def _with_leaves(value: Any, leaves: list[Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        if not value.is_floating_point():
-            return value
-        leaf = value.detach().clone().requires_grad_()
-        leaves.append(leaf)
-        return leaf
-    if isinstance(value, Retrieved | Granularity | Neighbours | Queued):
-        changed = {field.name: _with_leaves(getattr(value, field.name), leaves) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **changed)
-    return value
+def _with_leaves(retrieved: Any, leaves: list[Tensor], granularity: str) -> Any:
+    """The same, but what counts are leaves: audio, then text, of the queue or of the audio's and the text's neighbours."""
+
+    def leafed(value: Any, names: Sequence[str]) -> Any:
+        for name in names:
+            leaves.append(getattr(value, name).detach().clone().requires_grad_())
+            value = dataclasses.replace(value, **{name: leaves[-1]})
+        return value
+
+    if isinstance(retrieved, Queued):
+        return leafed(retrieved, ("queue_audio", "queue_text"))
+    if not isinstance(retrieved, Retrieved) or (own := getattr(retrieved, granularity)) is None:
+        return retrieved
+    by_audio, by_text = (leafed(side, ("audio", "text")) for side in (own.by_audio, own.by_text))
+    return dataclasses.replace(retrieved, **{granularity: Granularity(by_audio, by_text)})
+
+
+def _norm_over_entries(found: Granularity, gradients: Sequence[Tensor], in_batch: Tensor | None) -> float:
+    """The norm of gradients [B, Q, Kn, D] once those of the same entry, in the same modality and language, are added."""
+    keys, rows = [], []
+    num_languages = found.by_audio.text.shape[1]
+    for side, (of_audio, of_text) in zip((found.by_audio, found.by_text), (gradients[:2], gradients[2:]), strict=True):
+        for gradient, is_text in ((of_audio, False), (of_text, True)):
+            assert side.entry is not None, "what is retrieved says of which entry it is"
+            entry = side.entry.expand(gradient.shape[:3])
+            counts = side.valid.expand(gradient.shape[:3])
+            if in_batch is not None:
+                counts = counts & ~in_batch.to(entry.device)[entry.clamp(min=0)]
+            # 0 for audio, 1 and up for texts: a base in one language answers to queries in every language.
+            kind = torch.zeros(gradient.shape[1], dtype=torch.int64, device=entry.device)
+            if is_text:
+                kind = kind + 1 if num_languages == 1 else 1 + torch.arange(len(kind), device=entry.device)
+            keys.append((entry * (1 + num_languages) + kind[:, None])[counts])
+            rows.append(gradient[counts])
+    every_row = torch.cat(rows)
+    unique, number = torch.cat(keys).unique(return_inverse=True)
+    return float(every_row.new_zeros(len(unique), every_row.shape[1]).index_add(0, number, every_row).norm())
 
 
 def representation_drift_mismatch(queries: Tensor, current: Tensor, stale: Tensor, temperature: float = 0.07) -> float:

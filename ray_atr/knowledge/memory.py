@@ -62,6 +62,12 @@ class Memory:
 
     latest: Any = None
     """What the last `retrieve` returned."""
+    in_batch: Tensor | None = None
+    """[N] bool: which entries of the queue that `retrieve` saw last were of the batch's own clips. None: not known."""
+
+    def is_in_batch(self, clip_ids: Sequence[str]) -> Tensor | None:
+        """[N] bool: which entries of what the last `retrieve` searched are of the last global batch's clips."""
+        return self.in_batch
 
     def begin_epoch(self, epoch: int, step: int, weights: Callable[[], Any]) -> None:
         """An epoch begins before global step `step`."""
@@ -139,6 +145,10 @@ class SnapshotMemory(Memory):
         if self.written is not None and self.groups is not None and self.client.is_publisher:
             self.written.write(embeddings, clip_ids, self.groups)
 
+    def is_in_batch(self, clip_ids: Sequence[str]) -> Tensor | None:
+        assert self.snapshot is not None, "asked for after a step"
+        return torch.from_numpy(np.isin(self.snapshot.ids, np.asarray(clip_ids, dtype=np.str_)))
+
     def stats(self, step: int) -> dict[str, float]:
         return self.client.stats(step)
 
@@ -169,6 +179,7 @@ class SupportMemory(Memory):
 
     def retrieve(self, batch: WorkerBatch, gather: Gather) -> Any:
         self._whose = batch.identity(gather)
+        self.in_batch = self.queue.is_of(self._whose)
         self.latest = self.queue.nearest(self._whose, gather(batch.audio.detach()), gather(batch.text.detach()))
         return self.latest
 
@@ -199,6 +210,7 @@ class MomentumMemory(Memory):
         """The momentum encoders' keys of the batch, and the queue."""
         audio, text = batch.embed_with(self.follower.module)
         self._keys = batch.identity(gather), gather(audio.detach().float()), gather(text.detach().float())
+        self.in_batch = self.queue.is_of(self._keys[0])
         self.latest = self.queue.keys(*self._keys)
         return self.latest
 

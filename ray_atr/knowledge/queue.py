@@ -57,6 +57,10 @@ class Queue:
         negative = ~whose.is_like(self._filled_by)
         return Queued(audio, text, self.audio[:n].clone(), self.text[:n].clone(), self.mask[:n].clone(), negative)
 
+    def is_of(self, whose: Identity) -> Tensor:
+        """[n] bool: which of the earlier embeddings are of the clips of a batch."""
+        return torch.isin(self._filled_by.clip, whose.clip)
+
     @property
     def _filled_by(self) -> Identity:
         return Identity(*(numbers[: self.filled] for numbers in self.whose))
@@ -78,12 +82,14 @@ class Queue:
             self.text[own_audio][:, :, None],
             torch.ones(len(audio), 1, 1, dtype=torch.bool, device=audio.device),
             like[own_audio][:, None, None],
+            own_audio[:, None, None],
         )
         by_text = Neighbours(
             self.audio[own_text][:, :, None],
             self.text[own_text, language][:, :, None],
             self.mask[own_text, language][:, :, None],
             like[own_text][:, :, None],
+            own_text[:, :, None],
         )
         return Retrieved(fine=Granularity(by_audio, by_text))
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ray_atr.data.sampling import hashes
+from ray_atr.knowledge.faiss_gpu import LARGEST_K, searched_on
 from ray_atr.knowledge.faiss_library import faiss_for_search
 from ray_atr.knowledge.snapshot import Snapshot
 from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Retrieved, SearchSpec
@@ -86,6 +87,7 @@ class SearchableRows:
         self.rows = as_tensor(rows).to(device)
         self.present = None if present is None or present.all() else torch.from_numpy(present.copy()).to(device)
         self.index: Any = None
+        self.on_gpu: Any = None
         if index is None:
             return
         if len(index):
@@ -99,6 +101,8 @@ class SearchableRows:
             with faiss_for_search() as faiss:
                 self.index = faiss.IndexFlatIP(rows.shape[1])
                 self.index.add(np.ascontiguousarray(rows, dtype=np.float32))
+        if self.index is not None:
+            self.on_gpu = searched_on(self.index, device)
 
     def top_k(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """(scores, positions), both [B, min(k, N)]; -inf and any position if there is none."""
@@ -107,8 +111,9 @@ class SearchableRows:
             is_plain = self.rows.device.type == "cpu" and self.rows.dtype == torch.float32 and self.present is None
             return fused_top_k(queries, self.rows, k) if is_plain else exact_top_k(queries, self.rows, k, self.present)
         k = min(k, len(self.rows))
+        index = self.index if self.on_gpu is None or k > LARGEST_K else self.on_gpu
         with faiss_for_search():
-            values, where = self.index.search(np.ascontiguousarray(queries.cpu().numpy(), dtype=np.float32), k)
+            values, where = index.search(np.ascontiguousarray(queries.cpu().numpy(), dtype=np.float32), k)
         scores, positions = torch.from_numpy(values).to(queries.device), torch.from_numpy(where).to(queries.device)
         scores = scores.masked_fill(positions < 0, -torch.inf)
         positions = positions.clamp(min=0)
@@ -221,8 +226,8 @@ def _granularity(
     of_languages = (_take(text, by_text[:, k : k + 1]) for k, text in enumerate(texts))
     text_of_text = _take(texts[0], by_text) if len(texts) == 1 else torch.cat(list(of_languages), dim=1)
     return Granularity(
-        Neighbours(_take(audio, by_audio), text_of_audio, by_audio >= 0),
-        Neighbours(_take(audio, by_text), text_of_text, by_text >= 0),
+        Neighbours(_take(audio, by_audio), text_of_audio, by_audio >= 0, entry=by_audio),
+        Neighbours(_take(audio, by_text), text_of_text, by_text >= 0, entry=by_text),
     )
 
 

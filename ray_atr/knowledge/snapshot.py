@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.formats import FORMATS, require_format
+from ray_atr.knowledge import faiss_gpu
 from ray_atr.knowledge.faiss_library import faiss_for_search
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.settings import refuse
@@ -166,16 +167,16 @@ def _cluster(
     if count == 0:
         return numbers, np.zeros((min(settings.prototypes, len(every_row)), D), dtype=np.float32)
     is_warm = start is not None and start.shape == (count, D)
-    with faiss_for_search() as faiss:
-        kmeans = faiss.Kmeans(
-            D,
+    with faiss_for_search():
+        kmeans = faiss_gpu.kmeans(
+            rows,
             count,
+            start if is_warm else None,
             niter=settings.warm_iterations if is_warm else settings.iterations,
             seed=settings.seed + 1,
             min_points_per_centroid=1,
             max_points_per_centroid=256,
         )
-        kmeans.train(rows, init_centroids=start if is_warm else None)
         _, nearest = kmeans.index.search(rows, 1)
     # k-means can leave a cluster empty: an empty one has no prototype.
     _, numbers[present] = np.unique(nearest[:, 0], return_inverse=True)
@@ -211,14 +212,13 @@ def _index(rows: NDArray[np.float32], kind: str, seed: int) -> NDArray[np.uint8]
     with faiss_for_search() as faiss:
         if kind == "hnsw":
             index = faiss.IndexHNSWFlat(D, 32, faiss.METRIC_INNER_PRODUCT)
-        else:
-            lists = max(1, min(round(4 * N**0.5), N // IVF_POINTS_A_LIST))
-            index = faiss.IndexIVFFlat(faiss.IndexFlatIP(D), D, lists, faiss.METRIC_INNER_PRODUCT)
-            index.cp.seed = seed + 1
-            index.cp.min_points_per_centroid = 1
-            index.train(rows)
-        index.add(rows)
-        return faiss.serialize_index(index)
+            index.add(rows)
+            return faiss.serialize_index(index)
+        lists = max(1, min(round(4 * N**0.5), N // IVF_POINTS_A_LIST))
+        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(D), D, lists, faiss.METRIC_INNER_PRODUCT)
+        index.cp.seed = seed + 1
+        index.cp.min_points_per_centroid = 1
+        return faiss.serialize_index(faiss_gpu.filled_ivf(index, rows))
 
 
 _ARRAYS = tuple(field.name for field in fields(Snapshot) if field.name not in ("version", "step", "text_index"))

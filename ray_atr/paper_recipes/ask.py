@@ -3,9 +3,22 @@
 From section 5.1: Adam. ResNet38 and BERT train for 50 epochs in batches of 32 on AudioCaps and 24 on Clotho, and the
 rate is divided by ten every 20 epochs. CED-Base and SONAR train for 10 epochs and the rate is divided every 4.
 
+From its other sections, where the defaults of `Ask` are otherwise:
+
+- own clusters for the texts ("an identical procedure is applied to the text embeddings", 4.1);
+- enhanced embeddings stay as they are (after Eq. 10 their derivative by what was retrieved is a constant, which that of
+  a normalised embedding is not);
+- R is a regulariser with its gradient (4.6, appendix G): the multiplier is not detached;
+- a refresh every second epoch. T is one number for all models and is not printed; "overly frequent updates degrade
+  performance" (5.3) rules out the most frequent, and two is the next, which leaves five bases in ten epochs;
+- training waits for each refresh, so that a new base is the current encoders' (Eq. 14).
+
 Not printed in the text that we have, and no code is released: the initial rates (1e-4 is that of ML-ACT, Mei et al.
 2022, whose setting the paper keeps in everything else; 5e-5 that of WavCaps' fine-tuning, on whose code ML-CLAP's is
 built); the batch of CED-Base and SONAR (ATRI's 24); neighbours, prototypes and ratios (the defaults of `Ask`).
+
+The base is encoded on the worker's own GPU, of which both take a share: on a CPU one refresh of AudioCaps takes hours,
+and training waits for it. With .6 of a GPU for a worker two workers never share one, and an encoder fits beside each.
 """
 
 from __future__ import annotations
@@ -15,8 +28,13 @@ from ray_atr.recipes.recipe import Recipe
 
 STEPS = {
     "objective": "ask",
-    # Training waits for each refresh, so that a new base is the current encoders' (Eq. 14).
     "objective.knowledge.refresh_lag": 0,
+    "objective.knowledge.refresh_every_epochs": 2,
+    "objective.knowledge.separate_text_clusters": True,
+    "objective.knowledge.renormalise": False,
+    "objective.knowledge.detach_reliability": False,
+    "scaling.gpus_per_worker": 0.6,
+    "scaling.gpus_per_encoder": 0.4,
     "train.schedule": "step",
     "train.step_factor": 0.1,
 }

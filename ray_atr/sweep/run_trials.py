@@ -25,6 +25,7 @@ from ray_atr.sweep.tune_bridge import run_with_tune
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.inputs import Prepared, Say, prepare
 from ray_atr.training.ray_train import ERROR_FILE, run_trial
+from ray_atr.training.refresh_cost import said_of_refreshes
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ def sweep(
         experiments, before = _experiments(base, plan, queue), time.monotonic()
         slots = concurrent_trials(experiments, concurrency) if use_ray else 1
         record_data(run, _prepare_all(experiments, home, say, use_ray=use_ray))
+        for warning in said_of_refreshes(experiments):
+            say(warning)
         seconds["data and features"] = time.monotonic() - before
         for listener in listeners:
             listener.inputs_ready(seconds)

@@ -37,12 +37,8 @@ def check_experiment(experiment: Experiment) -> None:
     Reads the manifest only (and captions, for a noise index), so that a mistake is found before anything is written or started.
     """
     experiment = with_languages(experiment)
-    data = experiment.data
-    if data.source == "soundscapes":
-        where, splits = "soundscapes", {split: data.soundscapes.num_clips(split) for split in SPLITS}
-    else:
-        manifest = read_manifest(data.source)
-        where, splits = manifest.folder, {split: manifest.num_rows_of(split) for split in manifest.splits}
+    data, splits = experiment.data, split_sizes(experiment)
+    where = data.source if data.source == "soundscapes" else read_manifest(data.source).folder
     check_languages(experiment)
     check_metric(experiment.evaluation.select_by, "evaluation.select_by", data.languages, experiment.trained_languages)
     for setting, split in (("train_split", data.train_split), ("validation_split", data.validation_split)):
@@ -68,6 +64,15 @@ def check_experiment(experiment: Experiment) -> None:
         checkpoint = checkpoint_of(tower)
         if checkpoint is not None:
             require_checkpoint(checkpoint, f"model.{kind}.checkpoint")
+
+
+def split_sizes(experiment: Experiment) -> dict[str, int]:
+    """How many clips each split of its data set has, by the manifest, or the settings of the synthetic one."""
+    data = experiment.data
+    if data.source == "soundscapes":
+        return {split: data.soundscapes.num_clips(split) for split in SPLITS}
+    manifest = read_manifest(data.source)
+    return {split: manifest.num_rows_of(split) for split in manifest.splits}
 
 
 def check_noise(noise: Noise) -> None:

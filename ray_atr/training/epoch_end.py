@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,14 @@ class EpochEnd:
         if not objective.knowledge.needs_retrieval:
             return {}
         learned, draw = state.retriever.learned.values(), last.global_batch.draw
-        influence = out_of_batch_influence(objective, result.embeddings, memory.latest, learned=learned, draw=draw)
-        found = {**memory.stats(last.step + 1), "out_of_batch_influence": influence}
+        ids = self.data.features.clip_ids
+        in_batch = memory.is_in_batch([ids[row] for row in last.global_batch.rows.tolist()])
+        influence = partial(
+            out_of_batch_influence, objective, result.embeddings, memory.latest, learned=learned, draw=draw
+        )
+        found = {**memory.stats(last.step + 1), "out_of_batch_influence": influence(in_batch=in_batch)}
+        if getattr(memory.latest, "coarse", None) is not None:
+            found["prototype_influence"] = influence(granularity="coarse")
         if self.probe is not None and isinstance(memory, SnapshotMemory):
             labels = [self.data.features.labels[row] for row in last.global_batch.rows.tolist()]
             found |= self.probe.measure(memory, state.retriever, labels, self.data.group)

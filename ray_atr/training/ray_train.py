@@ -84,7 +84,8 @@ def run_trial(
     trainer = TorchTrainer(
         worker,
         train_loop_config=config,
-        torch_config=TorchConfig(backend="nccl" if scaling.gpus_per_worker >= 1 else "gloo"),
+        # NCCL wants a GPU for each worker: two shares of more than half are never of the same one.
+        torch_config=TorchConfig(backend="nccl" if scaling.gpus_per_worker > 0.5 else "gloo"),
         # Ray's hints are those of the API before 2.60.
         scaling_config=ScalingConfig(  # type: ignore[call-arg]
             num_workers=num_workers(scaling),  # type: ignore[arg-type]

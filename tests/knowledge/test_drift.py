@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -15,10 +16,13 @@ from ray_atr.knowledge.drift import (
     prototype_collapse,
     representation_drift_mismatch,
 )
+from ray_atr.knowledge.queue import Identity, Queue
 from ray_atr.knowledge.searcher import Searcher
 from ray_atr.knowledge.snapshot import Entries, SnapshotSettings, build
-from ray_atr.objectives import Embeddings, Objective
+from ray_atr.objectives import PRESETS, Embeddings, Objective
 from ray_atr.objectives.knowledge import Ask, NoKnowledge
+from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Retrieved
+from ray_atr.objectives.schemes import Kcl
 
 B, D = 6, 8
 
@@ -52,23 +56,69 @@ def test_influence_is_positive_with_injection_and_zero_without():
     assert out_of_batch_influence(Objective(knowledge=NoKnowledge()), batch, None) == 0
 
 
-def test_influence_is_the_norm_of_finite_differences():
-    batch = Embeddings(audio=unit(B, D, seed=1).double(), text=unit(B, 1, D, seed=2).double())
-    knowledge = Ask(transport=False, reliability=False, coarse=False, neighbours=2)
-    objective = Objective(knowledge=knowledge)
-    found = found_for(knowledge, batch)
-    tensors = [found.fine.by_audio.audio, found.fine.by_text.text]
-    total, step = 0.0, 1e-3
-    for tensor in tensors:
-        flat = tensor.view(-1)
-        for position in range(len(flat)):
-            value, losses = float(flat[position]), []
-            for sign in (1, -1):
-                flat[position] = value + sign * step
-                losses.append(float(objective(batch, retrieved=found).loss))
-            flat[position] = value
-            total += ((losses[0] - losses[1]) / (2 * step)) ** 2
-    assert out_of_batch_influence(objective, batch, found) == pytest.approx(math.sqrt(total), rel=2e-3)
+@pytest.mark.parametrize("languages", [1, 2])
+@pytest.mark.parametrize("coarse", [False, True])
+def test_influence_is_eq_2_each_entry_outside_the_batch_once(languages: int, coarse: bool):
+    """Moves the base's own entries, one number at a time: an entry that several queries found moves for all of them."""
+    knowledge = Ask(transport=False, reliability=False, coarse=coarse, neighbours=3, prototypes=2)
+    objective = Objective(scheme=Kcl(), knowledge=knowledge)
+    batch = Embeddings(audio=unit(4, 3, seed=1).double(), text=unit(4, 2, 3, seed=2).double())
+    random = np.random.default_rng(3)
+    ids = [f"clip{number}" for number in range(7)]
+    entries = Entries(random.normal(size=(7, 3)), random.normal(size=(languages, 7, 3)), ids)
+    snapshot = build(entries, SnapshotSettings(prototypes=2))
+    searcher = Searcher(snapshot, knowledge.search_spec)
+    found = searcher.search(batch.audio, batch.text, None, ids[:4])
+    audio, texts = torch.tensor(snapshot.audio).double(), torch.tensor(snapshot.text).double()
+
+    def retrieved() -> Retrieved:
+        by_audio, by_text = found.fine_audio, found.fine_text
+        of_text = [texts[k if languages > 1 else 0][by_text[:, k]] for k in range(2)]
+        of_audio = torch.stack([texts[k][by_audio[:, 0]] for k in range(languages)], dim=1)
+        fine = Granularity(
+            Neighbours(audio[by_audio], of_audio, by_audio >= 0, entry=by_audio),
+            Neighbours(audio[by_text], torch.stack(of_text, dim=1), by_text >= 0, entry=by_text),
+        )
+        return Retrieved(fine=fine, coarse=searcher.look_up(found).coarse)
+
+    total, everywhere, step = 0.0, 0.0, 1e-5
+    for table in (audio, *texts):
+        for entry in range(7):
+            for place in range(3):
+                value, losses = float(table[entry, place]), []
+                for sign in (1, -1):
+                    table[entry, place] = value + sign * step
+                    losses.append(float(objective(batch, retrieved=retrieved()).loss))
+                table[entry, place] = value
+                square = ((losses[0] - losses[1]) / (2 * step)) ** 2
+                everywhere += square
+                total += square if entry >= 4 else 0.0
+    in_batch = torch.arange(7) < 4
+    assert out_of_batch_influence(objective, batch, retrieved(), in_batch=in_batch) == pytest.approx(math.sqrt(total))
+    # Entries of the batch were found too, and would count without the mask.
+    assert everywhere > 1.05 * total
+    assert out_of_batch_influence(objective, batch, retrieved()) == pytest.approx(math.sqrt(everywhere))
+    prototypes = out_of_batch_influence(objective, batch, retrieved(), granularity="coarse")
+    assert (prototypes > 0) == coarse
+
+
+def test_influence_of_a_queue_is_that_of_the_keys_of_other_clips():
+    objective = PRESETS["moco"]
+    batch = Embeddings(audio=unit(3, D, seed=1), text=unit(3, 1, D, seed=2))
+    queue = Queue(8, D, 1)
+    whose = Identity(torch.arange(5), torch.arange(5))
+    queue.push(whose, unit(5, D, seed=3), unit(5, 1, D, seed=4))
+    here = Identity(torch.tensor([1, 8, 9]), torch.tensor([1, 8, 9]))
+    keys = queue.keys(here, batch.audio, batch.text)
+    in_batch = queue.is_of(here)
+    assert in_batch.tolist() == [False, True, False, False, False]
+    audio, text = (rows.clone().requires_grad_() for rows in (keys.queue_audio, keys.queue_text))
+    leafed = dataclasses.replace(keys, queue_audio=audio, queue_text=text)
+    objective(batch, retrieved=leafed).loss.backward()
+    assert audio.grad is not None
+    assert text.grad is not None
+    loop = sum(float(rows[entry].square().sum()) for rows in (audio.grad, text.grad) for entry in (0, 2, 3, 4))
+    assert out_of_batch_influence(objective, batch, keys, in_batch=in_batch) == pytest.approx(math.sqrt(loop), rel=1e-5)
 
 
 def test_drift_is_zero_for_the_same_entries_and_rises_with_noise_and_with_a_rotation():

@@ -5,7 +5,7 @@ At each granularity, single clips (fine) and prototypes (coarse): both sides are
 losses are added (Eq. 16). A sample's loss counts the less, the more its neighbours can be relied on (modulation, Eq. 18).
 
 The paper's formulas were not readable to us: they are rebuilt from its words and the printed rows of its Table 6. The
-defaults are those of the work it grew out of and are to be swept.
+defaults are ours and are to be swept; the recipes in `recipes.ask` follow the paper's readable sentences.
 """
 
 from __future__ import annotations

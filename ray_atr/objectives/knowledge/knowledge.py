@@ -50,12 +50,14 @@ class Neighbours:
            and the text is in the language that was searched.
     valid  [B, Q, Kn] bool: False if fewer than Kn entries were there, or the query was absent: it counts for nothing.
     like   [B, Q, Kn, B] bool: the clips of the batch that an entry is of, or has a caption of. None: not known.
+    entry  [B, Q, Kn] int64: the entries' numbers in the base or queue, -1 if there is none. None: not known.
     """
 
     audio: Tensor
     text: Tensor
     valid: Tensor
     like: Tensor | None = None
+    entry: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

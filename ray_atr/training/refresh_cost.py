@@ -1,0 +1,69 @@
+"""What a refresh of a knowledge base costs beside an epoch of training, estimated before the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ray_atr.data.shards import read_manifest
+from ray_atr.experiment import Experiment
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
+from ray_atr.settings import counted
+from ray_atr.training.checks import split_sizes
+
+FORWARD_SHARE = 1 / 3
+"""Of a training step, what a forward pass takes: the backward pass costs about two of them."""
+GPU_IN_CPU_THREADS = 50.0
+"""CPU threads that one GPU is worth with the published towers, roughly; only the order of magnitude matters here."""
+
+
+def epochs_a_refresh(experiment: Experiment, num_training: int, num_source: int) -> float:
+    """The time of one refresh in epochs of training, by what computes each; 0 if nothing is encoded for it.
+
+    num_training, num_source are clips. Both do the same work a clip, a forward pass, which training follows with a
+    backward pass. Reading, the frozen towers' caches and the batch size are not counted: this is an estimate.
+    """
+    knowledge, scaling = experiment.objective.knowledge, experiment.scaling
+    if not isinstance(knowledge, KnowledgeBaseObjective) or knowledge.refresh != "re_encode":
+        return 0.0
+    training = max(1, scaling.fewest_workers) * _speed(scaling.cpus_per_worker, scaling.gpus_per_worker)
+    encoding = max(1, scaling.encoders) * _speed(scaling.cpus_per_encoder, scaling.gpus_per_encoder)
+    return FORWARD_SHARE * num_source / num_training * training / encoding
+
+
+def _speed(cpus: float, gpus: float) -> float:
+    return GPU_IN_CPU_THREADS * gpus if gpus else max(1.0, float(int(cpus)))
+
+
+def said_of_refresh(experiment: Experiment) -> str:
+    """A warning, with what to set, where a refresh takes longer than the epochs between two of them; else empty.
+
+    With `refresh_lag` 0 training waits all of that time, else what exceeds the lag.
+    """
+    knowledge, scaling = experiment.objective.knowledge, experiment.scaling
+    if not isinstance(knowledge, KnowledgeBaseObjective):
+        return ""
+    split = experiment.data.train_split
+    num_training = split_sizes(experiment)[split]
+    is_own = knowledge.source == "train"
+    num_source = num_training if is_own else read_manifest(knowledge.source).num_rows_of(split)
+    epochs = epochs_a_refresh(experiment, num_training, num_source)
+    # A base that is never refreshed is still encoded once.
+    if epochs <= max(1, knowledge.refresh_every_epochs):
+        return ""
+    where = "GPU" if scaling.gpus_per_encoder else "CPU"
+    if scaling.gpus_per_worker and not scaling.gpus_per_encoder:
+        remedy = "scaling.gpus_per_encoder 0.4 with scaling.gpus_per_worker 0.6 shares the worker's GPU"
+    else:
+        remedy = "scaling.encoders and scaling.cpus_per_encoder give it more, refresh write_through encodes nothing"
+    every = {0: "once", 1: "every epoch"}.get(
+        knowledge.refresh_every_epochs, f"every {knowledge.refresh_every_epochs} epochs"
+    )
+    return (
+        f"the knowledge base encodes {counted(num_source, 'clip')} on a {where} {every}: an estimated {epochs:.1f} times an "
+        f"epoch's training, for which training waits; {remedy}"
+    )
+
+
+def said_of_refreshes(experiments: Iterable[Experiment]) -> list[str]:
+    """Each warning of some experiments once."""
+    return [said for said in dict.fromkeys(map(said_of_refresh, experiments)) if said]
