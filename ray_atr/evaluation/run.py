@@ -51,6 +51,10 @@ class Evaluated:
     folder: Location
     page: Page
     mlflow_run: str | None
+    checkpoint: Checkpoint
+    """The first one that was evaluated, and below what it made of the split."""
+    eval_split: EvalSplit
+    embedded: Embedded
 
 
 def evaluate(
@@ -125,7 +129,7 @@ def evaluate(
         for number, run in enumerate(runs):
             np.savez(aside / SCORES_FILE.format(number), **to_arrays(run.samples))  # type: ignore[arg-type]
     run_id = track_evaluation(folder, page, found[0].experiment, say) if options.mlflow else None
-    return Evaluated(folder, page, run_id)
+    return Evaluated(folder, page, run_id, found[0], eval_split, embedded)
 
 
 def _own_split(manifest: Manifest, checkpoint: Checkpoint) -> str:

@@ -36,6 +36,7 @@ PACKAGES = (
     "scipy",
 )
 """What the packed code imports to embed; the versions are those it was trained with."""
+MODEL_CODE = Path(__file__).with_name("retriever_model.py")
 
 
 class RetrieverModel(PythonModel):
@@ -106,22 +107,25 @@ def register_model(run_folder: Location | str, *, name: str | None = None) -> st
     os.environ.pop(ADDRESS, None)
     if address is not None:
         os.environ[ADDRESS] = address
-    # They tell of each file they copy, and warn of pickles and missing examples, which mean nothing to who registers.
+    # They tell of each file they copy, and warn of missing examples, which mean nothing to who registers.
     for logger in ("mlflow.utils.uv_utils", "mlflow.utils.environment", "mlflow.pyfunc", "mlflow.store.model_registry"):
         logging.getLogger(logger).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", "(?s).*input example was not provided")
 
     with fetched(trial.folder / BEST) as weights, mlflow.start_run(run_id=run_id):
-        logged = mlflow.pyfunc.log_model(
-            name="retriever",
-            python_model=RetrieverModel(),
-            artifacts={"retriever": str(weights)},
-            code_paths=[str(Path(ray_atr.__file__).parent)],
-            pip_requirements=[f"{package}=={importlib.metadata.version(package)}" for package in PACKAGES],
-            signature=signature(Retriever.from_pretrained(weights).vector_width),
-            registered_model_name=name,
-        )
+        logged = mlflow.pyfunc.log_model(name="retriever", registered_model_name=name, **model_parts(weights))
     return str(logged.model_uri)
+
+
+def model_parts(weights: Path) -> dict[str, Any]:
+    """What `mlflow.pyfunc.log_model` and `save_model` take of the retriever in a folder: code, weights, signature, packages."""
+    return {
+        "python_model": str(MODEL_CODE),
+        "artifacts": {"retriever": str(weights)},
+        "code_paths": [str(Path(ray_atr.__file__).parent)],
+        "pip_requirements": [f"{package}=={importlib.metadata.version(package)}" for package in PACKAGES],
+        "signature": signature(Retriever.from_pretrained(weights).vector_width),
+    }
 
 
 def _column(frame: pd.DataFrame, name: str) -> list[Any]:

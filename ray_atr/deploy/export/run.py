@@ -21,12 +21,13 @@ from torch import nn
 
 from ray_atr.data.decoding import IMPORTED, Waveform, open_sound, resampled_blocks
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
-from ray_atr.deploy.export import clap, onnx, sentence_transformers
+from ray_atr.deploy.export import clap, mlflow, onnx, sentence_transformers
+from ray_atr.deploy.export.options import ExportOptions
 from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
 from ray_atr.evaluation.eval_split import read_eval_split
 from ray_atr.models.retriever import Retriever
 from ray_atr.runtime import home
-from ray_atr.settings import Settings, refuse, require_known, setting
+from ray_atr.settings import refuse, require_known
 from ray_atr.soundscapes import SoundscapesSettings, ensure_soundscapes
 from ray_atr.storage import Location, locate, whole_folder
 from ray_atr.storage.digests import seal_folder
@@ -56,24 +57,8 @@ TARGETS: dict[str, Target] = {
         "sentence_transformers.py",
     ),
     "onnx": Target(onnx.require_onnx, onnx.write_onnx, "onnx.py"),
+    "mlflow": Target(mlflow.require_mlflow, mlflow.write_mlflow, "mlflow.py"),
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions(Settings):
-    """What an export is compared on, and how close it must be."""
-
-    data: str = setting(
-        "",
-        "folder or URL of a prepared data set, or `soundscapes`; unset: what the checkpoint was trained on",
-        path="always",
-        words=("soundscapes",),
-    )
-    split: str = setting("", "split whose clips and captions are embedded by both; unset: the test split")
-    most_clips: int = setting(500, "clips that are compared, from the split's first on", at_least=1)
-    most_texts: int = setting(2000, "captions of these clips that are compared", at_least=1)
-    tolerance: float = setting(1e-5, "largest difference of any number of a vector that is allowed", above=0)
-    int8_text: bool = setting(False, "also write the text graph with weights of 8 bits (onnx)")
 
 
 @dataclass(frozen=True)
@@ -133,7 +118,10 @@ def export(
         asked = _asked(found, retriever, options)
     with whole_folder(locate(folder), is_synced=True) as aside:
         say(f"writing {target}")
-        extra = {"int8_text": options.int8_text} if target == "onnx" else {}
+        extra: dict[str, Any] = {"int8_text": options.int8_text} if target == "onnx" else {}
+        if target == "mlflow":
+            # It is packed as it is saved, low-rank updates and all.
+            extra = {"checkpoint": found.folder}
         facts = TARGETS[target].write(retriever, aside, **extra)
         shutil.copyfile(LOADERS / TARGETS[target].loader, aside / LOADER)
         (aside / FACTS).write_text(
