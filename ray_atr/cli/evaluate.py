@@ -42,6 +42,7 @@ class EvaluateCommand:
     prior: float | None = option(
         None, "with --calibrate: share of pairs that match where it will be used", "SHARE", "the split's own"
     )
+    card: bool = option(False, "also write the scores into the card (README.md) beside the (first) retriever")
     trec: bool = option(False, "also write the answers as TREC run and qrels files")
     out: str | None = option(None, "folder or URL to make", "FOLDER", "runs/evaluate-<time>")
 
@@ -72,6 +73,10 @@ def run(arguments: Sequence[str], program: str) -> None:
         from ray_atr.deploy.trec import write_trec
 
         print_plain(console, [f"TREC:    {file}" for file in write_trec(evaluated)])
+    if given.card:
+        from ray_atr.deploy.card import write_card
+
+        print_plain(console, [f"card:    {write_card(evaluated)}"])
     if given.calibrate:
         from ray_atr.deploy.calibrate import calibrate
 

@@ -6,12 +6,12 @@ The names say data, towers and objective. Recipes of papers name published check
 
 from __future__ import annotations
 
-from ray_atr.recipes import ask, atri, m_ltm, small
+from ray_atr.recipes import ask, atri, clap, m_ltm, small
 from ray_atr.recipes.recipe import Recipe
 
 RECIPES: dict[str, Recipe] = {
     name: recipe
-    for module in (small, atri, m_ltm, ask)
+    for module in (small, atri, m_ltm, ask, clap)
     for name, recipe in vars(module).items()
     if isinstance(recipe, Recipe) and name.islower()  # what some derive from is written in capitals
 }
