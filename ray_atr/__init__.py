@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ray_atr import objectives as objectives
+    from ray_atr.deploy.adapters import as_sentence_transformer as as_sentence_transformer
     from ray_atr.metrics import retrieval_metrics as retrieval_metrics
     from ray_atr.models.retriever import Retriever as Retriever
     from ray_atr.training.own import train as train
@@ -19,12 +20,21 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "Retriever": "ray_atr.models.retriever",
+    "as_sentence_transformer": "ray_atr.deploy.adapters",
     "retrieval_metrics": "ray_atr.metrics",
     "solve": "ray_atr.transport",
     "train": "ray_atr.training.own",
 }
 
-__all__ = ["Retriever", "__version__", "objectives", "retrieval_metrics", "solve", "train"]
+__all__ = [
+    "Retriever",
+    "__version__",
+    "as_sentence_transformer",
+    "objectives",
+    "retrieval_metrics",
+    "solve",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,10 @@ from rich.console import Console
 
 from ray_atr.cli.parse import counting, option, parse, print_plain
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
+from ray_atr.settings import refuse
 
 if TYPE_CHECKING:
+    from ray_atr.deploy.calibrate import CalibrationScore
     from ray_atr.evaluation.run import Evaluated
 
 
@@ -34,6 +36,14 @@ class EvaluateCommand:
     baseline: tuple[str, ...] = option(
         (), "what to compare it with: checkpoints, or the folder of an earlier evaluation", "FOLDER ...", "nothing"
     )
+    calibrate: bool = option(
+        False, "also write calibration.json beside the (first) retriever: what its scores mean, by language"
+    )
+    prior: float | None = option(
+        None, "with --calibrate: share of pairs that match where it will be used", "SHARE", "the split's own"
+    )
+    card: bool = option(False, "also write the scores into the card (README.md) beside the (first) retriever")
+    trec: bool = option(False, "also write the answers as TREC run and qrels files")
     out: str | None = option(None, "folder or URL to make", "FOLDER", "runs/evaluate-<time>")
 
 
@@ -42,6 +52,8 @@ OPTIONS = EvaluateCommand
 
 def run(arguments: Sequence[str], program: str) -> None:
     given = parse(EvaluateCommand, arguments, program)
+    if given.prior is not None and not (given.calibrate and 0 < given.prior < 1):
+        raise refuse("--prior", given.prior, "a share above 0 and below 1, with --calibrate")
     from ray_atr.evaluation.run import evaluate
 
     # Into a file, rows stay whole.
@@ -57,6 +69,18 @@ def run(arguments: Sequence[str], program: str) -> None:
             say=lambda message: console.print(message, markup=False, highlight=False),
         )
     print_evaluation(evaluated, console)
+    if given.trec:
+        from ray_atr.deploy.trec import write_trec
+
+        print_plain(console, [f"TREC:    {file}" for file in write_trec(evaluated)])
+    if given.card:
+        from ray_atr.deploy.card import write_card
+
+        print_plain(console, [f"card:    {write_card(evaluated)}"])
+    if given.calibrate:
+        from ray_atr.deploy.calibrate import calibrate
+
+        print_calibration(calibrate(evaluated, prior=given.prior), evaluated, console)
 
 
 def print_evaluation(evaluated: Evaluated, console: Console) -> None:
@@ -78,3 +102,16 @@ def print_evaluation(evaluated: Evaluated, console: Console) -> None:
     print_plain(console, [f"results: {evaluated.folder}", f"page:    {evaluated.folder / 'evaluation.html'}"])
     if evaluated.mlflow_run is not None:
         print_plain(console, [f"MLflow:  {mlflow_command(evaluated.folder)}"])
+
+
+def print_calibration(worth: Mapping[str, CalibrationScore], evaluated: Evaluated, console: Console) -> None:
+    """Print by language how well the calibration holds for clips that it was not fitted on, and where it is."""
+    from ray_atr.deploy.calibration import CALIBRATION_FILE
+
+    console.rule("calibration, measured on other clips than it was fitted on")
+    for language, one in worth.items():
+        numbers = (
+            f"error {one.error:.4f}, of the best answer {one.error_of_best:.3f}; a cut for 90% holds {one.coverage:.1%}"
+        )
+        print_plain(console, [f"{language}: {numbers}; prior {one.prior:.2g}"])
+    print_plain(console, [f"calibration: {evaluated.checkpoint.folder / CALIBRATION_FILE}"])

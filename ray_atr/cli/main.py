@@ -19,6 +19,7 @@ COMMANDS = {
     "train": "Train one experiment.",
     "sweep": "Search any space of settings, or compare objectives, transport or knowledge bases.",
     "evaluate": "Evaluate saved retrievers and compare two.",
+    "export": "Export a saved retriever to other libraries' formats, and compare.",
     "prepare": "Import a data set, or check one.",
     "audit": "Find wrong pairs of a data set, and apply the decisions on them.",
     "translate": "Fill missing languages with a translation model, or check translations.",

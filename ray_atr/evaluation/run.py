@@ -57,6 +57,10 @@ class Evaluated:
     folder: Location
     page: Page
     mlflow_run: str | None
+    checkpoint: Checkpoint
+    """The first one that was evaluated, and below what it made of the split."""
+    eval_split: EvalSplit
+    embedded: Embedded
 
 
 def evaluate(
@@ -139,7 +143,7 @@ def evaluate(
                 np.savez(aside / SCORES_FILE.format(number), **to_arrays(run.samples))  # type: ignore[arg-type]
             if options.mlflow:
                 run_id = tracked.enter_context(tracked_evaluation(folder, aside, page, found[0].experiment, say))
-    return Evaluated(folder, page, run_id)
+    return Evaluated(folder, page, run_id, found[0], eval_split, embedded)
 
 
 def _own_split(manifest: Manifest, checkpoint: Checkpoint) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ray_atr.data.audio import FrontEnd
 from ray_atr.models.ced import Ced
 from ray_atr.models.resnet38 import ResNet38
-from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, clear, length_mask, masked_mean
+from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, clear, is_ragged, length_mask, masked_mean
 from ray_atr.models.transformers import Ast, Htsat, TransformersAudio
 from ray_atr.models.vectors import AudioVectors
 from ray_atr.models.weights import with_published
@@ -74,9 +74,9 @@ class SmallCnnTower(AudioTower):
 
     def forward(self, features: Tensor, frames: Tensor) -> Encoded:
         x = features[:, None]
-        is_ragged = bool((frames < features.shape[1]).any())
+        ragged = is_ragged(frames, features.shape[1])
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
-            x = convolution(clear(x, frames if is_ragged else None))
+            x = convolution(clear(x, frames if ragged else None))
             x = nn.functional.gelu(norm(x.permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
             frames = (frames + 1) // 2
         mask = length_mask(frames, x.shape[2])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ray_atr.data.audio import FrontEnd
-from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, length_mask, masked_mean
+from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, is_ragged, length_mask, masked_mean
 from ray_atr.models.weights import with_published
 from ray_atr.settings import setting
 
@@ -98,7 +98,7 @@ class CedTower(AudioTower):
         # Tokens run frequency by frequency, each over all times.
         tokens = x.flatten(2).transpose(1, 2)
         mask = length_mask(chunk_columns, columns)[:, None, :].expand(-1, rows, -1).flatten(1)
-        attention_mask = None if bool(mask.all()) else mask[:, None, None, :]
+        attention_mask = mask[:, None, None, :] if is_ragged(chunk_columns, columns) else None
         for block in self.blocks:
             tokens = self.run(block, tokens, attention_mask)
         tokens = self.norm(tokens)
@@ -110,6 +110,9 @@ class CedTower(AudioTower):
     def _chunks(self, normed: Tensor, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Clips [N, T, F] cut into chunks [C, T', F], each chunk's columns of patches [C], and the clip it is of [C]."""
         size = self.chunk_frames
+        if torch.compiler.is_exporting():
+            # One window of a clip, which is one chunk.
+            return normed, frames // PATCH, torch.arange(len(frames), device=frames.device)
         counts = torch.clamp((frames + size - 1) // size, min=1)
         if int(counts.max()) == 1:
             longest = int(frames.max())

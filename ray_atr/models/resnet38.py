@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ray_atr.data.audio import FrontEnd
 from ray_atr.models.ced import Ced
-from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, clear, length_mask, masked_mean
+from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, clear, is_ragged, length_mask, masked_mean
 from ray_atr.models.weights import with_published
 from ray_atr.settings import inherited, setting
 
@@ -81,7 +81,7 @@ class ResNet38Tower(AudioTower):
 
     def forward(self, features: Tensor, frames: Tensor) -> Encoded:
         x = self.bn0(features.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)[:, None]
-        lengths = None if bool((frames >= features.shape[1]).all()) else frames
+        lengths = frames if is_ragged(frames, features.shape[1]) else None
         x, lengths = _halve(self.run(self.conv_block1, clear(x, lengths), lengths), lengths)
         for stage in self.resnet.children():
             for block in stage.children():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from ray_atr.metrics.ranking import RankingSettings
 from ray_atr.models.adaptation import adapt, parameter_levels
 from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn
 from ray_atr.models.augment import SpecAugment
+from ray_atr.models.card import CARD_FILE, card_text
 from ray_atr.models.text import TEXT_TOWERS, SmallTransformer
 from ray_atr.models.tower import (
     AudioSettings,
@@ -407,6 +409,42 @@ class Retriever(nn.Module):
                 (aside / name).mkdir()
                 tower.save(aside / name)
             seal_folder(aside, write_state(aside, self.state_dict(), frozen or {}))
+            # Not sealed: an evaluation replaces it, and nobody computes with it.
+            (aside / CARD_FILE).write_text(self.card(), encoding="utf-8")
+
+    def card(self) -> str:
+        """The card of a retriever that nobody has evaluated yet, as Markdown."""
+        return card_text(
+            audio=self.settings.audio.name,
+            text=self.settings.text.name,
+            front_end=self.audio_tower.front_end,
+            hears_windows=self.settings.hears_windows,
+            distance=self.distance,
+            vector_width=self.vector_width,
+        )
+
+    def push_to_hub(self, repository: str, *, folder: str | Path | None = None, private: bool = True) -> str:
+        """Upload this retriever with its card to a repository `owner/name` of the Hugging Face hub, made if it is not there.
+
+        `folder` is where it is saved with an evaluation's card and calibration: that is uploaded then, as it stands. The token
+        and the address are huggingface_hub's own (HF_TOKEN, HF_ENDPOINT). Returns the commit's URL.
+        """
+        from huggingface_hub import HfApi
+
+        if repository.count("/") != 1 or not all(repository.split("/")):
+            raise refuse("repository", repository, "owner/name")
+        if folder is not None:
+            check_folder(Path(folder))
+            read_settings(Path(folder))
+        hub = HfApi()
+        hub.create_repo(repository, private=private, exist_ok=True)
+        with tempfile.TemporaryDirectory() as scratch:
+            if folder is None:
+                folder = Path(scratch) / "retriever"
+                self.save_pretrained(folder)
+            # A hidden file is another writer's.
+            done = hub.upload_folder(repo_id=repository, folder_path=folder, ignore_patterns=[".*"])
+        return str(done.commit_url)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:

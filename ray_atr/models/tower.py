@@ -138,6 +138,11 @@ def length_mask(lengths: Tensor, size: int) -> Tensor:
     return torch.arange(size, device=lengths.device)[None, :] < lengths[:, None]
 
 
+def is_ragged(frames: Tensor, longest: int) -> bool:
+    """Whether a clip has fewer than `longest` frames. In a graph that is being exported no clip has: it takes one length."""
+    return not torch.compiler.is_exporting() and bool((frames < longest).any())
+
+
 def clear(x: Tensor, lengths: Tensor | None) -> Tensor:
     """`x` [N, C, T, F] with zeros beyond each clip's end, as a convolution pads the clip alone; None: all are full."""
     return x if lengths is None else x * length_mask(lengths, x.shape[2])[:, None, :, None].to(x.dtype)

@@ -112,16 +112,19 @@ def register_model(run_folder: Location | str, *, name: str | None = None) -> st
     warnings.filterwarnings("ignore", "(?s).*input example was not provided")
 
     with fetched(trial.folder / BEST) as weights, mlflow.start_run(run_id=run_id):
-        logged = mlflow.pyfunc.log_model(
-            name="retriever",
-            python_model=str(MODEL_CODE),
-            artifacts={"retriever": str(weights)},
-            code_paths=[str(Path(ray_atr.__file__).parent)],
-            pip_requirements=[f"{package}=={importlib.metadata.version(package)}" for package in PACKAGES],
-            signature=signature(Retriever.from_pretrained(weights).vector_width),
-            registered_model_name=name,
-        )
+        logged = mlflow.pyfunc.log_model(name="retriever", registered_model_name=name, **model_parts(weights))
     return str(logged.model_uri)
+
+
+def model_parts(weights: Path) -> dict[str, Any]:
+    """What `mlflow.pyfunc.log_model` and `save_model` take of the retriever in a folder: code, weights, signature, packages."""
+    return {
+        "python_model": str(MODEL_CODE),
+        "artifacts": {"retriever": str(weights)},
+        "code_paths": [str(Path(ray_atr.__file__).parent)],
+        "pip_requirements": [f"{package}=={importlib.metadata.version(package)}" for package in PACKAGES],
+        "signature": signature(Retriever.from_pretrained(weights).vector_width),
+    }
 
 
 def _column(frame: pd.DataFrame, name: str) -> list[Any]:

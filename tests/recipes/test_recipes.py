@@ -25,7 +25,7 @@ from ray_atr.training.checks import check_experiment
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 
-OF_PAPERS = [name for name in RECIPES if name not in ("quickstart", "from_scratch", "vectors")]
+OF_PAPERS = [name for name in RECIPES if name not in ("quickstart", "from_scratch", "vectors", "clap")]
 WITH_TOWERS = [name for name in RECIPES if name != "vectors"]
 """Vectors have a data set of their own: tests/data/importing/test_vector_import.py."""
 
@@ -37,6 +37,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "sonar": {},
     "labse": {},
     "bert": {},
+    "xlm_roberta": {},
     "small_cnn": {"model.audio.channels": 4},
     "small_transformer": {"model.text.vocab_size": 300},
     "ask": {"objective.knowledge.prototypes": 4, "objective.knowledge.neighbours": 2},
@@ -55,6 +56,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_checkpoints.sonar(folder / "sonar")
     tiny_checkpoints.bert(folder / "bert", with_heads=True)
     tiny_checkpoints.bert(folder / "labse")
+    tiny_checkpoints.xlm_roberta(folder / "xlm_roberta")
     return folder
 
 

@@ -1,0 +1,43 @@
+"""`ray-atr export`: a saved retriever in another library's format, compared with it before it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import tyro
+
+from ray_atr.cli.parse import heartbeat, option, parse
+from ray_atr.deploy.export.options import TARGET_NAMES, ExportOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportCommand:
+    """Export a saved retriever.
+
+    The result is loaded in a fresh process that never imports ray_atr, and compared with the retriever on a split's clips and
+    captions; nothing is kept of one that differs. `load.py` in it shows how to embed with it.
+    """
+
+    retriever: tyro.conf.Positional[str] = option(
+        help="a trial's folder, a run of one trial, or a folder of save_pretrained; may be a URL", metavar="FOLDER"
+    )
+    to: str = option(help="format: " + ", ".join(TARGET_NAMES), metavar="FORMAT")
+    out: str | None = option(None, "new folder to write", "FOLDER", "exports/<retriever>-<format>")
+    options: tyro.conf.OmitArgPrefixes[ExportOptions] = field(default_factory=ExportOptions)
+
+
+OPTIONS = ExportCommand
+
+
+def run(arguments: Sequence[str], program: str) -> None:
+    given = parse(ExportCommand, arguments, program)
+    from ray_atr.deploy.export.run import export
+
+    with heartbeat(f"export of {given.retriever} to {given.to}") as say:
+        made = export(given.retriever, given.to, given.out, given.options, say=say)
+    print(f"largest difference from encode_*: {made.difference:.2g}, over {made.clips} clips and {made.texts} texts")
+    print(f"equal top-10 lists: {made.same_top_10:.2%}")
+    if made.int8_recall_loss is not None:
+        print(f"text graph of 8 bits: {made.int8_recall_loss:.2f} points of R@10 lost")
+    print(f"exported: {made.folder} ({made.megabytes:.1f} MB)")

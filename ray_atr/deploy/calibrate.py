@@ -1,0 +1,106 @@
+"""Fits a retriever's calibration on a split that was just encoded, and measures it on other clips than it was fitted on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ray_atr.deploy.calibration import Calibration, expected_calibration_error, fit_calibration
+from ray_atr.evaluation.run import Evaluated
+from ray_atr.metrics.relevance import Relevance
+from ray_atr.models.retriever import Retriever
+
+COVERAGE = 0.9
+
+
+@dataclass(frozen=True)
+class CalibrationScore:
+    """How well probabilities and cuts hold for pairs of clips that they were not fitted on."""
+
+    error: float
+    """Expected calibration error over all pairs, weighted to the prior."""
+    error_of_best: float
+    """The same over each clip's best text alone: what one sees of an answer."""
+    coverage: float
+    """Share of matching pairs at or above the cut that promises `COVERAGE`."""
+    prior: float
+
+
+def calibrate(evaluated: Evaluated, *, prior: float | None = None, seed: int = 0) -> dict[str, CalibrationScore]:
+    """Write `calibration.json` beside the retriever of an evaluation, fitted on its split; what it is worth, by language.
+
+    The figures are of two fits, each on half of the clips and measured on the other half; what is written is fitted on all.
+    `prior` is the share of matching pairs where it will be used; none: the split's own.
+    """
+    split, folder = evaluated.eval_split, evaluated.checkpoint.folder
+    retriever = Retriever.from_pretrained(str(folder))
+    scores, relevance = {}, {}
+    audio = retriever.vectors(torch.as_tensor(evaluated.embedded.audio))
+    for language, given in evaluated.embedded.text.items():
+        rows = np.flatnonzero(split.captions.present[language])
+        text = retriever.vectors(torch.as_tensor(given)[torch.from_numpy(rows)])
+        scores[language] = retriever.similarity(text, audio).numpy()
+        relevance[language] = split.captions.relevance.of_texts(torch.from_numpy(rows))
+    worth = cross_fitted(scores, relevance, prior=prior, seed=seed)
+    fitted_on = {"data": split.manifest.name, "split": split.split, "hash": split.manifest.hash}
+    fit_calibration(scores, relevance, prior=prior, seed=seed, fitted_on=fitted_on).write(folder)
+    return worth
+
+
+def cross_fitted(
+    scores: Mapping[str, NDArray[np.floating]],
+    relevance: Mapping[str, Relevance],
+    *,
+    prior: float | None = None,
+    seed: int = 0,
+) -> dict[str, CalibrationScore]:
+    """What calibrations are worth that are fitted on half of the clips of scores [M, N] and measured on the other half."""
+    num_clips = next(iter(relevance.values())).num_clips
+    order = np.random.default_rng(seed).permutation(num_clips)
+    halves = np.sort(order[: num_clips // 2]), np.sort(order[num_clips // 2 :])
+    found: dict[str, list[CalibrationScore]] = {}
+    for fitted, held in (halves, halves[::-1]):
+        calibration = fit_calibration(*_of_clips(scores, relevance, fitted), prior=prior, seed=seed)
+        held_scores, held_relevance = _of_clips(scores, relevance, held)
+        for language, of_pairs in held_scores.items():
+            measured = measure(calibration, language, of_pairs, held_relevance[language])
+            found.setdefault(language, []).append(measured)
+    return {
+        language: CalibrationScore(*np.mean([[*vars(one).values()] for one in both], axis=0).tolist())
+        for language, both in found.items()
+    }
+
+
+def measure(
+    calibration: Calibration, language: str, scores: NDArray[np.floating], relevance: Relevance
+) -> CalibrationScore:
+    """What a calibration is worth on scores [M, N] of other pairs."""
+    match = np.zeros(scores.shape, bool)
+    match[relevance.text.numpy(), relevance.clip.numpy()] = True
+    probability, prior = calibration.probability(scores, language), calibration.of(language).prior
+    weight = np.where(match, prior / match.sum(), (1 - prior) / (~match).sum())
+    best = scores.argmax(axis=0), np.arange(scores.shape[1])
+    return CalibrationScore(
+        error=expected_calibration_error(probability, match, weight),
+        error_of_best=expected_calibration_error(probability[best], match[best]),
+        coverage=float((scores >= calibration.cut(language, COVERAGE))[match].mean()),
+        prior=prior,
+    )
+
+
+def _of_clips(
+    scores: Mapping[str, NDArray[np.floating]], relevance: Mapping[str, Relevance], clips: NDArray[np.int64]
+) -> tuple[dict[str, NDArray[np.floating]], dict[str, Relevance]]:
+    """The scores and relevant pairs of some of the clips, ascending, which are numbered again from 0."""
+    place = torch.from_numpy(clips)
+    parts = {}
+    for language, given in relevance.items():
+        kept = torch.isin(given.clip, place)
+        parts[language] = Relevance(
+            given.text[kept], torch.searchsorted(place, given.clip[kept]), given.num_texts, len(clips)
+        )
+    return {language: one[:, clips] for language, one in scores.items()}, parts

@@ -1,0 +1,201 @@
+"""How sure a retriever is: by language, the probability that a clip matches a text at a score, and the score to cut at.
+
+Shapes: M texts, N clips, P pairs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ray_atr.metrics.relevance import Relevance
+from ray_atr.settings import nearest, refuse
+from ray_atr.storage import Location, is_there, locate, read_json, write_json
+
+CALIBRATION_FILE = "calibration.json"
+FORMAT = 1
+ANY_LANGUAGE = "any"
+"""The calibration over the pairs of all languages: for a text whose language nobody said."""
+LEVELS = np.concatenate([np.linspace(0, 0.99, 100), 1 - np.geomspace(0.01, 1e-5, 31)[1:], [1.0]])
+"""Shares of pairs below a stored score; dense where random pairs score as high as right ones."""
+MOST_PAIRS = 2_000_000
+"""Of more pairs that do not match, these many are drawn."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LanguageCalibration:
+    """What a score means for texts of one language. Scores are `Retriever.similarity`'s: cosine, or minus the distance."""
+
+    scores: tuple[float, ...]
+    """Ascending."""
+    probabilities: tuple[float, ...]
+    """Probability of a match at each of `scores`, never falling; linear between them, constant outside."""
+    matching: tuple[float, ...]
+    """Quantiles of the scores of matching pairs at `LEVELS`."""
+    random: tuple[float, ...]
+    """Quantiles of the scores of pairs that do not match at `LEVELS`."""
+    prior: float
+    """Share of matching pairs that `probabilities` take for granted."""
+    pairs: int
+    """Matching pairs that it was fitted on."""
+
+    def probability(self, scores: ArrayLike) -> Floats:
+        """Probability in [0, 1] that a pair with such a score matches, of the scores' shape."""
+        return np.interp(np.asarray(scores, np.float64), self.scores, self.probabilities)
+
+    def cut(self, coverage: float = 0.9) -> float:
+        """The score that a share `coverage` of matching pairs reaches. ValueError unless it is above 0 and below 1."""
+        if not 0 < coverage < 1:
+            raise refuse("coverage", coverage, "a share above 0 and below 1")
+        return float(np.interp(1 - coverage, LEVELS, self.matching))
+
+    def random_share(self, scores: ArrayLike) -> Floats:
+        """Share of pairs that do not match whose score is at least this, of the scores' shape."""
+        return 1 - np.interp(np.asarray(scores, np.float64), self.random, LEVELS, left=0.0, right=1.0)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A retriever's calibration by language, and over all of them (`any`), as `calibration.json` beside it says it."""
+
+    by_language: dict[str, LanguageCalibration]
+    fitted_on: dict[str, str] = dataclasses.field(default_factory=dict)
+    """The data set, split and digest whose pairs it was fitted on."""
+
+    @classmethod
+    def read(cls, folder: str | Location) -> Calibration | None:
+        """The calibration in a retriever's folder; None if it has none. ValueError for a file that is none."""
+        file = locate(folder) / CALIBRATION_FILE
+        if not is_there(file):
+            return None
+        content = read_json(file)
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise refuse(
+                "calibration", str(file), f"a calibration of format {FORMAT}; make it with evaluate --calibrate"
+            )
+        try:
+            by_language = {code: _language(found) for code, found in content["by_language"].items()}
+            return cls(by_language, dict(content["fitted_on"]))
+        except (KeyError, TypeError, AttributeError):
+            raise refuse("calibration", str(file), "what evaluate --calibrate writes") from None
+
+    def write(self, folder: str | Location) -> None:
+        """Writes `calibration.json` into a retriever's folder, whole and with its digest."""
+        content = {"format": FORMAT, **dataclasses.asdict(self)}
+        write_json(locate(folder) / CALIBRATION_FILE, content)
+
+    def of(self, language: str | None) -> LanguageCalibration:
+        """The calibration of a language (ISO 639-3), or over all for None. ValueError for one it was not fitted on."""
+        code = language or ANY_LANGUAGE
+        if code not in self.by_language:
+            allowed = "languages that were calibrated: " + ", ".join(self.by_language)
+            raise refuse("language", code, allowed, nearest(code, self.by_language))
+        return self.by_language[code]
+
+    def probability(self, scores: ArrayLike, language: str | None = None) -> Floats:
+        """Probability in [0, 1] that a text of this language and a clip match at these scores, of the scores' shape."""
+        return self.of(language).probability(scores)
+
+    def cut(self, language: str | None = None, coverage: float = 0.9) -> float:
+        """The score that a share `coverage` of a language's matching pairs reaches."""
+        return self.of(language).cut(coverage)
+
+    def random_share(self, scores: ArrayLike, language: str | None = None) -> Floats:
+        """Share of a language's pairs that do not match whose score is at least this."""
+        return self.of(language).random_share(scores)
+
+
+def _language(content: Mapping[str, Any]) -> LanguageCalibration:
+    return LanguageCalibration(
+        scores=tuple(map(float, content["scores"])),
+        probabilities=tuple(map(float, content["probabilities"])),
+        matching=tuple(map(float, content["matching"])),
+        random=tuple(map(float, content["random"])),
+        prior=float(content["prior"]),
+        pairs=int(content["pairs"]),
+    )
+
+
+def fit_calibration(
+    scores: Mapping[str, ArrayLike],
+    relevance: Mapping[str, Relevance],
+    *,
+    prior: float | None = None,
+    seed: int = 0,
+    fitted_on: Mapping[str, str] | None = None,
+) -> Calibration:
+    """The calibration from scores [M, N] of each language's texts and clips, and from which of them match.
+
+    `prior` is the share of matching pairs where the retriever is used; none: the share among these. Isotonic regression
+    (Zadrozny and Elkan 2002) with the pairs weighted to that prior. ValueError for scores that are not finite.
+    """
+    if not scores:
+        raise refuse("scores", "no language", "one language or more")
+    if prior is not None and not 0 < prior < 1:
+        raise refuse("prior", prior, "a share above 0 and below 1")
+    random = np.random.default_rng(seed)
+    parts = {code: _split(code, np.asarray(given), relevance[code], random) for code, given in scores.items()}
+    joint = tuple(np.concatenate([part[side] for part in parts.values()]) for side in (0, 1))
+    shares = {code: relevance[code].text.numel() / np.asarray(given).size for code, given in scores.items()}
+    fitted = {code: _fit(*part, prior or shares[code]) for code, part in parts.items()}
+    fitted[ANY_LANGUAGE] = _fit(joint[0], joint[1], prior or float(np.mean(list(shares.values()))))
+    return Calibration(fitted, dict(fitted_on or {}))
+
+
+def _split(code: str, scores: NDArray[Any], relevance: Relevance, random: np.random.Generator) -> tuple[Floats, Floats]:
+    """The scores of the pairs that match, and of those that do not or of a draw of them."""
+    if scores.shape != (relevance.num_texts, relevance.num_clips):
+        raise refuse(f"scores[{code}].shape", scores.shape, f"{relevance.num_texts, relevance.num_clips}")
+    if not np.isfinite(scores).all():
+        raise refuse(f"scores[{code}]", "values that are not finite", "finite scores")
+    match = np.zeros(scores.shape, bool)
+    match[relevance.text.numpy(), relevance.clip.numpy()] = True
+    if match.all() or not match.any():
+        raise refuse(
+            f"relevance[{code}]", "all pairs" if match.all() else "no pair", "pairs that match and pairs that do not"
+        )
+    others = scores[~match].astype(np.float64)
+    if len(others) > MOST_PAIRS:
+        others = random.choice(others, MOST_PAIRS, replace=False)
+    return scores[match].astype(np.float64), others
+
+
+def _fit(matching: Floats, others: Floats, prior: float) -> LanguageCalibration:
+    # Whoever only reads a calibration does without it: it takes a second to import.
+    from sklearn.isotonic import IsotonicRegression
+
+    scores = np.concatenate([matching, others])
+    is_match = np.concatenate([np.ones(len(matching)), np.zeros(len(others))])
+    weight = np.where(is_match > 0, prior / len(matching), (1 - prior) / len(others))
+    isotonic = IsotonicRegression(y_min=0, y_max=1).fit(scores, is_match, sample_weight=weight / weight.max())
+    # Where it is constant, only the ends of the stretch are kept by scikit-learn.
+    return LanguageCalibration(
+        scores=tuple(isotonic.X_thresholds_.tolist()),
+        probabilities=tuple(isotonic.y_thresholds_.tolist()),
+        # Position (n + 1) q of n ordered scores: a new one lies below it with probability q.
+        matching=tuple(np.quantile(matching, LEVELS, method="weibull").tolist()),
+        random=tuple(np.quantile(others, LEVELS, method="weibull").tolist()),
+        prior=float(prior),
+        pairs=len(matching),
+    )
+
+
+def expected_calibration_error(
+    probability: ArrayLike, is_match: ArrayLike, weight: ArrayLike | None = None, bins: int = 15
+) -> float:
+    """Mean distance of what was promised from what came true, over bins of equal width in probability, weighted by pairs.
+
+    Guo et al. 2017 (arXiv 1706.04599), Eq. 3, of the probability of a match [P] and whether the pair matches [P].
+    """
+    p, y = np.asarray(probability, np.float64).ravel(), np.asarray(is_match, np.float64).ravel()
+    w = np.ones_like(p) if weight is None else np.asarray(weight, np.float64).ravel()
+    place = np.minimum((p * bins).astype(np.int64), bins - 1)
+    gap = np.bincount(place, w * (p - y), minlength=bins)
+    return float(np.abs(gap).sum() / w.sum())

@@ -1,0 +1,92 @@
+"""A retriever's card with what is known after an evaluation: data and digest, noise, objective, scores with intervals."""
+
+from __future__ import annotations
+
+from ray_atr.data.shards import Manifest, read_manifest
+from ray_atr.evaluation.run import Evaluated
+from ray_atr.models.card import CARD_FILE, card_text
+from ray_atr.models.retriever import Retriever
+from ray_atr.override import flatten
+from ray_atr.storage import Location
+from ray_atr.storage.digests import write_text
+
+MEASURES = ("recall_at_1", "recall_at_5", "recall_at_10", "map_at_10")
+HEADS = ("R@1", "R@5", "R@10", "mAP@10")
+TASKS = {"text_to_audio": "text to audio", "audio_to_text": "audio to text"}
+
+
+def write_card(evaluated: Evaluated) -> Location:
+    """Write README.md beside the first retriever of an evaluation, in place of the one it was saved with; the file."""
+    folder = evaluated.checkpoint.folder
+    file = folder / CARD_FILE
+    write_text(file, evaluated_card(evaluated, Retriever.from_pretrained(str(folder))))
+    return file
+
+
+def evaluated_card(evaluated: Evaluated, retriever: Retriever) -> str:
+    """The card's text."""
+    experiment, manifest = evaluated.checkpoint.experiment, evaluated.eval_split.manifest
+    training = _training_data(evaluated)
+    facts: dict[str, object] = {}
+    if experiment is not None:
+        data, noise = experiment.data, experiment.data.noise
+        name = training.name if training is not None else "a data set that is not here any more"
+        facts["trained on"] = f"{name}, split {data.train_split}"
+        if training is not None:
+            facts["training data, SHA-256"] = training.hash
+        kinds = f"{noise.ratio:g} of its captions made wrong on purpose ({noise.kind})" if noise.ratio else "none added"
+        facts["caption noise"] = kinds
+        facts["languages of training"] = ", ".join(experiment.trained_languages) or "all of the data set"
+        facts["objective"] = evaluated.checkpoint.objective
+        epochs, batch = flatten(experiment)["train.epochs"], flatten(experiment)["train.batch_size"]
+        facts["epochs, batch"] = f"{epochs}, {batch}"
+    facts["evaluated on"] = f"{manifest.name}, split {evaluated.eval_split.split}"
+    facts["evaluation data, SHA-256"] = manifest.hash
+    facts["seed of the intervals"] = evaluated.page.facts.get("intervals", "")
+    facts |= {f"note {number}": note for number, note in enumerate(evaluated.page.warnings, start=1)}
+    return card_text(
+        audio=retriever.settings.audio.name,
+        text=retriever.settings.text.name,
+        front_end=retriever.audio_tower.front_end,
+        hears_windows=retriever.settings.hears_windows,
+        distance=retriever.distance,
+        vector_width=retriever.vector_width,
+        languages=evaluated.eval_split.languages,
+        licence=training.licence if training is not None else "",
+        facts=facts,
+        scores=score_table(evaluated),
+    )
+
+
+def score_table(evaluated: Evaluated) -> str:
+    """R@1, R@5, R@10 and mAP@10 in percent by direction and language, with their intervals, as Markdown."""
+    page = evaluated.page
+    rows = [["task", "language", *HEADS], ["---", "---", *("---:" for _ in HEADS)]]
+    for task, title in TASKS.items():
+        for language in (*evaluated.eval_split.languages, "mean"):
+            cells = []
+            for measure in MEASURES:
+                name = f"{task}/{language}/{measure}"
+                found = next((metric for metric in page.metrics if metric == name), None)
+                if found is None:
+                    break
+                interval = page.intervals.get(found)
+                between = "" if interval is None else f" [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+                cells.append(f"{100 * page.metrics[found]:.1f}{between}")
+            if cells:
+                rows.append([title, language, *cells])
+    levels = {interval.level for interval in page.intervals.values()}
+    said = f"\n\nPercent; in brackets {max(levels):.0%} bootstrap intervals over clips." if levels else "\n\nPercent."
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + said
+
+
+def _training_data(evaluated: Evaluated) -> Manifest | None:
+    checkpoint, manifest = evaluated.checkpoint, evaluated.eval_split.manifest
+    if checkpoint.experiment is None:
+        return None
+    if checkpoint.is_trained_on(manifest):
+        return manifest
+    try:
+        return read_manifest(checkpoint.experiment.data.source)
+    except (ValueError, OSError):
+        return None

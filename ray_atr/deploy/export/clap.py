@@ -1,0 +1,120 @@
+"""A retriever of HTS-AT and a RoBERTa-shaped text encoder as the ClapModel of transformers: the same weights by its names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ray_atr.models.retriever import Retriever
+from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
+from ray_atr.settings import refuse
+
+if TYPE_CHECKING:
+    from transformers import ClapModel
+
+TEXT_KINDS = ("roberta", "xlm-roberta", "camembert", "clap_text_model")
+"""Types of model whose weights ClapTextModel has under the same names."""
+TEXT_OPTIONS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "layer_norm_eps",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+)
+NEEDED = (
+    "model.audio htsat and model.text xlm_roberta (or another of RoBERTa's shape) with model.text.pooling pooler, "
+    "compared by cosine; sentence-transformers and onnx take more"
+)
+
+
+def require_clap(retriever: Retriever) -> None:
+    """ValueError for a retriever that a ClapModel cannot be, which says what can."""
+    audio, text = retriever.audio_tower, retriever.text_tower
+    if not is_htsat(audio):
+        raise refuse("--to clap", f"model.audio {retriever.settings.audio.name}", NEEDED)
+    if not isinstance(text, TransformersTextTower) or text.model.config.model_type not in TEXT_KINDS:
+        raise refuse("--to clap", f"model.text {retriever.settings.text.name}", NEEDED)
+    if text.pooling != "pooler":
+        raise refuse("--to clap", f"model.text.pooling {text.pooling}", NEEDED)
+    if retriever.distance != "cosine":
+        raise refuse("--to clap", "a learned metric, for which a ClapModel has no layer", NEEDED)
+
+
+def is_htsat(tower: nn.Module) -> bool:
+    """Whether it is the audio tower of CLAP."""
+    return (
+        isinstance(tower, TransformersAudioTower)
+        and tower.model_type == "clap_audio_model"
+        and tower.pooling == "model"
+    )
+
+
+def write_clap(retriever: Retriever, folder: Path) -> dict[str, Any]:
+    """Write the model, its tokeniser and its feature extractor into a folder; what a loader needs to know besides."""
+    from transformers import ClapTextConfig
+
+    text, audio = retriever.text_tower, retriever.audio_tower
+    assert isinstance(text, TransformersTextTower)
+    assert isinstance(audio, TransformersAudioTower)
+    given = text.model.config
+    config = ClapTextConfig(**{name: getattr(given, name) for name in TEXT_OPTIONS})
+    model = clap_model(retriever, config)
+    # Kept in older checkpoints: numbers of positions, which every model of this shape makes itself.
+    weights = {name: value for name, value in text.model.state_dict().items() if not name.endswith("position_ids")}
+    found = model.text_model.load_state_dict(weights, strict=False)
+    made = {"embeddings.position_ids", "embeddings.token_type_ids"}
+    assert not found.unexpected_keys, found.unexpected_keys
+    assert {*found.missing_keys} <= made, found.missing_keys
+    model.text_projection.load_state_dict(projection_state(retriever.text_projection))
+    model.save_pretrained(folder)
+    text.tokenizer.model_max_length = text.max_tokens
+    text.tokenizer.save_pretrained(folder)
+    audio.extractor.save_pretrained(folder)
+    return {}
+
+
+def clap_model(retriever: Retriever, text_config: Any) -> ClapModel:
+    """A ClapModel with this audio side; its text side is of the configuration and has random weights."""
+    from transformers import ClapConfig, ClapModel
+
+    audio = retriever.audio_tower
+    assert isinstance(audio, TransformersAudioTower)
+    width = retriever.settings.embedding_width
+    learned = retriever.learned.log_temperature
+    temperature = retriever.learned.settings.temperature if learned is None else float(learned.detach().exp())
+    audio_config = audio.model.config.to_dict()
+    if audio_config["hidden_size"] != audio.width:
+        # Its projection takes this many numbers, which published configurations name right.
+        audio_config["hidden_size"] = audio.width
+    config = ClapConfig(
+        text_config=text_config.to_dict(),
+        audio_config=audio_config,
+        projection_dim=width,
+        projection_hidden_act="relu" if retriever.settings.projection == "mlp" else "linear",
+        logit_scale_init_value=1 / temperature,
+    )
+    with torch.random.fork_rng():
+        model = ClapModel(config).eval()
+    model.audio_model.load_state_dict(audio.model.state_dict())
+    model.audio_projection.load_state_dict(projection_state(retriever.audio_projection))
+    return model
+
+
+def projection_state(projection: nn.Module) -> dict[str, torch.Tensor]:
+    """A projection's weights as those of two layers; after a single one comes the identity."""
+    layers = [layer for layer in projection.modules() if isinstance(layer, nn.Linear)]
+    width = layers[0].out_features
+    second = (torch.eye(width), torch.zeros(width)) if len(layers) == 1 else (layers[1].weight, layers[1].bias)
+    state = {"linear1.weight": layers[0].weight, "linear1.bias": layers[0].bias}
+    state |= {"linear2.weight": second[0], "linear2.bias": second[1]}
+    return {name: value.detach().clone() for name, value in state.items()}

@@ -1,0 +1,85 @@
+"""Embeds clips and texts with the graphs in this folder. Needs: onnxruntime, tokenizers, numpy; no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+FOLDER = Path(__file__).resolve().parent
+TEXT = "text.onnx"
+"""`text.int8.onnx` is the smaller one, where it was exported."""
+
+
+@cache
+def settings() -> Any:
+    """What export.json says: rate, window, how texts are tokenised."""
+    return json.loads((FOLDER / "export.json").read_text(encoding="utf-8"))
+
+
+@cache
+def session(name: str) -> onnxruntime.InferenceSession:
+    """The session of one file."""
+    return onnxruntime.InferenceSession(FOLDER / name, providers=["CPUExecutionProvider"])
+
+
+def windows(waveform: np.ndarray) -> list[np.ndarray]:
+    """A clip as windows side by side; the last ends with the clip. Up to 1% longer than one window is one window."""
+    length = round(settings()["clip_seconds"] * settings()["sample_rate"])
+    if len(waveform) <= length or settings()["windows"] == "cut" or len(waveform) - length <= 0.01 * length:
+        return [waveform[:length]]
+    if settings()["windows"] != "mean" or settings()["distance"] != "cosine":
+        raise ValueError(f"clip of {len(waveform)} samples: this model's graph takes one window of {length}; cut it")
+    cut = [waveform[start : start + length] for start in range(0, len(waveform) - length + 1, length)]
+    rest = len(waveform) - len(cut) * length
+    return [*cut, waveform[-length:]] if rest > 0.01 * length else cut
+
+
+def encode_audio(waveforms: Sequence[np.ndarray]) -> np.ndarray:
+    """Vectors [N, r] of mono waveforms [S] at the rate that export.json names, of any length."""
+    found = []
+    for waveform in waveforms:
+        parts = windows(np.asarray(waveform, np.float32))
+        short = max(0, settings()["minimum_samples"] - len(parts[0]))
+        batch = np.stack([np.pad(part, (0, short)) for part in parts])
+        vectors = session("audio.onnx").run(None, {"waveforms": batch})[0]
+        pooled = vectors.mean(axis=0)
+        found.append(vectors[0] if len(parts) == 1 else pooled / np.linalg.norm(pooled))
+    return np.stack(found)
+
+
+def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size: int = 64) -> np.ndarray:
+    """Vectors [M, r] of texts; a language (ISO 639-3) each where the tokeniser has tags of languages."""
+    how = settings()["tokeniser"]
+    tokenizer = tokeniser()
+    codes = list(languages) or ["eng"] * len(texts)
+    own = tokenizer.encode_batch(list(texts), add_special_tokens=how["add_special_tokens"])
+    ids = [
+        [*how["prefix"], *how["prefix_of"].get(code, []), *encoded.ids, *how["suffix"]]
+        for code, encoded in zip(codes, own, strict=True)
+    ]
+    found = []
+    for start in range(0, len(ids), batch_size):
+        batch = ids[start : start + batch_size]
+        padded = np.full((len(batch), max(map(len, batch))), how["pad"], np.int64)
+        mask = np.zeros(padded.shape, bool)
+        for row, one in enumerate(batch):
+            padded[row, : len(one)] = one
+            mask[row, : len(one)] = True
+        found.append(session(TEXT).run(None, {"token_ids": padded, "token_mask": mask})[0])
+    return np.concatenate(found)
+
+
+@cache
+def tokeniser() -> Tokenizer:
+    """The tokeniser, which cuts long texts."""
+    tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(settings()["tokeniser"]["max_tokens"])
+    return tokenizer

@@ -1,0 +1,33 @@
+"""Embeds clips and texts with the SentenceTransformer in this folder. Needs: sentence-transformers[audio]. No remote code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+FOLDER = Path(__file__).resolve().parent
+
+
+@cache
+def model() -> Any:
+    """The model; `similarity` compares its vectors."""
+    return SentenceTransformer(str(FOLDER), device="cpu")
+
+
+def encode_audio(waveforms: Sequence[np.ndarray], batch_size: int = 16) -> np.ndarray:
+    """Vectors [N, r] of mono waveforms [S] at the rate that export.json names, no longer than its clip_seconds."""
+    rate = json.loads((FOLDER / "export.json").read_text(encoding="utf-8"))["sample_rate"]
+    # A bare {"array", "sampling_rate"} fails in a model with routes.
+    clips = [{"audio": {"array": np.asarray(one, np.float32), "sampling_rate": rate}} for one in waveforms]
+    return np.asarray(model().encode(clips, batch_size=batch_size, show_progress_bar=False))
+
+
+def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size: int = 64) -> np.ndarray:
+    """Vectors [M, r] of texts in any of the model's languages; it is not told which."""
+    return np.asarray(model().encode(list(texts), batch_size=batch_size, show_progress_bar=False))

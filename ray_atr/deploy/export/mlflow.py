@@ -1,0 +1,27 @@
+"""A retriever as an MLflow model that is a folder: `mlflow.pyfunc.load_model`, `mlflow models serve`, without a store."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ray_atr.models.retriever import Retriever
+from ray_atr.storage import Location, fetched
+
+
+def require_mlflow(retriever: Retriever) -> None:
+    """Every retriever can be an MLflow model: its own code goes along."""
+
+
+def write_mlflow(retriever: Retriever, folder: Path, *, checkpoint: Location) -> dict[str, Any]:
+    """Write the model that `report --register` logs into a folder; what a loader needs to know besides."""
+    import mlflow
+
+    from ray_atr.tracking.model import model_parts
+
+    with fetched(checkpoint) as weights:
+        mlflow.pyfunc.save_model(str(folder / "model"), **model_parts(Path(weights)))
+    for made in (folder / "model").rglob("__pycache__"):
+        shutil.rmtree(made)
+    return {}

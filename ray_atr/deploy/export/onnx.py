@@ -1,0 +1,264 @@
+"""A retriever as two ONNX graphs, one a tower: waveforms to vectors, with the log-mel front end inside, and token ids to vectors.
+
+Shapes: N clips or texts, S samples, T frames, F mel bands, L tokens, D embedding width, r vector width.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from ray_atr.data.audio import FrontEnd, mel_filters
+from ray_atr.data.language_codes import LANGUAGES, tag_among
+from ray_atr.deploy.export.sentence_transformers import metric_root
+from ray_atr.deploy.extras import require_extra
+from ray_atr.models.ced import CedTower
+from ray_atr.models.retriever import Retriever
+from ray_atr.models.tower import TextTower
+from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
+from ray_atr.settings import refuse
+
+EXTRA = "onnx"
+AUDIO_FILE, TEXT_FILE, SMALL_TEXT_FILE = "audio.onnx", "text.onnx", "text.int8.onnx"
+TOKENISER_FILE = "tokenizer.json"
+
+
+def require_onnx(retriever: Retriever) -> None:
+    """ValueError for a retriever that no graph can be, which says what can."""
+    require_extra("onnxscript", EXTRA, "--to onnx")
+    require_extra("onnxruntime", EXTRA, "--to onnx")
+    if retriever.settings.interaction == "late":
+        raise refuse("--to onnx", "model.interaction late", "model.interaction global")
+    for part, settings in (("audio", retriever.settings.audio), ("text", retriever.settings.text)):
+        if settings.name == "vectors":
+            raise refuse(
+                "--to onnx", f"model.{part} vectors, which encodes nothing itself", "encoders of audio and text"
+            )
+    audio = retriever.audio_tower
+    if isinstance(audio, CedTower) and audio.chunk_frames * audio.front_end.hop_size <= audio.front_end.clip_samples:
+        fits = "a window of one chunk: model.audio.clip_seconds below that of model.audio.chunk_frames"
+        raise refuse("--to onnx", f"model.audio.clip_seconds {audio.front_end.clip_seconds}", fits)
+    if not isinstance(_tokenizer_of(retriever.text_tower), Tokenizer):
+        raise refuse("--to onnx", "a tokeniser without tokenizer.json", "one of the tokenizers library")
+
+
+def write_onnx(retriever: Retriever, folder: Path, *, int8_text: bool = False) -> dict[str, Any]:
+    """Write the graphs and the tokeniser into a folder; what a loader needs to know besides."""
+    front_end = retriever.audio_tower.front_end
+    shortest = max(front_end.minimum_samples, front_end.window_size)
+    samples = torch.randn(2, max(shortest + 1, min(front_end.clip_samples - 1, front_end.clip_samples * 5 // 7))) * 0.1
+    audio = AudioGraph(retriever).eval()
+    _export(audio, (samples,), folder / AUDIO_FILE, {"waveforms": {0: "clips", 1: "samples"}})
+    text = TextGraph(retriever).eval()
+    token_ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 0, 0]]).clamp(max=_tokens_of(retriever.text_tower) - 1)
+    token_mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    token_ids[~token_mask] = retriever.text_tower.pad_token_id
+    axes = {0: "texts", 1: "tokens"}
+    _export(text, (token_ids, token_mask), folder / TEXT_FILE, {"token_ids": axes, "token_mask": dict(axes)})
+    if int8_text:
+        _quantise(folder / TEXT_FILE, folder / SMALL_TEXT_FILE)
+    tokenizer = _tokenizer_of(retriever.text_tower)
+    assert isinstance(tokenizer, Tokenizer)
+    tokenizer.save(str(folder / TOKENISER_FILE))
+    return {"minimum_samples": shortest, "tokeniser": _tokenising(retriever.text_tower)}
+
+
+class AudioGraph(nn.Module):
+    """Waveforms [N, S] of equal length to vectors [N, r]."""
+
+    def __init__(self, retriever: Retriever) -> None:
+        super().__init__()
+        self.front_end = LogMel(retriever.audio_tower.front_end)
+        self.tower, self.projection = retriever.audio_tower, retriever.audio_projection
+        self.root = metric_root(retriever)
+
+    def forward(self, waveforms: Tensor) -> Tensor:
+        features = self.front_end(waveforms)
+        if isinstance(self.tower, TransformersAudioTower):
+            pooled = self.tower._encode(features).pooled
+        else:
+            # As many as there are: a constant would be that of the example.
+            frames = torch.ones_like(features[:, :, 0], dtype=torch.int64).sum(dim=1)
+            pooled = self.tower(features, frames).pooled
+        return _ranked(nn.functional.normalize(self.projection(pooled), dim=-1), self.root)
+
+
+class TextGraph(nn.Module):
+    """Token ids [N, L] and their mask [N, L] to vectors [N, r]."""
+
+    def __init__(self, retriever: Retriever) -> None:
+        super().__init__()
+        self.tower, self.projection = retriever.text_tower, retriever.text_projection
+        self.root = metric_root(retriever)
+
+    def forward(self, token_ids: Tensor, token_mask: Tensor) -> Tensor:
+        # Sorting by length is for the speed of large batches, and no part of what is computed.
+        encode = self.tower._encode if isinstance(self.tower, TransformersTextTower) else self.tower
+        pooled = encode(token_ids, token_mask).pooled
+        return _ranked(nn.functional.normalize(self.projection(pooled), dim=-1), self.root)
+
+
+def _ranked(embeddings: Tensor, root: Tensor | None) -> Tensor:
+    return embeddings if root is None else embeddings @ root
+
+
+class LogMel(nn.Module):
+    """`fit` and `log_mel` of a front end for waveforms [N, S] of equal length: [N, T, F], by convolution with the DFT's basis.
+
+    ONNX Runtime's STFT takes eight times as long and is less exact.
+    """
+
+    def __init__(self, front_end: FrontEnd) -> None:
+        super().__init__()
+        self.settings = front_end
+        if front_end.kind in ("power_db", "kaldi"):
+            kernel, filters = _kaldi_basis(front_end) if front_end.kind == "kaldi" else _power_basis(front_end)
+            self.register_buffer("kernel", torch.from_numpy(kernel[:, None]).float(), persistent=False)
+            self.register_buffer("filters", torch.from_numpy(filters).float(), persistent=False)
+
+    def forward(self, waveforms: Tensor) -> Tensor:
+        settings = self.settings
+        samples = self._fit(waveforms)
+        if settings.kind == "waveform":
+            if settings.normalises_clip:
+                centred = samples - samples.mean(dim=1, keepdim=True)
+                samples = centred / torch.sqrt(centred.square().mean(dim=1, keepdim=True) + 1e-7)
+            return samples[..., None]
+        frames = self._log_power(samples)
+        if settings.pad_frames is not None:
+            frames = nn.functional.pad(frames, (0, 0, 0, settings.pad_frames))[:, : settings.pad_frames]
+        return (frames - settings.mean) / settings.std
+
+    def _fit(self, waveforms: Tensor) -> Tensor:
+        length = self.settings.clip_samples
+        if self.settings.pad == "zeros":
+            return nn.functional.pad(waveforms, (0, length))[:, :length]
+        if self.settings.pad == "repeat":
+            size = waveforms.shape[1]
+            place = torch.arange(length, device=waveforms.device)
+            whole = (length // size) * size
+            return waveforms[:, place % size] * (place < whole).to(waveforms.dtype)
+        return waveforms
+
+    def _log_power(self, samples: Tensor) -> Tensor:
+        settings = self.settings
+        assert isinstance(self.kernel, Tensor)
+        assert isinstance(self.filters, Tensor)
+        x = samples[:, None]
+        if settings.kind == "power_db":
+            half = settings.window_size // 2
+            x = nn.functional.pad(x, (half, half), mode="reflect")
+        real, imaginary = nn.functional.conv1d(x, self.kernel, stride=settings.hop_size).chunk(2, dim=1)
+        power = (real.square() + imaginary.square()).transpose(1, 2) @ self.filters
+        if settings.kind == "kaldi":
+            return torch.log(power.clamp(min=torch.finfo(torch.float32).eps))
+        decibels = 10.0 * torch.log10(power.clamp(min=settings.floor))
+        if settings.top_db is None:
+            return decibels
+        return torch.maximum(decibels, decibels.amax(dim=(1, 2), keepdim=True) - settings.top_db)
+
+
+def _power_basis(front_end: FrontEnd) -> tuple[np.ndarray, np.ndarray]:
+    """The Hann-windowed DFT's real and imaginary rows [2 (size // 2 + 1), size], and the mel filters."""
+    size = front_end.window_size
+    window = torch.hann_window(size).double().numpy()
+    spectrum = np.fft.rfft(np.eye(size) * window, axis=1).T
+    return np.concatenate([spectrum.real, spectrum.imag]), mel_filters(front_end)
+
+
+def _kaldi_basis(front_end: FrontEnd) -> tuple[np.ndarray, np.ndarray]:
+    """The same for Kaldi's filter bank: the mean is taken away, then pre-emphasis 0.97, a symmetric Hann window, zeros to a
+    power of two; filters are triangles in mel. All of it is linear in a frame's samples until the power.
+    """
+    size = front_end.window_size
+    padded = 1 << (size - 1).bit_length()
+    frames = np.eye(size) - 1 / size
+    before = np.concatenate([frames[:, :1], frames[:, :-1]], axis=1)
+    emphasised = (frames - 0.97 * before) * (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(size) / (size - 1)))
+    spectrum = np.fft.rfft(emphasised, padded, axis=1).T
+
+    def to_mel(hz: Any) -> Any:
+        return 1127.0 * np.log(1.0 + np.asarray(hz) / 700.0)
+
+    corners = np.linspace(to_mel(front_end.low_hz), to_mel(front_end.high_hz), front_end.num_mels + 2)
+    bins = to_mel(np.arange(padded // 2 + 1) * front_end.sample_rate / padded)[:, None]
+    rising = (bins - corners[:-2]) / (corners[1:-1] - corners[:-2])
+    falling = (corners[2:] - bins) / (corners[2:] - corners[1:-1])
+    filters = np.maximum(0, np.minimum(rising, falling))
+    # Kaldi leaves out the bin at half the sample rate.
+    filters[-1] = 0
+    return np.concatenate([spectrum.real, spectrum.imag]), filters
+
+
+def _export(graph: nn.Module, example: tuple[Tensor, ...], file: Path, axes: dict[str, dict[int, str]]) -> None:
+    """Write a graph whose named axes are free, weights inside."""
+    dynamic = tuple(dict.fromkeys(own, torch.export.Dim.DYNAMIC) for own in axes.values())
+    levels = {name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript", "onnx_ir")}
+    try:
+        for name in levels:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                graph,
+                example,
+                str(file),
+                input_names=list(axes),
+                output_names=["vectors"],
+                dynamic_shapes=dynamic,
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
+def _quantise(file: Path, small: Path) -> None:
+    """The graph with the weights of its matrix products in 8 bits."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    root = logging.getLogger()
+    level = root.level
+    try:
+        # It logs advice by the root logger.
+        root.setLevel(logging.ERROR)
+        quantize_dynamic(file, small, weight_type=QuantType.QInt8, extra_options={"DefaultTensorType": 1})
+    finally:
+        root.setLevel(level)
+
+
+def _tokenizer_of(tower: TextTower) -> Any:
+    own = getattr(tower, "tokenizer", None)
+    return getattr(own, "backend_tokenizer", own)
+
+
+def _tokens_of(tower: TextTower) -> int:
+    return int(_tokenizer_of(tower).get_vocab_size())
+
+
+def _tokenising(tower: TextTower) -> dict[str, Any]:
+    """How a loader makes token ids of a text with tokenizer.json."""
+    how = {"pad": tower.pad_token_id, "prefix": [], "prefix_of": {}, "suffix": [], "add_special_tokens": True}
+    if not isinstance(tower, TransformersTextTower):
+        start = tower.tokenise([""], ["eng"])[0]
+        most = int(getattr(tower, "max_tokens", 0)) - len(start)
+        return {**how, "prefix": start, "max_tokens": most, "add_special_tokens": False}
+    if not tower.language_tags:
+        return {**how, "max_tokens": tower.max_tokens}
+    vocabulary = tower.tokenizer.get_vocab()
+    tags = {code: tag for code in LANGUAGES if (tag := tag_among(code, vocabulary)) is not None}
+    first = next(iter(tags))
+    whole = tower.tokenise([""], [first])[0]
+    place = whole.index(vocabulary[tags[first]])
+    how |= {"prefix": whole[:place], "suffix": whole[place + 1 :], "add_special_tokens": False}
+    prefix_of = {code: [vocabulary[tag]] for code, tag in tags.items()}
+    return {**how, "prefix_of": prefix_of, "max_tokens": tower.max_tokens - len(whole)}

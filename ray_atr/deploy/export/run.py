@@ -1,0 +1,277 @@
+"""One export: written aside, loaded in a fresh process that never imports this package, compared, and only then kept."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from ray_atr.data.decoding import IMPORTED, Waveform, open_sound, resampled_blocks
+from ray_atr.data.shards import Manifest, read_manifest, read_shard
+from ray_atr.deploy.export import clap, mlflow, onnx, sentence_transformers
+from ray_atr.deploy.export.options import ExportOptions
+from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
+from ray_atr.evaluation.eval_split import read_eval_split
+from ray_atr.models.retriever import Retriever
+from ray_atr.runtime import home
+from ray_atr.settings import refuse, require_known
+from ray_atr.soundscapes import SoundscapesSettings, ensure_soundscapes
+from ray_atr.storage import Location, locate, whole_folder
+from ray_atr.storage.digests import seal_folder
+
+Vectors = NDArray[np.float32]
+LOADER, FACTS = "load.py", "export.json"
+CHECK = Path(__file__).parent / "check.py"
+LOADERS = Path(__file__).parent / "loaders"
+CHECK_SECONDS = 3600
+
+
+@dataclass(frozen=True)
+class Target:
+    """A format: what it cannot be made of is refused first, then it is written."""
+
+    require: Callable[[Retriever], None]
+    write: Callable[..., dict[str, Any]]
+    loader: str
+    """Name of the script in loaders/ that is copied into the export."""
+
+
+TARGETS: dict[str, Target] = {
+    "clap": Target(clap.require_clap, clap.write_clap, "clap.py"),
+    "sentence-transformers": Target(
+        sentence_transformers.require_sentence_transformers,
+        sentence_transformers.write_sentence_transformers,
+        "sentence_transformers.py",
+    ),
+    "onnx": Target(onnx.require_onnx, onnx.write_onnx, "onnx.py"),
+    "mlflow": Target(mlflow.require_mlflow, mlflow.write_mlflow, "mlflow.py"),
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Where an export is, and how it compares with the retriever."""
+
+    folder: Path
+    target: str
+    difference: float
+    """Largest difference of any number of a vector, over clips and texts."""
+    same_top_10: float
+    """Share of texts whose ten nearest clips are the same in the same order."""
+    clips: int
+    texts: int
+    megabytes: float
+    int8_recall_loss: float | None = None
+    """Points of R@10 that the text graph of 8 bits loses."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What both sides embed: waveforms [S] at the model's rate, no longer than a window, and texts with their languages."""
+
+    waveforms: list[Waveform]
+    texts: list[str]
+    languages: list[str]
+    clip_of_text: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+def export(
+    checkpoint: str | Location,
+    target: str,
+    out: str | Path | None = None,
+    options: ExportOptions | None = None,
+    *,
+    asked: Asked | None = None,
+    say: Callable[[str], None] = print,
+) -> Exported:
+    """Export a saved retriever to a format, compare it with the retriever, and keep it only if they agree.
+
+    `checkpoint` is a trial, a run of one trial, or a folder of `save_pretrained`; `out` a new folder (default:
+    `<retriever>-<target>` next to the run). `asked` replaces the test split. ValueError for a retriever that the format cannot
+    hold, naming what can, and for an export that differs by more than the tolerance: nothing is left of it then.
+    """
+    require_known("--to", target, TARGETS)
+    options = options or ExportOptions()
+    if options.int8_text and target != "onnx":
+        raise refuse("--int8-text", f"--to {target}", "--to onnx")
+    found = find_checkpoint(checkpoint)
+    retriever = plain(Retriever.from_pretrained(str(found.folder)))
+    TARGETS[target].require(retriever)
+    folder = Path(out) if out else home() / "exports" / f"{_name(found.folder)}-{target}"
+    if folder.exists() and any(folder.iterdir()):
+        raise refuse("out", str(folder), "a new or empty folder")
+    if asked is None:
+        say("clips and captions of the comparison")
+        asked = _asked(found, retriever, options)
+    with whole_folder(locate(folder), is_synced=True) as aside:
+        say(f"writing {target}")
+        extra: dict[str, Any] = {"int8_text": options.int8_text} if target == "onnx" else {}
+        if target == "mlflow":
+            # It is packed as it is saved, low-rank updates and all.
+            extra = {"checkpoint": found.folder}
+        facts = TARGETS[target].write(retriever, aside, **extra)
+        shutil.copyfile(LOADERS / TARGETS[target].loader, aside / LOADER)
+        (aside / FACTS).write_text(
+            json.dumps({**_facts(retriever, target), **facts}, indent=1) + "\n", encoding="utf-8"
+        )
+        say("loading it in a process without ray_atr")
+        ours = (
+            retriever.encode_audio(asked.waveforms).numpy(),
+            retriever.encode_text(asked.texts, asked.languages).numpy(),
+        )
+        theirs = loaded_vectors(aside, asked)
+        difference = max(float(np.abs(one - other).max()) for one, other in zip(ours, theirs, strict=True))
+        same = same_lists(_similarity(retriever, *ours), _similarity(retriever, *theirs))
+        if not difference <= options.tolerance:
+            allowed = f"at most {options.tolerance:g} (--tolerance); {same:.1%} of the top-10 lists are equal. Nothing is kept"
+            raise refuse("difference from encode_*", f"{difference:.2g}", allowed)
+        loss = None
+        if options.int8_text:
+            small = loaded_vectors(aside, asked, f"TEXT={onnx.SMALL_TEXT_FILE}")
+            loss = 100 * (_recall(retriever, *ours, asked) - _recall(retriever, ours[0], small[1], asked))
+        seal_folder(aside)
+        size = sum(file.stat().st_size for file in aside.rglob("*") if file.is_file()) / 2**20
+    return Exported(folder, target, difference, same, len(ours[0]), len(ours[1]), size, loss)
+
+
+def plain(retriever: Retriever) -> Retriever:
+    """A copy in evaluation mode whose low-rank updates are in the weights, for formats that know none."""
+    retriever = copy.deepcopy(retriever).eval()
+    for tower, own in (
+        (retriever.audio_tower, retriever.settings.audio),
+        (retriever.text_tower, retriever.settings.text),
+    ):
+        if own.adapt.lora_rank:
+            _merge_updates(tower)
+    return retriever.requires_grad_(False)
+
+
+def _merge_updates(tower: nn.Module) -> None:
+    from peft.tuners.lora import LoraLayer
+
+    for name, module in list(tower.named_modules()):
+        if isinstance(module, LoraLayer):
+            module.merge(safe_merge=True)
+            parent, _, last = name.rpartition(".")
+            setattr(tower.get_submodule(parent), last, module.get_base_layer())
+
+
+def loaded_vectors(folder: Path, asked: Asked, *assigned: str) -> tuple[Vectors, Vectors]:
+    """Vectors of the clips and texts as the folder's load.py makes them in a process of its own. ValueError if it fails.
+
+    `assigned` are names of the script with other values, `NAME=VALUE`.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        inputs, outputs = Path(scratch) / "inputs.npz", Path(scratch) / "outputs.npz"
+        np.savez(
+            inputs,
+            samples=np.concatenate(asked.waveforms).astype(np.float32),
+            lengths=np.array([len(one) for one in asked.waveforms]),
+            texts=np.array(asked.texts, dtype=np.str_),
+            languages=np.array(asked.languages, dtype=np.str_),
+        )
+        # Isolated: neither this folder's modules nor PYTHONPATH lead to the package.
+        command = [sys.executable, "-I", str(CHECK), str(folder / LOADER), str(inputs), str(outputs), *assigned]
+        done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=CHECK_SECONDS, check=False)
+        if done.returncode:
+            last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+            raise refuse("export", f"a failure of {LOADER}", f"an export that loads ({last[0]})")
+        with np.load(outputs) as vectors:
+            return vectors["audio"], vectors["text"]
+
+
+def same_lists(ours: NDArray[Any], theirs: NDArray[Any], length: int = 10) -> float:
+    """Share of the rows of two similarities [M, N] whose `length` highest columns are the same in the same order."""
+    lists = [np.argsort(-similarity, axis=1, kind="stable")[:, :length] for similarity in (ours, theirs)]
+    return float((lists[0] == lists[1]).all(axis=1).mean())
+
+
+def _similarity(retriever: Retriever, audio: Vectors, text: Vectors) -> NDArray[Any]:
+    return retriever.similarity(torch.from_numpy(text), torch.from_numpy(audio)).numpy()
+
+
+def _recall(retriever: Retriever, audio: Vectors, text: Vectors, asked: Asked) -> float:
+    """Share of texts whose clip is among the ten nearest."""
+    nearest = np.argsort(-_similarity(retriever, audio, text), axis=1, kind="stable")[:, :10]
+    return float((nearest == asked.clip_of_text[:, None]).any(axis=1).mean())
+
+
+def _facts(retriever: Retriever, target: str) -> dict[str, Any]:
+    front_end = retriever.audio_tower.front_end
+    return {
+        "format": 1,
+        "target": target,
+        "sample_rate": front_end.sample_rate,
+        "clip_seconds": front_end.clip_seconds,
+        "windows": retriever.settings.windows if retriever.settings.hears_windows else "cut",
+        "distance": retriever.distance,
+        "vector_width": retriever.vector_width,
+    }
+
+
+def _name(folder: Location) -> str:
+    """A retriever's name as a folder: that of its run and trial, or its own."""
+    if folder.name == "best":
+        return f"{folder.parents[2].name}-{folder.parent.name}"
+    return folder.name
+
+
+def _asked(found: Checkpoint, retriever: Retriever, options: ExportOptions) -> Asked:
+    """The first clips of a split, cut to a window, and their captions in every language."""
+    trained = found.experiment.data if found.experiment is not None else None
+    source = options.data or (trained.source if trained is not None else "")
+    if not source:
+        raise refuse("data", source, f"a data set's folder: {found.folder} is not in a run folder that would name one")
+    if source == "soundscapes":
+        settings = (
+            trained.soundscapes if trained is not None and trained.source == "soundscapes" else SoundscapesSettings()
+        )
+        source = str(ensure_soundscapes(settings, home() / "data"))
+    manifest = read_manifest(source)
+    split = options.split or (trained.test_split if trained is not None else "test")
+    asked = read_eval_split(manifest, split)
+    waveforms = list(itertools.islice(_waveforms(manifest, split, retriever), options.most_clips))
+    clip_of_text = asked.captions.relevance.first_clip.numpy()
+    rows = [
+        (text, language, int(clip_of_text[row]))
+        for language, texts in asked.captions.sentences.items()
+        for row, text in enumerate(texts)
+        if asked.captions.present[language][row] and clip_of_text[row] < len(waveforms)
+    ]
+    # As many of each language, when there are too many.
+    rows = rows[:: -(-len(rows) // options.most_texts)]
+    texts, languages, clips = (list(column) for column in zip(*rows, strict=True))
+    return Asked(waveforms, texts, languages, np.array(clips))
+
+
+def _waveforms(manifest: Manifest, split: str, retriever: Retriever) -> Iterator[Waveform]:
+    front_end = retriever.audio_tower.front_end
+    for shard in manifest.shards_of(split):
+        for batch in read_shard(manifest, shard, ["clip_id", "audio"], 16):
+            for clip_id, encoded in zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True):
+                sound = open_sound(encoded.as_buffer(), clip_id, IMPORTED)
+                blocks = resampled_blocks(sound.blocks(), sound.sample_rate, front_end.sample_rate)
+                yield first_samples(blocks, front_end.clip_samples)
+
+
+def first_samples(blocks: Iterable[Waveform], most: int) -> Waveform:
+    """The first samples of a clip that comes in blocks."""
+    kept: list[Waveform] = []
+    for block in blocks:
+        kept.append(block)
+        if sum(map(len, kept)) >= most:
+            break
+    return np.concatenate(kept)[:most].astype(np.float32)

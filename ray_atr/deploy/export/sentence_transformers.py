@@ -1,0 +1,142 @@
+"""A retriever as a SentenceTransformer of that library's own modules: version 6 opens no others without being told to."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ray_atr.deploy.export.clap import clap_model, is_htsat
+from ray_atr.deploy.extras import require_extra
+from ray_atr.models.retriever import Retriever
+from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
+from ray_atr.settings import refuse
+
+EXTRA = "sentence-transformers"
+AUDIO_NEEDED = "model.audio ast, htsat or transformers (of AST or CLAP kind); as_sentence_transformer and onnx take any"
+TEXT_NEEDED = "model.text bert, labse, xlm_roberta or transformers; as_sentence_transformer and onnx take any"
+
+
+def require_sentence_transformers(retriever: Retriever) -> None:
+    """ValueError for a retriever whose towers that library has no module for, which says what can."""
+    require_extra("sentence_transformers", EXTRA, "--to sentence-transformers")
+    audio, text = retriever.audio_tower, retriever.text_tower
+    if not isinstance(audio, TransformersAudioTower):
+        raise refuse("--to sentence-transformers", f"model.audio {retriever.settings.audio.name}", AUDIO_NEEDED)
+    if audio.front_end.kind == "waveform" or (audio.model_type == "clap_audio_model" and not is_htsat(audio)):
+        # It pads the waveforms of a batch, and an embedding would depend on what it is embedded with.
+        raise refuse("--to sentence-transformers", f"{audio.model_type} with pooling {audio.pooling}", AUDIO_NEEDED)
+    if not isinstance(text, TransformersTextTower):
+        raise refuse("--to sentence-transformers", f"model.text {retriever.settings.text.name}", TEXT_NEEDED)
+    if text.language_tags:
+        raise refuse("--to sentence-transformers", "a tokeniser with language tags, which it is not told", TEXT_NEEDED)
+
+
+def write_sentence_transformers(retriever: Retriever, folder: Path) -> dict[str, Any]:
+    """Write the model into a folder; what a loader needs to know besides."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Router
+
+    with tempfile.TemporaryDirectory() as parts:
+        text = _text_modules(retriever, Path(parts) / "text")
+        audio = _audio_modules(retriever, Path(parts) / "audio")
+        routes: Any = {"text": [*text, *_ranked(retriever)], "audio": [*audio, *_ranked(retriever)]}
+        # Its own word for what `distance` says: cosine or euclidean.
+        similarity: Any = retriever.distance
+        model = SentenceTransformer(
+            modules=[Router(routes, default_route="text")], similarity_fn_name=similarity, device="cpu"
+        )
+        model.save_pretrained(str(folder), create_model_card=False)
+    return {}
+
+
+def _text_modules(retriever: Retriever, folder: Path) -> list[nn.Module]:
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    tower = retriever.text_tower
+    assert isinstance(tower, TransformersTextTower)
+    tower.model.save_pretrained(folder)
+    tower.tokenizer.model_max_length = tower.max_tokens
+    tower.tokenizer.save_pretrained(folder)
+    if tower.pooling == "pooler":
+        modules = [_transformer(folder, "text", "forward", "pooler_output", "sentence_embedding")]
+    else:
+        modules = [Transformer(str(folder)), Pooling(tower.width, pooling_mode=tower.pooling)]
+    return [*modules, *_projected(retriever.text_projection)]
+
+
+def _audio_modules(retriever: Retriever, folder: Path) -> list[nn.Module]:
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    tower = retriever.audio_tower
+    assert isinstance(tower, TransformersAudioTower)
+    tower.extractor.save_pretrained(folder)
+    if is_htsat(tower):
+        # The library opens CLAP's audio tower only as a part of the whole, whose text side is made small.
+        from transformers import ClapTextConfig
+
+        small = ClapTextConfig(
+            vocab_size=4, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4
+        )
+        clap_model(retriever, small).save_pretrained(folder)
+        return [_transformer(folder, "audio", "get_audio_features", "pooler_output", "sentence_embedding")]
+    tower.model.save_pretrained(folder)
+    if tower.pooling == "model" and _has_pooler(tower.model):
+        modules = [_transformer(folder, "audio", "forward", "pooler_output", "sentence_embedding")]
+    else:
+        modules = [_transformer(folder, "audio", "forward", "last_hidden_state", "token_embeddings")]
+        modules.append(Pooling(tower.width, pooling_mode="mean"))
+    return [*modules, *_projected(retriever.audio_projection)]
+
+
+def _has_pooler(model: nn.Module) -> bool:
+    return "pooler_output" in type(model).__name__ or type(model).__name__ == "ASTModel"
+
+
+def _transformer(folder: Path, modality: str, method: str, output: str, name: str) -> nn.Module:
+    from sentence_transformers.base.modules import Transformer
+
+    config = {modality: {"method": method, "method_output_name": output}}
+    return Transformer(str(folder), modality_config=config, module_output_name=name)
+
+
+def _projected(projection: nn.Module) -> list[nn.Module]:
+    """The layers from a tower to unit vectors of the shared space."""
+    from sentence_transformers.base.modules import Dense, Normalize
+
+    layers = [layer for layer in projection.modules() if isinstance(layer, nn.Linear)]
+    modules: list[nn.Module] = []
+    for layer in layers:
+        last = layer is layers[-1]
+        modules.append(
+            Dense(
+                layer.in_features,
+                layer.out_features,
+                activation_function=nn.Identity() if last else nn.ReLU(),
+                init_weight=layer.weight.detach().clone(),
+                init_bias=layer.bias.detach().clone(),
+            )
+        )
+    return [*modules, Normalize()]
+
+
+def _ranked(retriever: Retriever) -> list[nn.Module]:
+    """The layer that makes Euclidean distances those of the learned metric; none for cosine."""
+    from sentence_transformers.base.modules import Dense
+
+    root = metric_root(retriever)
+    if root is None:
+        return []
+    width, rank = root.shape
+    return [Dense(width, rank, bias=False, activation_function=nn.Identity(), init_weight=root.T.contiguous())]
+
+
+def metric_root(retriever: Retriever) -> Tensor | None:
+    """R [D, r] with M = R R^T, by which unit rows become vectors that rank by distance; None where cosine ranks."""
+    if retriever.distance == "cosine":
+        return None
+    return retriever.vectors(torch.eye(retriever.settings.embedding_width)).detach().clone()

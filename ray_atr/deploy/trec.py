@@ -1,0 +1,61 @@
+"""An evaluation's answers as TREC run and qrels files, which trec_eval, pytrec_eval, ir_measures and ranx read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import torch
+
+from ray_atr.evaluation.run import Evaluated
+from ray_atr.models.retriever import Retriever
+from ray_atr.storage import Location, whole_file
+from ray_atr.storage.places import is_local
+
+RUN, QRELS = "run-{}.trec", "qrels-{}.trec"
+DEPTH = 100
+"""Answers of a query that are written."""
+TEXTS_TOGETHER = 256
+
+
+def write_trec(evaluated: Evaluated, folder: Location | None = None) -> list[Path]:
+    """Write `run-<language>.trec` and `qrels-<language>.trec` of the first checkpoint into an evaluation's folder.
+
+    A query is `<language>-<caption>`, a document a clip id, percent-encoded. Scores fall with the rank.
+    """
+    place = folder or evaluated.folder
+    if not isinstance(place, Path) or not is_local(place):
+        raise ValueError(f"--trec: {place}: writes to a folder of this machine; evaluate with --out FOLDER here")
+    split = evaluated.eval_split
+    retriever = Retriever.from_pretrained(str(evaluated.checkpoint.folder))
+    audio = retriever.vectors(torch.as_tensor(evaluated.embedded.audio))
+    clips = [quote(clip, safe="") for clip in split.clip_ids]
+    relevance = split.captions.relevance
+    written = []
+    for language, given in evaluated.embedded.text.items():
+        rows = np.flatnonzero(split.captions.present[language])
+        text = retriever.vectors(torch.as_tensor(given)[torch.from_numpy(rows)])
+        of = np.isin(relevance.text.numpy(), rows)
+        pairs = zip(relevance.text.numpy()[of].tolist(), relevance.clip.numpy()[of].tolist(), strict=True)
+        qrels = (f"{language}-{row} 0 {clips[clip]} 1\n" for row, clip in pairs)
+        for name, lines in ((RUN, _run(retriever, language, rows, text, audio, clips)), (QRELS, qrels)):
+            file = place / name.format(language)
+            with whole_file(file) as output:
+                output.writelines(line.encode() for line in lines)
+            written.append(file)
+    return written
+
+
+def _run(
+    retriever: Retriever, language: str, rows: np.ndarray, text: torch.Tensor, audio: torch.Tensor, clips: list[str]
+) -> Iterator[str]:
+    for start in range(0, len(rows), TEXTS_TOGETHER):
+        scores = retriever.similarity(text[start : start + TEXTS_TOGETHER], audio)
+        best = scores.topk(min(DEPTH, len(clips)), dim=1)
+        for row, values, places in zip(
+            rows[start : start + TEXTS_TOGETHER], best.values.tolist(), best.indices.tolist(), strict=True
+        ):
+            for rank, (value, clip) in enumerate(zip(values, places, strict=True), start=1):
+                yield f"{language}-{row} Q0 {clips[clip]} {rank} {value:.8f} ray_atr\n"

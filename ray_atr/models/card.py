@@ -1,0 +1,85 @@
+"""The card of a saved retriever, README.md beside its weights: what it embeds, how to load it, and what it was measured at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+CARD_FILE = "README.md"
+HEAD = "<!-- written by ray_atr; a new evaluation with its card replaces it -->"
+
+
+def card_text(
+    *,
+    audio: str,
+    text: str,
+    front_end: Any,
+    hears_windows: bool,
+    distance: str,
+    vector_width: int,
+    languages: Sequence[str] = (),
+    licence: str = "",
+    facts: Mapping[str, object] | None = None,
+    scores: str = "",
+) -> str:
+    """The card as Markdown with the hub's header. `facts` say how it was trained; `scores` is a table in Markdown.
+
+    `licence` is that of the data it was trained on: whoever publishes the model decides about the model's own.
+    """
+    about: dict[str, Any] = {
+        "library_name": "ray_atr",
+        "pipeline_tag": "feature-extraction",
+        "tags": [
+            "audio",
+            "text-to-audio-retrieval",
+            "audio-text-retrieval",
+            f"audio-tower-{audio}",
+            f"text-tower-{text}",
+        ],
+    }
+    if languages:
+        about["language"] = list(languages)
+    rate, seconds = front_end.sample_rate, front_end.clip_seconds
+    if front_end.kind == "vector":
+        hears = f"Clips are vectors of {front_end.num_mels} numbers, made by another encoder."
+    elif hears_windows:
+        hears = f"Audio of any rate and length: it is resampled to {rate:,} Hz and heard in windows of {seconds:g} s."
+    else:
+        hears = (
+            f"Audio of any rate: it is resampled to {rate:,} Hz; of a clip longer than {seconds:g} s the rest is cut."
+        )
+    compared = (
+        "their inner product (unit vectors)" if distance == "cosine" else "their Euclidean distance (smaller is nearer)"
+    )
+    lines = [
+        "---",
+        yaml.safe_dump(about, sort_keys=False, allow_unicode=True).strip(),
+        "---",
+        HEAD,
+        "",
+        "# Audio-text retriever",
+        "",
+        f"Embeds audio (`{audio}`) and texts (`{text}`) into one space of {vector_width} numbers; two vectors are compared by",
+        f"{compared}. {hears} The same clip gives the same vector whatever it is embedded with:",
+        "no random crop, no dependence on the batch.",
+        "",
+        "```python",
+        "from ray_atr import Retriever",
+        "",
+        'retriever = Retriever.from_pretrained("FOLDER")',
+        'scores = retriever.similarity(retriever.encode_text(["a dog barks"]), retriever.encode_audio(["clip.wav"]))',
+        "```",
+        "",
+        f"Other libraries take audio at {rate:,} Hz, no longer than {seconds:g} s: `ray-atr export FOLDER --to onnx`.",
+    ]
+    if facts:
+        lines += ["", "## Training and evaluation", "", *(f"- {name}: {value}" for name, value in facts.items())]
+    if licence:
+        lines += ["", f"Licence of the training data, as its data set states it: {licence}"]
+    if scores:
+        lines += ["", "## Scores", "", scores.strip()]
+    else:
+        lines += ["", "Not evaluated yet: `ray-atr evaluate --checkpoint FOLDER --card` writes its scores here."]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,114 @@
+"""What a score means: probabilities and cuts by language, fitted on other pairs than they are measured on."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from ray_atr.deploy.calibration import (
+    CALIBRATION_FILE,
+    Calibration,
+    expected_calibration_error,
+    fit_calibration,
+)
+from ray_atr.metrics.relevance import relevance_by_label
+from ray_atr.storage import DamagedFileError
+
+CLASSES, CLIPS = 20, 400
+
+
+def drawn(seed: int, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Scores [M, N] of classes and clips, two normals apart, and which match."""
+    random = np.random.default_rng(seed)
+    match = np.arange(CLASSES)[:, None] == (np.arange(CLIPS) % CLASSES)[None]
+    return random.normal(np.where(match, 0.5, 0.1) + shift, 0.15), match
+
+
+RELEVANCE = relevance_by_label([str(c) for c in range(CLASSES)], [str(n % CLASSES) for n in range(CLIPS)])
+
+
+@pytest.fixture(scope="module")
+def calibration() -> Calibration:
+    scores = {"eng": drawn(0)[0], "fra": drawn(1, shift=0.2)[0]}
+    return fit_calibration(scores, dict.fromkeys(scores, RELEVANCE), fitted_on={"split": "val"})
+
+
+def test_probabilities_and_cuts_hold_for_other_pairs(calibration):
+    for code, seed, shift in (("eng", 2, 0.0), ("fra", 3, 0.2)):
+        scores, match = drawn(seed, shift)
+        found = calibration.probability(scores, code)
+        assert found.min() >= 0
+        assert found.max() <= 1
+        assert expected_calibration_error(found, match) < 0.01
+        assert abs((scores >= calibration.cut(code))[match].mean() - 0.9) < 0.04
+        assert abs((scores >= calibration.cut(code, coverage=0.5))[match].mean() - 0.5) < 0.06
+
+
+def test_probability_is_bayes_rule_of_the_two_normals(calibration):
+    score = 0.35
+    odds = np.exp(-((score - 0.5) ** 2 - (score - 0.1) ** 2) / (2 * 0.15**2)) / (CLASSES - 1)
+    assert calibration.probability(score, "eng") == pytest.approx(odds / (1 + odds), abs=0.05)
+
+
+def test_a_language_has_its_own_calibration_and_none_means_all(calibration):
+    assert calibration.cut("fra") == pytest.approx(calibration.cut("eng") + 0.2, abs=0.05)
+    assert calibration.cut("eng") < calibration.cut(None) < calibration.cut("fra")
+    with pytest.raises(ValueError, match="language: got 'deu'; allowed languages that were calibrated: eng, fra, any"):
+        calibration.probability([0.1], "deu")
+
+
+def test_random_share_counts_the_pairs_that_do_not_match(calibration):
+    scores, match = drawn(4)
+    for threshold in (0.0, 0.3, 0.5):
+        counted = (scores[~match] >= threshold).mean()
+        assert calibration.random_share(threshold, "eng") == pytest.approx(counted, abs=0.02)
+    assert calibration.random_share(9.0, "eng") == 0
+    assert calibration.random_share(-9.0, "eng") == 1
+
+
+def test_a_stated_prior_moves_the_probability():
+    scores, match = drawn(0)
+    even = fit_calibration({"eng": scores}, {"eng": RELEVANCE}, prior=0.5)
+    assert even.by_language["eng"].prior == 0.5
+    other, match = drawn(5)
+    weight = np.where(match, 0.5 / match.sum(), 0.5 / (~match).sum())
+    found = even.probability(other, "eng")
+    assert expected_calibration_error(found, match, weight) < 0.02
+    assert (weight * found).sum() == pytest.approx(0.5, abs=0.02)
+
+
+def test_expected_calibration_error_is_the_formula():
+    random = np.random.default_rng(0)
+    p, y = random.random(200), random.random(200) < 0.3
+    expected = np.float64(0)
+    for k in range(10):
+        rows = [n for n in range(200) if k / 10 <= p[n] < (k + 1) / 10]
+        if rows:
+            expected = expected + len(rows) / 200 * abs(np.mean(y[rows]) - np.mean(p[rows]))
+    assert expected_calibration_error(p, y, bins=10) == pytest.approx(expected, abs=1e-12)
+
+
+def test_it_is_read_as_written_and_damage_is_seen(calibration, tmp_path):
+    assert Calibration.read(tmp_path) is None
+    calibration.write(tmp_path)
+    assert Calibration.read(tmp_path) == calibration
+    file = tmp_path / CALIBRATION_FILE
+    file.write_text(file.read_text().replace('"pairs": 400', '"pairs": 401', 1))
+    with pytest.raises(DamagedFileError):
+        Calibration.read(tmp_path)
+    file.write_text(json.dumps({"format": 2}))
+    with pytest.raises(ValueError, match="allowed a calibration of format 1"):
+        Calibration.read(tmp_path)
+
+
+def test_pairs_that_teach_nothing_are_refused():
+    scores, _ = drawn(0)
+    with pytest.raises(ValueError, match="not finite"):
+        fit_calibration({"eng": np.where(scores > 0.4, np.nan, scores)}, {"eng": RELEVANCE})
+    with pytest.raises(ValueError, match="shape"):
+        fit_calibration({"eng": torch.zeros(3, 3)}, {"eng": RELEVANCE})
+    with pytest.raises(ValueError, match="prior"):
+        fit_calibration({"eng": scores}, {"eng": RELEVANCE}, prior=1.0)

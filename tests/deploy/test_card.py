@@ -1,0 +1,193 @@
+"""Cards, the upload of a folder, TREC files and the calibration of a real evaluation."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import yaml
+
+from ray_atr.deploy.calibrate import calibrate
+from ray_atr.deploy.calibration import Calibration
+from ray_atr.deploy.card import write_card
+from ray_atr.deploy.trec import write_trec
+from ray_atr.evaluation.options import Encoding, EvaluationOptions
+from ray_atr.evaluation.run import Evaluated, evaluate
+from ray_atr.models.audio import SmallCnn
+from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
+from ray_atr.models.text import SmallTransformer, train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
+    """A retriever in a folder of its own, evaluated on tones in two languages."""
+    home = tmp_path_factory.mktemp("card")
+    data = tiny.make_data(home / "tones", num_test=24)
+    settings = ModelSettings(audio=SmallCnn(width=32), text=SmallTransformer(width=32), embedding_width=16)
+    build_retriever(settings, tokenizer=train_tokenizer(["a low tone"] * 9, 300), seed=0).save_pretrained(home / "R")
+    options = EvaluationOptions(data=str(data), draws=20, mlflow=False)
+    never = Encoding(ray="never")
+    return evaluate([str(home / "R")], options, encoding=never, out=home / "E", say=lambda _: None)
+
+
+def header(card: str) -> dict[str, Any]:
+    return yaml.safe_load(card.split("---")[1])
+
+
+def test_a_saved_retriever_has_a_card_and_an_evaluation_fills_it(evaluated):
+    file = Path(evaluated.checkpoint.folder) / "README.md"
+    before = file.read_text()
+    assert header(before)["library_name"] == "ray_atr"
+    assert "32,000 Hz" in before
+    assert "windows of 10 s" in before
+    assert "Not evaluated yet" in before
+    assert write_card(evaluated) == file
+    card = file.read_text()
+    assert header(card)["language"] == ["eng", "fra"]
+    assert evaluated.eval_split.manifest.hash in card
+    recall = evaluated.page.metrics["text_to_audio/fra/recall_at_10"]
+    interval = evaluated.page.intervals["text_to_audio/fra/recall_at_10"]
+    (row,) = (line for line in card.splitlines() if line.startswith("| text to audio | fra"))
+    assert f"{100 * recall:.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]" in row
+    assert "Not evaluated yet" not in card
+    # Its digests do not speak of the card: the folder is whole still.
+    Retriever.from_pretrained(evaluated.checkpoint.folder)
+
+
+def test_calibration_is_beside_the_retriever_and_measured_on_other_clips(evaluated):
+    worth = calibrate(evaluated)
+    assert set(worth) == {"eng", "fra"}
+    assert all(0 <= one.error <= 1 and 0 <= one.coverage <= 1 for one in worth.values())
+    found = Calibration.read(str(evaluated.checkpoint.folder))
+    assert found is not None
+    assert found.fitted_on["hash"] == evaluated.eval_split.manifest.hash
+    assert found.by_language["fra"].pairs == 24
+    Retriever.from_pretrained(evaluated.checkpoint.folder)
+
+
+def test_trec_files_give_the_recall_of_the_evaluation(evaluated, tmp_path):
+    files = {file.name: file for file in write_trec(evaluated, tmp_path)}
+    assert set(files) == {"run-eng.trec", "qrels-eng.trec", "run-fra.trec", "qrels-fra.trec"}
+    for language in ("eng", "fra"):
+        relevant = {tuple(line.split()[::2][:2]) for line in files[f"qrels-{language}.trec"].read_text().splitlines()}
+        top: dict[str, set[str]] = {}
+        scores: dict[str, list[float]] = {}
+        for line in files[f"run-{language}.trec"].read_text().splitlines():
+            query, q0, document, rank, score, tag = line.split()
+            assert (q0, tag) == ("Q0", "ray_atr")
+            scores.setdefault(query, []).append(float(score))
+            if int(rank) <= 10:
+                top.setdefault(query, set()).add(document)
+        assert all(values == sorted(values, reverse=True) for values in scores.values())
+        found = np.mean([any((query, one) in relevant for one in own) for query, own in top.items()])
+        assert found == pytest.approx(evaluated.page.metrics[f"text_to_audio/{language}/recall_at_10"], abs=1e-9)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pytrec_eval") is None, reason="no pytrec_eval")
+def test_trec_files_are_read_by_pytrec_eval(evaluated, tmp_path):
+    import pytrec_eval
+
+    files = {file.name: file for file in write_trec(evaluated, tmp_path)}
+    with files["qrels-eng.trec"].open() as qrels, files["run-eng.trec"].open() as run:
+        scorer = pytrec_eval.RelevanceEvaluator(pytrec_eval.parse_qrel(qrels), {"success_1,5,10"})
+        found = scorer.evaluate(pytrec_eval.parse_run(run))
+    for k in (1, 5, 10):
+        recall = np.mean([one[f"success_{k}"] for one in found.values()])
+        assert recall == pytest.approx(evaluated.page.metrics[f"text_to_audio/eng/recall_at_{k}"], abs=1e-9)
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub as an upload asks: a repository is made, each file is sent with the commit."""
+
+    kept: dict[str, bytes]
+    asked: list[str]
+
+    def do_POST(self) -> None:
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            body = b""
+            while size := int(self.rfile.readline(), 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+        else:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.asked.append(self.path)
+        answer: Any = {}
+        here = f"http://127.0.0.1:{self.server.server_address[1]}/me/model"
+        if self.path.endswith("/repos/create"):
+            answer = {"url": here, **json.loads(body)}
+        elif "/preupload/" in self.path:
+            names = [file["path"] for file in json.loads(body)["files"]]
+            answer = {"files": [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]}
+        elif "/commit/" in self.path:
+            for line in body.splitlines():
+                entry = json.loads(line)
+                if entry["key"] == "file":
+                    self.kept[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
+            answer = {"commitUrl": f"{here}/commit/1", "commitOid": "1", "success": True}
+        self.answer(answer)
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.answer({"id": "me/model", "sha": "0", "siblings": [], "private": True})
+
+    def answer(self, content: Any) -> None:
+        text = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A hub on this machine."""
+    kept: dict[str, bytes] = {}
+    handler = type("KeepingHub", (Hub,), {"kept": kept, "asked": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr("huggingface_hub.hf_api.HfApi.__init__", _at(f"http://127.0.0.1:{server.server_port}"))
+    yield handler
+    server.shutdown()
+    server.server_close()
+
+
+def _at(address: str) -> Any:
+    from huggingface_hub import HfApi
+
+    given = HfApi.__init__
+
+    def init(self: Any, *arguments: Any, **options: Any) -> None:
+        given(self, *arguments, **{**options, "endpoint": address, "token": "of-a-test"})
+
+    return init
+
+
+def test_a_retriever_is_pushed_with_its_card(evaluated, hub, tmp_path):
+    folder = Path(evaluated.checkpoint.folder)
+    write_card(evaluated)
+    retriever = Retriever.from_pretrained(folder)
+    url = retriever.push_to_hub("me/model", folder=folder)
+    assert url.endswith("/me/model/commit/1")
+    for name, content in hub.kept.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    assert (tmp_path / "README.md").read_text() == (folder / "README.md").read_text()
+    texts = ["a low tone", "un son grave"]
+    assert (Retriever.from_pretrained(tmp_path).encode_text(texts) == retriever.encode_text(texts)).all()
+    hub.kept.clear()
+    retriever.push_to_hub("me/model")
+    assert b"Not evaluated yet" in hub.kept["README.md"]
+    with pytest.raises(ValueError, match="repository: got 'model'; allowed owner/name"):
+        retriever.push_to_hub("model")

@@ -1,0 +1,234 @@
+"""Exports embed as the retriever does, opened by their own libraries in a process that never imports this package."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_checkpoints as tiny
+import torch
+
+from ray_atr.data.audio import FrontEnd, fit, log_mel
+from ray_atr.deploy.export import run
+from ray_atr.deploy.export.options import TARGET_NAMES, ExportOptions
+from ray_atr.deploy.export.run import CHECK, TARGETS, Asked, export, plain, same_lists
+from ray_atr.models.adaptation import Adaptation
+from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, SmallCnn, TransformersAudio
+from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
+from ray_atr.models.text import Bert, SmallTransformer, Sonar, XlmRoberta, train_tokenizer
+from ray_atr.objectives.learned import LearnedSettings
+
+TEXTS, LANGUAGES = tiny.TEXTS, tiny.LANGUAGES
+
+
+def needs(module: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"no {module}: an optional extra")
+
+
+ONNX, SENTENCE_TRANSFORMERS = needs("onnxscript"), needs("sentence_transformers")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A function: a saved retriever of named towers."""
+    home = tmp_path_factory.mktemp("towers")
+
+    @functools.cache
+    def checkpoint(kind: str) -> str:
+        return str(getattr(tiny, kind)(home / kind))
+
+    towers: dict[str, Any] = {
+        "htsat": lambda: Htsat(checkpoint=checkpoint("clap")),
+        "ast": lambda: Ast(checkpoint=checkpoint("ast")),
+        "wav2vec2": lambda: TransformersAudio(checkpoint=checkpoint("wav2vec2")),
+        "small_cnn": lambda: SmallCnn(width=32),
+        "ced": lambda: Ced(size="tiny", num_blocks=1, checkpoint=None),
+        "resnet38": lambda: ResNet38(width_divisor=16, checkpoint=None),
+        "xlm_roberta": lambda: XlmRoberta(checkpoint=checkpoint("xlm_roberta"), pooling="pooler"),
+        "xlm_roberta_mean": lambda: XlmRoberta(checkpoint=checkpoint("xlm_roberta")),
+        "bert": lambda: Bert(checkpoint=checkpoint("bert")),
+        "sonar": lambda: Sonar(checkpoint=checkpoint("sonar")),
+        "small_transformer": lambda: SmallTransformer(width=32),
+    }
+
+    @functools.cache
+    def saved(audio: str, text: str, metric: str = "euclidean", lora: int = 0, **settings: Any) -> Path:
+        chosen = towers[text]()
+        if lora:
+            chosen = type(chosen)(
+                checkpoint=chosen.checkpoint, pooling=chosen.pooling, adapt=Adaptation(lora_rank=lora)
+            )
+        retriever = build_retriever(
+            ModelSettings(audio=towers[audio](), text=chosen, embedding_width=24, **settings),
+            tokenizer=train_tokenizer(TEXTS * 20, 300),
+            learned=LearnedSettings(metric=metric),
+            seed=0,
+        )
+        random = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for name, parameter in retriever.named_parameters():
+                # A metric and updates that training has moved; the rest stays where it begins.
+                if "lora" in name or name == "learned.metric":
+                    parameter.add_(0.3 * torch.randn(parameter.shape, generator=random))
+        folder = home / f"{audio}-{text}-{metric}-{lora}-{len(settings)}"
+        retriever.save_pretrained(folder)
+        return folder
+
+    return saved
+
+
+def asked_of(folder: Path, seconds=(0.4, 0.75, 0.75, 1.1, 1.9)) -> Asked:
+    front_end = Retriever.from_pretrained(folder).audio_tower.front_end
+    random = np.random.default_rng(0)
+    waveforms = [random.normal(0, 0.1, int(length * front_end.sample_rate)).astype(np.float32) for length in seconds]
+    waveforms = [one[: front_end.clip_samples] for one in waveforms]
+    return Asked(waveforms, TEXTS, LANGUAGES, np.arange(len(TEXTS)) % len(waveforms))
+
+
+def test_the_command_and_the_targets_name_the_same_formats():
+    assert set(TARGET_NAMES) == set(TARGETS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "audio", "text", "settings"),
+    [
+        ("clap", "htsat", "xlm_roberta", {"projection": "mlp"}),
+        ("clap", "htsat", "xlm_roberta", {}),
+        pytest.param("sentence-transformers", "ast", "bert", {"projection": "mlp"}, marks=SENTENCE_TRANSFORMERS),
+        pytest.param("sentence-transformers", "htsat", "xlm_roberta", {}, marks=SENTENCE_TRANSFORMERS),
+        pytest.param("sentence-transformers", "ast", "bert", {"metric": "mahalanobis"}, marks=SENTENCE_TRANSFORMERS),
+        pytest.param("onnx", "small_cnn", "small_transformer", {"projection": "mlp"}, marks=ONNX),
+        pytest.param("onnx", "small_cnn", "bert", {"metric": "mahalanobis"}, marks=ONNX),
+        pytest.param("onnx", "ast", "sonar", {}, marks=ONNX),
+        pytest.param("onnx", "htsat", "xlm_roberta", {"lora": 2}, marks=ONNX),
+        pytest.param("onnx", "resnet38", "small_transformer", {}, marks=ONNX),
+        pytest.param("onnx", "ced", "small_transformer", {}, marks=ONNX),
+        pytest.param("onnx", "wav2vec2", "small_transformer", {}, marks=ONNX),
+        ("mlflow", "small_cnn", "small_transformer", {}),
+    ],
+)
+def test_an_export_embeds_as_the_retriever(made, tmp_path, target, audio, text, settings):
+    folder = made(audio, text, **settings)
+    found = export(folder, target, tmp_path / "out", asked=asked_of(folder), say=lambda _: None)
+    assert found.difference <= 1e-5
+    assert found.same_top_10 == 1
+    assert {"load.py", "export.json", "digests.json"} <= {file.name for file in found.folder.iterdir()}
+
+
+@ONNX
+@pytest.mark.slow
+def test_long_clips_batches_and_eight_bits_of_a_graph(made, tmp_path):
+    """A clip of two and a half windows, as the loader pools them; the same clip in a batch; the smaller text graph."""
+    folder = made("small_cnn", "small_transformer", projection="mlp")
+    options = ExportOptions(int8_text=True)
+    found = export(folder, "onnx", tmp_path / "out", options, asked=asked_of(folder, (0.5, 25.0)), say=lambda _: None)
+    assert (found.folder / "text.int8.onnx").stat().st_size < 0.5 * (found.folder / "text.onnx").stat().st_size
+    spec = importlib.util.spec_from_file_location("load", found.folder / "load.py")
+    loader: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loader)
+    retriever = Retriever.from_pretrained(folder)
+    clip = np.random.default_rng(3).normal(0, 0.1, 25 * 32_000).astype(np.float32)
+    np.testing.assert_allclose(loader.encode_audio([clip])[0], retriever.encode_audio(clip)[0], atol=1e-5)
+    batch = clip[: 3 * 32_000].reshape(3, -1)
+    together = loader.session("audio.onnx").run(None, {"waveforms": batch})[0]
+    np.testing.assert_allclose(together, loader.encode_audio(list(batch)), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("target", "audio", "text", "settings", "message"),
+    [
+        ("clap", "small_cnn", "xlm_roberta", {}, "model.audio small_cnn'; allowed model.audio htsat"),
+        ("clap", "htsat", "bert", {}, "model.text bert"),
+        ("clap", "htsat", "xlm_roberta_mean", {}, "model.text.pooling mean"),
+        ("clap", "htsat", "xlm_roberta", {"metric": "mahalanobis"}, "learned metric.*sentence-transformers and onnx"),
+        pytest.param(
+            "sentence-transformers", "small_cnn", "bert", {}, "small_cnn.*as_sentence_tran", marks=SENTENCE_TRANSFORMERS
+        ),
+        pytest.param("sentence-transformers", "ast", "sonar", {}, "language tags", marks=SENTENCE_TRANSFORMERS),
+        pytest.param("onnx", "ast", "bert", {"interaction": "late"}, "interaction late.*global", marks=ONNX),
+        ("coreml", "ast", "bert", {}, "--to: got 'coreml'; allowed one of clap"),
+    ],
+)
+def test_what_cannot_be_exact_is_refused_and_what_can_is_named(made, tmp_path, target, audio, text, settings, message):
+    with pytest.raises(ValueError, match=message):
+        export(made(audio, text, **settings), target, tmp_path / "out", asked=Asked([], [], []), say=lambda _: None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_export_that_differs_is_not_kept(made, tmp_path, monkeypatch):
+    folder = made("htsat", "xlm_roberta")
+    asked = asked_of(folder)
+    retriever = Retriever.from_pretrained(folder)
+    ours = retriever.encode_audio(asked.waveforms).numpy(), retriever.encode_text(asked.texts, asked.languages).numpy()
+    monkeypatch.setattr(run, "loaded_vectors", lambda *_: (ours[0], ours[1] + 1e-4))
+    with pytest.raises(ValueError, match=r"difference from encode_\*: got '0.0001'; allowed at most 1e-05"):
+        export(folder, "clap", tmp_path / "out", asked=asked, say=lambda _: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_check_fails_if_the_package_is_imported(tmp_path):
+    np.savez(tmp_path / "in.npz", samples=np.zeros(1), lengths=[1], texts=["a"], languages=["eng"])
+    body = """import ray_atr
+import numpy
+
+def encode_audio(waveforms):
+    return numpy.zeros((1, 1))
+
+def encode_text(texts, languages):
+    return numpy.zeros((1, 1))
+"""
+    (tmp_path / "load.py").write_text(body)
+    command = [sys.executable, "-I", CHECK, tmp_path / "load.py", tmp_path / "in.npz", tmp_path / "out.npz"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert "ray_atr was imported" in done.stderr
+    (tmp_path / "load.py").write_text(body.replace("import ray_atr\n", ""))
+    assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_low_rank_updates_are_merged_without_moving_an_embedding(made):
+    retriever = Retriever.from_pretrained(made("htsat", "xlm_roberta", lora=2))
+    merged = plain(retriever)
+    assert not [name for name, _ in merged.named_parameters() if "lora" in name]
+    torch.testing.assert_close(merged.encode_text(TEXTS), retriever.encode_text(TEXTS), atol=1e-6, rtol=0)
+    without = Retriever.from_pretrained(made("htsat", "xlm_roberta"))
+    assert (merged.encode_text(TEXTS) - without.encode_text(TEXTS)).abs().max() > 1e-3
+
+
+FRONT_ENDS = {
+    "decibels": FrontEnd(),
+    "top_db and repeats": FrontEnd(top_db=40.0, pad="repeat", clip_seconds=2.0, mel_scale="slaney", mel_norm="slaney"),
+    "zeros": FrontEnd(pad="zeros", clip_seconds=2.0, mean=-20.0, std=25.0),
+    "kaldi": FrontEnd(kind="kaldi", window_size=400, hop_size=160, num_mels=32, low_hz=20.0, pad_frames=128),
+    "waveform": FrontEnd(kind="waveform", num_mels=1, normalises_clip=True),
+}
+
+
+@ONNX
+@pytest.mark.parametrize("name", FRONT_ENDS)
+def test_the_convolution_front_end_is_the_front_end(name):
+    from ray_atr.deploy.export.onnx import LogMel
+
+    front_end = FRONT_ENDS[name]
+    clips = np.random.default_rng(0).normal(0, 0.1, (2, 12_345)).astype(np.float32)
+    clips[1] *= 0.01
+    found = LogMel(front_end)(torch.from_numpy(clips))
+    expected = np.stack([log_mel(fit(clip, front_end), front_end) for clip in clips])
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+def test_equal_lists_are_counted():
+    random = np.random.default_rng(0)
+    ours = random.normal(size=(50, 40))
+    assert same_lists(ours, ours + 1e-9) == 1
+    theirs = ours.copy()
+    theirs[:5] = random.normal(size=(5, 40))
+    assert same_lists(ours, theirs) == 0.9
