@@ -27,6 +27,7 @@ from ray_atr.deploy.index.layout import (
     check_files,
     mapped_table,
     read_index_manifest,
+    remove_other_states,
     write_state,
 )
 from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
@@ -159,6 +160,7 @@ def bring_up_to_date(
                 distance=retriever.distance,
                 exact_rows=exact_rows,
             )
+        remove_other_states(folder, manifest)
         remove_folder(folder / UNFINISHED)
     encoded = sum(not one.error for one in done.values())
     return Changes(manifest, encoded, len(reused), removed, broken)

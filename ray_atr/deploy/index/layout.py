@@ -166,10 +166,14 @@ def write_state(
         digests=digests,
     )
     write_json(folder / INDEX_FILE, {"format": FORMAT, **dataclasses.asdict(manifest)})
-    for other in folder.iterdir():
-        if other.name.isdecimal() and other.name != str(state):
-            remove_folder(other)
     return manifest
+
+
+def remove_other_states(folder: Path, manifest: IndexManifest) -> None:
+    """Remove what older states of an index, or a killed update, left in its folder."""
+    for other in sorted(folder.iterdir()):
+        if other.name.isdecimal() and other.name != str(manifest.state):
+            remove_folder(other)
 
 
 def write_table(file: Path, table: pa.Table) -> None:

@@ -213,6 +213,33 @@ class Index:
         scores, positions = self.nearest(self.retriever.encode_audio([clip], sample_rate).numpy(), top)
         return self._matches(scores[0], positions[0], None)
 
+    def like_window(self, path: str, start: float = 0.0, *, top: int = 10) -> list[Match]:
+        """The windows most like the one of a sound of the index in which a second is, itself among them, best first."""
+        check_top(top)
+        row = self._places.get(path)
+        sound = None if row is None else self._files.slice(row, 1).to_pylist()[0]
+        if sound is None or not sound["count"]:
+            raise refuse("path", path, "a sound of the index")
+        starts = self._windows["start"].slice(sound["first"], sound["count"]).to_numpy()
+        number = sound["first"] + max(0, int(np.searchsorted(starts, start, side="right")) - 1)
+        scores, positions = self.nearest(self.rows[number : number + 1].astype(np.float32), top)
+        return self._matches(scores[0], positions[0], None)
+
+    def tag(
+        self, clip: Clip, sample_rate: int | None, labels: Sequence[str], language: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Labels (texts of one language) by how well they fit a sound, best first: `label`, `score`, `probability`."""
+        code = self._language(language)
+        texts = self.retriever.encode_text(list(labels), code or "eng")
+        score = self.retriever.similarity(texts, self.retriever.encode_audio([clip], sample_rate))[:, 0].numpy()
+        calibration = self.calibration
+        chance = [None] * len(labels)
+        if calibration is not None:
+            chance = calibration_of(calibration, code).probability(score).tolist()
+        found = zip(labels, score.tolist(), chance, strict=True)
+        tags = [{"label": label, "score": value, "probability": known} for label, value, known in found]
+        return sorted(tags, key=lambda one: -one["score"])
+
     def nearest(self, queries: NDArray[np.float32], top: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """(scores, row numbers), both [M, min(top, windows)], of queries [M, r] in the model's space; -1: none."""
         if queries.ndim != 2 or queries.shape[1] != self.manifest.width:
@@ -221,7 +248,7 @@ class Index:
 
     def sound(self, path: str) -> bytes:
         """The encoded audio of a sound of the index. ValueError for a path that is not in it, or cannot be read."""
-        if self._row_of(path) is None:
+        if path not in self._places:
             raise refuse("path", path, "a sound of the index")
         try:
             return self.archive.read(Sound(path))
@@ -231,9 +258,6 @@ class Index:
     def check_vectors(self) -> None:
         """DamagedFileError unless `vectors.parquet`, which a search does not read, is as it was written."""
         check_files(self.folder, self.manifest, [VECTORS])
-
-    def _row_of(self, path: str) -> int | None:
-        return self._places.get(path)
 
     @cached_property
     def _places(self) -> dict[str, int]:
