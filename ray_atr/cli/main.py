@@ -22,6 +22,8 @@ COMMANDS = {
     "export": "Export a saved retriever to other libraries' formats, and compare.",
     "prepare": "Import a data set, or check one.",
     "audit": "Find wrong pairs of a data set, and apply the decisions on them.",
+    "index": "Build an index of an archive of sounds, bring it up to date, and ask it.",
+    "serve": "Serve an index: a page to search and listen, and the same by HTTP.",
     "translate": "Fill missing languages with a translation model, or check translations.",
     "report": "Write the report of run folders.",
     "cache": "List what is cached under data/, with its size and last use, and remove what is not needed.",

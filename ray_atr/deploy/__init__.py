@@ -1,1 +1,1 @@
-"""What becomes of a trained retriever: other formats, an index, queries, a server, and how sure an answer is."""
+"""A trained retriever in use: exported to other tools, calibrated, and searched with."""

@@ -1,0 +1,160 @@
+"""`ray-atr index`: build an index of an archive of sounds, bring it up to date, and ask it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from ray_atr.cli.parse import counting, option, parse, print_plain
+from ray_atr.settings import counted, refuse
+
+if TYPE_CHECKING:
+    from ray_atr.deploy.index import Changes, Match
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildIndex:
+    """Index an archive: a folder of audio files, a prepared data set, or vectors (.npy) of the model's own space.
+
+    Long sounds are indexed window by window, with the time at which each begins. A build that was interrupted goes on with the
+    same command. Files that cannot be read are named and left out.
+    """
+
+    checkpoint: str = option(help="saved retriever: its folder, its trial's, or its run's", metavar="FOLDER")
+    audio: str = option(help="folder of audio, folder or URL of a data set, or .npy file", metavar="ARCHIVE")
+    out: str = option(help="folder of the new index", metavar="INDEX")
+    batch_size: int = option(16, "windows that are encoded together")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateIndex:
+    """Bring an index up to date: new and changed sounds are encoded, those that are gone are left out."""
+
+    index: tyro.conf.Positional[str] = option(help="folder of the index", metavar="INDEX")
+    checkpoint: str | None = option(None, "where its retriever has moved to", "FOLDER", "where it was")
+    audio: str | None = option(None, "where its archive has moved to", "ARCHIVE", "where it was")
+    batch_size: int = option(16, "windows that are encoded together")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryIndex:
+    """Ask an index by text, in any language that its retriever learned, or by a sound."""
+
+    index: tyro.conf.Positional[str] = option(help="folder or URL of an index", metavar="INDEX")
+    text: tyro.conf.Positional[str] = option("", "what to hear", "TEXT", "with --like or --from: none")
+    like: str | None = option(None, "a sound to find others like it", "FILE", "search by text")
+    from_: Annotated[str | None, tyro.conf.arg(name="from")] = option(
+        None, "a file with a text on each line, or - for the standard input", "FILE", "the one text"
+    )
+    language: str | None = option(
+        None, "ISO 639 code of the text's language", "CODE", "asked for if the model needs it"
+    )
+    top: int = option(10, "answers to a query at most")
+    at_least: float | None = option(None, "only answers of this probability or more", "P", "all of the top")
+    json: bool = option(False, "print JSON, an object for each query on a line of its own")
+    checkpoint: str | None = option(None, "where the index's retriever has moved to", "FOLDER", "where it was")
+
+
+COMMANDS = {"build": BuildIndex, "update": UpdateIndex, "query": QueryIndex}
+OPTIONS = (
+    Annotated[BuildIndex, tyro.conf.subcommand("build")]
+    | Annotated[UpdateIndex, tyro.conf.subcommand("update")]
+    | Annotated[QueryIndex, tyro.conf.subcommand("query")]
+)
+
+
+def run(arguments: Sequence[str], program: str) -> None:
+    given = parse(OPTIONS, arguments, program)
+    if isinstance(given, QueryIndex):
+        _query(given)
+        return
+    from ray_atr.deploy.index import build_index, update_index
+
+    console = Console()
+
+    def say(message: str) -> None:
+        console.print(message, markup=False, highlight=False, soft_wrap=True)
+
+    with counting("", console, "sounds") as count:
+        common = {"batch_size": given.batch_size, "progress": count, "say": say}
+        if isinstance(given, BuildIndex):
+            changes = build_index(given.checkpoint, given.audio, given.out, **common)
+            folder = given.out
+        else:
+            changes = update_index(given.index, given.checkpoint, given.audio, **common)
+            folder = given.index
+    print_plain(console, [_summary(changes), f'ask it: ray-atr index query {folder} "a dog barks"'])
+
+
+def _summary(changes: Changes) -> str:
+    manifest = changes.manifest
+    parts = [f"{changes.encoded:,} encoded", f"{changes.taken_over:,} unchanged", f"{changes.removed:,} removed"]
+    if changes.broken:
+        parts.append(f"{len(changes.broken):,} left out")
+    what = f"{counted(manifest.num_sounds, 'sound')} in {counted(manifest.num_windows, 'window')}"
+    return f"{what} ({', '.join(parts)})"
+
+
+def _query(given: QueryIndex) -> None:
+    ways = [bool(given.text), given.like is not None, given.from_ is not None]
+    if sum(ways) != 1:
+        raise refuse("query", f"{sum(ways)} of TEXT, --like and --from", "one of them")
+    if given.like is not None and (given.at_least is not None or given.language is not None):
+        raise refuse("--like", given.like, "no --at-least and no --language, which are of a text")
+    texts = [given.text] if given.from_ is None else _lines(given.from_)
+    from ray_atr.deploy.index import Index
+
+    index = Index.open(given.index, checkpoint=given.checkpoint)
+    if given.like is not None:
+        asked, found = [given.like], [index.like(given.like, top=given.top)]
+    else:
+        asked, found = texts, index.search_many(texts, given.language, top=given.top, at_least=given.at_least)
+    for query, matches in zip(asked, found, strict=True):
+        _print(query, matches, given, is_alone=len(asked) == 1)
+
+
+def _lines(file: str) -> list[str]:
+    if file == "-":
+        text = sys.stdin.read()
+    else:
+        try:
+            text = Path(file).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise refuse("--from", file, "a text file in UTF-8") from None
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise refuse("--from", file, "a file with a text on a line")
+    return lines
+
+
+def _print(query: str, matches: Sequence[Match], given: QueryIndex, *, is_alone: bool) -> None:
+    if given.json:
+        print(json.dumps({"query": query, "matches": [dataclasses.asdict(one) for one in matches]}, ensure_ascii=False))
+        return
+    if not is_alone:
+        print(query)
+    if not matches:
+        print("nothing found" + ("" if given.at_least is None else f" of probability {given.at_least:g} or more"))
+        return
+    has_probability = matches[0].probability is not None
+    columns = ("start", "score", *(("probability",) if has_probability else ()), "file")
+    table = Table(*columns, box=None, pad_edge=False)
+    for one in matches:
+        chance = (f"{one.probability:.2f}",) if one.probability is not None else ()
+        table.add_row(clock(one.start), f"{one.score:.3f}", *chance, one.path)
+    Console(width=None if sys.stdout.isatty() else 10_000).print(table, highlight=False, markup=False, soft_wrap=True)
+
+
+def clock(seconds: float) -> str:
+    """A time within a sound: `0:07`, `1:02:30`."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

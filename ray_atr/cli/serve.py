@@ -1,0 +1,89 @@
+"""`ray-atr serve`: an index behind HTTP, with a page to search and listen."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import tyro
+
+from ray_atr.cli.parse import option, parse
+from ray_atr.deploy.serve.sounds import ServerLimits
+from ray_atr.settings import refuse
+
+TOKEN = "RAY_ATR_TOKEN"
+LEAST_TOKEN = 16  # characters
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeCommand:
+    """Serve an index: a page to search and listen, and the same by HTTP (/search, /similar, /tag, /audio, /health).
+
+    It listens on this machine alone. Beyond it, the environment variable RAY_ATR_TOKEN must hold a secret, which every request
+    then brings as `Authorization: Bearer SECRET`, and the page as `#token=SECRET` at the end of its address.
+    """
+
+    index: tyro.conf.Positional[str] = option(help="folder or URL of an index", metavar="INDEX")
+    host: str = option("127.0.0.1", "address to listen on", "ADDRESS")
+    port: int = option(8080, "port to listen on", "PORT")
+    name: tuple[str, ...] = option((), "names by which browsers may call it beyond this machine", "HOST ...", "any")
+    checkpoint: str | None = option(None, "where the index's retriever has moved to", "FOLDER", "where it was")
+    audio: str | None = option(None, "where the index's archive has moved to", "ARCHIVE", "where it was")
+    ray: bool = option(False, "run under Ray Serve, with replicas on the nodes of the cluster")
+    replicas: int = option(1, "with --ray: copies of the server")
+    limits: tyro.conf.OmitArgPrefixes[ServerLimits] = field(default_factory=ServerLimits)
+
+
+OPTIONS = ServeCommand
+
+
+def run(arguments: Sequence[str], program: str) -> None:
+    given = parse(ServeCommand, arguments, program)
+    token = required_token(given.host)
+    if not 1 <= given.port <= 65535:
+        raise refuse("--port", given.port, "1 to 65535")
+    if given.replicas < 1:
+        raise refuse("--replicas", given.replicas, "1 or more")
+    hosts = (given.name or ("*",)) if token is not None else ("localhost", "127.0.0.1", "[::1]")
+    where = f"http://{f'[{given.host}]' if ':' in given.host else given.host}:{given.port}/"
+    from ray_atr.deploy.index import Index
+
+    index = Index.open(given.index, checkpoint=given.checkpoint, audio=given.audio)
+    if given.ray:
+        # Its replicas open the index themselves; a mistake is said here, before any starts.
+        assert index.retriever is not None
+        from ray_atr.deploy.serve.on_ray import serve_on_ray
+
+        options = {"checkpoint": given.checkpoint, "audio": given.audio}
+        print(f"serving {given.index} at {where} under Ray Serve (Ctrl-C ends it)", flush=True)
+        serve_on_ray(given.index, options, given.host, given.port, given.replicas, token, hosts, given.limits)
+        return
+    try:
+        import uvicorn
+
+        from ray_atr.deploy.serve.app import create_app
+    except ModuleNotFoundError as error:
+        raise ValueError(f"serve: {error}; install the extra: pip install 'ray_atr[serve]'") from None
+    app = create_app(index, token=token, hosts=hosts, limits=given.limits)
+    print(f"serving {len(index):,} windows at {where} (Ctrl-C ends it)", flush=True)
+    uvicorn.run(app, host=given.host, port=given.port, log_level="warning", access_log=False, timeout_keep_alive=5)
+
+
+def required_token(host: str) -> str | None:
+    """The secret of the environment. ValueError if it listens beyond this machine and there is none, or a short one."""
+    token = os.environ.get(TOKEN) or None
+    if token is None and not is_loopback(host):
+        raise refuse("--host", host, f"127.0.0.1, or any address once {TOKEN} holds a secret")
+    if token is not None and len(token) < LEAST_TOKEN:
+        raise refuse(TOKEN, f"{len(token)} characters", f"a secret of {LEAST_TOKEN} or more")
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's own."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

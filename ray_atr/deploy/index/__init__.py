@@ -1,0 +1,7 @@
+"""An archive of sounds as an index: built and brought up to date from files, and asked by text or by sound."""
+
+from ray_atr.deploy.index.build import Changes as Changes
+from ray_atr.deploy.index.build import build_index as build_index
+from ray_atr.deploy.index.build import update_index as update_index
+from ray_atr.deploy.index.opened import Index as Index
+from ray_atr.deploy.index.opened import Match as Match

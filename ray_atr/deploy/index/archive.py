@@ -1,0 +1,165 @@
+"""What an index is of: a folder of audio files, a prepared data set, or vectors that are ready; and reading one sound again.
+
+A sound has a path in the archive: that of a file in the folder, `split/clip_id` of a data set, or a row's number.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from ray_atr.data.shards import Manifest, iterate_rows, read_manifest
+from ray_atr.data.vector_clip import read_array
+from ray_atr.settings import local_path, refuse
+from ray_atr.storage import is_there, locate
+from ray_atr.storage.folder import open_folder
+
+SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".w64", ".caf", ".au", ".snd")
+"""What libsndfile decodes."""
+OTHER_AUDIO = (".m4a", ".mp4", ".aac", ".wma", ".webm", ".mka", ".wv", ".ape", ".amr", ".3gp")
+"""Audio that it does not decode: such a file is named as broken instead of passed over."""
+
+
+@dataclass(frozen=True)
+class Sound:
+    """One sound of an archive. `size` and `modified_ns` are those of its file; 0 where there is none of its own."""
+
+    path: str
+    size: int = 0
+    modified_ns: int = 0
+    clip_id: str = ""
+    captions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    data: bytes | None = None
+    """The encoded audio, where reading the archive brings it along."""
+
+
+class Archive:
+    """Sounds by path."""
+
+    place: str
+    """As an index remembers it: an absolute path, or a URL."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Sounds in it, the broken ones too."""
+
+    @abstractmethod
+    def sounds(self) -> Iterator[Sound]:
+        """Every sound, in an order that stays."""
+
+    @abstractmethod
+    def read(self, sound: Sound) -> bytes:
+        """A sound's encoded bytes. OSError or ValueError if they cannot be read."""
+
+
+class AudioFolder(Archive):
+    """The audio files below a folder, links followed, each folder once; hidden names are left out."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.place = folder, str(folder)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in _files_below(self.folder))
+
+    def sounds(self) -> Iterator[Sound]:
+        for path in sorted(_files_below(self.folder)):
+            found = path.stat()
+            name = path.relative_to(self.folder).as_posix()
+            yield Sound(name, found.st_size, found.st_mtime_ns, clip_id=PurePosixPath(name).stem)
+
+    def read(self, sound: Sound) -> bytes:
+        return (self.folder / sound.path).read_bytes()
+
+
+class DataSetArchive(Archive):
+    """The clips of all splits of a prepared data set, with their captions."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest, self.place = manifest, manifest.folder
+
+    def __len__(self) -> int:
+        return self.manifest.num_rows
+
+    def sounds(self) -> Iterator[Sound]:
+        for split in self.manifest.splits:
+            for row in iterate_rows(self.manifest, split, ["clip_id", "audio", "captions"]):
+                yield Sound(
+                    path=f"{split}/{row['clip_id']}",
+                    size=len(row["audio"]),
+                    clip_id=row["clip_id"],
+                    captions=row["captions"],
+                    data=row["audio"],
+                )
+
+    def read(self, sound: Sound) -> bytes:
+        if sound.data is not None:
+            return sound.data
+        split, _, clip_id = sound.path.partition("/")
+        folder = open_folder(self.manifest.folder)
+        for shard in self.manifest.shards_of(split):
+            with folder.open(shard.file) as file:
+                # The audio is read of the one row group that has the clip.
+                parquet = pq.ParquetFile(file)
+                for group in range(parquet.num_row_groups):
+                    names = parquet.read_row_group(group, columns=["clip_id"])["clip_id"].to_pylist()
+                    if clip_id in names:
+                        audio = parquet.read_row_group(group, columns=["audio"])["audio"]
+                        return bytes(audio[names.index(clip_id)].as_py())
+        raise refuse("path", sound.path, "a clip of the data set")
+
+
+class ReadyVectors(Archive):
+    """Vectors [N, r] of the retriever's own space, from a NumPy file: nothing is encoded, and a sound is a row's number."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.place = file, str(file)
+        with file.open("rb") as opened:
+            vectors = read_array(opened)
+        if vectors.ndim != 2 or vectors.dtype.kind != "f" or not len(vectors):
+            raise refuse(str(file), f"an array {vectors.dtype} {vectors.shape}", "floats [N, width], N at least 1")
+        self.vectors: NDArray[np.float32] = vectors.astype(np.float32)
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def sounds(self) -> Iterator[Sound]:
+        for number in range(len(self.vectors)):
+            yield Sound(str(number), clip_id=str(number), data=self.vectors[number].tobytes())
+
+    def read(self, sound: Sound) -> bytes:
+        raise refuse("path", sound.path, "an archive of audio; this one is of vectors")
+
+
+def open_archive(place: str) -> Archive:
+    """The archive at a place: a data set's folder or URL, a folder of audio, or a `.npy` file. ValueError if it is none."""
+    local = local_path(place)
+    if local is not None and local.is_file() and local.suffix == ".npy":
+        return ReadyVectors(Path(os.path.abspath(local)))
+    if is_there(locate(place) / "manifest.json"):
+        return DataSetArchive(read_manifest(place))
+    if local is None or not local.is_dir():
+        raise refuse("--audio", place, "a folder of audio files, the folder or URL of a data set, or a .npy file")
+    return AudioFolder(Path(os.path.abspath(local)))
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """The audio files below a folder; a link to a folder that was seen already is not followed."""
+    seen: set[tuple[int, int]] = set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        here = os.stat(parent)
+        if (here.st_dev, here.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((here.st_dev, here.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in names:
+            path = Path(parent, name)
+            if not name.startswith(".") and path.suffix.lower() in SUFFIXES + OTHER_AUDIO and path.is_file():
+                yield path

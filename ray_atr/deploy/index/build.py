@@ -1,0 +1,354 @@
+"""Builds an index, or brings one up to date: only what is new or changed is encoded, and a stopped build is taken up."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from ray_atr.deploy.index.archive import Archive, ReadyVectors, Sound, open_archive
+from ray_atr.deploy.index.fingerprint import model_fingerprint
+from ray_atr.deploy.index.layout import (
+    FILE_SCHEMA,
+    FILES,
+    INDEX_FILE,
+    STRUCTURE,
+    WINDOW_SCHEMA,
+    WINDOWS,
+    IndexManifest,
+    check_files,
+    mapped_table,
+    read_index_manifest,
+    remove_other_states,
+    write_state,
+)
+from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
+from ray_atr.deploy.index.windows import Encoded, encode_sounds
+from ray_atr.models.retriever import Retriever
+from ray_atr.run_folder import saved_retriever
+from ray_atr.runtime import advising
+from ray_atr.settings import counted, refuse
+from ray_atr.storage import Location, hold, is_there, remove_folder, whole_file
+from ray_atr.storage.digests import digest_of
+from ray_atr.storage.whole import remove_leftovers_below
+
+UNFINISHED = "unfinished"
+PART_SECONDS = 20.0
+"""What is encoded is put on the disk this often: a kill costs no more work than that."""
+SHOWN = 20
+"""Broken files that are named; the others are counted. `files.arrow` has all."""
+
+PART_SCHEMA = pa.schema(
+    [
+        *(FILE_SCHEMA.field(name) for name in ("path", "size", "modified_ns", "digest", "clip_id", "captions")),
+        ("starts", pa.list_(pa.float64())),
+        ("ends", pa.list_(pa.float64())),
+        ("vectors", pa.large_binary()),
+    ]
+)
+
+Progress = Callable[[str, int, int], None]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a build or an update did, in sounds."""
+
+    manifest: IndexManifest
+    encoded: int
+    taken_over: int
+    removed: int
+    broken: Mapping[str, str]
+    """Path -> why it is not in the index."""
+
+
+def build_index(checkpoint: str, audio: str, out: str, **options: Any) -> Changes:
+    """Index an archive with a saved retriever; `options` are those of `bring_up_to_date`.
+
+    ValueError if `out` is an index already. A build that was stopped is taken up by the same call.
+    """
+    folder = Path(os.path.abspath(Path(out).expanduser()))
+    if (folder / INDEX_FILE).exists():
+        raise refuse("--out", out, f"a new folder; bring an index up to date with `ray-atr index update {out}`")
+    if folder.exists() and any(
+        path.name not in (UNFINISHED, "lock", "lock.json", "1") and not path.name.startswith(".")
+        for path in folder.iterdir()
+    ):
+        raise refuse("--out", out, "a new or empty folder")
+    return bring_up_to_date(folder, saved_retriever(checkpoint, "--checkpoint"), open_archive(audio), **options)
+
+
+def update_index(index: str, checkpoint: str | None = None, audio: str | None = None, **options: Any) -> Changes:
+    """Encode what is new or changed in the archive of an index, and leave out what is gone. ValueError for another model."""
+    folder = Path(os.path.abspath(Path(index).expanduser()))
+    manifest = read_index_manifest(folder)
+    retriever = saved_retriever(checkpoint or manifest.checkpoint, "--checkpoint")
+    return bring_up_to_date(folder, retriever, open_archive(audio or manifest.archive), **options)
+
+
+def bring_up_to_date(
+    folder: Path,
+    checkpoint: Location,
+    archive: Archive,
+    *,
+    batch_size: int = 16,
+    device: str | None = None,
+    exact_rows: int = EXACT_ROWS,
+    part_seconds: float = PART_SECONDS,
+    progress: Progress = lambda what, done, total: None,
+    say: Say = lambda message: None,
+) -> Changes:
+    """Make the index in a folder that of an archive as it is now. Until the end the folder holds the older index, or none.
+
+    `device`: where torch computes; none: a GPU if there is one. ValueError if no sound of the archive can be indexed, or the
+    folder holds another model's index.
+    """
+    retriever = Retriever.from_pretrained(str(checkpoint))
+    retriever.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    model = model_fingerprint(retriever)
+    folder.mkdir(parents=True, exist_ok=True)
+    with hold(folder, "the index"):
+        remove_leftovers_below(folder)
+        before = read_index_manifest(folder) if is_there(folder / INDEX_FILE) else None
+        if before is not None and before.model != model:
+            raise refuse(
+                "checkpoint", str(checkpoint), f"the model of the index, {before.checkpoint}: build a new index"
+            )
+        files, known = (None, {}) if before is None else _indexed(folder, before)
+        parts = _Parts(folder / UNFINISHED, model, part_seconds)
+        found = parts.read()
+        if found:
+            say(f"taken up: {counted(len(found), 'sound')} of an interrupted build")
+        known.update({one.sound.path: one for one in found})
+        order, reused = list[Sound](), dict[str, Encoded]()
+        done: dict[str, Encoded] = {}
+        total = len(archive)
+        with advising("the same command goes on where it stopped"):
+            try:
+                for result in _encode(retriever, archive, known, order, reused, batch_size, say):
+                    done[result.sound.path] = result
+                    parts.add(result)
+                    progress("sounds", len(done) + len(reused), total)
+            except KeyboardInterrupt:
+                parts.flush()
+                raise
+        everything = [reused.get(sound.path) or done[sound.path] for sound in order]
+        broken = {one.sound.path: one.error for one in everything if one.error}
+        _tell(broken, say)
+        paths = {sound.path for sound in order}
+        removed = 0 if files is None else sum(path not in paths for path in files["path"].to_pylist())
+        tables = _tables(everything)
+        if before is not None and files is not None and tables[0].equals(files):
+            manifest = before
+        else:
+            say("writing the index")
+            manifest = write_state(
+                folder,
+                *tables,
+                model=model,
+                checkpoint=str(checkpoint),
+                archive=archive.place,
+                distance=retriever.distance,
+                exact_rows=exact_rows,
+            )
+        remove_other_states(folder, manifest)
+        remove_folder(folder / UNFINISHED)
+    encoded = sum(not one.error for one in done.values())
+    return Changes(manifest, encoded, len(reused), removed, broken)
+
+
+def _encode(
+    retriever: Retriever,
+    archive: Archive,
+    known: Mapping[str, Encoded],
+    order: list[Sound],
+    reused: dict[str, Encoded],
+    batch_size: int,
+    say: Say,
+) -> Iterator[Encoded]:
+    """The sounds that are not known yet, encoded; fills `order` with all, and `reused` with the known ones."""
+
+    def unknown() -> Iterable[Sound]:
+        for sound in archive.sounds():
+            kept = _without_data(sound)
+            if not _is_name(sound.path):
+                say(f"left out: {sound.path!r}: a name that is not UTF-8")
+                continue
+            order.append(kept)
+            older = known.get(sound.path)
+            if older is not None and _is_unchanged(older, sound, archive):
+                reused[sound.path] = Encoded(kept, older.digest, older.starts, older.ends, older.vectors)
+            else:
+                yield sound
+
+    if isinstance(archive, ReadyVectors):
+        width = retriever.vector_width
+        if archive.vectors.shape[1] != width:
+            raise refuse(
+                "--audio", f"vectors of width {archive.vectors.shape[1]}", f"vectors of the model's width, {width}"
+            )
+        for sound in unknown():
+            yield _ready(sound, retriever.distance)
+        return
+    for result in encode_sounds(retriever, unknown(), archive.read, batch_size=batch_size):
+        yield Encoded(
+            _without_data(result.sound), result.digest, result.starts, result.ends, result.vectors, result.error
+        )
+
+
+def _ready(sound: Sound, distance: str) -> Encoded:
+    assert sound.data is not None
+    row = np.frombuffer(sound.data, np.float32)
+    norm = float(np.linalg.norm(row))
+    if not np.isfinite(norm) or (distance == "cosine" and norm == 0):
+        return Encoded(sound, "", error="a vector that is zero or not finite")
+    unit = row / norm if distance == "cosine" else row
+    return Encoded(_without_data(sound), digest_of(sound.data), (0.0,), (0.0,), unit[None].astype(np.float16))
+
+
+def _is_unchanged(older: Encoded, sound: Sound, archive: Archive) -> bool:
+    """Whether a sound is as it was encoded: by size and time of change, or by its bytes where these say nothing."""
+    if older.sound.size != sound.size:
+        return False
+    if sound.modified_ns and sound.modified_ns == older.sound.modified_ns:
+        return True
+    try:
+        return digest_of(archive.read(sound) if sound.data is None else sound.data) == older.digest
+    except (OSError, ValueError):
+        return False
+
+
+def _is_name(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _without_data(sound: Sound) -> Sound:
+    return Sound(sound.path, sound.size, sound.modified_ns, sound.clip_id, sound.captions)
+
+
+def _indexed(folder: Path, manifest: IndexManifest) -> tuple[pa.Table, dict[str, Encoded]]:
+    """The files of an index, and the sounds in it by path; broken ones are tried again."""
+    check_files(folder, manifest, sorted(manifest.digests))
+    state = folder / str(manifest.state)
+    files, windows = mapped_table(state / FILES), mapped_table(state / WINDOWS)
+    rows = np.load(state / "rows.npy", mmap_mode="r", allow_pickle=False) if not manifest.is_exact else None
+    index, rows = read_structure(state / STRUCTURE, rows)
+    # The codes are freed with FAISS's index.
+    rows = np.array(rows) if manifest.is_exact else rows
+    del index
+    starts, ends = windows["start"].to_numpy(), windows["end"].to_numpy()
+    known = {}
+    for row in files.to_pylist():
+        if not row["error"]:
+            own = slice(row["first"], row["first"] + row["count"])
+            times = tuple(starts[own].tolist()), tuple(ends[own].tolist())
+            known[row["path"]] = Encoded(_sound(row), row["digest"], *times, rows[own])
+    return files, known
+
+
+def _sound(row: Mapping[str, Any]) -> Sound:
+    captions = {one["language"]: one["texts"] for one in row["captions"] or ()}
+    return Sound(row["path"], row["size"], row["modified_ns"], row["clip_id"], captions)
+
+
+def _row(sound: Sound) -> dict[str, Any]:
+    captions = [{"language": code, "texts": list(texts)} for code, texts in sound.captions.items() if texts]
+    facts = {"path": sound.path, "size": sound.size, "modified_ns": sound.modified_ns}
+    return {**facts, "clip_id": sound.clip_id, "captions": captions}
+
+
+def _tables(sounds: list[Encoded]) -> tuple[pa.Table, pa.Table, Any]:
+    """The tables of sounds and windows, and the windows' rows. ValueError if there is no window."""
+    rows = [one.vectors for one in sounds if one.vectors is not None]
+    if not rows:
+        raise ValueError(f"nothing to index: of {counted(len(sounds), 'sound')} none can be encoded")
+    files, file_of, starts, ends, first = [], list[int](), list[float](), list[float](), 0
+    for number, one in enumerate(sounds):
+        count = len(one.starts)
+        files.append({**_row(one.sound), "digest": one.digest, "error": one.error, "first": first, "count": count})
+        file_of += [number] * count
+        starts += one.starts
+        ends += one.ends
+        first += count
+    windows = pa.table([file_of, starts, ends], schema=WINDOW_SCHEMA)
+    return pa.Table.from_pylist(files, schema=FILE_SCHEMA), windows, np.concatenate(rows)
+
+
+def _tell(broken: Mapping[str, str], say: Say) -> None:
+    for path, reason in list(broken.items())[:SHOWN]:
+        say(f"left out: {path}: {reason}")
+    if len(broken) > SHOWN:
+        say(f"left out: {len(broken) - SHOWN:,} more")
+
+
+class _Parts:
+    """What an unfinished build has encoded, on the disk, a file every few seconds."""
+
+    def __init__(self, folder: Path, model: str, seconds: float) -> None:
+        self.folder, self.model, self.seconds = folder, model, seconds
+        self.held: list[Encoded] = []
+        self.number = 0
+        self.last = time.monotonic()
+
+    def read(self) -> list[Encoded]:
+        """The sounds of every part that is whole and of this model; other parts count for nothing."""
+        found: list[Encoded] = []
+        for file in sorted(self.folder.glob("part-*.parquet")) if self.folder.is_dir() else ():
+            number = file.stem.removeprefix("part-")
+            self.number = max(self.number, int(number) + 1 if number.isdecimal() else 0)
+            try:
+                table = pq.read_table(file, page_checksum_verification=True)
+                if (table.schema.metadata or {}).get(b"model") == self.model.encode():
+                    found += [self._encoded(row) for row in table.to_pylist()]
+            except (pa.ArrowException, OSError, ValueError, KeyError):
+                continue
+        return found
+
+    def add(self, result: Encoded) -> None:
+        """Keep a sound; all that are held go to the disk when the time has come."""
+        if result.vectors is None:
+            return
+        self.held.append(result)
+        if time.monotonic() - self.last >= self.seconds:
+            self.flush()
+
+    def flush(self) -> None:
+        """Put what is held on the disk."""
+        if not self.held:
+            return
+        self.folder.mkdir(exist_ok=True)
+        rows = [
+            {
+                **_row(one.sound),
+                "digest": one.digest,
+                "starts": list(one.starts),
+                "ends": list(one.ends),
+                "vectors": one.vectors.tobytes() if one.vectors is not None else b"",
+            }
+            for one in self.held
+        ]
+        table = pa.Table.from_pylist(rows, schema=PART_SCHEMA.with_metadata({"model": self.model}))
+        with whole_file(self.folder / f"part-{self.number:06}.parquet", is_synced=True) as output:
+            pq.write_table(table, output, write_page_checksum=True)
+        self.number += 1
+        self.held.clear()
+        self.last = time.monotonic()
+
+    @staticmethod
+    def _encoded(row: Mapping[str, Any]) -> Encoded:
+        starts, ends = tuple(row["starts"]), tuple(row["ends"])
+        vectors = np.frombuffer(row["vectors"], np.float16).reshape(len(starts), -1)
+        return Encoded(_sound(row), row["digest"], starts, ends, vectors)

@@ -1,0 +1,44 @@
+"""Which model made an index's vectors: another model's query has nothing to do with them, whatever its width."""
+
+from __future__ import annotations
+
+import torch
+import xxhash
+
+from ray_atr.models.retriever import Retriever
+
+PROBE = "A dog barks twice; rain falls on a tin roof. 犬が吠える"
+
+
+def model_fingerprint(retriever: Retriever) -> str:
+    """The digest of all that decides a vector: towers, weights, front end, tokeniser, what is learned of the distance."""
+    digest = xxhash.xxh3_128()
+    towers = (retriever.audio_tower, retriever.text_tower)
+    settings = retriever.settings
+    facts = [
+        *(type(tower).__qualname__ for tower in towers),
+        repr(retriever.audio_tower.front_end),
+        settings.projection,
+        settings.interaction,
+        retriever.distance,
+        repr(_tokens(retriever, "eng")),
+    ]
+    digest.update("\n".join(facts).encode())
+    for name, tensor in sorted(retriever.state_dict().items()):
+        value = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.flatten().view(torch.uint8).numpy())
+    return f"xxh3:{digest.hexdigest()}"
+
+
+def is_told_language(retriever: Retriever) -> bool:
+    """Whether the text tower reads a text differently in another language, so that a query must say its own."""
+    return _tokens(retriever, "eng") != _tokens(retriever, "fra")
+
+
+def _tokens(retriever: Retriever, language: str) -> list[int] | str:
+    try:
+        return retriever.text_tower.tokenise([PROBE], [language])[0]
+    except ValueError:
+        # A tower of ready vectors knows its own captions alone, each by its language.
+        return language

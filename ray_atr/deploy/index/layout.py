@@ -1,0 +1,212 @@
+"""The folder of an index.
+
+    index.json       what it is, and the digests of its files; written last, it alone says which files count
+    1/               the files of one state of the archive; the next update writes 2/, then this one is removed
+        vectors.parquet   a row a window: vector (16-bit floats), path, start, end (s), clip_id, captions
+        files.arrow       a row a sound, the broken ones too: what an update compares
+        windows.arrow     a row a window: its sound, start, end
+        search.faiss      FAISS's index
+        rows.npy          the 16-bit rows, where FAISS's index has 8-bit codes
+    unfinished/      sounds that an interrupted build has encoded
+
+Every file is written whole, and its digest is checked before anything reads it. Nothing in it is unpickled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ray_atr.deploy.index.structure import EXACT_ROWS, Rows, build_structure, write_structure
+from ray_atr.settings import refuse
+from ray_atr.storage import (
+    DamagedFileError,
+    Location,
+    disk_errors,
+    is_there,
+    read_json,
+    remove_folder,
+    whole_file,
+    whole_folder,
+    write_json,
+)
+from ray_atr.storage.digests import digest_of_file
+
+INDEX_FILE, FORMAT = "index.json", 1
+VECTORS, FILES, WINDOWS, STRUCTURE, ROWS = "vectors.parquet", "files.arrow", "windows.arrow", "search.faiss", "rows.npy"
+REMEDY = "make the index again with `ray-atr index build`, or restore the file from a copy"
+ROW_GROUP = 16_384
+
+CAPTIONS = pa.list_(pa.struct([("language", pa.string()), ("texts", pa.list_(pa.string()))]))
+FILE_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("size", pa.int64()),
+        ("modified_ns", pa.int64()),
+        ("digest", pa.string()),
+        ("error", pa.string()),
+        ("clip_id", pa.string()),
+        ("captions", CAPTIONS),
+        ("first", pa.int64()),
+        ("count", pa.int64()),
+    ]
+)
+WINDOW_SCHEMA = pa.schema([("file", pa.int64()), ("start", pa.float64()), ("end", pa.float64())])
+
+
+@dataclass(frozen=True)
+class IndexManifest:
+    """What an index is."""
+
+    model: str
+    """Fingerprint of the retriever that made the vectors."""
+    checkpoint: str
+    """Folder or URL of that retriever."""
+    archive: str
+    """Folder, URL or file that was indexed."""
+    distance: str
+    """cosine or euclidean"""
+    width: int
+    num_windows: int
+    num_sounds: int
+    num_broken: int
+    state: int
+    """Number of the folder that counts."""
+    digests: dict[str, str]
+    """File name -> digest."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every window is compared with a query."""
+        return ROWS not in self.digests
+
+
+def read_index_manifest(folder: Location) -> IndexManifest:
+    """The manifest of an index. ValueError for a folder that is none or of another format, or whose manifest is damaged."""
+    file = folder / INDEX_FILE
+    if not is_there(file):
+        raise refuse("index", str(folder), f"a folder with an {INDEX_FILE}, as `ray-atr index build` writes it")
+    content = read_json(file)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise refuse("index", str(file), f"an index of format {FORMAT}")
+    known: dict[str, Any] = {field.name: content.get(field.name) for field in dataclasses.fields(IndexManifest)}
+    kinds = {"str": str, "int": int, "dict[str, str]": dict}
+    for field in dataclasses.fields(IndexManifest):
+        if not isinstance(known[field.name], kinds[str(field.type)]):
+            raise refuse(f"{file}: {field.name}", known[field.name], f"a {field.type}")
+    manifest = IndexManifest(**known)
+    # Names from outside become paths.
+    unknown = set(manifest.digests) - {VECTORS, FILES, WINDOWS, STRUCTURE, ROWS}
+    if unknown or {VECTORS, FILES, WINDOWS, STRUCTURE} - set(manifest.digests):
+        raise refuse(f"{file}: digests", sorted(manifest.digests), f"{VECTORS}, {FILES}, {WINDOWS}, {STRUCTURE}")
+    if manifest.distance not in ("cosine", "euclidean"):
+        raise refuse(f"{file}: distance", manifest.distance, "cosine or euclidean")
+    return manifest
+
+
+def check_files(folder: Path, manifest: IndexManifest, names: Sequence[str]) -> None:
+    """DamagedFileError for the first of the files whose bytes are not those of the manifest."""
+
+    def is_whole(name: str) -> bool:
+        file = folder / str(manifest.state) / name
+        return file.is_file() and digest_of_file(file) == manifest.digests[name]
+
+    with ThreadPoolExecutor() as threads:
+        for name, whole in zip(names, threads.map(is_whole, names), strict=True):
+            if not whole:
+                raise DamagedFileError(folder / str(manifest.state) / name, REMEDY)
+
+
+def write_state(
+    folder: Path,
+    files: pa.Table,
+    windows: pa.Table,
+    rows: Rows,
+    *,
+    model: str,
+    checkpoint: str,
+    archive: str,
+    distance: str,
+    exact_rows: int = EXACT_ROWS,
+) -> IndexManifest:
+    """Write a new state of an index and let the manifest name it: until then the index is the older one, or none."""
+    before = read_index_manifest(folder).state if is_there(folder / INDEX_FILE) else 0
+    state = before + 1
+    with whole_folder(folder / str(state), is_synced=True) as aside:
+        assert isinstance(aside, Path)
+        structure = build_structure(rows, distance, exact_rows=exact_rows)
+        write_structure(structure, aside / STRUCTURE)
+        if len(rows) > exact_rows:
+            with whole_file(aside / ROWS) as output:
+                np.save(output, rows, allow_pickle=False)
+        write_table(aside / FILES, files)
+        write_table(aside / WINDOWS, windows)
+        _write_vectors(aside / VECTORS, files, windows, rows)
+        names = sorted(path.name for path in aside.iterdir() if not path.name.startswith("."))
+        digests = {name: digest_of_file(aside / name) for name in names}
+    errors = files["error"].to_pylist()
+    manifest = IndexManifest(
+        model=model,
+        checkpoint=checkpoint,
+        archive=archive,
+        distance=distance,
+        width=rows.shape[1],
+        num_windows=len(rows),
+        num_sounds=sum(not error for error in errors),
+        num_broken=sum(bool(error) for error in errors),
+        state=state,
+        digests=digests,
+    )
+    write_json(folder / INDEX_FILE, {"format": FORMAT, **dataclasses.asdict(manifest)})
+    return manifest
+
+
+def remove_other_states(folder: Path, manifest: IndexManifest) -> None:
+    """Remove what older states of an index, or a killed update, left in its folder."""
+    for other in sorted(folder.iterdir()):
+        if other.name.isdecimal() and other.name != str(manifest.state):
+            remove_folder(other)
+
+
+def write_table(file: Path, table: pa.Table) -> None:
+    """A table as an Arrow file, whole: it can be mapped."""
+    with disk_errors(file), whole_file(file) as output, pa.ipc.new_file(output, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+
+
+def mapped_table(file: Path) -> pa.Table:
+    """A table of an Arrow file whose digest was checked, mapped."""
+    return pa.ipc.open_file(pa.memory_map(str(file))).read_all()
+
+
+def _write_vectors(file: Path, files: pa.Table, windows: pa.Table, rows: Rows) -> None:
+    schema = vectors_schema(rows.shape[1])
+    options: dict[str, Any] = {"compression": "zstd", "use_dictionary": ["path", "clip_id"], "store_schema": True}
+    with disk_errors(file), whole_file(file) as output, pq.ParquetWriter(output, schema, **options) as writer:
+        for table in _vector_tables(files, windows, rows, schema):
+            writer.write_table(table)
+
+
+def vectors_schema(width: int) -> pa.Schema:
+    """The columns of `vectors.parquet`."""
+    vector = pa.list_(pa.field("element", pa.float16(), nullable=False), width)
+    columns = [("vector", vector), ("path", pa.string()), ("start", pa.float64()), ("end", pa.float64())]
+    return pa.schema([*columns, ("clip_id", pa.string()), ("captions", CAPTIONS)])
+
+
+def _vector_tables(files: pa.Table, windows: pa.Table, rows: Rows, schema: pa.Schema) -> Iterator[pa.Table]:
+    for start in range(0, max(1, len(rows)), ROW_GROUP):
+        some = windows.slice(start, ROW_GROUP).combine_chunks()
+        sounds = files.select(["path", "clip_id", "captions"]).take(some["file"])
+        flat = pa.array(np.ascontiguousarray(rows[start : start + ROW_GROUP]).reshape(-1))
+        vectors = pa.FixedSizeListArray.from_arrays(flat, type=schema.field("vector").type)
+        columns = [vectors, sounds["path"], some["start"], some["end"], sounds["clip_id"], sounds["captions"]]
+        yield pa.table(columns, schema=schema)

@@ -1,0 +1,112 @@
+"""The searchable structure of an index's rows: exact up to 200,000 of them, lists with 8-bit codes beyond, both by FAISS.
+
+Shapes: N rows, M queries, r width of a vector.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ray_atr.knowledge.searcher import exact_top_k
+from ray_atr.storage.whole import disk_errors
+
+EXACT_ROWS = 200_000
+"""Up to this many rows every one is compared with the query."""
+RANKED_AGAIN = 100
+"""Best rows by their 8-bit codes, of which the exact order is then by their 16-bit rows."""
+PROBES = 48
+"""Lists of a query that are searched."""
+ROWS_A_CENTRE = 64
+"""Rows a list's centre is trained on."""
+MANY_QUERIES = 8
+"""From so many queries together, a matrix product is faster than FAISS's scan of 16-bit codes."""
+BLOCK = 8_192
+
+Rows = NDArray[np.float16]
+
+
+def number_of_lists(N: int) -> int:
+    """Lists of an index of N rows: about 2 sqrt(N), a power of two."""
+    return int(2 ** round(np.log2(2 * np.sqrt(N))))
+
+
+def build_structure(rows: Rows, distance: str, *, exact_rows: int = EXACT_ROWS, seed: int = 0) -> Any:
+    """FAISS's index of rows [N, r] for `cosine` or `euclidean`: equal rows give equal indexes."""
+    import faiss
+
+    N, r = rows.shape
+    metric = faiss.METRIC_INNER_PRODUCT if distance == "cosine" else faiss.METRIC_L2
+    if exact_rows >= N:
+        index: Any = faiss.IndexScalarQuantizer(r, faiss.ScalarQuantizer.QT_fp16, metric)
+    else:
+        lists = number_of_lists(N)
+        quantizer = faiss.IndexFlat(r, metric)
+        index = faiss.IndexIVFScalarQuantizer(quantizer, r, lists, faiss.ScalarQuantizer.QT_8bit, metric)
+        index.cp.seed, index.cp.niter = seed + 1234, 8
+        index.cp.max_points_per_centroid = ROWS_A_CENTRE
+        random = np.random.default_rng(seed)
+        drawn = np.sort(random.choice(N, min(N, lists * ROWS_A_CENTRE), replace=False))
+        index.train(rows[drawn].astype(np.float32))
+    for start in range(0, N, BLOCK * 4):
+        index.add(rows[start : start + BLOCK * 4].astype(np.float32))
+    return index
+
+
+def write_structure(index: Any, file: Path) -> None:
+    import faiss
+
+    with disk_errors(file):
+        faiss.write_index(index, str(file))
+
+
+def read_structure(file: Path, rows: Rows | None) -> tuple[Any, Rows]:
+    """FAISS's index in a file whose digest was checked, and its 16-bit rows: those given, or the exact index's own codes.
+
+    The codes of lists stay in the file, mapped.
+    """
+    import faiss
+
+    if rows is None:
+        index: Any = faiss.read_index(str(file))
+        codes = faiss.rev_swig_ptr(index.codes.data(), index.codes.size())
+        return index, codes.view(np.float16).reshape(index.ntotal, index.d)
+    index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP)
+    index.nprobe = min(PROBES, index.nlist)
+    return index, rows
+
+
+def nearest_rows(
+    index: Any, rows: Rows, queries: NDArray[np.float32], k: int, distance: str
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """(scores, positions), both [M, min(k, N)], best first: inner products, or minus the distance. Position -1, of score
+    -inf, is none. The scores are exact of the 16-bit rows.
+    """
+    k = min(k, len(rows))
+    is_exact = not hasattr(index, "nprobe")
+    if is_exact and distance == "cosine" and len(queries) >= MANY_QUERIES:
+        entries = torch.from_numpy(rows)
+        values, where = exact_top_k(torch.from_numpy(queries), entries, k, block=BLOCK)
+        return values.numpy(), where.numpy()
+    wanted = k if is_exact else min(max(k, RANKED_AGAIN), len(rows))
+    _, found = index.search(np.ascontiguousarray(queries, np.float32), wanted)
+    scores = exact_scores(rows, queries, found, distance)
+    # Of equal scores the earlier row comes first.
+    order = np.lexsort((found, -scores), axis=-1)[:, :k]
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(found, order, 1)
+
+
+def exact_scores(
+    rows: Rows, queries: NDArray[np.float32], positions: NDArray[np.int64], distance: str
+) -> NDArray[np.float32]:
+    """Scores [M, k] of the rows at positions [M, k]; -inf where there is none."""
+    candidates = rows[np.maximum(positions, 0)].astype(np.float32)
+    if distance == "cosine":
+        scores = np.einsum("mr,mkr->mk", queries, candidates)
+    else:
+        scores = -np.linalg.norm(queries[:, None] - candidates, axis=-1)
+    return np.where(positions < 0, -np.inf, scores).astype(np.float32)

@@ -1,0 +1,185 @@
+"""Sounds to the vectors of their windows: decoded by threads, encoded in full batches over files by the one encoder.
+
+Shapes: W windows, T frames, F mel bands, r width of a vector.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ray_atr.data.audio import FrontEnd, fit, log_mel, windows
+from ray_atr.data.decoding import AudioBounds, Waveform, open_sound, resampled_blocks
+from ray_atr.data.vector_clip import from_bytes
+from ray_atr.deploy.index.archive import Sound
+from ray_atr.encoding.encode import ClipBatch, encode_clips
+from ray_atr.models.retriever import Retriever
+from ray_atr.settings import shortened
+from ray_atr.storage.digests import digest_of
+
+LOWEST_NORM = 0.5  # of a unit vector in float32; of one that is zero or not finite it is not above
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A sound's windows: starts and ends (s) [W] and vectors [W, r]; or why it has none."""
+
+    sound: Sound
+    digest: str
+    starts: tuple[float, ...] = ()
+    ends: tuple[float, ...] = ()
+    vectors: NDArray[np.float16] | None = None
+    error: str = ""
+
+
+class _Reading:
+    """A sound that is being decoded: its windows are on their way to the encoder."""
+
+    def __init__(self, sound: Sound) -> None:
+        self.sound, self.digest, self.error = sound, "", ""
+        self.seconds = 0.0
+        self.count = 0
+        self.vectors: list[torch.Tensor] = []
+
+
+def encode_sounds(
+    retriever: Retriever,
+    sounds: Iterable[Sound],
+    read: Callable[[Sound], bytes],
+    *,
+    batch_size: int = 16,
+    bounds: AudioBounds | None = None,
+    threads: int | None = None,
+) -> Iterator[Encoded]:
+    """Each sound with its windows' vectors, as `Retriever.encode_windows` makes them, in the order in which they are done.
+
+    A sound that cannot be read, or of which the model makes nothing, comes with the reason instead. Memory holds a few
+    batches of windows, however long a sound is.
+    """
+    front_end = retriever.audio_tower.front_end
+    threads = threads or max(1, min(8, (os.cpu_count() or 1) - 1))
+    waiting: queue.Queue[tuple[_Reading, NDArray[np.float32] | None] | BaseException | None]
+    waiting = queue.Queue(4 * batch_size)
+    source, lock, is_stopped = iter(sounds), threading.Lock(), threading.Event()
+
+    def put(item: tuple[_Reading, NDArray[np.float32] | None] | BaseException | None) -> None:
+        while not is_stopped.is_set():
+            try:
+                waiting.put(item, timeout=0.2)
+            except queue.Full:
+                continue
+            return
+
+    def decode_all() -> None:
+        try:
+            while not is_stopped.is_set():
+                with lock:
+                    sound = next(source, None)
+                if sound is None:
+                    break
+                reading = _Reading(sound)
+                try:
+                    data = read(sound)
+                    reading.digest = digest_of(data)
+                    for window in _windows(data, front_end, reading, bounds):
+                        reading.count += 1
+                        put((reading, window))
+                except (ValueError, OSError) as error:
+                    reading.error = _reason(error, sound)
+                put((reading, None))
+            put(None)
+        except BaseException as error:  # noqa: BLE001 - raised again where the encoder waits
+            put(error)
+
+    workers = [threading.Thread(target=decode_all, name="decoding", daemon=True) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    alive, batch, ended = threads, list[tuple[_Reading, NDArray[np.float32]]](), list[_Reading]()
+    try:
+        while alive or batch or ended:
+            item = waiting.get() if alive else None
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                alive -= 1 if alive else 0
+            elif item[1] is None:
+                ended.append(item[0])
+            else:
+                batch.append((item[0], item[1]))
+            if len(batch) >= batch_size or (batch and not alive):
+                _encode(retriever, batch)
+                batch.clear()
+            if not batch or len(ended) > batch_size:
+                pending = {id(reading) for reading, _ in batch}
+                for reading in [one for one in ended if id(one) not in pending]:
+                    ended.remove(reading)
+                    yield _finished(retriever, reading)
+    finally:
+        is_stopped.set()
+        for worker in workers:
+            worker.join()
+
+
+def _windows(
+    data: bytes, front_end: FrontEnd, reading: _Reading, bounds: AudioBounds | None
+) -> Iterator[NDArray[np.float32]]:
+    """Frames [T, F] of each window; counts the seconds that are decoded."""
+    if front_end.kind == "vector":
+        yield from_bytes(data, front_end.num_mels, "clip")[None]
+        return
+    sound = open_sound(data, "clip", bounds)
+
+    def counted() -> Iterator[Waveform]:
+        for block in sound.blocks():
+            reading.seconds += len(block) / sound.sample_rate
+            yield block
+
+    for window in windows(resampled_blocks(counted(), sound.sample_rate, front_end.sample_rate), front_end):
+        yield log_mel(fit(window, front_end), front_end)
+
+
+def _encode(retriever: Retriever, batch: list[tuple[_Reading, NDArray[np.float32]]]) -> None:
+    frames = torch.tensor([len(window) for _, window in batch])
+    padded = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(window) for _, window in batch], batch_first=True)
+    whose = ClipBatch(padded, frames, torch.arange(len(batch)))
+    width = retriever.settings.embedding_width
+    with retriever.evaluating():
+        embedded = encode_clips(retriever.embed_audio, [whose], width=width, device=retriever.device).cpu()
+    for (reading, _), row in zip(batch, embedded, strict=True):
+        reading.vectors.append(row)
+
+
+def _finished(retriever: Retriever, reading: _Reading) -> Encoded:
+    if reading.error:
+        return Encoded(reading.sound, reading.digest, error=reading.error)
+    embedded = torch.stack(reading.vectors)
+    if not bool((embedded.norm(dim=-1) > LOWEST_NORM).all()):
+        return Encoded(reading.sound, reading.digest, error="the model makes nothing of it: an embedding that is zero")
+    length = retriever.audio_tower.front_end.clip_seconds
+    starts = [number * length for number in range(len(embedded))]
+    if len(starts) > 1:
+        # The last window ends with the sound and overlaps the one before.
+        starts[-1] = min(starts[-1], reading.seconds - length)
+    ends = [min(start + length, reading.seconds) for start in starts]
+    vectors = retriever.vectors(embedded).numpy().astype(np.float16)
+    if not np.isfinite(vectors).all():
+        return Encoded(reading.sound, reading.digest, error="its vector is beyond what 16 bits hold")
+    return Encoded(reading.sound, reading.digest, tuple(starts), tuple(ends), vectors)
+
+
+def _reason(error: Exception, sound: Sound) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    suffix = sound.path.rpartition(".")[2].lower()
+    text = str(error).removeprefix("clip: ")
+    return shortened(text + (f"; convert it: ffmpeg -i FILE.{suffix} FILE.flac" if suffix in _CONVERTED else ""))
+
+
+_CONVERTED = ("m4a", "mp4", "aac", "wma", "webm", "mka", "amr", "3gp")

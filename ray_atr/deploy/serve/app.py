@@ -1,0 +1,279 @@
+"""The ASGI app of an index: `/search`, `/similar`, `/tag`, `/audio`, `/health`, `/openapi.json`, and the page.
+
+    from ray_atr.deploy.serve.app import create_app
+    app = create_app(Index.open("birds.index"))     # then any ASGI server
+
+A mistake is answered 4xx with `{"error": "top: got 0; allowed 1 to 1,000"}`, the form that the command line has too; a server
+that has too much to do answers 503.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import hmac
+import importlib.metadata
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from ray_atr.deploy.index.opened import Index, Match, check_text, check_top
+from ray_atr.deploy.serve.batching import Batcher, BusyError
+from ray_atr.deploy.serve.openapi import describe_api
+from ray_atr.deploy.serve.sounds import ServerLimits, decode_upload, stretch
+from ray_atr.redaction import redact
+from ray_atr.settings import refuse
+
+logger = logging.getLogger(__name__)
+
+MOST_LABELS = 256
+MOST_LISTENING = 4
+"""Sounds that are decoded and encoded at a time; the others wait."""
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "connect-src 'self'; media-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class _Question:
+    text: str
+    language: str | None
+    top: int
+    at_least: float | None
+
+
+def create_app(
+    index: Index,
+    *,
+    token: str | None = None,
+    hosts: Sequence[str] = ("localhost", "127.0.0.1", "[::1]", "testserver"),
+    limits: ServerLimits | None = None,
+) -> Starlette:
+    """The app of an open index. With a token, every answer but the page and `/health` needs `Authorization: Bearer TOKEN`.
+    `hosts` are the names by which it may be called: another site cannot reach it by a name of its own.
+    """
+    limits = limits or ServerLimits()
+    served = _Served(index, limits)
+    index.retriever.eval()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with served.batcher.running():
+            yield
+
+    def route(path: str, handler: Handler, *methods: str, is_open: bool = False) -> Route:
+        async def guarded(request: Request) -> Response:
+            if token is not None and not is_open and not _has_token(request, token):
+                return _error(401, "Authorization: got no token, or a wrong one; allowed the server's token")
+            return await _answered(handler, request)
+
+        return Route(path, guarded, methods=list(methods or ("GET",)))
+
+    routes = [
+        route("/", served.page, is_open=True),
+        route("/health", served.health, is_open=True),
+        route("/openapi.json", served.openapi, is_open=True),
+        route("/search", served.search),
+        route("/similar", served.similar, "GET", "POST"),
+        route("/tag", served.tag, "POST"),
+        route("/audio", served.audio),
+    ]
+    handlers: dict[Any, Any] = {HTTPException: _http_error, Exception: _failed}
+    middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))]
+    return Starlette(routes=routes, exception_handlers=handlers, middleware=middleware, lifespan=lifespan)
+
+
+class _Served:
+    """The handlers, with what they share."""
+
+    def __init__(self, index: Index, limits: ServerLimits) -> None:
+        self.index, self.limits = index, limits
+        self.batcher = Batcher(self._answer_all, most_waiting=limits.most_waiting)
+        self.listening = asyncio.Semaphore(MOST_LISTENING)
+        self.num_listening = 0
+
+    async def page(self, request: Request) -> Response:
+        text = (resources.files("ray_atr.deploy.serve") / "page.html").read_text(encoding="utf-8")
+        return HTMLResponse(text, headers=HEADERS)
+
+    async def health(self, request: Request) -> Response:
+        manifest, calibration = self.index.manifest, self.index.calibration
+        facts = {
+            "status": "ok",
+            "version": importlib.metadata.version("ray_atr"),
+            "sounds": manifest.num_sounds,
+            "windows": manifest.num_windows,
+            "model": manifest.model,
+            "needs_language": self.index.is_told_language,
+            "is_calibrated": calibration is not None,
+        }
+        return JSONResponse(facts, headers=HEADERS)
+
+    async def openapi(self, request: Request) -> Response:
+        return JSONResponse(describe_api(), headers=HEADERS)
+
+    async def search(self, request: Request) -> Response:
+        asked = _only(request, "text", "language", "top", "at_least")
+        question = _Question(
+            asked.get("text", ""),
+            asked.get("language") or None,
+            _number(asked, "top", int, 10),
+            _number(asked, "at_least", float, None),
+        )
+        check_text(question.text)
+        check_top(question.top)
+        return _matches(await self.batcher.ask(question))
+
+    def _answer_all(self, questions: Sequence[_Question]) -> list[list[Match] | Exception]:
+        answers: dict[int, list[Match] | Exception] = {}
+        groups: dict[tuple[str | None, float | None], list[int]] = {}
+        for number, one in enumerate(questions):
+            groups.setdefault((one.language, one.at_least), []).append(number)
+        for (language, at_least), numbers in groups.items():
+            top = max(questions[number].top for number in numbers)
+            texts = [questions[number].text for number in numbers]
+            try:
+                found = self.index.search_many(texts, language, top=top, at_least=at_least)
+                answers.update((n, one[: questions[n].top]) for n, one in zip(numbers, found, strict=True))
+            except ValueError:
+                # One that the model cannot take fails alone.
+                answers.update((number, self._answer(questions[number])) for number in numbers)
+        return [answers[number] for number in range(len(questions))]
+
+    def _answer(self, one: _Question) -> list[Match] | Exception:
+        try:
+            return self.index.search(one.text, one.language, top=one.top, at_least=one.at_least)
+        except ValueError as error:
+            return error
+
+    async def similar(self, request: Request) -> Response:
+        asked = _only(request, "top", "path", "start")
+        top = _number(asked, "top", int, 10)
+        check_top(top)
+        if request.method == "GET":
+            start = _number(asked, "start", float, 0.0)
+            return _matches(await self._listen(lambda: self.index.like_window(asked.get("path", ""), start, top=top)))
+        data = await self._body(request)
+        return _matches(await self._listen(lambda: self.index.like(*decode_upload(data, self.limits), top=top)))
+
+    async def tag(self, request: Request) -> Response:
+        asked = _only(request, "label", "language")
+        labels = request.query_params.getlist("label")
+        if not 1 <= len(labels) <= MOST_LABELS:
+            raise refuse("label", f"{len(labels)} labels", f"1 to {MOST_LABELS}, each as label=TEXT")
+        for label in labels:
+            check_text(label)
+        data = await self._body(request)
+        tags = await self._listen(
+            lambda: self.index.tag(*decode_upload(data, self.limits), labels, asked.get("language") or None)
+        )
+        return JSONResponse({"tags": tags}, headers=HEADERS)
+
+    async def audio(self, request: Request) -> Response:
+        asked = _only(request, "path", "start")
+        path, start = asked.get("path", ""), _number(asked, "start", float, 0.0)
+        content = await self._listen(lambda: stretch(self.index.sound(path), path, start, self.limits.heard_seconds))
+        return Response(content, media_type="audio/wav", headers=HEADERS)
+
+    async def _listen(self, work: Callable[[], Any]) -> Any:
+        """Work with a sound, in a thread, a few at a time. BusyError if too many wait."""
+        if self.num_listening >= self.limits.most_waiting:
+            raise BusyError
+        self.num_listening += 1
+        try:
+            async with self.listening:
+                return await asyncio.to_thread(work)
+        finally:
+            self.num_listening -= 1
+
+    async def _body(self, request: Request) -> bytes:
+        most = int(self.limits.most_megabytes * 1e6)
+        allowed = f"at most {self.limits.most_megabytes:g} MB"
+        length = request.headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > most:
+            raise HTTPException(413, f"body: got {int(length):,} bytes; allowed {allowed}")
+        parts, size = list[bytes](), 0
+        try:
+            async with asyncio.timeout(60):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > most:
+                        raise HTTPException(413, f"body: got more than {most:,} bytes; allowed {allowed}")
+                    parts.append(part)
+        except TimeoutError:
+            raise HTTPException(408, "body: got no end of it; allowed all of it within 60 s") from None
+        return b"".join(parts)
+
+
+async def _answered(handler: Handler, request: Request) -> Response:
+    try:
+        return await handler(request)
+    except BusyError:
+        return _error(503, "busy: too many requests wait; try again in a moment", {"Retry-After": "1"})
+    except ValueError as error:
+        return _error(400, " ".join(redact(str(error)).split()))
+    except ClientDisconnect:
+        return _error(400, "body: the client went away")
+
+
+def _matches(found: Sequence[Match]) -> Response:
+    return JSONResponse({"matches": [dataclasses.asdict(one) for one in found]}, headers=HEADERS)
+
+
+def _error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": message}, status_code=status, headers={**HEADERS, **(headers or {})})
+
+
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    return _error(error.status_code, str(error.detail))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    # What went wrong inside is the log's, not the caller's.
+    logger.error("a request failed", exc_info=error)
+    return _error(500, "the server failed; its log has more")
+
+
+def _only(request: Request, *names: str) -> dict[str, str]:
+    """The request's parameters. ValueError for one that there is not, or that is given twice."""
+    given = request.query_params
+    for name in given:
+        if name not in names:
+            raise refuse("parameter", name, "one of " + ", ".join(names))
+        if name != "label" and len(given.getlist(name)) > 1:
+            raise refuse(name, given.getlist(name), "one value")
+    return dict(given)
+
+
+def _number(asked: dict[str, str], name: str, kind: type, default: Any) -> Any:
+    text = asked.get(name)
+    if not text:
+        return default
+    try:
+        value = kind(text)
+    except ValueError:
+        raise refuse(name, text, "an integer" if kind is int else "a number") from None
+    if value != value or abs(value) == float("inf"):
+        raise refuse(name, text, "a finite number")
+    return value
+
+
+def _has_token(request: Request, token: str) -> bool:
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())

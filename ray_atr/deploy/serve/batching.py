@@ -1,0 +1,77 @@
+"""Requests that wait at the same time are answered together: the encoder takes many texts in little more than the time of one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+
+class BusyError(Exception):
+    """More requests wait than are allowed to."""
+
+
+@dataclass
+class _Waiting(Generic[Asked, Answer]):
+    asked: Asked
+    answer: asyncio.Future[Answer]
+
+
+class Batcher(Generic[Asked, Answer]):
+    """Answers in batches, in a thread of its own. `answer_all` has an answer, or an exception, for each that is asked."""
+
+    def __init__(
+        self,
+        answer_all: Callable[[Sequence[Asked]], Sequence[Answer | Exception]],
+        *,
+        most_together: int = 64,
+        most_waiting: int = 256,
+    ) -> None:
+        self.answer_all, self.most_together = answer_all, most_together
+        self._waiting: asyncio.Queue[_Waiting[Asked, Answer]] = asyncio.Queue(most_waiting)
+
+    async def ask(self, asked: Asked) -> Answer:
+        """The answer. BusyError if too many wait already."""
+        waiting = _Waiting[Asked, Answer](asked, asyncio.get_running_loop().create_future())
+        try:
+            self._waiting.put_nowait(waiting)
+        except asyncio.QueueFull:
+            raise BusyError from None
+        return await waiting.answer
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Answers while the block runs."""
+        worker = asyncio.create_task(self._work())
+        try:
+            yield
+        finally:
+            worker.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await worker
+
+    async def _work(self) -> None:
+        while True:
+            batch = [await self._waiting.get()]
+            while len(batch) < self.most_together and not self._waiting.empty():
+                batch.append(self._waiting.get_nowait())
+            # Whoever has gone away meanwhile is not answered.
+            batch = [one for one in batch if not one.answer.done()]
+            if not batch:
+                continue
+            try:
+                answers = await asyncio.to_thread(self.answer_all, [one.asked for one in batch])
+            except Exception as error:  # noqa: BLE001 - each that waits gets it
+                answers = [error] * len(batch)
+            for one, answer in zip(batch, answers, strict=True):
+                if one.answer.done():
+                    continue
+                if isinstance(answer, Exception):
+                    one.answer.set_exception(answer)
+                else:
+                    one.answer.set_result(answer)

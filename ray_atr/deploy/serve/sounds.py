@@ -1,0 +1,58 @@
+"""Sounds that come and go over HTTP: an upload is decoded within limits, a stretch of a found sound is sent as a WAV file."""
+
+from __future__ import annotations
+
+import io
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import soundfile
+
+from ray_atr.data.decoding import AudioBounds, Waveform, open_sound
+from ray_atr.settings import Settings, refuse, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerLimits(Settings):
+    """What one request may cost."""
+
+    most_megabytes: float = setting(25.0, "largest body of a request (MB)", above=0, at_most=1024)
+    most_seconds: float = setting(300.0, "longest sound in a request (s)", above=0)
+    decode_seconds: float = setting(10.0, "longest time that reading a request's sound may take (s)", above=0)
+    most_waiting: int = setting(256, "requests that may wait; more are answered 503", at_least=1)
+    heard_seconds: float = setting(30.0, "longest stretch of a found sound that is sent (s)", above=0, at_most=600)
+
+
+def decode_upload(data: bytes, limits: ServerLimits) -> tuple[Waveform, int]:
+    """The samples [S] of an uploaded sound, and its rate (Hz). ValueError beyond the limits, or if it is no sound."""
+    deadline = time.monotonic() + limits.decode_seconds
+    sound = open_sound(data, "body", AudioBounds(longest_seconds=limits.most_seconds))
+    blocks, number = list[Waveform](), 0
+    for block in sound.blocks():
+        blocks.append(block)
+        number += len(block)
+        # A header may promise less than there is.
+        if number > limits.most_seconds * sound.sample_rate:
+            raise refuse("body, length", f"more than {limits.most_seconds:g} s", f"at most {limits.most_seconds:g} s")
+        if time.monotonic() > deadline:
+            raise refuse("body", "a sound that takes too long to read", f"at most {limits.decode_seconds:g} s")
+    return np.concatenate(blocks), sound.sample_rate
+
+
+def stretch(data: bytes, name: str, start: float, seconds: float) -> bytes:
+    """A WAV file of a sound from a second on. ValueError if it is no sound, or ends before."""
+    try:
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            rate, first = file.samplerate, int(start * file.samplerate)
+            if not 0 <= first < max(1, file.frames):
+                raise refuse("start", start, f"a second of the sound, 0 to {file.frames / rate:g}")
+            file.seek(first)
+            samples = file.read(int(seconds * rate), dtype="float32", always_2d=True)
+    except soundfile.LibsndfileError as error:
+        raise refuse("path", name, f"a sound that can be read ({error.error_string})") from None
+    if samples.shape[1] > 2:
+        samples = samples.mean(axis=1, keepdims=True)
+    buffer = io.BytesIO()
+    soundfile.write(buffer, np.clip(samples, -1, 1), rate, format="WAV", subtype="PCM_16")
+    return buffer.getvalue()

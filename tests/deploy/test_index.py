@@ -1,0 +1,295 @@
+"""An index holds what the one encoder makes, follows its archive, refuses what is not its own, and survives any kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from archives import make_tones, save_retriever
+from crash_points import every_crash
+from tiny import make_data, tone
+
+import ray_atr.deploy.index.build as building
+from ray_atr.cli.main import main
+from ray_atr.deploy.index import Index, build_index, update_index
+from ray_atr.deploy.index.archive import open_archive
+from ray_atr.deploy.index.structure import build_structure, nearest_rows, read_structure, write_structure
+from ray_atr.storage import DamagedFileError
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("index")
+    save_retriever(folder / "model")
+    make_tones(folder / "audio")
+    build_index(str(folder / "model"), str(folder / "audio"), str(folder / "index"))
+    return folder
+
+
+def copied(place: Path, to: Path) -> Path:
+    shutil.copytree(place, to, dirs_exist_ok=True)
+    return to
+
+
+def rows_of(folder: Path) -> list[dict[str, object]]:
+    (file,) = folder.glob("*/vectors.parquet")
+    return pq.read_table(file).to_pylist()
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "mahalanobis"])
+def test_an_index_holds_the_windows_of_the_one_encoder(tmp_path: Path, metric: str) -> None:
+    retriever = save_retriever(tmp_path / "model", metric=metric)
+    make_tones(tmp_path / "audio", count=3)
+    build_index(str(tmp_path / "model"), str(tmp_path / "audio"), str(tmp_path / "index"), batch_size=2)
+    rows = rows_of(tmp_path / "index")
+    for number in range(3):
+        starts, vectors = retriever.encode_windows(tmp_path / "audio" / f"tone {number}.wav")
+        own = [row for row in rows if row["path"] == f"tone {number}.wav"]
+        assert [row["start"] for row in own] == pytest.approx(starts)
+        assert own[-1]["end"] == pytest.approx(0.6)
+        assert np.allclose([row["vector"] for row in own], vectors, atol=2e-3)
+    index = Index.open(tmp_path / "index")
+    found = index.search("a low tone", top=5)
+    text = retriever.encode_text(["a low tone"])
+    stored = np.array([row["vector"] for row in rows], np.float32)
+    expected = retriever.similarity(text, retriever.encode_text(["a low tone"]).new_tensor(stored))[0]
+    best = expected.argsort(descending=True)[:5].tolist()
+    assert [(one.path, one.start) for one in found] == [(rows[row]["path"], rows[row]["start"]) for row in best]
+    assert [one.score for one in found] == pytest.approx(expected[best].tolist(), abs=1e-5)
+
+
+def test_a_sound_is_most_like_itself_and_many_texts_are_answered_like_one(place: Path) -> None:
+    index = Index.open(place / "index")
+    sound = place / "audio" / "tone 2.wav"
+    assert index.like(sound, top=1)[0].path == "tone 2.wav"
+    assert index.sound("tone 2.wav") == sound.read_bytes()
+    texts = [f"a tone, number {number}" for number in range(12)]
+    together = index.search_many(texts, top=4)
+    for text, found in zip(texts, together, strict=True):
+        alone = index.search(text, top=4)
+        assert [(one.path, one.start) for one in alone] == [(one.path, one.start) for one in found]
+
+
+def test_an_update_encodes_what_is_new_or_changed_alone(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied(place, tmp_path)
+    audio = tmp_path / "audio"
+    (audio / "tone 0.wav").unlink()
+    (audio / "tone 1.wav").write_bytes(tone(3, 77))
+    (audio / "new.wav").write_bytes(tone(2, 78))
+    os.utime(audio / "tone 2.wav")  # touched, not changed
+    encoded: list[str] = []
+    original = building.encode_sounds
+
+    def watched(retriever, sounds, read, **options):
+        for result in original(retriever, sounds, read, **options):
+            encoded.append(result.sound.path)
+            yield result
+
+    monkeypatch.setattr(building, "encode_sounds", watched)
+    changes = update_index(str(tmp_path / "index"), str(tmp_path / "model"), str(audio))
+    assert sorted(encoded) == ["new.wav", "tone 1.wav"]
+    assert (changes.encoded, changes.taken_over, changes.removed) == (2, 2, 1)
+    build_index(str(tmp_path / "model"), str(audio), str(tmp_path / "fresh"))
+    assert rows_of(tmp_path / "index") == rows_of(tmp_path / "fresh")
+    assert len(list((tmp_path / "index").glob("*/search.faiss"))) == 1
+    again = update_index(str(tmp_path / "index"), str(tmp_path / "model"), str(audio))
+    assert again.manifest == changes.manifest
+
+
+def test_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
+    save_retriever(tmp_path / "model")
+    audio = make_tones(tmp_path / "audio", count=2)
+    whole = tone(0, 5)
+    broken = {
+        "text.wav": b"not a sound",
+        "empty.flac": b"",
+        "cut.wav": whole[: len(whole) // 2],
+        "phone.m4a": b"\0\0\0\x18ftypM4A ",
+        "nan.wav": whole[:44] + b"\xff" * 100,
+    }
+    for name, content in broken.items():
+        (audio / name).write_bytes(content)
+    (audio / "loop").symlink_to(audio)
+    (audio / "readme.txt").write_text("no audio")
+    said: list[str] = []
+    options = {"say": said.append}
+    changes = build_index(str(tmp_path / "model"), str(audio), str(tmp_path / "index"), **options)
+    assert set(changes.broken) == set(broken)
+    assert changes.manifest.num_sounds == 2
+    assert all(any(name in line for line in said) for name in broken)
+    assert "ffmpeg" in changes.broken["phone.m4a"]
+    shutil.rmtree(audio)
+    audio.mkdir()
+    (audio / "text.wav").write_bytes(b"no")
+    with pytest.raises(ValueError, match="nothing to index"):
+        build_index(str(tmp_path / "model"), str(audio), str(tmp_path / "other"))
+    assert not (tmp_path / "other" / "index.json").exists()
+
+
+@pytest.mark.slow
+def test_a_build_that_is_killed_anywhere_is_taken_up(tmp_path: Path) -> None:
+    save_retriever(tmp_path / "model")
+    audio = make_tones(tmp_path / "audio", count=2, seconds=0.2)
+
+    def build(folder: Path) -> None:
+        # One thread and one sound a part, so that operations come in one order.
+        options = {"part_seconds": 0.0, "batch_size": 1}
+        if (folder / "index" / "index.json").exists():
+            update_index(str(folder / "index"), **options)
+        else:
+            build_index(str(tmp_path / "model"), str(audio), str(folder / "index"), **options)
+
+    build(tmp_path / "expected")
+    expected = rows_of(tmp_path / "expected" / "index")
+    for folder, where in every_crash(lambda folder: lambda: build(folder), tmp_path / "crashes", most=6):
+        if (folder / "index" / "index.json").exists():
+            assert len(Index.open(folder / "index")) == 2, where
+        build(folder)
+        assert rows_of(folder / "index") == expected, where
+        assert {path.name for path in (folder / "index").iterdir()} <= {"1", "index.json", "lock", "lock.json"}, where
+
+
+@pytest.mark.slow
+def test_an_update_that_is_killed_leaves_the_old_index_or_the_new_one(place: Path, tmp_path: Path) -> None:
+    audio = make_tones(tmp_path / "audio", count=4)
+    (audio / "tone 3.wav").unlink()
+
+    def prepare(folder: Path) -> Callable[[], object]:
+        copied(place / "index", folder / "index")
+        return lambda: update_index(str(folder / "index"), audio=str(audio), part_seconds=0.0)
+
+    for folder, where in every_crash(prepare, tmp_path / "crashes", most=6):
+        assert len(Index.open(folder / "index")) in (9, 12), where
+        update_index(str(folder / "index"), audio=str(audio))
+        assert len(Index.open(folder / "index")) == 9, where
+        assert [path.name for path in (folder / "index").iterdir() if path.is_dir()] != [], where
+        assert len([path for path in (folder / "index").iterdir() if path.is_dir()]) == 1, where
+
+
+@pytest.mark.parametrize("name", ["search.faiss", "files.arrow", "windows.arrow", "vectors.parquet", "index.json"])
+def test_a_flipped_byte_is_found_before_anything_reads_it(place: Path, tmp_path: Path, name: str) -> None:
+    copied(place / "index", tmp_path)
+    (file,) = tmp_path.rglob(name)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DamagedFileError, match=name):
+        Index.open(tmp_path).check_vectors()
+
+
+def test_another_models_queries_are_refused(place: Path, tmp_path: Path) -> None:
+    save_retriever(tmp_path / "other", seed=1)
+    index = Index.open(place / "index", checkpoint=str(tmp_path / "other"))
+    with pytest.raises(ValueError, match="allowed the model that made the index's vectors"):
+        index.search("a low tone")
+    with pytest.raises(ValueError, match="allowed the model of the index"):
+        update_index(str(place / "index"), str(tmp_path / "other"))
+    longer = save_retriever(tmp_path / "longer", clip_seconds=0.5)
+    with pytest.raises(ValueError, match="allowed the model"):
+        Index.open(place / "index", retriever=longer).search("a low tone")
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+def test_lists_with_codes_find_what_an_exact_search_finds(tmp_path: Path, distance: str) -> None:
+    random = np.random.default_rng(0)
+    centres = random.standard_normal((60, 24))
+    rows = centres[random.integers(0, 60, 6000)] + 0.3 * random.standard_normal((6000, 24))
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
+    queries = rows[:50].astype(np.float32) + 0.02
+    index = build_structure(rows, distance, exact_rows=1000)
+    write_structure(index, tmp_path / "x.faiss")
+    index, rows = read_structure(tmp_path / "x.faiss", rows)
+    scores, found = nearest_rows(index, rows, queries, 10, distance)
+    wide = rows.astype(np.float32)
+    exact = queries @ wide.T if distance == "cosine" else -np.linalg.norm(queries[:, None] - wide[None], axis=-1)
+    best = np.argsort(-exact, axis=1)[:, :10]
+    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, best, strict=True)])
+    assert recall > 0.99
+    assert np.allclose(scores, np.take_along_axis(exact, found, 1), atol=1e-4)
+
+
+def test_vectors_open_in_a_process_without_this_package(place: Path) -> None:
+    (file,) = (place / "index").glob("*/vectors.parquet")
+    code = (
+        "import sys, pyarrow.parquet as pq; t = pq.read_table(sys.argv[1]);"
+        "v = t['vector'].combine_chunks().flatten().to_numpy().reshape(len(t), -1);"
+        "assert v.dtype == 'float16' and t['path'][0].as_py() == 'tone 0.wav' and 'ray_atr' not in sys.modules;"
+        "print(v.shape)"
+    )
+    said = subprocess.run([sys.executable, "-c", code, str(file)], check=True, capture_output=True, text=True)
+    assert said.stdout.strip() == "(12, 16)"
+
+
+def test_a_data_set_is_indexed_with_its_captions_and_vectors_as_they_are(tmp_path: Path) -> None:
+    retriever = save_retriever(tmp_path / "model")
+    data = make_data(tmp_path / "tones", num_train=3, num_val=1, num_test=1)
+    build_index(str(tmp_path / "model"), str(data), str(tmp_path / "index"))
+    index = Index.open(tmp_path / "index")
+    found = index.search("a low tone", top=1)[0]
+    assert set(found.captions) == {"eng", "fra"}
+    assert index.sound(found.path)[:4] == b"RIFF"
+    assert update_index(str(tmp_path / "index")).taken_over == 5
+    vectors = retriever.encode_text(["a low tone", "a high tone"]).numpy()
+    np.save(tmp_path / "ready.npy", vectors)
+    build_index(str(tmp_path / "model"), str(tmp_path / "ready.npy"), str(tmp_path / "ready"))
+    best = Index.open(tmp_path / "ready").search("a high tone", top=1)[0]
+    assert (best.path, round(best.score, 2)) == ("1", 1.0)
+    np.save(tmp_path / "ready.npy", vectors[:, :5])
+    with pytest.raises(ValueError, match="width 5"):
+        build_index(str(tmp_path / "model"), str(tmp_path / "ready.npy"), str(tmp_path / "narrow"))
+
+
+def test_the_command_answers_and_refuses(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = str(place / "index")
+    main("index", arguments=["query", index, "a low tone", "--json", "--top", "2"])
+    answer = json.loads(capsys.readouterr().out)
+    assert len(answer["matches"]) == 2
+    assert answer["matches"][0]["score"] >= answer["matches"][1]["score"]
+    (tmp_path / "texts").write_text("a low tone\n\nun son aigu\n")
+    main("index", arguments=["query", index, "--from", str(tmp_path / "texts"), "--top", "1"])
+    assert "un son aigu" in capsys.readouterr().out
+    main("index", arguments=["query", index, "--like", str(place / "audio" / "tone 1.wav"), "--top", "1"])
+    assert "tone 1.wav" in capsys.readouterr().out
+    refused = {
+        "one of them": [index],
+        "not blank": [index, "  "],
+        "1 to 1,000": [index, "x", "--top", "0"],
+        "calibrated": [index, "x", "--at-least", "0.5"],
+        "language": [index, "x", "--language", "qqqq"],
+        "index.json": [str(tmp_path), "x"],
+    }
+    for expected, words in refused.items():
+        with pytest.raises(SystemExit):
+            main("index", arguments=["query", *words])
+        assert expected in capsys.readouterr().err
+    arguments = ["--checkpoint", str(place / "model"), "--audio", str(place / "audio"), "--out", index]
+    with pytest.raises(SystemExit):
+        main("index", arguments=["build", *arguments])
+    assert "index update" in capsys.readouterr().err
+
+
+def test_an_index_in_a_store_is_opened_from_there(place: Path) -> None:
+    from upath import UPath
+
+    target = UPath("memory://indexes/tones")
+    for file in (place / "index").rglob("*"):
+        if file.is_file():
+            (target / file.relative_to(place / "index").as_posix()).parent.mkdir(parents=True, exist_ok=True)
+            (target / file.relative_to(place / "index").as_posix()).write_bytes(file.read_bytes())
+    index = Index.open("memory://indexes/tones")
+    assert len(index.search("a low tone", top=3)) == 3
+
+
+def test_a_place_that_is_no_archive_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--audio"):
+        open_archive(str(tmp_path / "absent"))
