@@ -6,6 +6,7 @@ import io
 import json
 import os
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
