@@ -7,10 +7,12 @@
 #SBATCH --mem=64G
 #SBATCH --time=24:00:00
 #SBATCH --requeue
+#SBATCH --signal=B:USR1@300
 #SBATCH --output=ray-atr-%j.log
 #
 # A sweep over the nodes of one allocation:  sbatch cluster/slurm.sh --recipe quickstart --seeds 0 1 2
-# Submit from the repository, on a file system that all nodes share; a requeued job resumes where it stopped.
+# Submit from the repository, on a file system that all nodes share. Five minutes before the time limit the job asks to be queued
+# again, as Slurm itself does only after a preemption or a lost node; a requeued job resumes where it stopped.
 # What follows the script's name goes to PIPELINE (default sweep_noise).
 set -euo pipefail
 
@@ -46,6 +48,12 @@ else
     where=(--out "$run_folder")
 fi
 
+requeue() {
+    echo "the time limit is near: job $SLURM_JOB_ID is queued again and will resume $run_folder"
+    scontrol requeue "$SLURM_JOB_ID"
+}
+trap requeue USR1
+
 # Starts Ray on every node, runs the command on the first one when all have joined, and stops Ray after it.
 srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" \
     ray symmetric-run \
@@ -54,4 +62,8 @@ srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" \
     --num-cpus="$SLURM_CPUS_PER_TASK" \
     --num-gpus="${SLURM_GPUS_ON_NODE:-1}" \
     -- \
-    python "pipelines/$pipeline.py" "${where[@]}" --scaling.gpus_per_worker 1 "$@"
+    python "pipelines/$pipeline.py" "${where[@]}" --scaling.gpus_per_worker 1 "$@" &
+# bash hears a signal only while it waits for what runs in the background; a wait that a signal ended is begun again.
+running=$!
+until wait "$running"; status=$?; ! kill -0 "$running" 2>/dev/null; do :; done
+exit "$status"

@@ -232,7 +232,7 @@ class RunFolder:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What `sweep.json` says."""
+        """What `sweep.json` says, without secrets that a hand may have put there."""
         file = self.path / "sweep.json"
         content = {"name": self.path.name, **require_format("run", _object(file), file)}
         space = content.get("space") or {}
@@ -241,7 +241,7 @@ class RunFolder:
         for part in ("name", "command"):
             if not isinstance(content.get(part, ""), str):
                 raise refuse(f"{file}: {part}", content[part], "a text")
-        return content
+        return dict(redact_values(content))
 
     def update_info(self, **changes: Any) -> None:
         """Change entries of `sweep.json`."""
@@ -290,8 +290,8 @@ class RunFolder:
 
 
 def metric_chosen_by(settings: Mapping[str, Any]) -> str:
-    """The validation metric that flattened settings choose epochs and trials by."""
-    return str(settings["evaluation.select_by"])
+    """The validation metric that flattened settings choose epochs and trials by; the default if they lack it."""
+    return str(settings.get("evaluation.select_by", Experiment().evaluation.select_by))
 
 
 def hashes_of(info: Mapping[str, Any]) -> dict[str, str]:

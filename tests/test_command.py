@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import resource
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -186,51 +184,3 @@ def test_the_package_offers_its_public_names() -> None:
     assert ray_atr.objectives.preset("contrastive") is not None
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = ray_atr.nothing
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    done = subprocess.run(
-        ["uv", "build", "--wheel", "-q", "--out-dir", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"the wheel cannot be built here, which needs a package index: {done.stderr[-300:]}")
-    return next(folder.glob("*.whl"))
-
-
-@pytest.mark.slow
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {"ray_atr/py.typed", "ray_atr/cli/main.py"} <= set(names)
-    assert any(name.startswith("ray_atr/report/templates/") for name in names)
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"ray_atr"}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_wheel_works_in_a_bare_environment(wheel: Path, tmp_path: Path) -> None:
-    python = tmp_path / "bare" / "bin" / "python"
-    made = [
-        ["uv", "venv", "-q", "--python", sys.executable, str(tmp_path / "bare")],
-        ["uv", "pip", "install", "-q", "--python", str(python), str(wheel)],
-    ]
-    for command in made:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-        if done.returncode:
-            pytest.skip(f"what the wheel needs cannot be installed here: {done.stderr[-300:]}")
-    loss = """
-import torch
-from ray_atr import objectives
-a, t = torch.randn(4, 8), torch.randn(4, 1, 8)
-print(float(objectives.preset("contrastive")(objectives.Embeddings(audio=a, text=t)).loss))
-"""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    commands = ([str(python), "-c", loss], [str(python.parent / "ray-atr"), "train", "--help"])
-    for command in commands:
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]

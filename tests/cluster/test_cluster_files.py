@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from shared_folder import SHARED
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "cluster"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 LAUNCHED = ("aws.yaml", "gcp.yaml", "on_premise.yaml")
 KUBERAY = ("kuberay_cluster.yaml", "kuberay_job.yaml")
 
@@ -60,11 +62,10 @@ def test_clouds_have_autoscaled_spot_gpu_workers(name):
 def test_nodes_are_private_pinned_and_share_storage(name):
     config = load(name)
     lines = commands(config)
-    assert any("uv sync --frozen" in line for line in lines)
+    wheel = f"ray_atr-{VERSION}-py3-none-any.whl"
+    assert any(f"--requirement ~/ray_atr/requirements.txt ~/ray_atr/{wheel}" in line for line in lines)
+    assert any("nvidia-smi" in line and "faiss-gpu-cu12==" in line for line in lines)
     assert any("mount -t nfs" in line for line in lines)
-    # The extra that reads and writes the cloud's own buckets.
-    extra = {"aws.yaml": "--extra s3", "gcp.yaml": "--extra gcs"}.get(name)
-    assert extra is None or any(extra in line for line in lines if "uv sync" in line)
     starts = [line for line in lines if "ray start" in line]
     assert len(starts) == 2
     for line in starts:
@@ -82,9 +83,10 @@ def test_nodes_are_private_pinned_and_share_storage(name):
 @pytest.mark.parametrize("name", LAUNCHED)
 def test_what_is_sent_to_nodes_exists_and_is_enough_to_install(name):
     sources = {path for path in load(name)["file_mounts"].values() if not path.startswith("~")}
-    assert {"pyproject.toml", "uv.lock", "README.md", "ray_atr"} <= sources
-    for path in sources:
-        assert (ROOT / path).exists()
+    assert sources == {f"dist/ray_atr-{VERSION}-py3-none-any.whl", "dist/requirements.txt"}
+    how = re.search(r"# Both made by: (.+)", (CLUSTER / name).read_text())
+    assert how
+    assert how[1] in (CLUSTER / "README.md").read_text()
 
 
 POD = {
@@ -301,6 +303,17 @@ def test_pods_mount_what_they_declare_and_limit_what_they_request(name):
             assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/mnt/shared", "/dev/shm"}
             assert container["resources"]["requests"] == container["resources"]["limits"]
             assert {"name": "RAY_ATR_HOME", "value": "/mnt/shared"} in container["env"]
+            assert container["image"] == f"<registry>/ray-atr:{VERSION}"
+            # Ray's share of the pod's memory fits into the pod's shared memory.
+            (shared,) = (int(v["emptyDir"]["sizeLimit"].removesuffix("Gi")) for v in pod["volumes"] if "emptyDir" in v)
+            assert 0.3 * int(container["resources"]["limits"]["memory"].removesuffix("Gi")) < shared
+        assert pod["securityContext"] == {"runAsNonRoot": True, "runAsUser": 1000, "fsGroup": 1000}
+
+
+def test_the_image_has_the_wheel_at_its_version_and_a_user_that_is_not_root():
+    text = (CLUSTER / "Dockerfile").read_text()
+    assert f"/dist/ray_atr-{VERSION}-py3-none-any.whl" in text
+    assert re.findall(r"^USER (.+)$", text, re.M)[-1] == "1000"
 
 
 @pytest.mark.parametrize("name", KUBERAY)
@@ -314,8 +327,7 @@ def test_kuberay_runs_the_locked_ray_and_bounds_its_groups(name):
 
 def test_the_job_runs_a_pipeline_that_exists_and_resumes_its_own_run_folder():
     entrypoint = load("kuberay_job.yaml")["spec"]["entrypoint"]
-    for script in re.findall(r"pipelines/\w+\.py", entrypoint):
-        assert (ROOT / script).is_file()
+    assert len(re.findall(r"ray-atr sweep noise --(?:out|resume)", entrypoint)) == 2
     made, resumed = (re.search(rf"--{word} (\S+)", entrypoint) for word in ("out", "resume"))
     assert made
     assert resumed

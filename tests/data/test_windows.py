@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import struct
 import tracemalloc
 from pathlib import Path
@@ -28,7 +27,6 @@ from ray_atr.evaluation.options import Encoding
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
 from ray_atr.override import override
-from ray_atr.storage.digests import seal_folder
 from ray_atr.training.loop import train_trial
 
 RATE = 16_000
@@ -301,23 +299,6 @@ def test_the_gradient_of_the_query_is_that_of_finite_differences() -> None:
     assert torch.allclose(gradient, torch.tensor(differences, dtype=torch.double), atol=1e-7)
     retriever.window_query.data = 1e4 * torch.ones(16, dtype=torch.double)
     assert torch.isfinite(retriever.pool_windows(windows, clips)).all()
-
-
-def test_a_model_of_before_attention_was_learnt_pools_as_it_did(tmp_path: Path) -> None:
-    settings = override(
-        tiny(Path("unused")).model, {"windows": "attention", "windows_in_training": 1, "audio.clip_seconds": 1.0}
-    )
-    retriever = build_retriever(settings, tokenizer=train_tokenizer(["a sound"], 100), seed=0).eval()
-    assert retriever.window_query is None
-    retriever.save_pretrained(tmp_path / "model")
-    file = tmp_path / "model" / "retriever.json"
-    content = json.loads(file.read_text())
-    del content["model"]["windows_in_training"]
-    file.write_text(json.dumps(content))
-    seal_folder(tmp_path / "model")
-    earlier = Retriever.from_pretrained(tmp_path / "model")
-    assert earlier.window_query is None
-    assert torch.equal(earlier.encode_audio(noise(2.5), RATE), retriever.encode_audio(noise(2.5), RATE))
 
 
 def test_a_long_recording_is_not_its_beginning() -> None:

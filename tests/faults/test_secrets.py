@@ -76,7 +76,7 @@ def test_no_key_of_the_command_is_in_the_run_folder_the_page_or_mlflow(
 ) -> None:
     folder = write_run(tmp_path / "ada's run", {"objective": ["m_ltm"]})
     run = RunFolder(folder)
-    # As an earlier version wrote it.
+    # As a hand may have put it there.
     text = (folder / "sweep.json").read_text()
     (folder / "sweep.json").write_text(
         text.replace('"pipelines/', f'"--api-key {SECRET} https://a:{SECRET}@h pipelines/')

@@ -79,12 +79,3 @@ def test_keys_of_a_clips_own_and_of_its_positives_are_no_negatives():
     queue.push(whose([10, 11, 12, 13], [5, 6, 7, 5]), audio, text)
     negative = queue.keys(whose([11, 20], [8, 5]), audio[:2], text[:2]).negative
     assert negative.tolist() == [[True, False, True, True], [False, True, True, False]]
-
-
-def test_a_queue_of_an_earlier_checkpoint_has_nobodys_keys():
-    queue, other = Queue(5, 4, 2), Queue(5, 4, 2)
-    queue.push(*batch(0, 3))
-    state = queue.state_dict()
-    del state["clip"], state["group"]
-    other.load_state_dict(state)
-    assert other.keys(*batch(0, 3)).negative.all()

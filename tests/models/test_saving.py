@@ -265,21 +265,6 @@ def test_without_a_metric_or_by_cosine_the_vectors_are_the_unit_rows() -> None:
         torch.testing.assert_close(retriever.similarity(rows[:2], rows), cosine)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_retriever_of_before_rankings_were_kept_ranks_by_cosine_as_then(kind: str, tmp_path: Path) -> None:
-    retriever = with_metric(kind)
-    retriever.save_pretrained(tmp_path / "former")
-    file = tmp_path / "former" / "retriever.json"
-    content = json.loads(file.read_text())
-    del content["ranking"]
-    file.write_text(json.dumps(content))
-    (tmp_path / "former" / "digests.json").unlink()
-    former = Retriever.from_pretrained(tmp_path / "former")
-    assert (former.ranking.ranking, former.distance) == ("cosine", "cosine")
-    torch.testing.assert_close(former.encode_text(tiny.TEXTS), retriever.embed_sentences(tiny.TEXTS))
-    assert former.encode_text(tiny.TEXTS).shape == (len(tiny.TEXTS), 16)
-
-
 def test_saving_again_replaces_the_folder_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     retriever = scratch()
     retriever.save_pretrained(tmp_path / "saved")
@@ -311,7 +296,7 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "saved" / "retriever.json").read_text())
     content["model"]["audio.channels"] = 8
     (tmp_path / "saved" / "retriever.json").write_text(json.dumps(content))
-    # Without its list of digests, as a folder of an earlier version: else it is refused as damaged.
+    # Without its list of digests: else it is refused as damaged.
     (tmp_path / "saved" / "digests.json").unlink()
     with pytest.raises(
         ValueError, match=r"shape of audio_tower\.convolutions\.0\.weight is \[4, 1, 5, 5\], not \[8, 1, 5, 5\]"

@@ -25,6 +25,7 @@ BASE = {
     "objective.scheme": "english",
     "objective.pair": "contrastive",
     "objective.knowledge": "none",
+    "evaluation.select_by": "text_to_audio/mean/recall_at_1",
     "train.epochs": 3,
     "train.learning_rate": 0.001,
     "seed": 0,

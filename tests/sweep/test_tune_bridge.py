@@ -94,7 +94,7 @@ def test_a_trial_whose_process_dies_after_its_result_is_finished(tmp_path: Path)
     recording.failed(trial, "the trial's process died")
     assert (trial.describe()["status"], trial.describe()["error"]) == ("finished", None)
     assert told == ["finished"]
-    # As an earlier version left it.
+    # As a kill may leave it.
     trial.update(status="failed", error="the trial's process died")
     assert (trial.describe()["status"], trial.describe()["error"]) == ("finished", None)
 

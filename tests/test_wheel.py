@@ -1,0 +1,127 @@
+"""The wheel in an environment of nothing but itself and what it needs: no clone, no git, no compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+IS_REQUIRED = bool(os.environ.get("RAY_ATR_WHEEL_REQUIRED"))
+"""Set by `.ci/run wheel`: what cannot be built or installed is then a failure."""
+SMALL = [
+    *("--data.soundscapes.num_train", "16", "--data.soundscapes.num_val", "8", "--data.soundscapes.num_test", "8"),
+    *("--train.batch_size", "8", "--train.epochs", "1"),
+]
+BASE = ["--objective", "ask", "--objective.knowledge.neighbours", "2", "--objective.knowledge.prototypes", "4"]
+IMPORT = """
+import resource
+before = resource.getrusage(resource.RUSAGE_SELF)
+import ray_atr
+after = resource.getrusage(resource.RUSAGE_SELF)
+print(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+"""
+OWN = """
+import torch
+import ray_atr
+from ray_atr import objectives
+
+a, t, m = torch.randn(4, 8), torch.randn(4, 1, 8), torch.ones(8, requires_grad=True)
+objective = objectives.preset("m_ltm_pot", transport_mass=0.8, epsilon=0.05, metric="diagonal")
+objective(objectives.Embeddings(audio=a, text=t), learned=objectives.Learned(metric=m)).loss.backward()
+assert m.grad.isfinite().all()
+assert callable(ray_atr.train)
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def run(command: list[str | Path], **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def made(command: list[str | Path], what: str) -> None:
+    done = run(command, cwd=ROOT, timeout=800)
+    if done.returncode and not IS_REQUIRED:
+        pytest.skip(f"{what}, which needs a package index: {done.stderr[-300:]}")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    made(["uv", "build", "--wheel", "-q", "--out-dir", folder], "the wheel cannot be built here")
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel, inside somebody's own repository."""
+    home = tmp_path_factory.mktemp("somebody")
+    run(["git", "init", "-q", home])
+    made(["uv", "venv", "-q", "--python", sys.executable, home / "venv"], "an environment cannot be made here")
+    made(
+        ["uv", "pip", "install", "-q", "--python", home / "venv", wheel],
+        "what the wheel needs cannot be installed here",
+    )
+    return home
+
+
+def by_user(bare: Path, *words: str) -> str:
+    """What a command of the environment prints, with nothing else to be called than a shell."""
+    tools = bare / "tools"
+    tools.mkdir(exist_ok=True)
+    for name in ("bash", "sh"):
+        if not (tools / name).exists():
+            (tools / name).symlink_to(f"/bin/{name}")
+    programs = bare / "venv" / "bin"
+    environment = {"PATH": f"{programs}:{tools}", "HOME": str(bare), "OMP_NUM_THREADS": "1"}
+    done = run([programs / words[0], *words[1:]], cwd=bare, env=environment, timeout=600)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"ray_atr/py.typed", "ray_atr/cli/main.py"} <= set(names)
+    assert any(name.startswith("ray_atr/report/templates/") for name in names)
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"ray_atr"}
+    assert wheel.stat().st_size < 3_000_000
+
+
+def test_what_is_installed_fits_together_and_is_imported_at_once(bare: Path) -> None:
+    done = run(["uv", "pip", "check", "--python", bare / "venv"])
+    assert done.returncode == 0, done.stderr
+    by_user(bare, "python", "-c", "import ray_atr")
+    # Seconds of computing, which is what a quiet machine waits.
+    assert float(by_user(bare, "python", "-c", IMPORT)) < 0.3
+
+
+def test_the_first_snippet_runs(bare: Path) -> None:
+    by_user(bare, "python", "-c", OWN)
+
+
+def test_an_epoch_with_a_base_is_trained_evaluated_and_reported(bare: Path) -> None:
+    said = by_user(bare, "ray-atr", "train", "--ray", "never", "--out", "runs/ask", *SMALL, *BASE)
+    assert "1 trial finished, 0 failed" in said
+    assert "compare:     mlflow ui --backend-store-uri" in said
+    assert "uv run" not in said
+    code = json.loads((bare / "runs" / "ask" / "sweep.json").read_text())["code"]
+    assert code["git_commit"] == "unknown"
+    assert code["faiss-cpu"] != "absent"
+    assert len(code["code_digest"]) == 16
+    page = (bare / "runs" / "ask" / "report" / "report.html").read_text()
+    assert f"files {code['code_digest']}" in page
+    assert "pipelines/" not in page
+    assert "evaluation.html" in by_user(bare, "ray-atr", "evaluate", "--checkpoint", "runs/ask", "--ray", "never")
+    assert "to load it in Python" in by_user(bare, "ray-atr", "report", "runs/ask", "--register", "first")
+
+
+def test_a_sweep_runs_on_ray(bare: Path) -> None:
+    space = ["--space", "data.noise.ratio=grid(0,0.4)", "--seeds", "0"]
+    assert "2 trials finished, 0 failed" in by_user(bare, "ray-atr", "sweep", "--out", "runs/two", *space, *SMALL)
