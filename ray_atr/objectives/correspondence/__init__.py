@@ -4,6 +4,7 @@ from ray_atr.objectives.correspondence.consensus import Consensus
 from ray_atr.objectives.correspondence.correspondence import Correspondence, NoCorrespondence, Oracle
 from ray_atr.objectives.correspondence.correspondence import Estimator as Estimator
 from ray_atr.objectives.correspondence.correspondence import TrainingPairs as TrainingPairs
+from ray_atr.objectives.correspondence.neighbour_votes import NeighbourVotes
 from ray_atr.objectives.correspondence.neighbours import NeighbourAgreement
 from ray_atr.objectives.correspondence.rematch import Rematch
 from ray_atr.objectives.correspondence.self_refining import SelfRefining
@@ -12,5 +13,16 @@ from ray_atr.objectives.correspondence.teacher import Teacher
 from ray_atr.objectives.correspondence.teacher import Teaching as Teaching
 from ray_atr.objectives.correspondence.transport import Transport
 
-JUDGES = (NoCorrespondence, Oracle, SmallLoss, SelfRefining, Consensus, NeighbourAgreement, Transport, Rematch, Teacher)
+JUDGES = (
+    NoCorrespondence,
+    Oracle,
+    SmallLoss,
+    NeighbourVotes,
+    SelfRefining,
+    Consensus,
+    NeighbourAgreement,
+    Transport,
+    Rematch,
+    Teacher,
+)
 CORRESPONDENCES: dict[str, type[Correspondence]] = {judge.name: judge for judge in JUDGES}
