@@ -38,6 +38,8 @@ Say = Callable[[str], None]
 EXIT_BAD_INPUT, EXIT_IO, EXIT_INTERRUPTED, EXIT_TERMINATED = 2, 74, 130, 143
 MAX_MESSAGE = 480  # characters of an error that are printed: what it repeats of the input may be long
 SECONDS = 10.0  # the longest silence
+DISPLAYED = threading.Event()
+"""Set while a display that changes in place shows that the command lives."""
 
 HELP_SETTINGS = "--help-settings"
 ABOUT_SETTINGS = (
@@ -232,7 +234,7 @@ def heartbeat(what: str, *, seconds: float = SECONDS, write: Say = print) -> Ite
     def watch() -> None:
         # A tenth early, so that a busy machine does not make the silence longer.
         while not stop.wait(seconds / 20):
-            if time.monotonic() - last >= 0.9 * seconds:
+            if not DISPLAYED.is_set() and time.monotonic() - last >= 0.9 * seconds:
                 say(f"... {minutes(time.monotonic() - started)} elapsed")
 
     say(what)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ray_atr.cli.experiment_options import NOISE_HELP, ComparisonSweep
 from ray_atr.cli.parse import option
 from ray_atr.paper_recipes.methods import CORRESPONDENCE, METHODS, ON_ANY_DATA, PAIR
-from ray_atr.settings import refuse, require_known
+from ray_atr.settings import counted, refuse, require_known
 from ray_atr.space import Point, Space, combinations
 from ray_atr.storage import Location, is_there, locate, read_json, write_json
 
@@ -91,6 +91,7 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
     a method, below `OUT-tuning`; what is there already is continued. ValueError if no trial of a method finished, and,
     before anything is tuned, for what the comparison itself refuses.
     """
+    from ray_atr.cli.live import shown_progress
     from ray_atr.cli.running import plan_points, planned, start_of, values_of
     from ray_atr.override import override
     from ray_atr.run_folder import RunFolder
@@ -106,7 +107,7 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
     folder = tuning_folder(options.out)
     base = override(start_of(options, settings), settings)
     found = {}
-    for method, fixed in methods.items():
+    for number, (method, fixed) in enumerate(methods.items(), start=1):
         experiment = with_languages(override(base, {**fixed, "data.noise.ratio": options.tune_noise}))
         goals = (Goal(experiment.evaluation.select_by),)
         space = Space.parse([f"{path}={text}" for path, text in space_of(method).items()], experiment)
@@ -117,7 +118,9 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
         is_begun = is_there(place / "sweep.json")
         run = RunFolder.open(place) if is_begun else RunFolder.create(place, experiment, info)
         with advising(f"run the same command again to continue ({folder} holds the tuning so far)"), run.held():
-            result = sweep(run, plan, home(), concurrency=options.concurrency)
+            print(f"tuning {method}, method {number} of {len(methods)}: {counted(options.tune, 'trial')}")
+            with shown_progress(experiment.train.epochs, print) as progress:
+                result = sweep(run, plan, home(), listeners=[progress], concurrency=options.concurrency)
             if result.num_left and result.common_failure is None:
                 raise KeyboardInterrupt
         found[method] = best_point(run, goals[0], method)

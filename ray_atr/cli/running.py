@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_atr.cli.experiment_options import ComparisonSweep, ExperimentOptions, SpaceOptions, SweepOptions
+from ray_atr.cli.live import shown_progress
 from ray_atr.cli.parse import read_config
 from ray_atr.experiment import Experiment
 from ray_atr.metrics.epoch_report import is_measured
@@ -26,7 +27,7 @@ from ray_atr.storage import write_json
 from ray_atr.sweep import SEARCHES, SweepResult, sweep
 from ray_atr.sweep.describe import best_lines, check_plan, conditions_of, describe_plan, values_by_path
 from ray_atr.sweep.fixed import Varied, set_by_recipe, split_settings
-from ray_atr.sweep.recording import ConsoleProgress, FirstEpoch, SweepListener
+from ray_atr.sweep.recording import FirstEpoch, SweepListener
 from ray_atr.sweep.schedulers import SCHEDULERS, check_scheduler
 from ray_atr.sweep.search import FixedPoints, Goal, Known, SweepPlan
 from ray_atr.sweep.trial_queue import read_earlier
@@ -102,7 +103,7 @@ def _run(
     print(f"run folder: {run.path}")
     for condition in conditions_of(plan, experiment):
         print(condition)
-    listeners: list[SweepListener] = [ConsoleProgress(experiment.train.epochs, say), FirstEpoch(say)]
+    listeners: list[SweepListener] = [FirstEpoch(say)]
     tracker = Tracker(run.path) if experiment.tracking.mlflow else None
     if tracker is not None:
         tracker.start_sweep()
@@ -110,7 +111,8 @@ def _run(
     started = time.monotonic()
     choices: dict[str, Any] = {"concurrency": how.concurrency, "retry_failed": how.retry_failed, "use_ray": use_ray}
     try:
-        result = sweep(run, plan, home(), listeners=listeners, say=say, **choices)
+        with shown_progress(experiment.train.epochs, say) as progress:
+            result = sweep(run, plan, home(), listeners=[progress, *listeners], say=say, **choices)
     except RayStartError:
         if is_new:
             # Nothing has run: the same command finds its place free again.

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from ray_atr.metrics.epoch_report import EpochReport
-from ray_atr.metrics.metric import TRAINED, Metric
+from ray_atr.metrics.metric import DIRECTIONS, TRAINED, Metric
 from ray_atr.run_folder import FAILED, PENDING, RUNNING, STOPPED, TrialFolder, train_seconds
 from ray_atr.settings import counted
 from ray_atr.table import minutes
@@ -148,6 +148,24 @@ class ConsoleProgress(SweepListener):
         self.marks[trial.trial_id] = time.monotonic()
 
     def epoch_ended(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
+        self.time_epoch(trial)
+        loss, to_audio, to_text = (
+            measured and f"{words} {measured}"
+            for words, measured in zip(
+                ("loss", "validation text>audio R@1", "audio>text R@1"), numbers_of(metrics), strict=True
+            )
+        )
+        epoch = f"epoch {metrics['epoch']}/{self.epochs_per_trial}"
+        self.say("  ".join(filter(None, [self._head(trial), epoch, loss, to_audio, to_text, self.clock()])))
+
+    def clock(self) -> str:
+        """The time gone, and left if that can be said."""
+        left = self._seconds_left()
+        gone = f"{minutes(time.monotonic() - self.started)} gone"
+        return gone + (f", about {minutes(left)} left" if left is not None else "")
+
+    def time_epoch(self, trial: TrialFolder) -> None:
+        """Count an epoch and what it took, from which the time left is told."""
         self.epochs_ended += 1
         now, begun = time.monotonic(), self.marks.get(trial.trial_id)
         self.marks[trial.trial_id] = now
@@ -155,20 +173,6 @@ class ConsoleProgress(SweepListener):
             self.epochs.append(now - begun)
         elif begun is not None:
             self.first_epochs[trial.trial_id] = now - begun
-        report = EpochReport(metrics)
-        measured = report.validation
-        recall = [
-            f"{words} R@1 {100 * measured[metric]:.1f}%"
-            for words, direction in (("validation text>audio", "text_to_audio"), ("audio>text", "audio_to_text"))
-            if (metric := Metric(direction, TRAINED, "recall_at_1")) in measured
-        ]
-        loss = report.group("train").get("loss")
-        trained = [f"loss {loss:.3f}"] if loss is not None else []
-        left = self._seconds_left()
-        clock = f"{minutes(time.monotonic() - self.started)} gone"
-        clock += f", about {minutes(left)} left" if left is not None else ""
-        epoch = f"epoch {metrics['epoch']}/{self.epochs_per_trial}"
-        self.say("  ".join([self._head(trial), epoch, *trained, *recall, clock]))
 
     def trial_finished(self, trial: TrialFolder) -> None:
         self.marks.pop(trial.trial_id, None)
@@ -211,6 +215,15 @@ class ConsoleProgress(SweepListener):
         epochs_left = max(trials * self.epochs_per_trial - self.epochs_ended, 0)
         starts_left = max(trials - len(self.numbers), 0)
         return (epochs_left * epoch + starts_left * start_up) / max(len(self.marks), 1)
+
+
+def numbers_of(metrics: Mapping[str, Any]) -> tuple[str, str, str]:
+    """An epoch's loss and its R@1 in both directions, each empty if it has none."""
+    report = EpochReport(metrics)
+    loss, measured = report.group("train").get("loss"), report.validation
+    recalls = (measured.get(Metric(direction, TRAINED, "recall_at_1")) for direction in DIRECTIONS)
+    to_audio, to_text = ("" if recall is None else f"{100 * recall:.1f}%" for recall in recalls)
+    return "" if loss is None else f"{loss:.3f}", to_audio, to_text
 
 
 class FirstEpoch(SweepListener):

@@ -204,7 +204,7 @@ def test_lists_with_codes_find_what_an_exact_search_finds(tmp_path: Path, distan
     random = np.random.default_rng(0)
     centres = random.standard_normal((60, 24))
     rows = centres[random.integers(0, 60, 6000)] + 0.3 * random.standard_normal((6000, 24))
-    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)  # type: ignore[assignment]
     queries = rows[:50].astype(np.float32) + 0.02
     index = build_structure(rows, distance, exact_rows=1000)
     write_structure(index, tmp_path / "x.faiss")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from ray_atr.cli.parse import heartbeat
+from ray_atr.cli.live import LiveTable, shown_progress
+from ray_atr.cli.parse import DISPLAYED, heartbeat
 from ray_atr.sweep.recording import ConsoleProgress, FirstEpoch
 
 
@@ -137,3 +140,61 @@ def test_the_epochs_of_before_of_a_resumed_trial_are_none(now: list[float]) -> N
 
 def test_imports_are_counted_from_the_start_of_the_process() -> None:
     assert 0 < FirstEpoch().parts["imports"] < 24 * 3600
+
+
+def shown(table: LiveTable) -> list[str]:
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    console.print(table)
+    return [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()]  # type: ignore[attr-defined]
+
+
+def test_a_terminal_has_a_row_a_trial_that_runs_and_the_last_that_ended(now: list[float]) -> None:
+    said: list[str] = []
+    table = LiveTable(3, said.append)
+    table.sweep_started(9, 1)
+    for number in range(7):
+        one = trial(f"t{number}")
+        table.trial_started(one)
+        now[0] += 2
+        table.epoch_ended(one, {"epoch": 1, "train/loss": 2.5, "text_to_audio/trained/recall_at_1": number / 10})
+        now[0] += 2
+        # Without a validation.
+        table.epoch_ended(one, {"epoch": 2, "train/loss": 1.25})
+        if number < 5:
+            table.trial_finished(one)
+    table.trial_failed(trial("t5"), "step 3: loss is nan")
+    head, *rows, last = [line for line in shown(table) if "─" not in line and "━" not in line]
+    assert head.split()[0] == "trial"
+    assert [row.split()[2] for row in rows if "t6" not in row] == ["t1", "t2", "t3", "t4", "t5"]
+    assert [row.split()[3:] for row in rows if "t6" in row] == [["2/3", "1.250", "60.0%"]]
+    assert "FAILED" in next(row for row in rows if "t5" in row)
+    assert "best 1" in next(row for row in rows if "t4" in row)
+    assert last.startswith("7 of 9 trials ended, 1 trial running; 0:28 gone, about ")
+    assert said == ["[ 7/9] t5  FAILED: step 3: loss is nan"]
+
+
+def test_lines_are_printed_only_where_the_output_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    file, written = Console(file=io.StringIO()), list[str]()
+    with shown_progress(2, written.append, file) as progress:
+        progress.trial_started(trial("a"))
+        progress.epoch_ended(trial("a"), {"epoch": 1})
+        assert not DISPLAYED.is_set()
+    assert len(written) == 1
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=80, height=20, color_system=None)
+    with shown_progress(2, written.append, terminal) as progress, heartbeat("starting", seconds=0.05):
+        progress.trial_started(trial("a"))
+        progress.epoch_ended(trial("a"), {"epoch": 1})
+        time.sleep(0.3)
+        assert DISPLAYED.is_set()
+    assert not DISPLAYED.is_set()
+    assert len(written) == 1
+    assert "1/2" in terminal.file.getvalue()  # type: ignore[attr-defined]
+    # The table is the sign of life.
+    assert "elapsed" not in capsys.readouterr().out + terminal.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_an_interrupted_display_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=80, height=20, color_system=None)
+    with pytest.raises(KeyboardInterrupt), shown_progress(2, print, terminal):
+        raise KeyboardInterrupt
+    assert not DISPLAYED.is_set()

@@ -19,6 +19,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
+from ray_atr.data.language_codes import require_language
 from ray_atr.deploy.index.archive import Archive, Sound, open_archive
 from ray_atr.deploy.index.fingerprint import is_told_language, model_fingerprint
 from ray_atr.deploy.index.layout import (
@@ -33,7 +34,6 @@ from ray_atr.deploy.index.layout import (
     read_index_manifest,
 )
 from ray_atr.deploy.index.structure import Rows, nearest_rows, read_structure
-from ray_atr.languages.codes import require_language
 from ray_atr.models.retriever import Clip, Retriever
 from ray_atr.run_folder import saved_retriever
 from ray_atr.settings import refuse
