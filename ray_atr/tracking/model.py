@@ -16,9 +16,9 @@ from mlflow.models import ModelSignature
 from mlflow.pyfunc import PythonModel
 from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 
-import ray_atr
 from ray_atr.models.retriever import Retriever
 from ray_atr.run_folder import BEST, RunFolder, TrialFolder
+from ray_atr.runtime import PACKAGE
 from ray_atr.settings import refuse
 from ray_atr.storage import Location, entries_in, fetched
 from ray_atr.tracking.store import ADDRESS
@@ -121,7 +121,7 @@ def model_parts(weights: Path) -> dict[str, Any]:
     return {
         "python_model": str(MODEL_CODE),
         "artifacts": {"retriever": str(weights)},
-        "code_paths": [str(Path(ray_atr.__file__).parent)],
+        "code_paths": [str(PACKAGE)],
         "pip_requirements": [f"{package}=={importlib.metadata.version(package)}" for package in PACKAGES],
         "signature": signature(Retriever.from_pretrained(weights).vector_width),
     }

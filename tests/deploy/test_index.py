@@ -204,11 +204,11 @@ def test_lists_with_codes_find_what_an_exact_search_finds(tmp_path: Path, distan
     random = np.random.default_rng(0)
     centres = random.standard_normal((60, 24))
     rows = centres[random.integers(0, 60, 6000)] + 0.3 * random.standard_normal((6000, 24))
-    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)  # type: ignore[assignment]
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
     queries = rows[:50].astype(np.float32) + 0.02
     index = build_structure(rows, distance, exact_rows=1000)
     write_structure(index, tmp_path / "x.faiss")
-    index, rows = read_structure(tmp_path / "x.faiss", rows)
+    index, rows = read_structure(tmp_path / "x.faiss", rows)  # type: ignore[assignment]
     scores, found = nearest_rows(index, rows, queries, 10, distance)
     wide = rows.astype(np.float32)
     exact = queries @ wide.T if distance == "cosine" else -np.linalg.norm(queries[:, None] - wide[None], axis=-1)
