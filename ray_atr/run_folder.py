@@ -23,7 +23,7 @@ import re
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ from ray_atr.override import flatten, override
 from ray_atr.redaction import HIDDEN, redact, redact_values
 from ray_atr.settings import refuse
 from ray_atr.storage import Location, StorageError
+from ray_atr.storage.whole import remove_leftovers_among
 
 STATUSES = PENDING, RUNNING, FINISHED, FAILED, STOPPED = "pending", "running", "finished", "failed", "stopped"
 METRICS_FILE, RESULT_FILE, TEST_SCORES = "metrics.jsonl", "result.json", "test/scores.npz"
@@ -44,9 +45,16 @@ LAST, BEST = "last", "best"
 """A trial's checkpoints: all that it takes to resume, and the retriever of the best validation epoch."""
 
 
+LONGEST_NAME = 60
+"""Characters of a trial's folder that say what it varies."""
+
+
 def make_trial_id(overrides: Mapping[str, Any]) -> str:
     """A name that says what the trial varies, made unique by a hash: the same point has the same id in every run."""
-    readable = re.sub(r"[^A-Za-z0-9.=-]+", "-", trial_name(overrides)).strip("-")[:60]
+    words = [re.sub(r"[^A-Za-z0-9.=-]+", "-", word).strip("-") for word in trial_name(overrides).split(" ")]
+    # Whole words: a number that was cut would be another one.
+    fitting = [word for number, word in enumerate(words) if len("-".join(words[: number + 1])) <= LONGEST_NAME]
+    readable = "-".join(filter(None, fitting)) or words[0][:LONGEST_NAME]
     digest = hashlib.sha256(json.dumps(dict(overrides), sort_keys=True, default=str).encode()).hexdigest()[:8]
     return f"{readable}-{digest}" if readable else digest
 
@@ -247,9 +255,17 @@ class RunFolder:
         """Change entries of `sweep.json`."""
         storage.write_json(self.path / "sweep.json", {**self.info, **redact_values(changes)}, is_private=True)
 
-    def held(self) -> AbstractContextManager[None]:
-        """Be the one process that writes this run. ValueError, with who does so already, if another is."""
-        return storage.hold(self.path, "this run")
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Be the one process that writes this run. ValueError, with who does so already, if another is.
+
+        What writers that were killed left half written goes.
+        """
+        with storage.hold(self.path, "this run"):
+            if storage.is_local(self.path):
+                for pattern in (".*", "trials/*/.*"):
+                    remove_leftovers_among(self.path.glob(pattern))
+            yield
 
     def remove(self) -> None:
         """Remove a run in which nothing has run, if it is on a file system."""

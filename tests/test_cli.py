@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import errno
+import io
+import shlex
+import subprocess
+import sys
 
 import pytest
+from rich.console import Console
 
-from ray_atr.cli.parse import run_script, settings_from
+from ray_atr.cli.parse import counting, run_script, settings_from
 from ray_atr.settings import counted
 
 
@@ -61,6 +66,23 @@ def test_a_full_disk_ends_with_one_line_that_names_the_file(capsys: pytest.Captu
         run_script(main)
     assert exit_.value.code == 74
     assert capsys.readouterr().err.startswith("error: /data/shard.parquet: No space left on device;")
+
+
+def test_a_reader_who_has_seen_enough_is_no_failure() -> None:
+    """`--help | head` ended with an error about a pipe."""
+    script = "from ray_atr.cli.parse import run_script; run_script(lambda: [print('x' * 100, flush=True) for _ in range(9_999)])"
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(script)} | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert done.stdout == "x" * 100 + "\n"
+    assert done.stderr == ""
+
+
+def test_a_mistake_is_not_preceded_by_a_bar_that_counted_nothing() -> None:
+    for error, is_shown in ((ValueError, False), (KeyboardInterrupt, True)):
+        console = Console(file=io.StringIO(), width=80)
+        with pytest.raises(error), counting("clips", console, "importing"):
+            raise error
+        assert ("importing" in console.file.getvalue()) == is_shown  # type: ignore[attr-defined]
 
 
 def test_an_unexpected_error_keeps_its_traceback() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import signal
 import sys
 import threading
@@ -35,7 +36,7 @@ Options = TypeVar("Options")
 Say = Callable[[str], None]
 
 # 74 is sysexits.h's: an input or output failed.
-EXIT_BAD_INPUT, EXIT_IO, EXIT_INTERRUPTED, EXIT_TERMINATED = 2, 74, 130, 143
+EXIT_BAD_INPUT, EXIT_IO, EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED = 2, 74, 130, 141, 143
 MAX_MESSAGE = 480  # characters of an error that are printed: what it repeats of the input may be long
 SECONDS = 10.0  # the longest silence
 DISPLAYED = threading.Event()
@@ -216,7 +217,12 @@ def counting(unit: str, console: Console, *begun: str) -> Iterator[Callable[[str
                 tasks[what] = bar.add_task(what, total=total)
             bar.update(tasks[what], completed=done, total=total)
 
-        yield count
+        try:
+            yield count
+        except ValueError:
+            # A mistake is told by one line, and not by a bar that has counted nothing.
+            bar.live.transient = True
+            raise
 
 
 @contextlib.contextmanager
@@ -263,6 +269,10 @@ def run_script(main: Callable[[], None]) -> None:
     except (ValueError, FileNotFoundError, PermissionError, FileExistsError, NotADirectoryError) as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)
         raise SystemExit(EXIT_BAD_INPUT) from None
+    except BrokenPipeError:
+        # Whoever read the output has seen enough, as `| head` has. What is still unwritten goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(EXIT_PIPE) from None
     except OSError as error:
         print(f"error: {_one_line(error)}; nothing that was finished is lost", file=sys.stderr)
         raise SystemExit(EXIT_IO) from None

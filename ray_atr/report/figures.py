@@ -25,6 +25,8 @@ COSTS = (
 )
 """What recall is drawn against: metric, its name, and its units with what a value is multiplied by, the smallest first."""
 MOST_TICKS = 6
+WHOLE = "tight"
+"""A long name beside a panel widens the picture instead of being cut off."""
 LABELLED = 4.0
 """The smallest share of an epoch, in percent, that has room for its number."""
 
@@ -70,7 +72,7 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
         if runs.others:
             note = f"{UNTRAINED} {'no trial' if runs.is_unseen else 'not every trial'} was trained on its captions"
             figure.text(0.995, 0.015, note, ha="right", fontsize=8, color=QUIET)
-        figure.savefig(path)
+        figure.savefig(path, bbox_inches=WHOLE)
     return path
 
 
@@ -115,7 +117,7 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
         best = shown.loc[shown.groupby(OBJECTIVE, sort=False)[RECALL].idxmax()].to_dict("records")
         ends = [(scale * row[metric], 100 * row[RECALL], row[OBJECTIVE], look[row[OBJECTIVE]]["color"]) for row in best]
         label_ends(grid[-1], ends)
-        figure.savefig(path)
+        figure.savefig(path, bbox_inches=WHOLE)
     return path
 
 
@@ -129,14 +131,18 @@ def _in_units(label: str, units: Mapping[str, float], largest: float) -> tuple[s
 def draw_time_shares(runs: Runs, path: Path) -> Path | None:
     """A figure of each part's share of the seconds of an epoch, a bar a point, saved as PNG; None if no trial timed its parts.
 
-    Of more points than fit, the first; parts that took nothing anywhere are left out.
+    Of more points than fit, as many of each objective, and the figure says so; parts that took nothing are left out.
     """
     column_of = {part: column for part in TIMED_PARTS if (column := f"cost/{part}_seconds") in runs.finished}
     columns = list(column_of.values())
     if not columns:
         return None
     points = aggregate(runs, columns)
-    points = points[points[columns].sum(axis=1) > 0].head(MOST_TIMES)
+    points = points[points[columns].sum(axis=1) > 0]
+    timed = len(points)
+    if timed > MOST_TIMES:
+        turn = points.groupby(OBJECTIVE, sort=False).cumcount().sort_values(kind="stable")
+        points = points.loc[sorted(turn.index[:MOST_TIMES])]
     if points.empty:
         return None
     shares = 100 * points[columns].fillna(0.0).div(points[columns].sum(axis=1), axis=0)
@@ -156,6 +162,8 @@ def draw_time_shares(runs: Runs, path: Path) -> Path | None:
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
         axes.set(xlim=(0, 100), xlabel="share of an epoch (%)")
+        if timed > MOST_TIMES:
+            axes.set_title(f"{len(names)} of {timed} points, as many of each objective")
         axes.legend(loc="center left", bbox_to_anchor=(1.005, 0.5), frameon=False, fontsize=9, handlelength=1.0)
-        figure.savefig(path)
+        figure.savefig(path, bbox_inches=WHOLE)
     return path

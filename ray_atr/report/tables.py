@@ -109,7 +109,7 @@ def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd
     notes = {
         f"{unit}{on}": True,
         "mean ± standard deviation over seeds": points[NUM_SEEDS].max() > 1,
-        "best of each block marked": any(column.is_higher_better is not None for column in columns),
+        "best of each block marked": any(cell.is_best for block in blocks for row in block for cell in row),
         f"{AT_CHANCE} not distinguishable from chance": says_chance,
     }
     grouped = itertools.groupby(column.group for column in columns)

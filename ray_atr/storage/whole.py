@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -112,16 +112,22 @@ def remove_folder(folder: Path) -> None:
 
 def remove_leftovers(path: Path) -> None:
     """Remove what writers of `path` that are no longer alive left next to it."""
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{12}}")
+    start = f".{path.name}."
     with contextlib.suppress(FileNotFoundError), os.scandir(path.parent) as entries:
-        for leftover in sorted(Path(entry.path) for entry in entries if pattern.fullmatch(entry.name)):
-            _remove_if_dead(leftover)
+        remove_leftovers_among(Path(entry.path) for entry in entries if entry.name.startswith(start))
 
 
 def remove_leftovers_below(folder: Path) -> None:
     """Remove what writers that are no longer alive left anywhere below a folder."""
-    for hidden in sorted(folder.rglob(".*")):
-        if re.fullmatch(r"\..+\.[0-9a-f]{12}", hidden.name):
+    remove_leftovers_among(folder.rglob(".*"))
+
+
+def remove_leftovers_among(paths: Iterable[Path]) -> None:
+    """Remove what writers that are no longer alive left, of these files and folders; other names are left alone."""
+    # The journal of a database that was written aside comes after it, and goes when the database has gone.
+    for hidden in sorted(paths):
+        name = re.fullmatch(r"(\..+\.[0-9a-f]{12})(-journal|-wal|-shm)?", hidden.name)
+        if name and (name[2] is None or not hidden.with_name(name[1]).exists()):
             _remove_if_dead(hidden)
 
 

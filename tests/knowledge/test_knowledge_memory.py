@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from encoders import Turn, clips, weights
 from torch import nn
 from torch.nn.functional import normalize
 
-from ray_atr.knowledge.memory import MomentumMemory, WorkerBatch, make_memory
+from ray_atr.knowledge.memory import MomentumMemory, WorkerBatch, WriteThrough, make_memory
 from ray_atr.knowledge.queue import Queue
 from ray_atr.knowledge.refresher import InProcessRefresher
 from ray_atr.knowledge.snapshot import Entries, SnapshotSettings
@@ -174,6 +175,23 @@ def test_write_through_builds_the_base_from_what_was_trained_on(tmp_path):
     assert isinstance(recall.written.entries(), Entries)
     with pytest.raises(ValueError, match="write_through"):
         type(recall.written)(IDS, D).entries()
+
+
+def test_a_clip_without_english_text_enters_no_written_base():
+    """Its text would be a vector of zeros, and as near to every query as any other."""
+    generator = torch.Generator().manual_seed(0)
+    audio, text = torch.randn(3, D, generator=generator), torch.randn(3, K, D, generator=generator)
+    mask = torch.ones(3, K, dtype=torch.bool)
+    mask[1, 0] = False
+    written = WriteThrough(IDS, D)
+    written.write(Embeddings(audio=audio, text=text, mask=mask), IDS[:3], torch.arange(3))
+    entries = written.entries()
+    assert list(entries.ids) == [IDS[0], IDS[2]]
+    assert np.allclose(entries.audio, normalize(audio[[0, 2]], dim=-1).numpy())
+    assert np.allclose(entries.text, normalize(text[[0, 2], 0], dim=-1).numpy())
+    # A step that has its English text lets it in.
+    written.write(Embeddings(audio=audio, text=text), IDS[:3], torch.arange(3))
+    assert list(written.entries().ids) == IDS[:3]
 
 
 def test_a_base_needs_a_host():

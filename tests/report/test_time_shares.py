@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_runs import write_run
+from matplotlib.figure import Figure
 
 from ray_atr.metrics.epoch_report import TIMED_PARTS
 from ray_atr.report.figures import draw_time_shares
@@ -39,3 +40,18 @@ def test_nothing_is_drawn_of_runs_that_timed_nothing(tmp_path: Path) -> None:
     timed(run, dict.fromkeys(TIMED_PARTS, 0.0))
     assert draw_time_shares(read_runs([run]), tmp_path / "shares.png") is None
     assert not (tmp_path / "shares.png").exists()
+
+
+def test_of_more_points_than_fit_each_objective_has_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen of 35 points were shown without a word, and of some objectives none."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *arguments, **options: drawn.append(self))
+    rates = [round(0.001 * number, 3) for number in range(1, 13)]
+    run = write_run(tmp_path / "run", {"objective": ["contrastive", "m_ltm"], "train.learning_rate": rates})
+    timed(run, {"forward": 1.0, "backward": 2.0})
+    draw_time_shares(read_runs([run]), tmp_path / "shares.png")
+    (axes,) = drawn[0].axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert len(names) == 16
+    assert sum(name.startswith("m_ltm") for name in names) == 8
+    assert axes.get_title(loc="left") == "16 of 24 points, as many of each objective"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from fake_runs import write_run
 
 from ray_atr.cli.running import open_run
 from ray_atr.report import write, write_report
-from ray_atr.run_folder import RunFolder
+from ray_atr.run_folder import RunFolder, make_trial_id
+from ray_atr.storage import whole_file
+from ray_atr.storage.whole import remove_leftovers
 
 SPACE = {"objective": ["contrastive", "kcl"]}
 
@@ -101,3 +104,44 @@ def test_refreshes_that_had_to_be_built_again_are_named(tmp_path: Path) -> None:
     rows = [{**row, "knowledge/failed_refreshes": float(row["epoch"] == 2)} for row in rows]
     (trial / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert "contrastive: 1 refresh of the knowledge base failed, built again" in write_report(run).summary
+
+
+def test_what_killed_writers_left_goes_at_the_next_start(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", SPACE, languages=("eng", "fra"))
+    trial = first_trial(run)
+    left = [
+        trial / ".trial.json.0123456789ab",
+        trial / ".result.json.ba9876543210",
+        run / ".sweep.json.0123456789ab",
+        run / ".mlflow.db.0123456789ab",
+        run / ".mlflow.db.0123456789ab-journal",
+    ]
+    kept = [run / ".mine", trial / ".note.txt", run / ".mlflow.db.lock"]
+    for file in (*left, *kept):
+        file.write_text("half")
+    with RunFolder.open(run).held():
+        assert not [file for file in left if file.exists()]
+        assert all(file.exists() for file in kept)
+
+
+def test_the_journal_of_a_database_that_is_being_written_stays(tmp_path: Path) -> None:
+    with whole_file(tmp_path / "mlflow.db") as aside:
+        journal = Path(f"{aside.name}-journal")
+        journal.write_text("of a writer that lives")
+        remove_leftovers(tmp_path / "mlflow.db")
+        assert journal.exists()
+    remove_leftovers(tmp_path / "mlflow.db")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mlflow.db"]
+
+
+def test_a_trials_folder_states_no_value_that_was_cut() -> None:
+    """`noise=0` stood for noise 0, 0.4 and 0.6."""
+    many = {"objective.scheme": "complementary", "objective.correspondence": "self_refining", "data.noise.kind": "pair"}
+    for noise in (0.0, 0.4, 0.6):
+        point = {**many, "data.noise.ratio": noise, "objective.pair.transport_mass": 0.75, "seed": 12}
+        name = make_trial_id(point)
+        words = name.rsplit("-", 1)[0]
+        assert len(words) <= 60
+        assert not re.search(r"noise=(?!" + re.escape(f"{noise:g}") + r"(-|$))", words)
+        assert make_trial_id({**point, "seed": 1}) != name
+    assert make_trial_id({"train.start_from": "x" * 100})[:60] == f"start-from={'x' * 49}"

@@ -236,3 +236,18 @@ def test_an_earlier_sweep_is_read_as_far_as_it_lies_in_the_space(run: RunFolder)
     assert num_points == 3
     found = {one.point["objective.pair.transport_mass"]: one.scores[0] for one in known}
     assert found == {0.5: pytest.approx(0.1), 0.95: pytest.approx(0.3)}
+
+
+def test_a_point_of_which_one_seed_failed_has_failed(run: RunFolder) -> None:
+    """Half a point's mean says nothing of the point: a search would learn from it."""
+    plan = SweepPlan(FixedPoints([{"data.noise.ratio": 0.2}, {"data.noise.ratio": 0.4}]), seeds=(0, 1), goals=(RECALL,))
+    queue = TrialQueue(run, plan, accept)
+    for trial in list(queue.trials):
+        described = trial.describe()["overrides"]
+        if described == {"data.noise.ratio": 0.4, "seed": 1}:
+            trial.update(status=FAILED, error="out of memory")
+        else:
+            finish(trial, recall=0.9)
+    found = {entry.point["data.noise.ratio"]: entry.known((RECALL,)) for entry in TrialQueue(run, plan, accept).entries}
+    assert (found[0.2].status, found[0.2].scores) == (FINISHED, (0.9,))
+    assert (found[0.4].status, found[0.4].scores) == (FAILED, ())

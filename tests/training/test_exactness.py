@@ -39,6 +39,13 @@ from ray_atr.training.step import StepResult, training_step
 from ray_atr.transport import Ranks
 
 ASK = {"objective__knowledge__prototypes": 4, "objective__knowledge__neighbours": 2}
+# A tower that draws from the random state at each step, also in those after a checkpoint in the middle of an epoch.
+DROPOUT = {
+    "model__audio": "ced",
+    "model__audio__size": "tiny",
+    "model__audio__num_blocks": 1,
+    "model__audio__dropout": 0.3,
+}
 WRITE_THROUGH = {**ASK, "objective__knowledge__refresh": "write_through", "objective__knowledge__refresh_lag": 1}
 # Every preset, and steps that hold only a part of the batch's activations.
 CASES: dict[str, dict[str, Any]] = {
@@ -168,7 +175,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("objective", "settings", "kill_after_steps"),
-    [("cacl", {}, 2), ("cacl", {}, 7), ("ask", ASK, 5), ("ask", WRITE_THROUGH, 7)],
+    [("cacl", {}, 2), ("cacl", {}, 7), ("ask", ASK, 5), ("ask", WRITE_THROUGH, 7), ("contrastive", DROPOUT, 5)],
 )
 def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
     home: Path,
