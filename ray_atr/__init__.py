@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ray_atr import objectives as objectives
+    from ray_atr.deploy.index.opened import Index as Index
     from ray_atr.metrics import retrieval_metrics as retrieval_metrics
     from ray_atr.models.retriever import Retriever as Retriever
     from ray_atr.training.own import train as train
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
     __version__: str
 
 _WHERE = {
+    "Index": "ray_atr.deploy.index.opened",
     "Retriever": "ray_atr.models.retriever",
     "retrieval_metrics": "ray_atr.metrics",
     "solve": "ray_atr.transport",
     "train": "ray_atr.training.own",
 }
 
-__all__ = ["Retriever", "__version__", "objectives", "retrieval_metrics", "solve", "train"]
+__all__ = ["Index", "Retriever", "__version__", "objectives", "retrieval_metrics", "solve", "train"]
 
 
 def __getattr__(name: str) -> Any:

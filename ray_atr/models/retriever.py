@@ -127,6 +127,8 @@ class Retriever(nn.Module):
         learns_windows = settings.windows == "attention" and settings.training_windows > 1
         self.window_query = nn.Parameter(torch.zeros(D)) if learns_windows else None
         """What attention over windows learns."""
+        self.languages: tuple[str, ...] = ()
+        """ISO 639-3 codes of the languages that its texts were trained in; none if that is not known."""
 
     @property
     def learned_metric(self) -> Mahalanobis | None:
@@ -380,6 +382,7 @@ class Retriever(nn.Module):
                 "learned": flatten(self.learned.settings),
                 "ranking": {**flatten(self.ranking), "distance": self.distance},
                 "front_end": flatten(self.audio_tower.front_end),
+                "languages": list(self.languages),
             }
             write_settings(aside, content)
             for name, tower in (("audio", self.audio_tower), ("text", self.text_tower)):
@@ -414,6 +417,8 @@ class Retriever(nn.Module):
             raise refuse("model folder", str(folder), "a model whose front end this version computes the same way")
         retriever.adapt(compiles=False)
         load_weights(retriever, read_weights(folder), source=str(folder), path="model folder")
+        # Retrievers of before it was stored do not say.
+        retriever.languages = tuple(map(str, content.get("languages", ())))
         return retriever.eval()
 
 

@@ -83,6 +83,7 @@ class Prepared:
             learned=experiment.learned,
             ranking=experiment.ranking,
         )
+        retriever.languages = tuple(experiment.trained_languages)
         if experiment.train.start_from is not None:
             _start_from(experiment.train.start_from, retriever, self.frozen_weights)
         return retriever
