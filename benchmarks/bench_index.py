@@ -77,27 +77,35 @@ def measure(count: int, width: int) -> None:
     )  # fmt: skip
     windows = pa.table([numbers, np.zeros(count), np.ones(count)], schema=WINDOW_SCHEMA)
     with tempfile.TemporaryDirectory(prefix="bench-index-") as scratch:
-        began = time.perf_counter()
+        began, began_cpu = time.perf_counter(), time.process_time()
         manifest = write_state(
             Path(scratch), files, windows, rows, model="m", checkpoint="c", archive="a", distance="cosine"
         )
-        tell("build", rows=count, width=width, seconds=time.perf_counter() - began)
+        taken_seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - began_cpu
+        tell("build", rows=count, width=width, seconds=taken_seconds, cpu_seconds=cpu_seconds)
         before = resident()
-        opening = []
+        opening, opening_cpu = [], []
         for _ in range(5):
-            began = time.perf_counter()
+            began, began_cpu = time.perf_counter(), time.process_time()
             index = Index(Path(scratch), manifest)
             opening.append(time.perf_counter() - began)
+            opening_cpu.append(time.process_time() - began_cpu)
         on_disk = sum(
             (Path(scratch) / "1" / name).stat().st_size for name in manifest.digests if name in (STRUCTURE, ROWS)
         )
-        tell("open", median=float(np.median(opening)), megabytes_searched=on_disk / 1e6)
+        tell(
+            "open",
+            median=float(np.median(opening)),
+            cpu=float(np.median(opening_cpu)),
+            megabytes_searched=on_disk / 1e6,
+        )
         check_files(Path(scratch), manifest, list(manifest.digests))
-        taken, found = [], []
+        taken, taken_cpu, found = [], [], []
         for query in queries:
-            began = time.perf_counter()
+            began, began_cpu = time.perf_counter(), time.process_time()
             _, positions = nearest_rows(index._structure, index.rows, query[None], TOP, "cosine")
             taken.append(time.perf_counter() - began)
+            taken_cpu.append(time.process_time() - began_cpu)
             found.append(positions[0])
         best = exact(rows, queries)
         recall = np.mean([len(set(one) & set(other)) / TOP for one, other in zip(found, best, strict=True)])
@@ -107,6 +115,7 @@ def measure(count: int, width: int) -> None:
             recall_at_10=float(recall),
             median_ms=float(np.median(milliseconds)),
             p95_ms=float(np.percentile(milliseconds, 95)),
+            cpu_ms=1000 * float(np.median(taken_cpu)),
             megabytes_grown=(resident() - before) / 1e6,
         )
         together = []

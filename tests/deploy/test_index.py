@@ -16,13 +16,14 @@ import pytest
 import torch
 from archives import make_tones, save_retriever
 from crash_points import every_crash
-from tiny import make_data, tone
+from tiny import make_data, prepared_for, tiny, tone
 
 import ray_atr.deploy.index.build as building
 from ray_atr.cli.main import main
 from ray_atr.deploy.index import Index, build_index, update_index
 from ray_atr.deploy.index.archive import open_archive
 from ray_atr.deploy.index.structure import build_structure, nearest_rows, read_structure, write_structure
+from ray_atr.models.retriever import Retriever
 from ray_atr.storage import DamagedFileError
 
 
@@ -322,3 +323,13 @@ def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, t
     )
     likely = max(one.probability for one in found)
     assert index.search("a low tone", "eng", at_least=min(1.0, likely + 1e-6)) == [] or likely == 1.0
+
+
+@pytest.mark.parametrize(("scheme", "expected"), [("one_to_k", ("eng", "fra")), ("english", ("eng",))])
+def test_a_retriever_knows_the_languages_that_it_was_trained_in(
+    tmp_path: Path, scheme: str, expected: tuple[str, ...]
+) -> None:
+    experiment = tiny(make_data(tmp_path / "tones", num_train=4, num_val=2, num_test=2), objective__scheme=scheme)
+    retriever = prepared_for(experiment, tmp_path).first_retriever(experiment)
+    retriever.save_pretrained(tmp_path / "model")
+    assert Retriever.from_pretrained(tmp_path / "model").languages == expected
