@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ray_atr import objectives as objectives
     from ray_atr.deploy.adapters import as_sentence_transformer as as_sentence_transformer
+    from ray_atr.deploy.index.opened import Index as Index
     from ray_atr.metrics import retrieval_metrics as retrieval_metrics
     from ray_atr.models.retriever import Retriever as Retriever
     from ray_atr.training.own import train as train
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _WHERE = {
+    "Index": "ray_atr.deploy.index.opened",
     "Retriever": "ray_atr.models.retriever",
     "as_sentence_transformer": "ray_atr.deploy.adapters",
     "retrieval_metrics": "ray_atr.metrics",
@@ -27,6 +29,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "Index",
     "Retriever",
     "__version__",
     "as_sentence_transformer",

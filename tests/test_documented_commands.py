@@ -90,6 +90,9 @@ def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
         "ray_atr.audit.run.audit_data_set": understood,
         "ray_atr.cli.audit.run_apply": understood,
         "ray_atr.cli.translate.Fill.run": understood,
+        "ray_atr.deploy.index.build_index": understood,
+        "ray_atr.deploy.index.update_index": understood,
+        "ray_atr.deploy.index.Index.open": understood,
         "ray_atr.cli.translate.BackTranslate.run": understood,
     }
     for place, instead in work.items():
@@ -132,4 +135,6 @@ def test_commands_are_found_on_every_page_that_shows_some() -> None:
         "audit",
         "report",
         "translate",
+        "index",
+        "serve",
     }

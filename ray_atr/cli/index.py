@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ray_atr.cli.parse import counting, option, parse, print_plain
+from ray_atr.data.language_codes import require_language
 from ray_atr.settings import counted, refuse
 
 if TYPE_CHECKING:
@@ -118,6 +119,9 @@ def _query(given: QueryIndex) -> None:
         asked, found = [given.like], [index.like(given.like, top=given.top)]
     else:
         asked, found = texts, index.search_many(texts, given.language, top=given.top, at_least=given.at_least)
+    known = index.retriever.languages
+    if given.language is not None and known and require_language(given.language).code not in known:
+        print(f"note: the model was trained in {', '.join(known)} alone", file=sys.stderr)
     for query, matches in zip(asked, found, strict=True):
         _print(query, matches, given, is_alone=len(asked) == 1)
 

@@ -471,9 +471,9 @@ class Retriever(nn.Module):
             retriever = cls(*towers, settings, learned=learned, ranking=ranking)
         if flatten(retriever.audio_tower.front_end) != content["front_end"]:
             raise refuse("model folder", str(folder), "a model whose front end this version computes the same way")
-        retriever.languages = tuple(content.get("languages", ()))
         retriever.adapt(compiles=False)
         load_weights(retriever, read_weights(folder), source=str(folder), path="model folder")
+        retriever.languages = tuple(map(str, content.get("languages", ())))
         return retriever.eval()
 
 

@@ -13,15 +13,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from archives import make_tones, save_retriever
 from crash_points import every_crash
-from tiny import make_data, tone
+from tiny import make_data, prepared_for, tiny, tone
 
 import ray_atr.deploy.index.build as building
 from ray_atr.cli.main import main
 from ray_atr.deploy.index import Index, build_index, update_index
 from ray_atr.deploy.index.archive import open_archive
 from ray_atr.deploy.index.structure import build_structure, nearest_rows, read_structure, write_structure
+from ray_atr.models.retriever import Retriever
 from ray_atr.storage import DamagedFileError
 
 
@@ -293,3 +295,41 @@ def test_an_index_in_a_store_is_opened_from_there(place: Path) -> None:
 def test_a_place_that_is_no_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--audio"):
         open_archive(str(tmp_path / "absent"))
+
+
+def test_an_index_is_asked_by_the_public_names(place: Path) -> None:
+    from ray_atr import Index as PublicIndex
+    from ray_atr import Retriever as PublicRetriever
+
+    retriever = PublicRetriever.from_pretrained(place / "model")
+    index = PublicIndex.open(place / "index", retriever=retriever)
+    assert len(index.search("a low tone", top=2)) == 2
+
+
+def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, tmp_path: Path) -> None:
+    calibrations = pytest.importorskip("ray_atr.deploy.calibration")
+    from ray_atr.metrics.relevance import Relevance
+
+    copied(place, tmp_path)
+    scores = {"eng": np.array([[0.9, -0.5, 0.1], [-0.9, 0.8, 0.2]])}
+    rows = torch.tensor([0, 1])
+    relevance = Relevance(text=rows, clip=rows, num_texts=2, num_clips=3)
+    calibration = calibrations.fit_calibration(scores, {"eng": relevance})
+    calibration.write(tmp_path / "model")
+    index = Index.open(tmp_path / "index", checkpoint=str(tmp_path / "model"))
+    found = index.search("a low tone", "eng", top=12)
+    assert [one.probability for one in found] == pytest.approx(
+        calibration.probability([one.score for one in found], "eng").tolist()
+    )
+    likely = max(one.probability or 0.0 for one in found)
+    assert index.search("a low tone", "eng", at_least=min(1.0, likely + 1e-6)) == [] or likely == 1.0
+
+
+@pytest.mark.parametrize(("scheme", "expected"), [("one_to_k", ("eng", "fra")), ("english", ("eng",))])
+def test_a_retriever_knows_the_languages_that_it_was_trained_in(
+    tmp_path: Path, scheme: str, expected: tuple[str, ...]
+) -> None:
+    experiment = tiny(make_data(tmp_path / "tones", num_train=4, num_val=2, num_test=2), objective__scheme=scheme)
+    retriever = prepared_for(experiment, tmp_path).first_retriever(experiment)
+    retriever.save_pretrained(tmp_path / "model")
+    assert Retriever.from_pretrained(tmp_path / "model").languages == expected

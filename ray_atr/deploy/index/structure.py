@@ -19,7 +19,7 @@ EXACT_ROWS = 200_000
 """Up to this many rows every one is compared with the query."""
 RANKED_AGAIN = 100
 """Best rows by their 8-bit codes, of which the exact order is then by their 16-bit rows."""
-PROBES = 48
+PROBES = 64
 """Lists of a query that are searched."""
 ROWS_A_CENTRE = 64
 """Rows a list's centre is trained on."""

@@ -22,8 +22,6 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -79,6 +77,9 @@ def create_app(
 
     def route(path: str, handler: Handler, *methods: str, is_open: bool = False) -> Route:
         async def guarded(request: Request) -> Response:
+            if not _is_called(request, hosts):
+                host = request.headers.get("host", "")
+                return _error(400, str(refuse("Host", host, "a name of this server")))
             if token is not None and not is_open and not _has_token(request, token):
                 return _error(401, "Authorization: got no token, or a wrong one; allowed the server's token")
             return await _answered(handler, request)
@@ -95,8 +96,7 @@ def create_app(
         route("/audio", served.audio),
     ]
     handlers: dict[Any, Any] = {HTTPException: _http_error, Exception: _failed}
-    middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))]
-    return Starlette(routes=routes, exception_handlers=handlers, middleware=middleware, lifespan=lifespan)
+    return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
 
 
 class _Served:
@@ -120,6 +120,7 @@ class _Served:
             "sounds": manifest.num_sounds,
             "windows": manifest.num_windows,
             "model": manifest.model,
+            "languages": list(self.index.retriever.languages),
             "needs_language": self.index.is_told_language,
             "is_calibrated": calibration is not None,
         }
@@ -241,7 +242,13 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
-    return _error(error.status_code, str(error.detail))
+    message = str(error.detail)
+    if error.status_code == 404:
+        message = str(refuse("path", request.url.path, "/search, /similar, /tag, /audio, /health or /openapi.json"))
+    elif error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another one")
+        message = str(refuse("method", request.method, allowed))
+    return _error(error.status_code, message)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -272,6 +279,13 @@ def _number(asked: dict[str, str], name: str, kind: type, default: Any) -> Any:
     if value != value or abs(value) == float("inf"):
         raise refuse(name, text, "a finite number")
     return value
+
+
+def _is_called(request: Request, hosts: Sequence[str]) -> bool:
+    """Whether a request calls the server by a name of its own."""
+    host = request.headers.get("host", "")
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    return "*" in hosts or name.lower() in hosts
 
 
 def _has_token(request: Request, token: str) -> bool:

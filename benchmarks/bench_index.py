@@ -1,0 +1,207 @@
+"""The index at size: build, open, recall against exact search, time of a query; many queries together against a loop.
+
+    uv run python benchmarks/bench_index.py                        # 1,000,000 x 256 in lists, 100,000 x 512 exact
+    uv run python benchmarks/bench_index.py --rows 200000 --width 128
+    uv run python benchmarks/bench_index.py --server INDEX         # a served index: clients, latency, against a loop
+
+Vectors are drawn around 20,000 centres, unit norm; queries are drawn the same way. One JSON line a measurement, with the
+machine's load when it began.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ray_atr.deploy.index.layout import FILE_SCHEMA, ROWS, STRUCTURE, WINDOW_SCHEMA, check_files, write_state
+from ray_atr.deploy.index.opened import Index
+from ray_atr.deploy.index.structure import nearest_rows
+
+CENTRES, SPREAD, QUERIES, TOP = 20_000, 0.6, 200, 10
+TEXTS = ("a dog barks", "rain on a roof", "un chien aboie", "ein Hund bellt", "een hond blaft", "un perro ladra")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--rows", type=int)
+    options.add_argument("--width", type=int, default=256)
+    options.add_argument("--server", help="an index to serve")
+    options.add_argument("--seconds", type=float, default=60.0)
+    options.add_argument("--clients", type=int, default=64)
+    chosen = options.parse_args()
+    if chosen.server:
+        tell("server", **asyncio.run(served(chosen.server, chosen.clients, chosen.seconds)))
+        return
+    for rows, width in [(chosen.rows, chosen.width)] if chosen.rows else [(100_000, 512), (1_000_000, 256)]:
+        measure(rows, width)
+
+
+def tell(what: str, **facts: Any) -> None:
+    rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in facts.items()}
+    print(json.dumps({"what": what, **rounded, "load": round(os.getloadavg()[0], 1)}), flush=True)
+
+
+def drawn(count: int, centres: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    width = centres.shape[1]
+    rows = np.empty((count, width), np.float16)
+    for start in range(0, count, 50_000):
+        part = centres[random.integers(0, len(centres), min(50_000, count - start))]
+        part = part + SPREAD / np.sqrt(width) * random.standard_normal(part.shape, np.float32)
+        rows[start : start + len(part)] = part / np.linalg.norm(part, axis=1, keepdims=True)
+    return rows
+
+
+def measure(count: int, width: int) -> None:
+    random = np.random.default_rng(0)
+    centres = random.standard_normal((CENTRES, width), np.float32)
+    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    rows, queries = drawn(count, centres, random), drawn(QUERIES, centres, random).astype(np.float32)
+    numbers = np.arange(count)
+    files = pa.table(
+        [
+            [f"{number}.wav" for number in numbers], *([np.ones(count, np.int64)] * 2), *([[""] * count] * 3),
+            pa.nulls(count, FILE_SCHEMA.field("captions").type), numbers, np.ones(count, np.int64),
+        ],
+        schema=FILE_SCHEMA,
+    )  # fmt: skip
+    windows = pa.table([numbers, np.zeros(count), np.ones(count)], schema=WINDOW_SCHEMA)
+    with tempfile.TemporaryDirectory(prefix="bench-index-") as scratch:
+        began, began_cpu = time.perf_counter(), time.process_time()
+        manifest = write_state(
+            Path(scratch), files, windows, rows, model="m", checkpoint="c", archive="a", distance="cosine"
+        )
+        taken_seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - began_cpu
+        tell("build", rows=count, width=width, seconds=taken_seconds, cpu_seconds=cpu_seconds)
+        before = resident()
+        opening, opening_cpu = [], []
+        for _ in range(5):
+            began, began_cpu = time.perf_counter(), time.process_time()
+            index = Index(Path(scratch), manifest)
+            opening.append(time.perf_counter() - began)
+            opening_cpu.append(time.process_time() - began_cpu)
+        on_disk = sum(
+            (Path(scratch) / "1" / name).stat().st_size for name in manifest.digests if name in (STRUCTURE, ROWS)
+        )
+        tell(
+            "open",
+            median=float(np.median(opening)),
+            cpu=float(np.median(opening_cpu)),
+            megabytes_searched=on_disk / 1e6,
+        )
+        check_files(Path(scratch), manifest, list(manifest.digests))
+        taken, taken_cpu, found = [], [], []
+        for query in queries:
+            began, began_cpu = time.perf_counter(), time.process_time()
+            _, positions = nearest_rows(index._structure, index.rows, query[None], TOP, "cosine")
+            taken.append(time.perf_counter() - began)
+            taken_cpu.append(time.process_time() - began_cpu)
+            found.append(positions[0])
+        best = exact(rows, queries)
+        recall = np.mean([len(set(one) & set(other)) / TOP for one, other in zip(found, best, strict=True)])
+        milliseconds = np.array(taken[10:]) * 1000
+        tell(
+            "query",
+            recall_at_10=float(recall),
+            median_ms=float(np.median(milliseconds)),
+            p95_ms=float(np.percentile(milliseconds, 95)),
+            cpu_ms=1000 * float(np.median(taken_cpu)),
+            megabytes_grown=(resident() - before) / 1e6,
+        )
+        together = []
+        for _ in range(5):
+            began = time.perf_counter()
+            nearest_rows(index._structure, index.rows, queries[:64], TOP, "cosine")
+            together.append(time.perf_counter() - began)
+        tell("64 together", times_a_loop=float(64 * np.median(taken) / np.median(together)))
+
+
+def exact(rows: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    best, where = np.full((len(queries), 0), 0, np.float32), np.zeros((len(queries), 0), np.int64)
+    for start in range(0, len(rows), 50_000):
+        scores = queries @ rows[start : start + 50_000].astype(np.float32).T
+        top = np.argpartition(-scores, TOP, axis=1)[:, :TOP]
+        best = np.concatenate([best, np.take_along_axis(scores, top, 1)], axis=1)
+        where = np.concatenate([where, top + start], axis=1)
+    return np.take_along_axis(where, np.argsort(-best, axis=1)[:, :TOP], 1)
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory, mapped files included."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+async def served(place: str, clients: int, seconds: float) -> dict[str, Any]:
+    """Many clients of a served index, each with its next query at once; every answer is compared with a direct one."""
+    import aiohttp
+    import uvicorn
+
+    from ray_atr.deploy.serve.app import create_app
+
+    index = Index.open(place)
+    expected = {text: [one.path for one in index.search(text)] for text in TEXTS}
+    began = time.perf_counter()
+    for number in range(60):
+        index.search(TEXTS[number % len(TEXTS)])
+    direct = (time.perf_counter() - began) / 60
+    server = uvicorn.Server(uvicorn.Config(create_app(index), port=0, log_level="warning", access_log=False))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        await asyncio.sleep(0.05)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    url = f"http://127.0.0.1:{port}/search"
+    counts = {"right": 0, "wrong": 0, "busy": 0, "lost": 0}
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        alone, plain = [], []
+        for number in range(100):
+            text = TEXTS[number % len(TEXTS)]
+            began = time.perf_counter()
+            async with session.get(url, params={"text": text}) as answer:
+                await answer.json()
+            alone.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            index.search(text)
+            plain.append(time.perf_counter() - began)
+        until = time.monotonic() + seconds
+
+        async def client(first: int) -> None:
+            number = first
+            while time.monotonic() < until:
+                text = TEXTS[number % len(TEXTS)]
+                number += 1
+                try:
+                    async with session.get(url, params={"text": text}) as answer:
+                        if answer.status == 503:
+                            counts["busy"] += 1
+                            continue
+                        found = [one["path"] for one in (await answer.json())["matches"]]
+                    counts["right" if found == expected[text] else "wrong"] += 1
+                except aiohttp.ClientError:
+                    counts["lost"] += 1
+
+        await asyncio.gather(*(client(number) for number in range(clients)))
+    server.should_exit = True
+    await asyncio.to_thread(thread.join)
+    return {
+        "clients": clients,
+        "seconds": seconds,
+        **counts,
+        "times_a_loop": counts["right"] / seconds * direct,
+        "added_p95_ms": 1000 * float(np.percentile(alone, 95) - np.percentile(plain, 95)),
+        "added_median_ms": 1000 * float(np.median(alone) - np.median(plain)),
+    }
+
+
+if __name__ == "__main__":
+    main()

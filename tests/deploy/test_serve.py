@@ -1,0 +1,249 @@
+"""The server answers what the index answers, refuses in one form, loses no client, and has a page that works by keyboard."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import io
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+import pytest
+import soundfile
+from archives import make_tones, save_retriever
+from browser import CHROMIUM, opened
+from tiny import tone
+
+from ray_atr.cli.serve import is_loopback, required_token
+from ray_atr.deploy.index import Index, build_index
+
+uvicorn = pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+pytest.importorskip("starlette", reason="the extra serve is not installed")
+
+from ray_atr.deploy.serve.app import create_app  # noqa: E402
+from ray_atr.deploy.serve.sounds import ServerLimits  # noqa: E402
+
+TOKEN = "a secret of the tests"
+HOSTILE = "<img src=x onerror=window.hacked=1>.wav"
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    folder = tmp_path_factory.mktemp("served")
+    save_retriever(folder / "model")
+    make_tones(folder / "audio")
+    (folder / "audio" / HOSTILE.replace("/", "")).write_bytes(tone(1, 9))
+    (folder / "secret.wav").write_bytes(tone(1, 10))
+    build_index(str(folder / "model"), str(folder / "audio"), str(folder / "index"))
+    return Index.open(folder / "index")
+
+
+@contextmanager
+def serving(index: Index, **options: Any) -> Iterator[int]:
+    """The port of a running server."""
+    server = uvicorn.Server(uvicorn.Config(create_app(index, **options), port=0, log_level="error", access_log=False))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield server.servers[0].sockets[0].getsockname()[1]
+    server.should_exit = True
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def port(index: Index) -> Iterator[int]:
+    limits = ServerLimits(most_megabytes=0.1, most_seconds=2.0)
+    with serving(index, limits=limits) as found:
+        yield found
+
+
+def call(
+    port: int, method: str, place: str, /, body: Any = None, headers: dict[str, str] | None = None, **parameters: Any
+) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    query = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
+    connection.request(method, place + query, body, headers or {})
+    answer = connection.getresponse()
+    content = answer.read()
+    is_json = answer.headers.get_content_type() == "application/json"
+    return answer.status, json.loads(content) if is_json else content
+
+
+def test_it_answers_what_the_index_answers(index: Index, port: int) -> None:
+    status, found = call(port, "GET", "/search", text="un son aigu", top=3)
+    assert status == 200
+    assert [one["path"] for one in found["matches"]] == [one.path for one in index.search("un son aigu", top=3)]
+    status, found = call(port, "POST", "/similar", body=tone(2, 2), top=1)
+    assert (status, found["matches"][0]["path"]) == (200, "tone 2.wav")
+    status, found = call(port, "GET", "/similar", path="tone 1.wav", start=0.3, top=1)
+    assert (found["matches"][0]["path"], found["matches"][0]["start"]) == ("tone 1.wav", 0.25)
+    status, found = call(port, "POST", "/tag", body=tone(2, 2), label=["a low tone", "a high tone"])
+    assert status == 200
+    assert {one["label"] for one in found["tags"]} == {"a low tone", "a high tone"}
+    assert found["tags"][0]["score"] >= found["tags"][1]["score"]
+    status, content = call(port, "GET", "/audio", path="tone 1.wav", start=0.25)
+    samples, rate = soundfile.read(io.BytesIO(content))
+    whole, _ = soundfile.read(io.BytesIO(index.sound("tone 1.wav")))
+    assert np.allclose(samples, whole[int(0.25 * rate) :], atol=1e-4)
+    assert call(port, "GET", "/health")[1]["windows"] == len(index)
+    described = call(port, "GET", "/openapi.json")[1]
+    assert set(described["paths"]) == {"/search", "/similar", "/tag", "/audio", "/health"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "parameters", "body", "status", "message"),
+    [
+        ("GET", "/search", {}, None, 400, "text: got ''"),
+        ("GET", "/search", {"text": "x" * 2001}, None, 400, "at most 2,000 characters"),
+        ("GET", "/search", {"text": "x", "top": "0"}, None, 400, "top: got 0; allowed 1 to 1,000"),
+        ("GET", "/search", {"text": "x", "top": "ten"}, None, 400, "an integer"),
+        ("GET", "/search", {"text": "x", "at_least": "nan"}, None, 400, "finite"),
+        ("GET", "/search", {"text": "x", "at_least": "0.5"}, None, 400, "calibrate"),
+        ("GET", "/search", {"text": "x", "language": "klingonish"}, None, 400, "language: got"),
+        ("GET", "/search", {"text": "x", "tpo": "1"}, None, 400, "parameter: got 'tpo'"),
+        ("GET", "/search", {"text": ["x", "y"]}, None, 400, "one value"),
+        ("GET", "/audio", {"path": "../secret.wav"}, None, 400, "a sound of the index"),
+        ("GET", "/audio", {"path": "/etc/passwd"}, None, 400, "a sound of the index"),
+        ("GET", "/audio", {"path": "tone 1.wav\0"}, None, 400, "a sound of the index"),
+        ("GET", "/audio", {"path": "tone 1.wav", "start": "-1"}, None, 400, "start: got"),
+        ("GET", "/similar", {"path": "absent.wav"}, None, 400, "a sound of the index"),
+        ("POST", "/similar", {}, b"no sound", 400, "not audio"),
+        ("POST", "/similar", {}, b"", 400, "not audio"),
+        ("POST", "/similar", {}, tone(1, 1, 2.5), 400, "at most 2 s"),
+        ("POST", "/similar", {}, b"\0" * 200_000, 413, "at most 0.1 MB"),
+        ("POST", "/tag", {}, tone(1, 1), 400, "label"),
+        ("POST", "/search", {"text": "x"}, b"", 405, "method: got 'POST'"),
+        ("GET", "/../../etc/passwd", {}, None, 404, "path: got"),
+    ],
+)  # fmt: skip
+def test_a_mistake_has_one_form(
+    port: int, method: str, path: str, parameters: Any, body: Any, status: int, message: str
+) -> None:
+    found, answer = call(port, method, path, body, **parameters)
+    assert (found, list(answer)) == (status, ["error"]), answer
+    assert message in answer["error"]
+
+
+def test_a_body_without_a_length_is_cut_off_at_the_limit(port: int) -> None:
+    parts = (b"\0" * 10_000 for _ in range(1000))
+    try:
+        status, answer = call(port, "POST", "/similar", body=parts)
+    except (BrokenPipeError, ConnectionResetError):
+        return  # it hung up before all was sent
+    assert status == 413, answer
+
+
+def test_another_name_and_a_wrong_token_are_refused(index: Index) -> None:
+    with serving(index, token=TOKEN) as port:
+        assert call(port, "GET", "/search", headers={"Host": "evil.example"}, text="x")[0] == 400
+        assert call(port, "GET", "/search", text="x")[0] == 401
+        assert call(port, "GET", "/search", headers={"Authorization": "Bearer wrong"}, text="x")[0] == 401
+        assert call(port, "GET", "/search", headers={"Authorization": f"Bearer {TOKEN}"}, text="x")[0] == 200
+        assert call(port, "GET", "/health")[0] == 200
+
+
+def test_beyond_this_machine_a_token_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ATR_TOKEN", raising=False)
+    assert required_token("127.0.0.1") is None
+    with pytest.raises(ValueError, match="--host"):
+        required_token("0.0.0.0")
+    monkeypatch.setenv("RAY_ATR_TOKEN", "short")
+    with pytest.raises(ValueError, match="16 or more"):
+        required_token("0.0.0.0")
+    monkeypatch.setenv("RAY_ATR_TOKEN", TOKEN)
+    assert required_token("0.0.0.0") == TOKEN
+    assert [is_loopback(host) for host in ("::1", "localhost", "::", "10.0.0.1")] == [True, True, False, False]
+
+
+def test_clients_at_once_each_get_their_own_answer(index: Index, port: int) -> None:
+    texts = [f"a tone, number {number}" for number in range(40)]
+    answers: dict[str, Any] = {}
+
+    def ask(text: str) -> None:
+        answers[text] = call(port, "GET", "/search", text=text, top=3)
+
+    threads = [threading.Thread(target=ask, args=(text,)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for text in texts:
+        status, found = answers[text]
+        assert status == 200
+        assert [one["path"] for one in found["matches"]] == [one.path for one in index.search(text, top=3)]
+
+
+def test_too_many_that_wait_are_told_so(index: Index) -> None:
+    limits = ServerLimits(most_waiting=1)
+    release = threading.Event()
+    slow = Index.open(index.folder)
+    original = slow.search_many
+
+    def held(*given: Any, **options: Any) -> Any:
+        release.wait(30)
+        return original(*given, **options)
+
+    slow.search_many = held  # type: ignore[method-assign]
+    with serving(slow, limits=limits) as port:
+        found: list[int] = []
+        threads = [
+            threading.Thread(target=lambda: found.append(call(port, "GET", "/search", text="x")[0])) for _ in range(6)
+        ]
+        for thread in threads:
+            thread.start()
+        while found.count(503) < 4:
+            time.sleep(0.05)
+        release.set()
+        for thread in threads:
+            thread.join()
+    assert sorted(found) == [200, 200, 503, 503, 503, 503]
+
+
+def test_a_client_that_dies_leaves_the_server_whole(port: int) -> None:
+    for request in (b"GET /search?text=x HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                    b"POST /similar HTTP/1.1\r\nHost: localhost\r\nContent-Length: 90000\r\n\r\nRIFF"):  # fmt: skip
+        for _ in range(5):
+            client = socket.create_connection(("127.0.0.1", port))
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.sendall(request)
+            client.close()
+    assert call(port, "GET", "/search", text="x")[0] == 200
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+@pytest.mark.parametrize("width", [1280, 400])
+def test_the_page_is_used_by_keyboard(port: int, width: int) -> None:
+    async def use() -> None:
+        async with opened(f"http://127.0.0.1:{port}/?text=un%20son%20aigu") as page:
+            await page.size(width, 800)
+            await page.until("document.querySelectorAll('li').length === 10")
+            await page.press("ArrowDown")
+            await page.press("ArrowDown")
+            await page.press(" ", " ")
+            await page.until("document.querySelector('li.chosen canvas') !== null")
+            await page.until("document.querySelector('audio').duration > 0.3")
+            assert (
+                await page.run("[...document.querySelectorAll('li')].indexOf(document.querySelector('.chosen'))") == 1
+            )
+            is_lit = (
+                "canvas.getContext('2d').getImageData(0, 0, 600, 96).data.some((value, n) => n % 4 < 3 && value > 128)"
+            )
+            assert await page.run(f"(() => {{ const canvas = document.querySelector('canvas'); return {is_lit}; }})()")
+            await page.press("s", "s")
+            await page.until("document.querySelector('audio') === null && note.textContent === '10 found'")
+            await page.run("form.elements.text.value = ' '; form.requestSubmit(); 0")
+            await page.until("note.textContent.includes('not blank')")
+            assert await page.run("document.documentElement.scrollWidth") <= width
+            assert await page.run("window.hacked === undefined")
+
+    asyncio.run(use())
