@@ -315,7 +315,10 @@ def test_points_that_were_proposed_once_each_are_no_curve_over_noise(tmp_path):
 def test_a_trial_that_changed_midway_is_reported(tmp_path):
     folder = write_run(tmp_path / "run", {"objective": ["contrastive"], "train.learning_rate": [0.001, 0.002]})
     first, second = sorted((folder / "trials").iterdir())
-    write(first / "perturbed.json", [{"epoch": 2, "from": second.name, "settings": {"train.learning_rate": 0.0024}}])
+    write(
+        first / "perturbed.json",
+        {"changes": [{"epoch": 2, "from": second.name, "settings": {"train.learning_rate": 0.0024}}]},
+    )
     said = f"after epoch 2: weights of {second.name}, lr=0.0024"
     assert said in summary_table(folder)
     page = write_report(folder).page.read_text()
