@@ -83,7 +83,7 @@ def test_another_format_is_refused_in_one_line(tmp_path: Path, what: str, file: 
 def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / LAST, {"experiment": "{}", "weights": torch.zeros(2)})
     with pytest.raises(ValueError, match=rf"{STATE_FILE}: format: got None; allowed {FORMATS['checkpoint']}"):
-        resume(None, Experiment(), tmp_path, WorkerGroup())  # type: ignore[arg-type]
+        resume(None, Experiment(), tmp_path, WorkerGroup())
 
 
 def test_each_format_is_tried() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_an_address_without_a_port_is_left_to_ray(address: str) -> None:
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of some files of the package in a folder of a repository that does not track them, as a wheel is in a venv."""
     place = tmp_path / "venv" / "ray_atr"
     (place / "cli").mkdir(parents=True)
