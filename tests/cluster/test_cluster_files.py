@@ -353,6 +353,33 @@ def test_the_slurm_script_is_bash_and_uses_options_that_ray_has():
         assert option in started
 
 
+@pytest.mark.parametrize("is_near_its_limit", [False, True])
+def test_a_slurm_job_asks_to_be_queued_again_and_ends_as_its_sweep_did(tmp_path, is_near_its_limit):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    say = f'echo "$(basename "$0") $*" >>{tmp_path}/called'
+    signal = "kill -USR1 $PPID; sleep 0.3" if is_near_its_limit else ":"
+    scripts = {
+        "uv": say,
+        "scontrol": f"{say}; echo node",
+        "srun": f'{say}; case "$*" in *symmetric-run*) {signal}; exit 7;; *) echo 10.0.0.1;; esac',
+    }
+    for name, script in scripts.items():
+        (tools / name).write_text(f"#!/bin/bash\n{script}\n")
+        (tools / name).chmod(0o755)
+    environment = {
+        "PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n", "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_CPUS_PER_TASK": "8", "SLURM_SUBMIT_DIR": str(tmp_path),
+    }  # fmt: skip
+    done = subprocess.run(
+        ["bash", str(CLUSTER / "slurm.sh")], env=environment, capture_output=True, text=True, check=False, timeout=20
+    )
+    assert done.returncode == 7, done.stderr
+    called = (tmp_path / "called").read_text().splitlines()
+    assert ("scontrol requeue 12" in called) == is_near_its_limit
+    assert not list(tmp_path.glob(".ray-token-*"))
+
+
 def test_the_readme_names_every_file_and_only_scripts_that_exist():
     text = (CLUSTER / "README.md").read_text()
     for path in CLUSTER.iterdir():

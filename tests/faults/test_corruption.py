@@ -94,11 +94,6 @@ def test_a_loaded_checkpoint_is_its_own(tmp_path: Path) -> None:
     assert loaded.equal(torch.arange(300.0) + 1)
 
 
-def test_a_checkpoint_without_a_digest_is_read_as_before(tmp_path: Path) -> None:
-    torch.save({"weights": torch.ones(3)}, tmp_path / "state.pt")
-    assert load_checkpoint(tmp_path)["weights"].equal(torch.ones(3))
-
-
 def test_records_of_a_run(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "test", "command": "x"})
     trial = run.add_trial({"seed": 1})
