@@ -2,6 +2,9 @@
 
 What is drawn again is the clip, with all its captions in all its languages: captions of one clip are not independent.
 A query that is a class text, of which many clips are relevant, is drawn as itself.
+
+One run has the percentile interval of its draws. Several runs that differ in their seed are a sample of seeds, as the clips are
+one of clips: `over_clips_and_seeds` has the interval of both, for every table.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.samples import Samples, check_same_queries, in_shared_tasks, resampled
@@ -22,7 +26,7 @@ WEIGHTS_AT_ONCE = 2**22
 
 @dataclass(frozen=True)
 class Interval:
-    """A value and its bootstrap percentile interval at `level`."""
+    """A value and its interval at `level`, over clips and, of several runs, seeds."""
 
     value: float
     low: float
@@ -32,10 +36,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Difference:
-    """Second minus first, on the same clips, with the interval of the paired bootstrap at `level`.
-
-    `p_value` is twice the smaller share of draws on one side of zero.
-    """
+    """Second minus first, on the same clips, with its interval at `level`; `p_value` is two-sided."""
 
     first: float
     second: float
@@ -49,6 +50,15 @@ class Difference:
     def is_distinguishable(self) -> bool:
         """Whether the interval leaves out zero."""
         return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The ends of an interval, and the two-sided p-value of 0."""
+
+    low: float
+    high: float
+    p_value: float
 
 
 @dataclass(frozen=True)
@@ -68,10 +78,14 @@ def bootstrap_runs(
     level: float = LEVEL,
     seed: int = 0,
 ) -> dict[Metric, Interval]:
-    """Intervals over clips of every metric, of one model or of the mean over several that differ in their seed."""
+    """Intervals of every metric: over clips of one model, over clips and seeds of the mean of several."""
     _check(runs, "runs", draws, level)
-    value, drawn = _mean_over_runs(runs, trained, draws, seed)
-    return {name: Interval(float(value[name][0]), *_ends(drawn[name], level), level) for name in value}
+    value, drawn = _of_runs(runs, trained, draws, seed)
+    result = {}
+    for name, of_runs in value.items():
+        bounds = over_clips_and_seeds(of_runs, drawn[name], level)
+        result[name] = Interval(float(of_runs.mean()), bounds.low, bounds.high, level)
+    return result
 
 
 def compare_runs(
@@ -92,15 +106,69 @@ def compare_runs(
     runs = in_shared_tasks([*first, *second])
     _check(runs, "second", draws, level)
     first, second = runs[: len(first)], runs[len(first) :]
-    a, drawn_a = _mean_over_runs(first, trained, draws, seed)
-    b, drawn_b = _mean_over_runs(second, trained, draws, seed)
+    a, drawn_a = _of_runs(first, trained, draws, seed)
+    b, drawn_b = _of_runs(second, trained, draws, seed)
     result = {}
     for name in a:
-        drawn = drawn_b[name] - drawn_a[name]
-        p_value = min(1.0, max(1 / draws, 2 * float(min(np.mean(drawn <= 0), np.mean(drawn >= 0)))))
-        before, after = float(a[name][0]), float(b[name][0])
-        result[name] = Difference(before, after, after - before, *_ends(drawn, level), level, p_value)
+        before, after = float(a[name].mean()), float(b[name].mean())
+        if len(first) == len(second):
+            bounds = over_clips_and_seeds(b[name] - a[name], drawn_b[name] - drawn_a[name], level)
+        else:
+            bounds = over_clips_and_seeds(b[name], drawn_b[name], level, a[name], drawn_a[name])
+        result[name] = Difference(before, after, after - before, bounds.low, bounds.high, level, bounds.p_value)
     return result
+
+
+def over_clips_and_seeds(
+    values: np.ndarray,
+    drawn: np.ndarray,
+    level: float = LEVEL,
+    less: np.ndarray | None = None,
+    drawn_less: np.ndarray | None = None,
+) -> Bounds:
+    """The interval of the mean of values [S] of S seeds on the same clips; drawn [S, draws]: the values when clips are drawn.
+
+    `less` [T] and its draws [T, draws] are other runs on the same clips, of seeds of their own, whose mean is taken off. Values
+    that belong together seed by seed are subtracted before.
+
+    Two-way random effects, clips by seeds: the variance of the mean is that over clips, from the draws of the mean, which hold
+    the interaction too, plus that over seeds, s^2 / S, less the interaction, which it holds as well; Student's t with
+    Satterthwaite's degrees of freedom. The bootstrap that draws both at once counts the interaction twice (Owen 2007, "The
+    pigeonhole bootstrap"). Two seeds tell little of their deviation: what such intervals cover is said in docs/results.md.
+    With one seed: the percentiles of the draws, which say nothing of seeds.
+    """
+    sides = [(values, drawn)] if less is None or drawn_less is None else [(values, drawn), (less, drawn_less)]
+    difference = _signed_mean([side for side, _ in sides], axis=0)
+    of_draws = _signed_mean([side for _, side in sides], axis=0)
+    if len(values) < 2 and (less is None or len(less) < 2):
+        low, high = _ends(of_draws, level)
+        share = min(np.mean(of_draws <= 0), np.mean(of_draws >= 0))
+        return Bounds(low, high, min(1.0, max(1 / len(of_draws), 2 * float(share))))
+    of_clips = float(np.nanvar(of_draws))
+    parts, between = [], 0.0
+    for side, side_drawn in sides:
+        if (seeds := len(side)) > 1:
+            part = float(side.var(ddof=1)) / seeds
+            own, mean = float(np.nanvar(side_drawn, axis=1).mean()), float(np.nanvar(side_drawn.mean(axis=0)))
+            interaction = max(0.0, own - mean) / (seeds - 1)
+            parts.append((part, seeds - 1))
+            between += max(0.0, part - interaction)
+    variance = of_clips + between
+    if variance == 0:
+        return Bounds(float(difference), float(difference), 1.0 if difference == 0 else 1 / max(len(of_draws), 1))
+    # The clips' variance is of hundreds of clips: its degrees of freedom hardly count.
+    uncertain = sum(part**2 / freedom for part, freedom in parts)
+    freedom = variance**2 / uncertain if uncertain > 0 else np.inf
+    error = variance**0.5
+    half = float(stats.t.ppf(0.5 + level / 2, freedom)) * error
+    p_value = 2 * float(stats.t.sf(abs(difference) / error, freedom))
+    return Bounds(float(difference) - half, float(difference) + half, p_value)
+
+
+def _signed_mean(sides: Sequence[np.ndarray], axis: int) -> np.ndarray:
+    """The mean of the first, less that of the second if there is one."""
+    means = [side.mean(axis=axis) for side in sides]
+    return np.asarray(means[0] if len(means) == 1 else means[0] - means[1])
 
 
 def across_seeds(runs: Sequence[Mapping[Metric, float]]) -> dict[Metric, Spread]:
@@ -118,18 +186,15 @@ def across_seeds(runs: Sequence[Mapping[Metric, float]]) -> dict[Metric, Spread]
 Drawn = dict[Metric, np.ndarray]
 
 
-def _mean_over_runs(
-    runs: Sequence[Samples], trained: Collection[str] | None, draws: int, seed: int
-) -> tuple[Drawn, Drawn]:
-    """Each metric as it is, [1], and under each draw, [draws], averaged over the runs."""
+def _of_runs(runs: Sequence[Samples], trained: Collection[str] | None, draws: int, seed: int) -> tuple[Drawn, Drawn]:
+    """Each metric of each run as it is, [runs], and under each draw of the clips, [runs, draws]."""
     groups = _unit_groups(runs[0])
-
-    def mean(weight: np.ndarray) -> Drawn:
-        of_runs = [resampled(samples, weight, trained) for samples in runs]
-        return {name: np.mean([run[name] for run in of_runs], axis=0) for name in of_runs[0]}
-
-    whole, parts = mean(np.ones((1, _num_units(groups)))), [mean(weight) for weight in _weights(groups, draws, seed)]
-    return whole, {name: np.concatenate([part[name] for part in parts]) for name in whole}
+    weights = [np.ones((1, _num_units(groups))), *_weights(groups, draws, seed)]
+    of_runs = [[resampled(samples, weight, trained) for weight in weights] for samples in runs]
+    names = list(of_runs[0][0])
+    whole = {name: np.array([found[0][name][0] for found in of_runs]) for name in names}
+    drawn = {name: np.stack([np.concatenate([one[name] for one in found[1:]]) for found in of_runs]) for name in names}
+    return whole, drawn
 
 
 def _unit_groups(samples: Samples) -> list[np.ndarray]:

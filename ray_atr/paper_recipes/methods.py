@@ -13,7 +13,16 @@ def method(pair: str, correspondence: str = "none", **settings: Any) -> dict[str
     return {PAIR: pair, CORRESPONDENCE: correspondence, **{f"{PAIR}.{name}": value for name, value in settings.items()}}
 
 
-OVER_CONTRASTIVE = ("oracle", "small_loss", "self_refining", "consensus", "neighbours", "transport", "rematch")
+OVER_CONTRASTIVE = (
+    "oracle",
+    "small_loss",
+    "neighbour_votes",
+    "self_refining",
+    "consensus",
+    "neighbours",
+    "transport",
+    "rematch",
+)
 METHODS: dict[str, dict[str, Any]] = {
     "contrastive": method("contrastive"),
     **{name: method("contrastive", name) for name in OVER_CONTRASTIVE},

@@ -1,7 +1,7 @@
 """The table and picture of a reality check: how far each method comes from the floor to the ceiling, and at what cost.
 
 Test scores of the epoch that clean validation chose, and validation of the last epoch: memorising shows in the second. Intervals
-are of the paired bootstrap over clips and seeds together. Both are read from what the trials kept: nothing is encoded again.
+are over clips and seeds, as those of every table. Both are read from what the trials kept: nothing is encoded again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ray_atr.experiment import Experiment
+from ray_atr.metrics.bootstrap import over_clips_and_seeds
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
 from ray_atr.override import override
 from ray_atr.paper_recipes.methods import CORRESPONDENCE, METHODS, method_of
@@ -26,12 +27,14 @@ from ray_atr.report.style import DPI, RC
 from ray_atr.report.sweep_page import Picture
 from ray_atr.report.tables import read_scores
 from ray_atr.run_folder import TEST_SCORES, RunFolder, TrialFolder
+from ray_atr.settings import counted
 from ray_atr.storage import Location
 from ray_atr.table import Cell, Table
 from ray_atr.training.validation import MEASURE
 
 FLOOR, CEILING = "contrastive", "oracle"
 DRAWS, SEED_OF_DRAWS = 2000, 0
+LARGEST_SHARE, HALVINGS = 20.0, 12
 DETECTOR = {
     "detector_auc": "area under the ROC curve",
     "detector_calibration_error": "calibration error",
@@ -39,9 +42,11 @@ DETECTOR = {
 }
 """What is measured of a detector where the truth is known, and its name in a figure."""
 NAMES = ("noise", "kind", "method")
-FROM_FLOOR = "against the floor"
+FROM_FLOOR, SHARE = "against the floor", "share of the way"
+FEW_SEEDS = 3
 COLUMNS = (
-    *NAMES, "seeds", "test", "last epoch (validation)", FROM_FLOOR, "low", "high", "share of the way", *DETECTOR, "seconds"
+    *NAMES, "seeds", "test", "last epoch (validation)", FROM_FLOOR, "low", "high", SHARE, "share low", "share high", *DETECTOR,
+    "seconds"
 )  # fmt: skip
 """Of the table, those that have a value in any row."""
 
@@ -78,26 +83,71 @@ Cells = Mapping[tuple[str, str, float], MethodTrials]
 
 
 def difference(first: MethodTrials, second: MethodTrials) -> tuple[float, float, float]:
-    """(second - first, low, high) at 95%, over the seeds that both have: clips and seeds are drawn once for both.
+    """(second - first, low, high) at 95%, over the clips and the seeds that both have.
 
     A seed decides the noise, the first weights and the order of the clips, so that two methods differ in themselves alone. A
     clip is drawn with all its queries.
     """
-    shared = [one for one in first.seeds if one in second.seeds]
+    shared = shared_seeds(first, second)
+    gained = of_seeds(second, shared) - of_seeds(first, shared)
+    bounds = over_clips_and_seeds(gained.mean(axis=1), drawn_clips(gained, first.clip))
+    return float(gained.mean()), bounds.low, bounds.high
+
+
+def share_of_the_way(first: MethodTrials, second: MethodTrials, ceiling: MethodTrials) -> tuple[float, float, float]:
+    """(share, low, high) at 95%: how far the second comes from the first to the ceiling, over the seeds that all have.
+
+    The interval is Fieller's: the shares r for which 0 is in the interval of (second - first) - r (ceiling - first); without
+    an end, infinite, on a side where the ceiling itself cannot be told from the first.
+    """
+    shared = shared_seeds(first, second, ceiling)
+    floor = of_seeds(first, shared)
+    gained, whole = of_seeds(second, shared) - floor, of_seeds(ceiling, shared) - floor
+    share = float(gained.mean() / whole.mean()) if whole.mean() else np.nan
+    low = difference(first, ceiling)[1]
+    if not low > 0:
+        return share, -np.inf, np.inf
+    drawn, drawn_whole = drawn_clips(gained, first.clip), drawn_clips(whole, first.clip)
+
+    def leaves_out(r: float) -> bool:
+        bounds = over_clips_and_seeds((gained - r * whole).mean(axis=1), drawn - r * drawn_whole)
+        return bounds.low > 0 or bounds.high < 0
+
+    def end(step: float) -> float:
+        inside, outside = share, share + step
+        while not leaves_out(outside):
+            inside, outside = outside, share + 2 * (outside - share)
+            if abs(outside) > LARGEST_SHARE:
+                return float(np.sign(step) * np.inf)
+        for _ in range(HALVINGS):
+            middle = (inside + outside) / 2
+            inside, outside = (inside, middle) if leaves_out(middle) else (middle, outside)
+        return inside
+
+    return share, end(-0.1), end(0.1)
+
+
+def shared_seeds(*trials: MethodTrials) -> list[int]:
+    """The seeds that all have. ValueError if there is none."""
+    shared = [one for one in trials[0].seeds if all(one in other.seeds for other in trials[1:])]
     if not shared:
-        raise ValueError(f"no seed of {first.seeds} is among {second.seeds}")
-    generator = np.random.default_rng(SEED_OF_DRAWS)
-    gain = np.stack([second.hits[second.seeds.index(one)] - first.hits[first.seeds.index(one)] for one in shared])
-    clip = np.unique(first.clip, return_inverse=True)[1]
+        raise ValueError(f"no seed of {trials[0].seeds} is among {trials[-1].seeds}")
+    return shared
+
+
+def of_seeds(trials: MethodTrials, seeds: Sequence[int]) -> NDArray[np.float64]:
+    """The hits of these seeds, [seeds, queries]."""
+    return np.stack([trials.hits[trials.seeds.index(one)] for one in seeds])
+
+
+def drawn_clips(values: NDArray[np.float64], clip: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The mean of values [seeds, queries] in each draw of the clips, [seeds, draws]."""
+    clip = np.unique(clip, return_inverse=True)[1]
     queries = np.bincount(clip)
-    gained = np.stack([np.bincount(clip, of_seed) for of_seed in gain])
-    drawn = np.empty(DRAWS)
-    for draw in range(DRAWS):
-        clips = generator.integers(0, len(queries), len(queries))
-        seeds = generator.integers(0, len(gain), len(gain))
-        drawn[draw] = gained[seeds][:, clips].sum(axis=1).mean() / queries[clips].sum()
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return float(gain.mean()), float(low), float(high)
+    sums = np.stack([np.bincount(clip, of_seed) for of_seed in values])
+    generator = np.random.default_rng(SEED_OF_DRAWS)
+    weight = generator.multinomial(len(queries), np.full(len(queries), 1 / len(queries)), size=DRAWS).astype(float)
+    return np.asarray(sums @ weight.T / (weight @ queries))
 
 
 def hits_of(trial: TrialFolder, experiment: Experiment) -> Hits | None:
@@ -165,7 +215,7 @@ def table(cells: Cells) -> pd.DataFrame:
             value, row["low"], row["high"] = difference(floor, cell)
             row[FROM_FLOOR] = value
             if ceiling is not None and name != CEILING:
-                row["share of the way"] = value / (ceiling.test - floor.test)
+                row[SHARE], row["share low"], row["share high"] = share_of_the_way(floor, cell, ceiling)
         if METHODS[name][CORRESPONDENCE] != "none":
             row |= {detected: float(curve[-1]) for detected, curve in cell.curves.items()}
         rows.append(row)
@@ -240,7 +290,7 @@ def title_of(kind: str, ratio: float) -> str:
 def page_table(found: pd.DataFrame, measured: str) -> Table:
     """The table as the page shows it, a block a noise; `measured`: what the scores are, in words."""
     # As in the pictures' titles, wrong pairs are what is meant where nothing else is said.
-    unsaid = ("low", "high", *(["kind"] if set(found["kind"]) == {"pair"} else []))
+    unsaid = ("low", "high", "share low", "share high", *(["kind"] if set(found["kind"]) == {"pair"} else []))
     columns = [name for name in found.columns if name not in unsaid]
     blocks = []
     for _, rows in found.groupby(["kind", "noise"], sort=False):
@@ -248,9 +298,14 @@ def page_table(found: pd.DataFrame, measured: str) -> Table:
         blocks.append([_row(row, columns, best) for row in rows.to_dict("records")])
     note = (
         f"{measured}, on the test split at the epoch that clean validation chose. The floor keeps every pair, the ceiling "
-        "leaves the wrong ones out; in brackets 95% of the paired bootstrap over clips and seeds. The detector's numbers are "
-        "the last epoch's."
+        "leaves the wrong ones out; in brackets the interval at 95% over clips and seeds. The detector's numbers are the last "
+        "epoch's."
     )
+    if (fewest := int(found["seeds"].min())) < FEW_SEEDS:
+        note += (
+            f" Careful: {counted(fewest, 'seed')} tell{'s' if fewest == 1 else ''} too little of how seeds differ; such "
+            f"intervals are too narrow, from {FEW_SEEDS} seeds on they hold."
+        )
     return Table("Reality check", note, [name.replace("_", " ") for name in columns], blocks)
 
 
@@ -263,7 +318,8 @@ def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[Ce
         text = format(value, forms.get(name, ".3f")) if isinstance(value, float) else str(value)
         text = "" if pd.isna(value) else text
         is_best = name == "test" and value == best and row["method"] != CEILING
-        detail = f"({row['low']:+.3f}, {row['high']:+.3f})" if name == FROM_FLOOR and text else ""
+        ends = {FROM_FLOOR: ("low", "high"), SHARE: ("share low", "share high")}.get(name, ())
+        detail = f"({', '.join(f'{row[one]:+.3f}' for one in ends)})" if ends and text else ""
         cells.append(Cell(text, is_best=is_best, is_number=name not in NAMES, detail=detail))
     return cells
 

@@ -40,12 +40,13 @@ class NeighbourVotes(SmallLoss):
     """Small loss and the votes of the nearest clips, together in one mixture."""
 
     name: ClassVar[str] = "neighbour_votes"
+    temperature: float = setting(0.1, "divides the similarities in the losses and shares that judge", above=0)
     neighbours: int = setting(15, "clips that vote on a pair", at_least=1)
     bank: int = setting(4096, "clips of which these are the nearest, and whose captions compete", at_least=2)
     momentum: float = setting(
-        0.5, "share of the earlier epochs in a clip's and a caption's embedding", at_least=0, below=1
+        0.7, "share of the earlier epochs in a clip's and a caption's embedding", at_least=0, below=1
     )
-    sameness: float = setting(0.05, "the smaller, the nearer two captions must be to count as the same", above=0)
+    sameness: float = setting(0.1, "the smaller, the nearer two captions must be to count as the same", above=0)
     even_vote: float = setting(0.02, "share of the votes that is spread over all captions", above=0, below=1)
 
     def estimator(self, pairs: TrainingPairs) -> SmallLossEstimator:
