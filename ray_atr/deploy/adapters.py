@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ray_atr.deploy.export.sentence_transformers import EXTRA
-from ray_atr.deploy.extras import require_extra
+from ray_atr.extras import require_extra
 from ray_atr.models.retriever import Retriever
 from ray_atr.settings import refuse
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ray_atr.data.audio import FrontEnd
 from ray_atr.models.ced import Ced
 from ray_atr.models.resnet38 import ResNet38
+from ray_atr.models.sentence_transformers import SentenceTransformersAudio
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, clear, is_ragged, length_mask, masked_mean
 from ray_atr.models.transformers import Ast, Htsat, TransformersAudio
 from ray_atr.models.vectors import AudioVectors
@@ -88,5 +89,6 @@ class SmallCnnTower(AudioTower):
 
 
 AUDIO_TOWERS: dict[str, type[AudioSettings]] = {
-    tower.name: tower for tower in (SmallCnn, Ced, ResNet38, Htsat, Ast, TransformersAudio, AudioVectors)
+    tower.name: tower
+    for tower in (SmallCnn, Ced, ResNet38, Htsat, Ast, TransformersAudio, AudioVectors, SentenceTransformersAudio)
 }

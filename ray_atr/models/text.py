@@ -13,6 +13,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
+from ray_atr.models.sentence_transformers import SentenceTransformersText
 from ray_atr.models.tower import Encoded, TextSettings, TextTower, masked_mean
 from ray_atr.models.transformers import Bert, Labse, Sonar, TransformersText, XlmRoberta
 from ray_atr.models.vectors import TextVectors
@@ -174,5 +175,15 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 TEXT_TOWERS: dict[str, type[TextSettings]] = {
-    tower.name: tower for tower in (SmallTransformer, Sonar, Labse, Bert, XlmRoberta, TransformersText, TextVectors)
+    tower.name: tower
+    for tower in (
+        SmallTransformer,
+        Sonar,
+        Labse,
+        Bert,
+        XlmRoberta,
+        TransformersText,
+        TextVectors,
+        SentenceTransformersText,
+    )
 }

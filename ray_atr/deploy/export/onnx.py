@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ray_atr.data.audio import FrontEnd, mel_filters
 from ray_atr.data.language_codes import LANGUAGES, tag_among
 from ray_atr.deploy.export.sentence_transformers import metric_root
-from ray_atr.deploy.extras import require_extra
+from ray_atr.extras import require_extra
 from ray_atr.models.ced import CedTower
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.tower import TextTower

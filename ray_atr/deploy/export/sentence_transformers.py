@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ray_atr.deploy.export.clap import clap_model, is_htsat
-from ray_atr.deploy.extras import require_extra
+from ray_atr.extras import require_extra
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
 from ray_atr.settings import refuse

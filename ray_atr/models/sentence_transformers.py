@@ -1,0 +1,173 @@
+"""Any model of sentence-transformers, or any ClapModel, as a frozen tower: its finished vector is what the projection takes.
+
+It encodes a data set once, as every frozen tower does. Only that library's own modules are opened (no `trust_remote_code`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ray_atr.data.audio import FrontEnd
+from ray_atr.extras import require_extra
+from ray_atr.models.adaptation import Adaptation
+from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, TextSettings, TextTower
+from ray_atr.models.weights import AUDIO_CHECKPOINT, TEXT_CHECKPOINT, refusing
+from ray_atr.settings import refuse, setting
+
+EXTRA = "sentence-transformers"
+CHECKPOINT_HELP = "folder or hub id of a model that sentence-transformers opens; a ClapModel's folder is one"
+MODEL_FOLDER = "model"
+
+
+def _frozen() -> Any:
+    """The field of training options, which freeze the tower unless told otherwise."""
+    return field(
+        default_factory=lambda: Adaptation(is_frozen=True),
+        metadata={"help": "a tower of sentence-transformers is frozen (is_frozen true)"},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceTransformersText(TextSettings):
+    """A text encoder, frozen; its own tokeniser and pooling."""
+
+    name: ClassVar[str] = "sentence_transformers"
+    adapt: Adaptation = _frozen()
+    checkpoint: str = setting("", CHECKPOINT_HELP, path="if there")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_frozen("model.text", self.adapt)
+
+    def build(self, tokenizer: object | None = None) -> SentenceTransformersTextTower:
+        return SentenceTransformersTextTower(open_model(self.checkpoint, TEXT_CHECKPOINT, "text"))
+
+    def rebuild(self, folder: Path) -> SentenceTransformersTextTower:
+        return SentenceTransformersTextTower(open_model(str(folder / MODEL_FOLDER), "model folder", "text"))
+
+
+class SentenceTransformersTextTower(TextTower):
+    """Its pooled vector is the whole model's, after whatever layers that has."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model.eval()
+        self.width = int(model.get_embedding_dimension())
+        self.pad_token_id = int(getattr(getattr(model, "tokenizer", None), "pad_token_id", None) or 0)
+
+    def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
+        """Token ids; the model is not told the languages."""
+        if not texts:
+            return []
+        found = self.model.preprocess(list(texts))
+        rows = zip(found["input_ids"], found["attention_mask"].bool(), strict=True)
+        return [ids[mask].tolist() for ids, mask in rows]
+
+    def forward(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
+        features = {"input_ids": token_ids, "attention_mask": token_mask.long(), "modality": "text"}
+        pooled = self.model(features)["sentence_embedding"]
+        return Encoded(pooled, pooled[:, None], token_mask[:, :1])
+
+    def save(self, folder: Path) -> None:
+        self.model.save_pretrained(str(folder / MODEL_FOLDER), create_model_card=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceTransformersAudio(AudioSettings):
+    """An audio encoder, frozen; its own feature extractor, which is given the waveform."""
+
+    name: ClassVar[str] = "sentence_transformers"
+    adapt: Adaptation = _frozen()
+    checkpoint: str = setting("", CHECKPOINT_HELP, path="if there")
+    clip_seconds: float = setting(
+        10.0, "length of a window (s); at most what the model's extractor takes, which cuts the rest", above=0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_frozen("model.audio", self.adapt)
+
+    @property
+    def front_end(self) -> FrontEnd:
+        """The waveform at the model's rate, in windows that its extractor does not cut."""
+        return waveform_of(self.checkpoint, AUDIO_CHECKPOINT, self.clip_seconds)
+
+    def build(self) -> SentenceTransformersAudioTower:
+        return SentenceTransformersAudioTower(open_model(self.checkpoint, AUDIO_CHECKPOINT, "audio"), self.front_end)
+
+    def rebuild(self, folder: Path) -> SentenceTransformersAudioTower:
+        saved = str(folder / MODEL_FOLDER)
+        front_end = waveform_of(saved, "model folder", self.clip_seconds)
+        return SentenceTransformersAudioTower(open_model(saved, "model folder", "audio"), front_end)
+
+
+class SentenceTransformersAudioTower(AudioTower):
+    """Encodes one clip at a time: that library pads the clips of a batch, and a vector would depend on its batch-mates."""
+
+    def __init__(self, model: Any, front_end: FrontEnd) -> None:
+        super().__init__()
+        self.model, self.front_end = model.eval(), front_end
+        self.width = int(model.get_embedding_dimension())
+
+    def forward(self, features: Tensor, frames: Tensor) -> Encoded:
+        vectors = [self._encode(clip[:length, 0]) for clip, length in zip(features, frames.tolist(), strict=True)]
+        pooled = torch.cat(vectors)
+        return Encoded(pooled, pooled[:, None], torch.ones_like(pooled[:, :1], dtype=torch.bool))
+
+    def _encode(self, samples: Tensor) -> Tensor:
+        clip = {"array": samples.float().cpu().numpy(), "sampling_rate": self.front_end.sample_rate}
+        inputs = self.model.preprocess([{"audio": clip}])
+        moved = {name: one.to(samples.device) if isinstance(one, Tensor) else one for name, one in inputs.items()}
+        return self.model(moved)["sentence_embedding"]
+
+    def save(self, folder: Path) -> None:
+        self.model.save_pretrained(str(folder / MODEL_FOLDER), create_model_card=False)
+
+
+def _require_frozen(path: str, adapt: Adaptation) -> None:
+    if not adapt.is_frozen:
+        raise refuse(f"{path}.adapt.is_frozen", False, "true for a tower of sentence-transformers")
+
+
+def open_model(checkpoint: str, path: str, modality: str) -> Any:
+    """The SentenceTransformer of a folder or hub id, on the CPU. ValueError if it cannot be opened or lacks the modality."""
+    require_extra("sentence_transformers", EXTRA, path)
+    from sentence_transformers import SentenceTransformer
+
+    if not checkpoint or (checkpoint.startswith((".", "/", "~")) and not Path(checkpoint).expanduser().is_dir()):
+        raise refuse(path, checkpoint, "a folder that exists, or a hub id owner/name")
+    with refusing(path, checkpoint, "a model of sentence-transformers' own modules", ImportError, TypeError):
+        model = SentenceTransformer(checkpoint, device="cpu", trust_remote_code=False)
+    if modality not in model.modalities:
+        raise refuse(
+            path, checkpoint, f"a model that takes {modality}; this one takes {', '.join(map(str, model.modalities))}"
+        )
+    return model
+
+
+@cache
+def waveform_of(checkpoint: str, path: str, clip_seconds: float) -> FrontEnd:
+    """The front end of a model that takes waveforms: the rate and longest clip are those of its feature extractor."""
+    for module in open_model(checkpoint, path, "audio").modules():
+        processor = getattr(module, "processor", None)
+        extractor = getattr(processor, "feature_extractor", processor)
+        if hasattr(extractor, "sampling_rate"):
+            rate = int(extractor.sampling_rate)
+            longest = float(getattr(extractor, "max_length_s", None) or clip_seconds)
+            return FrontEnd(
+                kind="waveform",
+                sample_rate=rate,
+                num_mels=1,
+                high_hz=rate / 2,
+                clip_seconds=min(clip_seconds, longest),
+                # What the convolutions of wav2vec 2.0 need for one output.
+                minimum_samples=400,
+            )
+    raise refuse(path, checkpoint, "a model with a feature extractor that says its sampling_rate")

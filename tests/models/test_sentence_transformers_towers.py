@@ -1,0 +1,77 @@
+"""Models of sentence-transformers and ClapModels as frozen towers: their vectors are that library's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tiny_checkpoints as tiny
+import torch
+from transformers import AutoTokenizer, ClapModel
+
+from ray_atr.models.adaptation import Adaptation
+from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
+from ray_atr.models.sentence_transformers import SentenceTransformersAudio, SentenceTransformersText
+from ray_atr.models.text import SmallTransformer
+
+sentence_transformers = pytest.importorskip(
+    "sentence_transformers", reason="no sentence_transformers: an optional extra"
+)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A text encoder with mean pooling, and a ClapModel with a tokeniser."""
+    home = tmp_path_factory.mktemp("models")
+    modules = sentence_transformers.sentence_transformer.modules
+    encoder = sentence_transformers.base.modules.Transformer(str(tiny.bert(home / "bert")))
+    model = sentence_transformers.SentenceTransformer(modules=[encoder, modules.Pooling(32, "mean")], device="cpu")
+    model.save_pretrained(str(home / "text"), create_model_card=False)
+    tiny.clap(home / "clap")
+    AutoTokenizer.from_pretrained(tiny.xlm_roberta(home / "words")).save_pretrained(home / "clap")
+    return home
+
+
+def test_a_saved_retriever_of_frozen_towers_embeds_as_the_library(folders, tmp_path):
+    settings = ModelSettings(
+        audio=SentenceTransformersAudio(checkpoint=str(folders / "clap")),
+        text=SentenceTransformersText(checkpoint=str(folders / "text")),
+        embedding_width=8,
+    )
+    assert settings.audio.front_end.clip_seconds == 2.0  # what CLAP's extractor takes before it crops at random
+    retriever = build_retriever(settings, seed=0)
+    assert not [name for name, one in retriever.named_parameters() if one.requires_grad and "tower" in name]
+    texts = sentence_transformers.SentenceTransformer(str(folders / "text"), device="cpu").encode(tiny.TEXTS)
+    tower = retriever.text_tower
+    found = retriever.embed_sentences(tiny.TEXTS)
+    expected = torch.nn.functional.normalize(retriever.text_projection(torch.from_numpy(texts)), dim=-1)
+    torch.testing.assert_close(found, expected.detach(), atol=1e-6, rtol=0)
+    assert tower.width == 32
+
+    clips = [np.random.default_rng(n).normal(0, 0.1, 8_000 + 900 * n).astype(np.float32) for n in range(3)]
+    clap = ClapModel.from_pretrained(folders / "clap").eval()
+    extractor = tiny.ClapFeatureExtractor.from_pretrained(folders / "clap")
+    with torch.inference_mode():
+        vectors = torch.cat(
+            [
+                clap.get_audio_features(**extractor(clip, sampling_rate=8_000, return_tensors="pt")).pooler_output
+                for clip in clips
+            ]
+        )
+        expected = torch.nn.functional.normalize(retriever.audio_projection(vectors), dim=-1)
+    torch.testing.assert_close(retriever.encode_audio(clips), expected, atol=1e-6, rtol=0)
+
+    retriever.save_pretrained(tmp_path / "R")
+    again = Retriever.from_pretrained(tmp_path / "R")
+    assert torch.equal(again.embed_sentences(tiny.TEXTS), found)
+    assert torch.equal(again.encode_audio(clips), retriever.encode_audio(clips))
+
+
+def test_what_is_no_frozen_tower_is_refused(folders):
+    with pytest.raises(ValueError, match=r"model.text.adapt.is_frozen: got False; allowed true"):
+        SentenceTransformersText(checkpoint="x", adapt=Adaptation())
+    with pytest.raises(ValueError, match=r"model.audio.checkpoint: got .*; allowed a model that takes audio"):
+        build_retriever(
+            ModelSettings(audio=SentenceTransformersAudio(checkpoint=str(folders / "text")), text=SmallTransformer())
+        )
+    with pytest.raises(ValueError, match=r"model.text.checkpoint: got '/nowhere'; allowed a folder that exists"):
+        SentenceTransformersText(checkpoint="/nowhere").build()
