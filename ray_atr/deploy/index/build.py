@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from ray_atr.deploy.index.archive import Archive, ReadyVectors, ArchivedSound, open_archive
+from ray_atr.deploy.index.archive import Archive, ArchivedSound, ReadyVectors, open_archive
 from ray_atr.deploy.index.fingerprint import model_fingerprint
 from ray_atr.deploy.index.layout import (
     FILE_SCHEMA,
