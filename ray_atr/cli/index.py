@@ -111,10 +111,10 @@ def _query(given: QueryIndex) -> None:
         raise refuse("query", f"{sum(ways)} of TEXT, --like and --from", "one of them")
     if given.like is not None and (given.at_least is not None or given.language is not None):
         raise refuse("--like", given.like, "no --at-least and no --language, which are of a text")
-    texts = [given.text] if given.from_ is None else _lines(given.from_)
     from ray_atr.deploy.index import Index
 
     index = Index.open(given.index, checkpoint=given.checkpoint)
+    texts = [given.text] if given.from_ is None else _lines(given.from_)
     if given.like is not None:
         asked, found = [given.like], [index.like(given.like, top=given.top)]
     else:

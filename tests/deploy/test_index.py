@@ -329,7 +329,7 @@ def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, t
 def test_a_retriever_knows_the_languages_that_it_was_trained_in(
     tmp_path: Path, scheme: str, expected: tuple[str, ...]
 ) -> None:
-    experiment = tiny(make_data(tmp_path / "tones", num_train=4, num_val=2, num_test=2), objective__scheme=scheme)
+    experiment = tiny(make_data(tmp_path / "tones", num_train=8, num_val=2, num_test=2), objective__scheme=scheme)
     retriever = prepared_for(experiment, tmp_path).first_retriever(experiment)
     retriever.save_pretrained(tmp_path / "model")
     assert Retriever.from_pretrained(tmp_path / "model").languages == expected

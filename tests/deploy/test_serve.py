@@ -29,7 +29,7 @@ uvicorn = pytest.importorskip("uvicorn", reason="the extra serve is not installe
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 
 from ray_atr.deploy.serve.app import create_app  # noqa: E402
-from ray_atr.deploy.serve.sounds import ServerLimits  # noqa: E402
+from ray_atr.deploy.serve.limits import ServerLimits  # noqa: E402
 
 TOKEN = "a secret of the tests"
 HOSTILE = "<img src=x onerror=window.hacked=1>.wav"

@@ -28,7 +28,7 @@ OTHER_AUDIO = (".m4a", ".mp4", ".aac", ".wma", ".webm", ".mka", ".wv", ".ape", "
 
 
 @dataclass(frozen=True)
-class Sound:
+class ArchivedSound:
     """One sound of an archive. `size` and `modified_ns` are those of its file; 0 where there is none of its own."""
 
     path: str
@@ -51,11 +51,11 @@ class Archive:
         """Sounds in it, the broken ones too."""
 
     @abstractmethod
-    def sounds(self) -> Iterator[Sound]:
+    def sounds(self) -> Iterator[ArchivedSound]:
         """Every sound, in an order that stays."""
 
     @abstractmethod
-    def read(self, sound: Sound) -> bytes:
+    def read(self, sound: ArchivedSound) -> bytes:
         """A sound's encoded bytes. OSError or ValueError if they cannot be read."""
 
 
@@ -68,13 +68,13 @@ class AudioFolder(Archive):
     def __len__(self) -> int:
         return sum(1 for _ in _files_below(self.folder))
 
-    def sounds(self) -> Iterator[Sound]:
+    def sounds(self) -> Iterator[ArchivedSound]:
         for path in sorted(_files_below(self.folder)):
             found = path.stat()
             name = path.relative_to(self.folder).as_posix()
-            yield Sound(name, found.st_size, found.st_mtime_ns, clip_id=PurePosixPath(name).stem)
+            yield ArchivedSound(name, found.st_size, found.st_mtime_ns, clip_id=PurePosixPath(name).stem)
 
-    def read(self, sound: Sound) -> bytes:
+    def read(self, sound: ArchivedSound) -> bytes:
         return (self.folder / sound.path).read_bytes()
 
 
@@ -87,10 +87,10 @@ class DataSetArchive(Archive):
     def __len__(self) -> int:
         return self.manifest.num_rows
 
-    def sounds(self) -> Iterator[Sound]:
+    def sounds(self) -> Iterator[ArchivedSound]:
         for split in self.manifest.splits:
             for row in iterate_rows(self.manifest, split, ["clip_id", "audio", "captions"]):
-                yield Sound(
+                yield ArchivedSound(
                     path=f"{split}/{row['clip_id']}",
                     size=len(row["audio"]),
                     clip_id=row["clip_id"],
@@ -98,7 +98,7 @@ class DataSetArchive(Archive):
                     data=row["audio"],
                 )
 
-    def read(self, sound: Sound) -> bytes:
+    def read(self, sound: ArchivedSound) -> bytes:
         if sound.data is not None:
             return sound.data
         split, _, clip_id = sound.path.partition("/")
@@ -129,11 +129,11 @@ class ReadyVectors(Archive):
     def __len__(self) -> int:
         return len(self.vectors)
 
-    def sounds(self) -> Iterator[Sound]:
+    def sounds(self) -> Iterator[ArchivedSound]:
         for number in range(len(self.vectors)):
-            yield Sound(str(number), clip_id=str(number), data=self.vectors[number].tobytes())
+            yield ArchivedSound(str(number), clip_id=str(number), data=self.vectors[number].tobytes())
 
-    def read(self, sound: Sound) -> bytes:
+    def read(self, sound: ArchivedSound) -> bytes:
         raise refuse("path", sound.path, "an archive of audio; this one is of vectors")
 
 

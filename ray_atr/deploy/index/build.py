@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from ray_atr.deploy.index.archive import Archive, ReadyVectors, Sound, open_archive
+from ray_atr.deploy.index.archive import Archive, ArchivedSound, ReadyVectors, open_archive
 from ray_atr.deploy.index.fingerprint import model_fingerprint
 from ray_atr.deploy.index.layout import (
     FILE_SCHEMA,
@@ -31,7 +31,7 @@ from ray_atr.deploy.index.layout import (
     write_state,
 )
 from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
-from ray_atr.deploy.index.windows import Encoded, encode_sounds
+from ray_atr.deploy.index.windows import EncodedSound, encode_sounds
 from ray_atr.models.retriever import Retriever
 from ray_atr.run_folder import saved_retriever
 from ray_atr.runtime import advising
@@ -129,8 +129,8 @@ def bring_up_to_date(
         if found:
             say(f"taken up: {counted(len(found), 'sound')} of an interrupted build")
         known.update({one.sound.path: one for one in found})
-        order, reused = list[Sound](), dict[str, Encoded]()
-        done: dict[str, Encoded] = {}
+        order, reused = list[ArchivedSound](), dict[str, EncodedSound]()
+        done: dict[str, EncodedSound] = {}
         total = len(archive)
         with advising("the same command goes on where it stopped"):
             try:
@@ -169,15 +169,15 @@ def bring_up_to_date(
 def _encode(
     retriever: Retriever,
     archive: Archive,
-    known: Mapping[str, Encoded],
-    order: list[Sound],
-    reused: dict[str, Encoded],
+    known: Mapping[str, EncodedSound],
+    order: list[ArchivedSound],
+    reused: dict[str, EncodedSound],
     batch_size: int,
     say: Say,
-) -> Iterator[Encoded]:
+) -> Iterator[EncodedSound]:
     """The sounds that are not known yet, encoded; fills `order` with all, and `reused` with the known ones."""
 
-    def unknown() -> Iterable[Sound]:
+    def unknown() -> Iterable[ArchivedSound]:
         for sound in archive.sounds():
             kept = _without_data(sound)
             if not _is_name(sound.path):
@@ -186,7 +186,7 @@ def _encode(
             order.append(kept)
             older = known.get(sound.path)
             if older is not None and _is_unchanged(older, sound, archive):
-                reused[sound.path] = Encoded(kept, older.digest, older.starts, older.ends, older.vectors)
+                reused[sound.path] = EncodedSound(kept, older.digest, older.starts, older.ends, older.vectors)
             else:
                 yield sound
 
@@ -200,22 +200,22 @@ def _encode(
             yield _ready(sound, retriever.distance)
         return
     for result in encode_sounds(retriever, unknown(), archive.read, batch_size=batch_size):
-        yield Encoded(
+        yield EncodedSound(
             _without_data(result.sound), result.digest, result.starts, result.ends, result.vectors, result.error
         )
 
 
-def _ready(sound: Sound, distance: str) -> Encoded:
+def _ready(sound: ArchivedSound, distance: str) -> EncodedSound:
     assert sound.data is not None
     row = np.frombuffer(sound.data, np.float32)
     norm = float(np.linalg.norm(row))
     if not np.isfinite(norm) or (distance == "cosine" and norm == 0):
-        return Encoded(sound, "", error="a vector that is zero or not finite")
+        return EncodedSound(sound, "", error="a vector that is zero or not finite")
     unit = row / norm if distance == "cosine" else row
-    return Encoded(_without_data(sound), digest_of(sound.data), (0.0,), (0.0,), unit[None].astype(np.float16))
+    return EncodedSound(_without_data(sound), digest_of(sound.data), (0.0,), (0.0,), unit[None].astype(np.float16))
 
 
-def _is_unchanged(older: Encoded, sound: Sound, archive: Archive) -> bool:
+def _is_unchanged(older: EncodedSound, sound: ArchivedSound, archive: Archive) -> bool:
     """Whether a sound is as it was encoded: by size and time of change, or by its bytes where these say nothing."""
     if older.sound.size != sound.size:
         return False
@@ -235,11 +235,11 @@ def _is_name(path: str) -> bool:
     return True
 
 
-def _without_data(sound: Sound) -> Sound:
-    return Sound(sound.path, sound.size, sound.modified_ns, sound.clip_id, sound.captions)
+def _without_data(sound: ArchivedSound) -> ArchivedSound:
+    return ArchivedSound(sound.path, sound.size, sound.modified_ns, sound.clip_id, sound.captions)
 
 
-def _indexed(folder: Path, manifest: IndexManifest) -> tuple[pa.Table, dict[str, Encoded]]:
+def _indexed(folder: Path, manifest: IndexManifest) -> tuple[pa.Table, dict[str, EncodedSound]]:
     """The files of an index, and the sounds in it by path; broken ones are tried again."""
     check_files(folder, manifest, sorted(manifest.digests))
     state = folder / str(manifest.state)
@@ -255,22 +255,22 @@ def _indexed(folder: Path, manifest: IndexManifest) -> tuple[pa.Table, dict[str,
         if not row["error"]:
             own = slice(row["first"], row["first"] + row["count"])
             times = tuple(starts[own].tolist()), tuple(ends[own].tolist())
-            known[row["path"]] = Encoded(_sound(row), row["digest"], *times, rows[own])
+            known[row["path"]] = EncodedSound(_sound(row), row["digest"], *times, rows[own])
     return files, known
 
 
-def _sound(row: Mapping[str, Any]) -> Sound:
+def _sound(row: Mapping[str, Any]) -> ArchivedSound:
     captions = {one["language"]: one["texts"] for one in row["captions"] or ()}
-    return Sound(row["path"], row["size"], row["modified_ns"], row["clip_id"], captions)
+    return ArchivedSound(row["path"], row["size"], row["modified_ns"], row["clip_id"], captions)
 
 
-def _row(sound: Sound) -> dict[str, Any]:
+def _row(sound: ArchivedSound) -> dict[str, Any]:
     captions = [{"language": code, "texts": list(texts)} for code, texts in sound.captions.items() if texts]
     facts = {"path": sound.path, "size": sound.size, "modified_ns": sound.modified_ns}
     return {**facts, "clip_id": sound.clip_id, "captions": captions}
 
 
-def _tables(sounds: list[Encoded]) -> tuple[pa.Table, pa.Table, Any]:
+def _tables(sounds: list[EncodedSound]) -> tuple[pa.Table, pa.Table, Any]:
     """The tables of sounds and windows, and the windows' rows. ValueError if there is no window."""
     rows = [one.vectors for one in sounds if one.vectors is not None]
     if not rows:
@@ -299,13 +299,13 @@ class _Parts:
 
     def __init__(self, folder: Path, model: str, seconds: float) -> None:
         self.folder, self.model, self.seconds = folder, model, seconds
-        self.held: list[Encoded] = []
+        self.held: list[EncodedSound] = []
         self.number = 0
         self.last = time.monotonic()
 
-    def read(self) -> list[Encoded]:
+    def read(self) -> list[EncodedSound]:
         """The sounds of every part that is whole and of this model; other parts count for nothing."""
-        found: list[Encoded] = []
+        found: list[EncodedSound] = []
         for file in sorted(self.folder.glob("part-*.parquet")) if self.folder.is_dir() else ():
             number = file.stem.removeprefix("part-")
             self.number = max(self.number, int(number) + 1 if number.isdecimal() else 0)
@@ -317,7 +317,7 @@ class _Parts:
                 continue
         return found
 
-    def add(self, result: Encoded) -> None:
+    def add(self, result: EncodedSound) -> None:
         """Keep a sound; all that are held go to the disk when the time has come."""
         if result.vectors is None:
             return
@@ -348,7 +348,7 @@ class _Parts:
         self.last = time.monotonic()
 
     @staticmethod
-    def _encoded(row: Mapping[str, Any]) -> Encoded:
+    def _encoded(row: Mapping[str, Any]) -> EncodedSound:
         starts, ends = tuple(row["starts"]), tuple(row["ends"])
         vectors = np.frombuffer(row["vectors"], np.float16).reshape(len(starts), -1)
-        return Encoded(_sound(row), row["digest"], starts, ends, vectors)
+        return EncodedSound(_sound(row), row["digest"], starts, ends, vectors)

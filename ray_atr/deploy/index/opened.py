@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from ray_atr.data.language_codes import require_language
-from ray_atr.deploy.index.archive import Archive, Sound, open_archive
+from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
 from ray_atr.deploy.index.fingerprint import is_told_language, model_fingerprint
 from ray_atr.deploy.index.layout import (
     FILES,
@@ -251,7 +251,7 @@ class Index:
         if path not in self._places:
             raise refuse("path", path, "a sound of the index")
         try:
-            return self.archive.read(Sound(path))
+            return self.archive.read(ArchivedSound(path))
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror or 'cannot be read'}") from None
 

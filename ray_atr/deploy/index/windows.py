@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ray_atr.data.audio import FrontEnd, fit, log_mel, windows
 from ray_atr.data.decoding import AudioBounds, Waveform, open_sound, resampled_blocks
 from ray_atr.data.vector_clip import from_bytes
-from ray_atr.deploy.index.archive import Sound
+from ray_atr.deploy.index.archive import ArchivedSound
 from ray_atr.encoding.encode import ClipBatch, encode_clips
 from ray_atr.models.retriever import Retriever
 from ray_atr.settings import shortened
@@ -28,10 +28,10 @@ LOWEST_NORM = 0.5  # of a unit vector in float32; of one that is zero or not fin
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedSound:
     """A sound's windows: starts and ends (s) [W] and vectors [W, r]; or why it has none."""
 
-    sound: Sound
+    sound: ArchivedSound
     digest: str
     starts: tuple[float, ...] = ()
     ends: tuple[float, ...] = ()
@@ -42,7 +42,7 @@ class Encoded:
 class _Reading:
     """A sound that is being decoded: its windows are on their way to the encoder."""
 
-    def __init__(self, sound: Sound) -> None:
+    def __init__(self, sound: ArchivedSound) -> None:
         self.sound, self.digest, self.error = sound, "", ""
         self.seconds = 0.0
         self.count = 0
@@ -51,13 +51,13 @@ class _Reading:
 
 def encode_sounds(
     retriever: Retriever,
-    sounds: Iterable[Sound],
-    read: Callable[[Sound], bytes],
+    sounds: Iterable[ArchivedSound],
+    read: Callable[[ArchivedSound], bytes],
     *,
     batch_size: int = 16,
     bounds: AudioBounds | None = None,
     threads: int | None = None,
-) -> Iterator[Encoded]:
+) -> Iterator[EncodedSound]:
     """Each sound with its windows' vectors, as `Retriever.encode_windows` makes them, in the order in which they are done.
 
     A sound that cannot be read, or of which the model makes nothing, comes with the reason instead. Memory holds a few
@@ -156,12 +156,14 @@ def _encode(retriever: Retriever, batch: list[tuple[_Reading, NDArray[np.float32
         reading.vectors.append(row)
 
 
-def _finished(retriever: Retriever, reading: _Reading) -> Encoded:
+def _finished(retriever: Retriever, reading: _Reading) -> EncodedSound:
     if reading.error:
-        return Encoded(reading.sound, reading.digest, error=reading.error)
+        return EncodedSound(reading.sound, reading.digest, error=reading.error)
     embedded = torch.stack(reading.vectors)
     if not bool((embedded.norm(dim=-1) > LOWEST_NORM).all()):
-        return Encoded(reading.sound, reading.digest, error="the model makes nothing of it: an embedding that is zero")
+        return EncodedSound(
+            reading.sound, reading.digest, error="the model makes nothing of it: an embedding that is zero"
+        )
     length = retriever.audio_tower.front_end.clip_seconds
     starts = [number * length for number in range(len(embedded))]
     if len(starts) > 1:
@@ -170,11 +172,11 @@ def _finished(retriever: Retriever, reading: _Reading) -> Encoded:
     ends = [min(start + length, reading.seconds) for start in starts]
     vectors = retriever.vectors(embedded).numpy().astype(np.float16)
     if not np.isfinite(vectors).all():
-        return Encoded(reading.sound, reading.digest, error="its vector is beyond what 16 bits hold")
-    return Encoded(reading.sound, reading.digest, tuple(starts), tuple(ends), vectors)
+        return EncodedSound(reading.sound, reading.digest, error="its vector is beyond what 16 bits hold")
+    return EncodedSound(reading.sound, reading.digest, tuple(starts), tuple(ends), vectors)
 
 
-def _reason(error: Exception, sound: Sound) -> str:
+def _reason(error: Exception, sound: ArchivedSound) -> str:
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     suffix = sound.path.rpartition(".")[2].lower()

@@ -28,8 +28,9 @@ from starlette.routing import Route
 
 from ray_atr.deploy.index.opened import Index, Match, check_text, check_top
 from ray_atr.deploy.serve.batching import Batcher, BusyError
+from ray_atr.deploy.serve.limits import ServerLimits
 from ray_atr.deploy.serve.openapi import describe_api
-from ray_atr.deploy.serve.sounds import ServerLimits, decode_upload, stretch
+from ray_atr.deploy.serve.sounds import decode_upload, stretch
 from ray_atr.redaction import redact
 from ray_atr.settings import refuse
 

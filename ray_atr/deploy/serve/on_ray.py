@@ -10,7 +10,8 @@ import torch
 
 from ray_atr.deploy.index.opened import Index
 from ray_atr.deploy.serve.app import create_app
-from ray_atr.deploy.serve.sounds import ServerLimits
+from ray_atr.deploy.serve.limits import ServerLimits
+from ray_atr.runtime import start_ray
 
 NAME = "ray_atr"
 
@@ -31,12 +32,12 @@ def serve_on_ray(
 
     Requests beyond those that a replica works on wait, `limits.most_waiting` of them, and are then answered 503.
     """
-    import ray
-    from ray import serve
-
+    try:
+        from ray import serve
+    except ModuleNotFoundError as error:
+        raise ValueError(f"--ray: {error}; install the extra: pip install 'ray_atr[serve]'") from None
+    start_ray()
     # The host is always said: Serve's own default is not the same in all of its set-ups.
-    if not ray.is_initialized():
-        ray.init(log_to_driver=False, include_dashboard=False)
     serve.start(http_options={"host": host, "port": port})
 
     def app() -> Any:

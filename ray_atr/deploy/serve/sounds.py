@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import io
 import time
-from dataclasses import dataclass
 
 import numpy as np
 import soundfile
 
 from ray_atr.data.decoding import AudioBounds, Waveform, open_sound
-from ray_atr.settings import Settings, refuse, setting
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerLimits(Settings):
-    """What one request may cost."""
-
-    most_megabytes: float = setting(25.0, "largest body of a request (MB)", above=0, at_most=1024)
-    most_seconds: float = setting(300.0, "longest sound in a request (s)", above=0)
-    decode_seconds: float = setting(10.0, "longest time that reading a request's sound may take (s)", above=0)
-    most_waiting: int = setting(256, "requests that may wait; more are answered 503", at_least=1)
-    heard_seconds: float = setting(30.0, "longest stretch of a found sound that is sent (s)", above=0, at_most=600)
+from ray_atr.deploy.serve.limits import ServerLimits
+from ray_atr.settings import refuse
 
 
 def decode_upload(data: bytes, limits: ServerLimits) -> tuple[Waveform, int]:
