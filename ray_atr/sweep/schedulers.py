@@ -35,14 +35,14 @@ def check_scheduler(plan: SweepPlan, experiment: Experiment, run_path: Location)
     if len(plan.goals) != 1:
         raise refuse("--scheduler", plan.scheduler, "none with several goals: trials are stopped by one metric")
     beside = f"with --scheduler {plan.scheduler}"
-    every, workers = experiment.evaluation.every_epochs, experiment.scaling.workers
+    every, scaling = experiment.evaluation.every_epochs, experiment.scaling
     if every != 1:
         raise refuse("evaluation.every_epochs", every, f"1 {beside}")
     if plan.scheduler not in PAUSING:
         return
-    if workers:
+    if scaling.has_workers:
         alone = "trials that pause train in their own process (asha takes any number)"
-        raise refuse("scaling.workers", workers, f"0 {beside}: {alone}")
+        raise refuse("scaling.workers", scaling.workers, f"0 {beside}: {alone}")
     if plan.search.is_adaptive:
         raise refuse("--search", plan.search.name, f"grid or random {beside}: its trials start together")
     if not is_local(run_path):

@@ -110,7 +110,7 @@ def resources_of_trial_process(experiment: Experiment) -> dict[str, float]:
     scaling = experiment.scaling
     if scaling.is_elastic:
         return ON_THE_HEAD
-    if scaling.workers:
+    if scaling.has_workers:
         return {"cpu": TRIAL_PROCESS_CPUS}
     return {"cpu": scaling.cpus_per_worker * WORKER_CPU_SHARE, "gpu": scaling.gpus_per_worker}
 
@@ -198,7 +198,7 @@ def run_in_tune(config: dict[str, Any], run: str, home: str, scheduler: str, sho
         _take_over(config, folder, trial)
     experiment = experiment_of(folder, trial)
     report = _reporter(trial, scheduler, shown)
-    callbacks = [TuneReportCallback()] if experiment.scaling.workers else []
+    callbacks = [TuneReportCallback()] if experiment.scaling.has_workers else []
     run_trial(experiment, trial.folder, Path(home), callbacks, report, shown)
     if is_there(error):
         raise TrialError(error.read_text(encoding="utf-8"))
