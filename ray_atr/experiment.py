@@ -71,6 +71,12 @@ class TrainSettings(Settings):
 
     epochs: int = setting(10, "passes over the training clips", at_least=1)
     batch_size: int = setting(64, "clips in the global batch, over all workers", at_least=2)
+    batches_per_step: int = setting(
+        1,
+        "global batches whose gradients are averaged for one step of the optimiser (B of m-LTM Eq. 8); each has a loss of its "
+        "own, so this is no larger batch; an epoch's last step averages those that are left",
+        at_least=1,
+    )
     optimizer: str = setting("adamw", "optimiser", choices=OPTIMIZERS)
     momentum: float = setting(0.0, "momentum of sgd", at_least=0, below=1)
     learning_rate: float | Literal["auto"] = setting(
@@ -129,20 +135,27 @@ class TrainSettings(Settings):
     )
 
 
+AUTO: Literal["auto"] = "auto"
+"""What a sweep decides when it knows the cluster (`sweep.scaling`)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScalingSettings(Settings):
     """What one trial's training takes."""
 
     workers: int | str = setting(
-        1,
-        "training workers of one trial; FEWEST:MOST (2:8): as many of them as the cluster has room for, which may change while "
-        "the trial trains, with the same result; 0: train in the trial's own process",
+        AUTO,
+        "training workers of one trial; auto: its own process on one node without GPUs, else Ray Train's workers, one a GPU "
+        "(a node without GPUs) as far as the trials leave them; FEWEST:MOST (2:8): as many of them as the cluster has room "
+        "for, which may change while the trial trains, with the same result; 0: train in the trial's own process",
         at_least=0,
     )
     cpus_per_worker: float = setting(1.0, "CPUs of one worker", above=0)
     gpus_per_worker: float = setting(0.0, "GPUs of one worker, may be a share of one", at_least=0)
-    ray_data: bool = setting(
-        True, "stream cached features through Ray Data's tasks; false: the trainer reads them, which suits short trials"
+    ray_data: bool | Literal["auto"] = setting(
+        AUTO,
+        "stream cached features through Ray Data's tasks; false: the trainer reads them, which suits short trials; auto: "
+        "where there are workers, GPUs, several nodes, or data in a store",
     )
     feature_store: str = setting(
         "",
@@ -188,27 +201,32 @@ class ScalingSettings(Settings):
         if isinstance(self.workers, str) and self.workers.strip().isdecimal():
             object.__setattr__(self, "workers", int(self.workers))
         super().__post_init__()
-        if isinstance(self.workers, str):
+        if isinstance(self.workers, str) and self.is_elastic:
             fewest, _, most = self.workers.partition(":")
             if not (fewest.isdecimal() and most.isdecimal() and 1 <= int(fewest) <= int(most)):
-                raise refuse("workers", self.workers, "a number, or FEWEST:MOST with 1 <= FEWEST <= MOST")
+                raise refuse("workers", self.workers, "auto, a number, or FEWEST:MOST with 1 <= FEWEST <= MOST")
         for name in ("worker_labels", "encoder_labels"):
             parse_labels(name, getattr(self, name))
 
     @property
     def is_elastic(self) -> bool:
         """Whether the number of workers may change while a trial trains."""
-        return isinstance(self.workers, str)
+        return isinstance(self.workers, str) and self.workers != AUTO
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether Ray Train's workers train a trial, and not its own process; False while that is not decided."""
+        return self.workers not in (0, AUTO)
 
     @property
     def fewest_workers(self) -> int:
-        """The least workers that a trial trains with."""
-        return int(str(self.workers).partition(":")[0])
+        """The least workers that a trial trains with; 1 while that is not decided."""
+        return 1 if self.workers == AUTO else int(str(self.workers).partition(":")[0])
 
     @property
     def most_workers(self) -> int:
-        """The most workers that a trial trains with."""
-        return int(str(self.workers).rpartition(":")[2])
+        """The most workers that a trial trains with; 1 while that is not decided."""
+        return 1 if self.workers == AUTO else int(str(self.workers).rpartition(":")[2])
 
 
 def parse_labels(name: str, text: str) -> dict[str, str]:

@@ -22,6 +22,7 @@ from ray_atr.storage import locate, read_json, read_lines, write_json
 from ray_atr.storage.lock import user_name
 from ray_atr.storage.transfer import put_folder
 from ray_atr.tracking import Store, Tracker, fetch_experiment, mlflow_command, store_of, upload
+from ray_atr.tracking.names import from_mlflow, in_mlflow, tracked
 
 SPACE: dict[str, list[Any]] = {"objective": ["contrastive", "m_ltm"], "data.noise.ratio": [0.0, 0.4]}
 AWAY = "http://127.0.0.1:9"
@@ -87,14 +88,14 @@ def test_every_epoch_and_the_final_metrics_arrive(tmp_path, store):
     child = children["kcl"]
     for code in (*LANGUAGES, "mean"):
         name = f"text_to_audio/{code}/recall_at_1"
-        history = client.get_metric_history(child.info.run_id, f"validation/{name}")
+        history = client.get_metric_history(child.info.run_id, in_mlflow(f"validation/{name}"))
         assert [(point.step, point.value) for point in history] == [
             (epoch, pytest.approx(metrics({"objective": "kcl"}, epoch)[name])) for epoch in (1, 2, 3)
         ]
     assert child.data.metrics["best_epoch"] == 3
     expected = metrics({"objective": "kcl"}, 3)["audio_to_text/mean/map_at_10"]
-    assert child.data.metrics["test/audio_to_text/mean/map_at_10"] == pytest.approx(expected - 0.01)
-    assert child.data.metrics["best/audio_to_text/mean/map_at_10"] == pytest.approx(expected)
+    assert child.data.metrics["test/audio_to_text.mean.map_at_10"] == pytest.approx(expected - 0.01)
+    assert child.data.metrics["best/audio_to_text.mean.map_at_10"] == pytest.approx(expected)
 
 
 def test_a_restarted_controller_goes_on_in_the_same_runs(tmp_path, store):
@@ -118,7 +119,7 @@ def test_a_restarted_controller_goes_on_in_the_same_runs(tmp_path, store):
         assert steps == [1, 2, 3]
         assert child.info.status == "FINISHED"
         assert child.data.metrics["best_epoch"] == 3
-        assert "test/text_to_audio/mean/recall_at_1" in child.data.metrics
+        assert "test/text_to_audio.mean.recall_at_1" in child.data.metrics
 
 
 def test_stopped_sweeps_are_marked_killed(tmp_path, store):
@@ -304,7 +305,7 @@ def test_the_metric_that_chooses_is_sent_first(tmp_path, store):
     tracker = Tracker(run, store=store, sample_seconds=None)
     track(tracker)
     _, _, children = runs(store, tracker)
-    assert next(iter(children["kcl"].data.metrics)) == "validation/text_to_audio/eng/recall_at_1"
+    assert next(iter(children["kcl"].data.metrics)) == "validation/text_to_audio.eng.recall_at_1"
 
 
 def test_a_trial_that_was_stopped_early_comes_back_as_stopped(tmp_path, store):
@@ -333,7 +334,7 @@ def test_a_run_in_an_object_store_is_sent_like_one_on_disk(tmp_path, store):
     client, parent, children = runs(store, Tracker(place, store=store, sample_seconds=None))
     assert parent.data.tags["run_folder"] == "memory://tracked/run"
     assert len(children) == 4
-    assert all("test/text_to_audio/mean/recall_at_1" in child.data.metrics for child in children.values())
+    assert all("test/text_to_audio.mean.recall_at_1" in child.data.metrics for child in children.values())
     assert [file.path for file in client.list_artifacts(parent.info.run_id, "report")] == ["report/report.html"]
 
 
@@ -341,3 +342,69 @@ def test_a_database_beside_a_run_in_an_object_store_is_at_home(tmp_path, monkeyp
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path))
     assert store_of("memory://tracked/run").uri == f"sqlite:///{tmp_path}/runs/mlflow.db"
+
+
+def test_what_compares_trials_is_first_by_name_and_constants_are_no_metrics(tmp_path, store):
+    tracker = Tracker(write_run(tmp_path / "run", {"objective": ["kcl"]}), store=store, sample_seconds=None)
+    track(tracker)
+    client, _, children = runs(store, tracker)
+    found = children["kcl"].data.metrics
+    assert next(name for name in sorted(found) if "/" not in name) == "R1 audio to text mean of languages"
+    assert found["R1 text to audio mean of languages"] == found["validation/text_to_audio.mean.recall_at_1"]
+    assert found["test R1 text to audio mean of languages"] == found["test/text_to_audio.mean.recall_at_1"]
+    # A section of the page is what stands before the last slash.
+    sections = {name.rpartition("/")[0] for name in found}
+    assert sections <= {"", "validation", "best", "test", "train", "seconds", "knowledge", "memory"}
+    points = client.get_metric_history(children["kcl"].info.run_id, "R1 text to audio mean of languages")
+    assert [point.step for point in points] == [1, 2, 3]
+
+
+def test_a_name_goes_to_mlflow_and_back():
+    for name in ("validation/text_to_audio/eng/recall_at_1", "train/loss", "test/by_plan/fra/map_at_10", "best_epoch"):
+        assert from_mlflow(in_mlflow(name)) == name
+        assert from_mlflow(name) == name, "an earlier version's runs have it"
+    numbers = {
+        "train/loss": 2.0,
+        "validation/text_to_audio/eng/chance_at_1": 0.1,
+        "validation/text_to_audio/eng/queries": 8.0,
+    }
+    assert tracked(numbers) == {"loss": 2.0, "train/loss": 2.0}
+
+
+def test_a_trial_has_its_files_its_data_set_and_no_choice_twice(tmp_path, store):
+    folder = write_run(tmp_path / "run", SPACE)
+    for trial in (folder / "trials").iterdir():
+        (trial / "test").mkdir()
+        (trial / "test" / "scores.npz").write_bytes(b"scores")
+    tracker = Tracker(folder, store=store, sample_seconds=None)
+    track(tracker)
+    tracker.finish_sweep()
+    client, parent, children = runs(store, tracker)
+    hashes = read_json(folder / "sweep.json")["data"]
+    for run in (parent, *children.values()):
+        (used,) = client.get_run(run.info.run_id).inputs.dataset_inputs
+        assert (used.dataset.name, used.dataset.digest) == (hashes["name"], hashes["hash"][:36])
+        assert [(tag.key, tag.value) for tag in used.tags] == [("mlflow.data.context", "training")]
+    for child in children.values():
+        names = {file.path for file in client.list_artifacts(child.info.run_id)}
+        assert names == {"metrics.jsonl", "result.json", "settings.json", "test"}
+        assert [file.path for file in client.list_artifacts(child.info.run_id, "test")] == ["test/scores.npz"]
+        assert child.data.params["objective"] in SPACE["objective"]
+        assert not {"objective.pair", "objective.scheme", "objective.knowledge"} & child.data.params.keys()
+    # The parent has all of them: a run folder is made of its parameters again.
+    assert parent.data.params["objective.pair"] == "contrastive"
+
+
+def test_the_page_of_a_sweep_is_a_short_address(tmp_path, store):
+    tracker = Tracker(write_run(tmp_path / "run", SPACE), store=store, sample_seconds=None)
+    track(tracker)
+    _, parent, _ = runs(store, tracker)
+    where = f"http://127.0.0.1:5000/#/experiments/{parent.info.experiment_id}/runs/{parent.info.run_id}"
+    assert tracker.sweep_url() == f"{where}?workflowType=machine_learning"
+
+
+def test_an_experiment_that_another_program_made_opens_as_one_of_training(store):
+    client = store.connect()
+    made = client.create_experiment("made by hand")
+    assert store.experiment_id(client, "made by hand") == made
+    assert client.get_experiment(made).tags["mlflow.experimentKind"] == "custom_model_development"

@@ -52,3 +52,24 @@ def test_one_trial_and_then_a_sweep_take_both_nodes(head: Head) -> None:
         assert row["knowledge/version"] == row["epoch"]
         assert 0 <= row["text_to_audio/fra/recall_at_1"] <= 1
     assert (trial.folder / "best" / "retriever.json").is_file()
+
+
+@pytest.mark.timeout(400)
+def test_what_is_left_open_is_ray_train_and_ray_data_here_with_the_losses_of_one_process(head: Head) -> None:
+    program = PROGRAM.with_name("auto_on_nodes.py")
+    done = subprocess.run(
+        [sys.executable, str(program), str(head.home), str(CPUS)], capture_output=True, text=True, timeout=300, check=False,
+        env={**head.environment, "RAY_ADDRESS": head.ray_address},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    said = "a trial is trained by 2 workers of Ray Train, Ray Data streams what it trains on (auto: 2 nodes)"
+    assert f"scaling: {said}" in done.stdout
+    runs = {name: RunFolder.open(head.home / "runs" / name) for name in ("auto", "alone")}
+    assert runs["auto"].info["scaling"]["settings"] == {"scaling.workers": 2, "scaling.ray_data": True}
+    actors = json.loads(done.stdout.splitlines()[-1])
+    earlier = 2  # those of the test above, if it ran
+    nodes = [node for name, node in actors if name == "RayTrainWorker"]
+    assert len(nodes) in (2, 2 + earlier)
+    assert len(set(nodes)) == 2
+    losses = {name: [row["train/loss"] for row in run.trials()[0].epochs()] for name, run in runs.items()}
+    assert losses["auto"] == pytest.approx(losses["alone"], rel=1e-5)

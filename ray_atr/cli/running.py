@@ -13,7 +13,7 @@ from typing import Any
 from ray_atr.cli.experiment_options import ComparisonSweep, ExperimentOptions, SpaceOptions, SweepOptions
 from ray_atr.cli.live import shown_progress
 from ray_atr.cli.parse import read_config
-from ray_atr.experiment import Experiment
+from ray_atr.experiment import AUTO, Experiment
 from ray_atr.metrics.epoch_report import is_measured
 from ray_atr.override import flatten, override
 from ray_atr.recipes import RECIPES
@@ -144,7 +144,7 @@ def start_of(options: ExperimentOptions, settings: Mapping[str, str] | None = No
 def without_ray(experiment: Experiment, settings: Mapping[str, str]) -> Experiment:
     """The experiment trained in this process. ValueError for workers, or streams, that were asked for."""
     for path, wanted in (("scaling.workers", "0"), ("scaling.ray_data", "false")):
-        if settings.get(path, wanted).lower() != wanted:
+        if settings.get(path, wanted).lower() not in (wanted, AUTO):
             raise refuse(path, settings[path], f"{wanted} with --ray never")
     return override(experiment, {"scaling.workers": 0, "scaling.ray_data": False})
 
@@ -242,7 +242,7 @@ def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float
         print(f"report:      {run.path / 'report' / 'report.html'}")
         if tracker is not None and is_tracked:
             print(f"compare:     {mlflow_command(run.path)}")
-            if (page := tracker.comparison_url()) is not None:
+            if (page := tracker.sweep_url()) is not None:
                 print(f"             {page}")
     left = counted(result.num_left, "trial")
     if result.common_failure is not None:

@@ -25,6 +25,11 @@ def caption(class_name: str, language: str) -> str:
     return words.template(words.nouns[class_name])
 
 
+def label_sentence(class_name: str) -> str:
+    """An English sentence with the label's own words, as m-LTM's Table 3 has it: "This is a sound of door wood knock"."""
+    return f"This is a sound of {' '.join(class_name.replace('_', ' ').split())}"
+
+
 def class_sentences(classes: Sequence[str], languages: Sequence[str]) -> dict[str, list[str]]:
     """Language -> the sentence of each class, for zero-shot classification; only languages with words for all of them.
 
@@ -39,5 +44,5 @@ def class_sentences(classes: Sequence[str], languages: Sequence[str]) -> dict[st
             for language in languages
             if language in WORDS
         }
-    of_labels = [f"This is a sound of {' '.join(name.replace('_', ' ').split())}." for name in classes]
+    of_labels = [f"{label_sentence(name)}." for name in classes]
     return {ENGLISH: of_labels} if ENGLISH in languages else {}

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ray_atr.data.audio import FrontEnd
+from ray_atr.models.batch_norm import BatchNorm2d
 from ray_atr.models.ced import Ced
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, clear, is_ragged, length_mask, masked_mean
 from ray_atr.models.weights import with_published
-from ray_atr.settings import inherited, setting
+from ray_atr.settings import inherited, refuse, setting
 
 STAGES = (3, 4, 6, 3)
 """basic blocks of the four stages of ResNet34"""
@@ -38,6 +39,25 @@ class ResNet38(AudioSettings):
     dropout: float = setting(
         0.0, "dropout inside the residual blocks in training (published: 0.1)", at_least=0, below=1
     )
+    outer_dropout: float = setting(
+        0.0,
+        "dropout in training after the first two convolutions, and before and after the last two (published: 0.2)",
+        at_least=0,
+        below=1,
+    )
+    trains_batch_norms: bool = setting(
+        False,
+        "batch norms have the statistics of the global batch in training, and evaluation those of training, as in the released "
+        "code of ML-ACT and m-LTM; false: they keep the published ones, so that no clip depends on its batch",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.trains_batch_norms:
+            return
+        for name in ("is_frozen", "frozen_layers", "lora_rank", "activation_checkpointing"):
+            if value := getattr(self.adapt, name):
+                raise refuse(f"adapt.{name}", value, f"{type(value)(0)} with trains_batch_norms")
 
     @property
     def front_end(self) -> FrontEnd:
@@ -70,7 +90,9 @@ class ResNet38Tower(AudioTower):
         first, last = 64 // settings.width_divisor, 2048 // settings.width_divisor
         self.width = last
         self.is_checkpointing = False
-        self.bn0 = nn.BatchNorm2d(self.front_end.num_mels)
+        self.trains_batch_norms = settings.trains_batch_norms
+        self.dropout = nn.Dropout(settings.outer_dropout)
+        self.bn0 = BatchNorm2d(self.front_end.num_mels)
         self.conv_block1 = ConvBlock(1, first)
         self.resnet = stages(first, settings.dropout)
         self.conv_block_after1 = ConvBlock(8 * first, last)
@@ -80,14 +102,16 @@ class ResNet38Tower(AudioTower):
                 nn.init.xavier_uniform_(module.weight)
 
     def forward(self, features: Tensor, frames: Tensor) -> Encoded:
-        x = self.bn0(features.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)[:, None]
         lengths = frames if is_ragged(frames, features.shape[1]) else None
+        x = self.bn0(features.transpose(1, 2)[..., None], lengths)[..., 0].transpose(1, 2)[:, None]
         x, lengths = _halve(self.run(self.conv_block1, clear(x, lengths), lengths), lengths)
+        x = self.dropout(x)
         for stage in self.resnet.children():
             for block in stage.children():
                 x, lengths = self.run(block, x, lengths)
         x, lengths = _halve(x, lengths)
-        x = self.run(self.conv_block_after1, clear(x, lengths), lengths)
+        x = self.dropout(x)
+        x = self.dropout(self.run(self.conv_block_after1, clear(x, lengths), lengths))
         tokens = x.mean(dim=3).transpose(1, 2)
         mask = length_mask(frames // 32, tokens.shape[1])
         peak = tokens.masked_fill(~mask[..., None], float("-inf")).amax(dim=1)
@@ -104,11 +128,11 @@ class ConvBlock(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)
         self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
-        self.bn1, self.bn2 = nn.BatchNorm2d(channels_out), nn.BatchNorm2d(channels_out)
+        self.bn1, self.bn2 = BatchNorm2d(channels_out), BatchNorm2d(channels_out)
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        x = clear(torch.relu(self.bn1(self.conv1(x))), lengths)
-        return torch.relu(self.bn2(self.conv2(x)))
+        x = clear(torch.relu(self.bn1(self.conv1(x), lengths)), lengths)
+        return torch.relu(self.bn2(self.conv2(x), lengths))
 
 
 class BasicBlock(nn.Module):
@@ -117,22 +141,24 @@ class BasicBlock(nn.Module):
     def __init__(self, channels_in: int, channels_out: int, halves: bool, dropout: float) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels_out)
+        self.bn1 = BatchNorm2d(channels_out)
         self.dropout = nn.Dropout(dropout)
         self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels_out)
-        self.downsample: nn.Module | None = None
+        self.bn2 = BatchNorm2d(channels_out)
+        self.downsample: nn.Sequential | None = None
         if halves:
             mixing = nn.Conv2d(channels_in, channels_out, 1, bias=False)
-            self.downsample = nn.Sequential(nn.AvgPool2d(2), mixing, nn.BatchNorm2d(channels_out))
+            self.downsample = nn.Sequential(nn.AvgPool2d(2), mixing, BatchNorm2d(channels_out))
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
         shortcut = x
         if self.downsample is not None:
-            shortcut = self.downsample(x)
+            pool, mixing, norm = self.downsample
+            shortcut = mixing(pool(x))
             x, lengths = _halve(x, lengths)
-        x = clear(torch.relu(self.bn1(self.conv1(clear(x, lengths)))), lengths)
-        x = self.bn2(self.conv2(self.dropout(x)))
+            shortcut = norm(shortcut, lengths)
+        x = clear(torch.relu(self.bn1(self.conv1(clear(x, lengths)), lengths)), lengths)
+        x = self.bn2(self.conv2(self.dropout(x)), lengths)
         return clear(torch.relu(x + shortcut), lengths), lengths
 
 

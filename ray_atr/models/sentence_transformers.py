@@ -158,7 +158,7 @@ def waveform_of(checkpoint: str, path: str, clip_seconds: float) -> FrontEnd:
     for module in open_model(checkpoint, path, "audio").modules():
         processor = getattr(module, "processor", None)
         extractor = getattr(processor, "feature_extractor", processor)
-        if hasattr(extractor, "sampling_rate"):
+        if extractor is not None and hasattr(extractor, "sampling_rate"):
             rate = int(extractor.sampling_rate)
             longest = float(getattr(extractor, "max_length_s", None) or clip_seconds)
             return FrontEnd(

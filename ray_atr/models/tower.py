@@ -40,6 +40,8 @@ class AudioTower(nn.Module):
     width: int
     is_checkpointing: bool
     """Of towers that can: whether `run` keeps no activations."""
+    trains_batch_norms: bool = False
+    """Of towers that can: whether batch norms have the statistics of the batch in training."""
 
     @abstractmethod
     def forward(self, features: Tensor, frames: Tensor) -> Encoded:
@@ -55,8 +57,12 @@ class AudioTower(nn.Module):
         return block(*inputs)
 
     def train(self, mode: bool = True) -> Self:
-        """Training mode, in which batch norms keep their statistics: else an embedding would depend on its batch."""
+        """Training mode, in which batch norms keep their statistics, else an embedding would depend on its batch, unless
+        the tower's settings say that they train.
+        """
         super().train(mode)
+        if self.trains_batch_norms:
+            return self
         for module in self.modules():
             if isinstance(module, _BatchNorm):
                 module.eval()

@@ -4,7 +4,8 @@ From appendix A.1, for every model: Adam at 1e-4, 30 epochs, batches of 256, dro
 (A + A')/2 + 1; epsilon 0.05 (5.3). It prints no schedule, so the rate is constant.
 
 From the released code: two layers behind each tower, BERT's first token, SpecAugment with two bands of at most 64
-frames and two of at most 8 mel channels, no weight decay, gradients clipped at 2, no tower frozen (its `freeze: Yes`
+frames and two of at most 8 mel channels, batch norms that train, ResNet38's dropout of 0.2 around its first and last
+convolutions, no weight decay, gradients clipped at 2, no tower frozen (its `freeze: Yes`
 lines are not read). Its configurations differ (batch 100 to 256, rate 5e-5 or 1e-4, 1 to 35 epochs);
 `rebuttal-wavcaps.yaml` is followed.
 
@@ -32,6 +33,8 @@ AUDIOCAPS = Recipe(
         "model.audio.output": "pooled",
         "model.audio.clip_seconds": 10.0,
         "model.audio.dropout": 0.2,
+        "model.audio.outer_dropout": 0.2,
+        "model.audio.trains_batch_norms": True,
         "model.text": "bert",
         "model.text.pooling": "cls",
         "model.text.max_tokens": 30,

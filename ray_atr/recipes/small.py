@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from ray_atr.recipes.recipe import Recipe
 
-# Processes of their own, for workers or for reading, would take longer to start than a short trial trains.
-IN_ONE_PROCESS = {"scaling.workers": 0, "scaling.ray_data": False}
-
 FROM_SCRATCH = Recipe(
     "The synthetic soundscapes and two small towers with random weights: seconds an epoch on one CPU core.",
     {
         "train.epochs": 7,
         "train.batch_size": 64,
         "train.learning_rate": 2e-3,
-        **IN_ONE_PROCESS,
         "evaluation.validation_captions": 1,
     },
 )
@@ -44,6 +40,5 @@ vectors = Recipe(
         "train.epochs": 20,
         "train.batch_size": 64,
         "train.learning_rate": 2e-3,
-        **IN_ONE_PROCESS,
     },
 )

@@ -18,6 +18,7 @@ from ray_atr.space import Grid, Point
 from ray_atr.storage import is_there
 from ray_atr.sweep.placement import concurrent_trials
 from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
+from ray_atr.sweep.scaling import decide_scaling
 from ray_atr.sweep.schedulers import check_scheduler, make_scheduler
 from ray_atr.sweep.search import FixedPoints, SweepPlan
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
@@ -82,6 +83,7 @@ def sweep(
         if use_ray:
             start_ray()
             seconds["Ray"] = time.monotonic() - before
+        base = decide_scaling(run, base, queue, concurrency, use_ray=use_ray, say=say)
         experiments, before = _experiments(base, plan, queue), time.monotonic()
         slots = concurrent_trials(experiments, concurrency) if use_ray else 1
         record_data(run, _prepare_all(experiments, home, say, use_ray=use_ray))

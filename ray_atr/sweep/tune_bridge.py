@@ -96,7 +96,7 @@ def resources_of_trial_process(experiment: Experiment) -> dict[str, float]:
     scaling = experiment.scaling
     if scaling.is_elastic:
         return ON_THE_HEAD
-    if scaling.workers:
+    if scaling.has_workers:
         return {"cpu": TRIAL_PROCESS_CPUS}
     return {"cpu": scaling.cpus_per_worker * WORKER_CPU_SHARE, "gpu": scaling.gpus_per_worker}
 
@@ -181,7 +181,7 @@ def run_in_tune(config: dict[str, Any], run: str, home: str, shown: Sequence[str
     error = trial.folder / ERROR_FILE
     error.unlink(missing_ok=True)
     experiment = folder.experiment_of(trial)
-    callbacks = [TuneReportCallback()] if experiment.scaling.workers else []
+    callbacks = [TuneReportCallback()] if experiment.scaling.has_workers else []
     run_trial(
         experiment, trial.folder, Path(home), callbacks, lambda metrics: tune.report(packed(metrics, shown)), shown
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,8 @@ from ray_atr.run_folder import (
     trial_name,
 )
 from ray_atr.settings import nearest
-from ray_atr.storage import Location, is_there, make_folder, safe_name, write_json, write_lines
+from ray_atr.storage import Location, is_there, locate, make_folder, read_json, safe_name, write_json, write_lines
+from ray_atr.tracking.names import from_mlflow
 from ray_atr.tracking.store import (
     COMMAND_TAG,
     FORMAT_TAG,
@@ -105,19 +107,21 @@ def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
     trial = folder / "trials" / trial_id
     rows: dict[int, EpochReport] = {}
     final: dict[str, dict[str, float]] = {"best": {}, "test": {}}
-    for name, latest in run.data.metrics.items():
-        kind, _, rest = name.partition("/")
+    for in_store, latest in run.data.metrics.items():
+        name = from_mlflow(in_store)
+        kind, slash, rest = name.partition("/")
         if kind in final:
             final[kind][rest] = latest
-        elif name != "best_epoch":
-            for point in client.get_metric_history(run.info.run_id, name):
+        # Without a slash it is the summary, or says that a result was sent.
+        elif slash:
+            for point in client.get_metric_history(run.info.run_id, in_store):
                 row = rows.setdefault(point.step, EpochReport(epoch=point.step, time=point.timestamp / 1000))
                 row[name.removeprefix("validation/")] = point.value
     epochs = [rows[step] for step in sorted(rows)]
     make_folder(trial)
     write_lines(trial / METRICS_FILE, epochs)
     if "best_epoch" in run.data.metrics:
-        write_json(trial / RESULT_FILE, _result(run.data.metrics, final, epochs))
+        write_json(trial / RESULT_FILE, _sent_result(client, run) or _result(run.data.metrics, final, epochs))
     content = {
         "trial_id": trial_id,
         "name": trial_name(overrides),
@@ -128,6 +132,15 @@ def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
         "train_seconds": train_seconds(epochs),
     }
     write_json(trial / "trial.json", content)
+
+
+def _sent_result(client: MlflowClient, run: Run) -> dict[str, Any]:
+    """The result that was sent as a file, with what is no metric in MLflow; nothing of an earlier version's run."""
+    if not any(file.path == RESULT_FILE for file in client.list_artifacts(run.info.run_id)):
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        content = read_json(locate(client.download_artifacts(run.info.run_id, RESULT_FILE, folder)))
+    return dict(content) if isinstance(content, dict) else {}
 
 
 def _result(

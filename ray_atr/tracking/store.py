@@ -99,6 +99,10 @@ class Store:
         if found is not None:
             if found.lifecycle_stage != "active":
                 client.restore_experiment(found.experiment_id)
+            if not TRAINING.items() <= found.tags.items():
+                # Made by another program or an earlier version: its page would open in the other mode.
+                for key, value in TRAINING.items():
+                    client.set_experiment_tag(found.experiment_id, key, value)
             return str(found.experiment_id)
         location = self.artifacts.as_uri() if self.artifacts is not None else None
         try:

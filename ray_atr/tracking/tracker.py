@@ -19,14 +19,19 @@ from ray_atr.redaction import redact
 from ray_atr.run_folder import (
     FAILED,
     FINISHED,
+    METRICS_FILE,
     PENDING,
+    RESULT_FILE,
     RUNNING,
     STOPPED,
+    TEST_SCORES,
     RunFolder,
     TrialFolder,
+    hashes_of,
 )
 from ray_atr.storage import Location, entries_in, fetched, is_there, locate, read_json, read_text, write_json
 from ray_atr.storage.lock import user_name
+from ray_atr.tracking.names import HEADINGS, in_mlflow, tracked
 from ray_atr.tracking.store import (
     COMMAND_TAG,
     EPOCHS_TAG,
@@ -57,6 +62,8 @@ MAX_PARAM, MAX_TAG = 6000, 5000
 MAX_PARAMS, MAX_TAGS, MAX_METRICS = 100, 100, 1000
 """What MLflow takes in one value and in one call."""
 MAX_COMPARED, MAX_IN_NOTE = 100, 60
+MAX_NAME, MAX_DIGEST = 500, 36
+"""What MLflow takes as name and digest of a data set."""
 RETRY_SECONDS = 30.0
 SAMPLE_SECONDS = 10.0
 
@@ -123,6 +130,10 @@ class Tracker:
     def trial_run_id(self, trial_id: str) -> str | None:
         """The run id of a trial that was sent, or None while MLflow is away."""
         return self._attempt(lambda connection: connection.runs[trial_id].info.run_id, is_urgent=True)
+
+    def sweep_url(self) -> str | None:
+        """The page of the sweep's own run in MLflow, which leads to its trials, or None while MLflow is away."""
+        return self._page(lambda connection: connection.page())
 
     def comparison_url(self) -> str | None:
         """The page of MLflow that compares the trials (the first hundred), or None while MLflow is away."""
@@ -210,8 +221,9 @@ class _Connection:
         content = trial.describe()
         if trial_id not in self.runs:
             self.runs[trial_id] = self._create(trial_id, content["name"], self._trial_tags(content))
+            self._send_data(trial_id)
         # The whole settings tree of the trial, with the names of the choices that it varies.
-        self._add_params(trial_id, {**self.run.settings_of(content["overrides"]), **content["overrides"]})
+        self._add_params(trial_id, _params(self.run.settings_of(content["overrides"]), content["overrides"]))
         self._send_epochs(trial)
         self._send_result(trial)
         status = content["status"]
@@ -231,6 +243,7 @@ class _Connection:
                 self.client.log_artifacts(parent, str(report), "report")
         for name in ("experiment.json", "sweep.json"):
             self.client.log_text(parent, redact(read_text(self.run.path / name)), name)
+        self._send_data(None)
         # The trials have their runs only now.
         self._log(None, tags={"mlflow.note.content": self._note()})
         self._set_status(None, "FINISHED" if is_complete else "KILLED")
@@ -243,11 +256,15 @@ class _Connection:
         chosen = {"runs": [run.info.run_id for run in trials[:most]], "experiments": [self.experiment_id]}
         return "#/compare-runs?" + _query({name: json.dumps(ids) for name, ids in chosen.items()})
 
+    def page(self) -> str:
+        """The sweep's own run, whose description leads to the others: short, however many trials there are."""
+        return f"#/experiments/{self.experiment_id}/runs/{self.runs[None].info.run_id}?" + _query({})
+
     def charts(self) -> str:
         """The sweep's trials without their parent, the best by a metric first, with a chart of each metric by epoch."""
         wanted = {
             "searchFilter": f"{self.filter} AND tags.`{TRIAL_TAG}` != ''",
-            "orderByKey": f"metrics.`best/{self.select_by}`",
+            "orderByKey": f"metrics.`{in_mlflow(f'best/{self.select_by}')}`",
             "orderByAsc": "false",
             "compareRunsMode": "CHART",
         }
@@ -308,9 +325,10 @@ class _Connection:
         """
         sent = int(self.runs[trial.trial_id].data.tags.get(EPOCHS_TAG, 0))
         # The metric that chooses leads: MLflow's comparison opens on the first that a run was sent.
-        first = f"validation/{self.select_by}"
+        first = HEADINGS.get(self.select_by) or in_mlflow(f"validation/{self.select_by}")
         for row in (row for row in trial.epochs() if row["epoch"] > sent):
-            numbers = {**({first: row.numbers[first]} if first in row.numbers else {}), **row.numbers}
+            numbers = tracked(row.numbers)
+            numbers = {**({first: numbers[first]} if first in numbers else {}), **numbers}
             epoch = int(row["epoch"])
             tags = {EPOCHS_TAG: str(epoch)}
             self._log(trial.trial_id, numbers, epoch=epoch, tags=tags, time_seconds=row.get("time"))
@@ -323,7 +341,37 @@ class _Connection:
         final |= {f"test/{name}": value for name, value in (result.get("test") or {}).items()}
         best, rows = int(result["best_epoch"]), trial.epochs()
         ended = rows[-1].get("time") if rows else None
-        self._log(trial.trial_id, {**final, "best_epoch": best}, epoch=best, time_seconds=ended)
+        self._send_files(trial)
+        # Last: as a metric, `best_epoch` says that a trial's result has been sent.
+        self._log(trial.trial_id, {**tracked(final), "best_epoch": best}, epoch=best, time_seconds=ended)
+
+    def _send_files(self, trial: TrialFolder) -> None:
+        """A finished trial's files: all numbers, constants too, its settings, and each test query's scores if they are there."""
+        run_id = self.runs[trial.trial_id].info.run_id
+        for name in (METRICS_FILE, RESULT_FILE):
+            self.client.log_text(run_id, redact(read_text(trial.folder / name)), name)
+        settings = self.run.settings_of(trial.describe()["overrides"])
+        self.client.log_text(run_id, redact(json.dumps(settings, indent=1, default=str)), "settings.json")
+        if is_there(trial.folder / TEST_SCORES):
+            with fetched(trial.folder / TEST_SCORES) as scores:
+                self.client.log_artifact(run_id, str(scores), TEST_SCORES.split("/")[0])
+
+    def _send_data(self, trial_id: str | None) -> None:
+        """The data set that a run is of, by name and digest, as MLflow's own Dataset."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        # Known once the data is prepared, which is after the sweep's own run is made.
+        sets = hashes_of(self.run.info)
+        source = str(self.run.settings.get("data.source", ""))
+        inputs = [
+            DatasetInput(
+                Dataset(cut(redact(name), MAX_NAME), digest[:MAX_DIGEST], "local", json.dumps({"uri": redact(source)})),
+                [InputTag("mlflow.data.context", "training")],
+            )
+            for name, digest in sets.items()
+        ]
+        if inputs:
+            self.client.log_inputs(self.runs[trial_id].info.run_id, datasets=inputs)
 
     def _set_status(self, trial_id: str | None, status: str) -> None:
         if self.statuses[trial_id] == status:
@@ -342,6 +390,15 @@ class _Connection:
         run.data.metrics.update(metrics or {})
         run.data.params.update(rest.get("params", {}))
         run.data.tags.update(rest.get("tags", {}))
+
+
+def _params(settings: Mapping[str, Any], varied: Mapping[str, Any]) -> dict[str, Any]:
+    """A trial's parameters: its settings and the names of choices that it varies. Where an objective is chosen by its name,
+    its parts are not beside it: MLflow's parallel plot would show the same choice on two axes.
+    """
+    parts = [f"{path}." for path, name in varied.items() if path not in settings and isinstance(name, str)]
+    of_choice = {path for path in settings if any(path.startswith(part) and path.count(".") == 1 for part in parts)}
+    return {path: value for path, value in {**settings, **varied}.items() if path not in of_choice - varied.keys()}
 
 
 def log_batches(

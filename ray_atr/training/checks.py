@@ -55,9 +55,12 @@ def check_experiment(experiment: Experiment) -> None:
         saved_retriever(experiment.train.start_from, "train.start_from")
     check_base(experiment.objective.knowledge, data.train_split)
     check_interaction(experiment)
+    if experiment.train.embedding_chunk and getattr(experiment.model.audio, "trains_batch_norms", False):
+        allowed = "0 with model.audio.trains_batch_norms: clips in chunks would have the statistics of their chunk"
+        raise refuse("train.embedding_chunk", experiment.train.embedding_chunk, allowed)
     check_correspondence(experiment)
     scaling, batch_size = experiment.scaling, experiment.train.batch_size
-    if scaling.validate_beside and not scaling.workers:
+    if scaling.validate_beside and scaling.workers == 0:
         raise refuse("scaling.validate_beside", "true", "false with scaling.workers=0, which uses one process only")
     check_batch_size(splits[data.train_split], batch_size, scaling.most_workers, evenly=not scaling.is_elastic)
     for kind, tower in (("audio", experiment.model.audio), ("text", experiment.model.text)):

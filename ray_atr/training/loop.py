@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -104,17 +105,20 @@ def train_trial(
         for epoch, batches in data.epochs(progress.epoch, progress.step_in_epoch, use_ray=use_ray_data):
             if progress.is_stuck(patience):
                 break
+            is_wanted = False
             if progress.step_in_epoch == 0:
                 begin_epoch(state, epoch, data.steps_per_epoch)
             for batch in clock.waiting("data", batches):
                 with clock.step(), naming_settings(experiment):
                     result = step(state, data, texts, batch, clock)
                 progress.add(result.scalars, clock.spent())
-                is_asked = is_noticed is not None and is_noticed(group)
-                is_due = every > 0 and progress.step_in_epoch % every == 0
-                # At the end of an epoch the validation belongs to it: what is resumed there has begun the next.
-                if (is_asked or is_due) and progress.step_in_epoch < data.steps_per_epoch:
+                is_wanted |= is_noticed is not None and is_noticed(group)
+                is_wanted |= every > 0 and progress.step_in_epoch % every == 0
+                # Gradients that wait for others are in no checkpoint. At the end of an epoch the validation belongs to it:
+                # what is resumed there has begun the next.
+                if is_wanted and place_of(data, batch).is_last and progress.step_in_epoch < data.steps_per_epoch:
                     checkpoint()
+                    is_wanted = False
             means = progress.end_epoch(data.steps_per_epoch)
             end_epochs(validation.after_epoch(epoch_end.report(texts, batch, result, means)))
         # An epoch that began while the one before it used up the patience would not have begun without a validator.
@@ -152,12 +156,34 @@ def begin_epoch(state: TrainState, epoch: int, steps_per_epoch: int) -> None:
     state.estimator.begin_epoch(epoch)
 
 
+class Place(NamedTuple):
+    """A batch among those whose gradients are averaged for one step of the optimiser: its number from 1, and how many."""
+
+    number: int
+    size: int
+
+    @property
+    def is_last(self) -> bool:
+        return self.number == self.size
+
+
+def place_of(data: TrainingData, batch: Batch) -> Place:
+    """Where a batch is among those of its optimiser step; an epoch's last step may have fewer."""
+    together, step = data.experiment.train.batches_per_step, batch.step % data.steps_per_epoch
+    first = step - step % together
+    return Place(step - first + 1, min(together, data.steps_per_epoch - first))
+
+
 def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch, clock: Clock) -> StepResult:
-    """One optimiser step on a batch: gradients, clipped; weights; rate; the metric's projection; memory."""
+    """One batch: gradients; after the last batch of an optimiser step, their mean, clipped; weights; rate; the metric's
+    projection; memory.
+    """
+    place = place_of(data, batch)
     settings, retriever, group = data.experiment.train, state.retriever, data.group
     is_bfloat16 = settings.precision == "bfloat16" or (settings.precision == "auto" and group.device.type == "cuda")
     state.memory.before_step(batch.step)
-    state.optimizer.zero_grad(set_to_none=True)
+    if place.number == 1:
+        state.optimizer.zero_grad(set_to_none=True)
     result = training_step(
         retriever,
         texts,
@@ -172,12 +198,21 @@ def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch
         clock=clock,
     )
     with clock("optimiser"):
-        norm = torch.nn.utils.clip_grad_norm_(retriever.parameters(), settings.clip_norm or math.inf)
+        gradients = [parameter.grad for parameter in retriever.parameters() if parameter.grad is not None]
+        if place.is_last and place.size > 1:
+            torch._foreach_div_(gradients, place.size)
+        limit = settings.clip_norm or math.inf
+        norm = (
+            torch.nn.utils.clip_grad_norm_(retriever.parameters(), limit)
+            if place.is_last
+            else torch.nn.utils.get_total_norm(gradients) / place.number
+        )
         check_finite(f"gradient norm at epoch {batch.epoch}, step {batch.step}", norm, batch.clip_ids, group)
-        state.before_update()
-        state.optimizer.step()
-        state.scheduler.step()
-        retriever.learned.after_step()
+        if place.is_last:
+            state.before_update()
+            state.optimizer.step()
+            state.scheduler.step()
+            retriever.learned.after_step()
     ids = data.features.clip_ids
     state.memory.after_step(result.embeddings, [ids[row] for row in batch.global_batch.rows.tolist()])
     return result._replace(scalars={**result.scalars, "gradient_norm": float(norm)})

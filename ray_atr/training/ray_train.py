@@ -69,11 +69,11 @@ def run_trial(
     """Train one experiment to its end, resuming what `folder` holds.
 
     With `scaling.workers` of 1 or more through a TorchTrainer, whose reports reach `callbacks` in its controller, packed,
-    with the metrics `shown`; with 0 in this process, calling `report_here(metrics)`. Raises TrialError, or Ray's error
-    when workers died more often than allowed.
+    with the metrics `shown`; with 0 (or auto, not decided) in this process, calling `report_here(metrics)`. Raises
+    TrialError, or Ray's error when workers died more often than allowed.
     """
     config = {"experiment": flatten(experiment), "folder": str(folder), "home": str(home), "shown": list(shown)}
-    if experiment.scaling.workers == 0:
+    if not experiment.scaling.has_workers:
         _train_in_worker(config, report_here)
         return
     from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -130,7 +130,7 @@ def _train_in_worker(config: dict[str, Any], report: Any) -> None:
     try:
         _train_once(config, report)
     except DamagedCacheError as error:
-        if config["experiment"]["scaling.workers"]:
+        if override(Experiment(), config["experiment"]).scaling.has_workers:
             # The other workers wait for this one: Ray Train starts all of them again, from the last checkpoint.
             raise
         logger.warning("%s; training continues from the last checkpoint", error)
@@ -153,11 +153,11 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
                 local,
                 report,
                 group,
-                use_ray_data=experiment.scaling.ray_data,
+                use_ray_data=experiment.scaling.ray_data is True,
                 make_refresher=make_refresher,
                 make_validator=start_validator if experiment.scaling.validate_beside else None,
                 sync=sync,
-                is_noticed=PreemptionNotices(ray.train.get_preemption_info) if experiment.scaling.workers else None,
+                is_noticed=PreemptionNotices(ray.train.get_preemption_info) if experiment.scaling.has_workers else None,
             )
     except DamagedCacheError:
         raise
@@ -166,7 +166,7 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
         write_error(folder, str(error))
     except (MemoryError, RuntimeError) as error:
         what = "".join(traceback.format_exception_only(error))
-        if experiment.scaling.workers or not remedy(what):
+        if experiment.scaling.has_workers or not remedy(what):
             raise
         write_error(folder, shortened(what) + remedy(what))
 
@@ -215,7 +215,7 @@ def worker_group(experiment: Experiment) -> WorkerGroup:
     if experiment.scaling.gpus_per_worker and torch.cuda.is_available():
         from ray.train.torch import get_device
 
-        device = get_device() if experiment.scaling.workers else torch.device("cuda")
+        device = get_device() if experiment.scaling.has_workers else torch.device("cuda")
     if dist.is_available() and dist.is_initialized():
         return WorkerGroup(rank=dist.get_rank(), size=dist.get_world_size(), device=device)
     return WorkerGroup(device=device)

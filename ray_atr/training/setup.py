@@ -14,6 +14,7 @@ from ray_atr.experiment import Experiment, TrainSettings
 from ray_atr.knowledge.memory import SnapshotMemory, make_memory
 from ray_atr.knowledge.refresher import InProcessRefresher, Refresher
 from ray_atr.knowledge.snapshot import Snapshot
+from ray_atr.models.batch_norm import synchronise_batch_norms
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.training.batch import TrainingData
@@ -27,6 +28,7 @@ def first_state(data: TrainingData, folder: Path, make_refresher: MakeRefresher 
     experiment, prepared, group = data.experiment, data.prepared, data.group
     whole = prepared.first_retriever(experiment)
     retriever = prepared.reading(whole).to(group.device)
+    synchronise_batch_norms(retriever.audio_tower, group.size)
     optimizer = make_optimizer(retriever, experiment)
     memory = make_memory(
         experiment.objective.knowledge,
@@ -48,7 +50,8 @@ def first_state(data: TrainingData, folder: Path, make_refresher: MakeRefresher 
     if group.is_first and experiment.data.noise.is_injected:
         write_index(folder, data.captions.assigned)
     torch.manual_seed(experiment.seed * 1_000_003 + group.rank)
-    scheduler = make_schedule(optimizer, experiment.train, data.steps_per_epoch)
+    updates_per_epoch = -(-data.steps_per_epoch // experiment.train.batches_per_step)
+    scheduler = make_schedule(optimizer, experiment.train, updates_per_epoch)
     return TrainState(retriever, whole, optimizer, scheduler, memory, estimator)
 
 

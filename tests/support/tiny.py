@@ -73,6 +73,9 @@ def tiny(data: Path, **changes: Any) -> Experiment:
             "train.batch_size": 8,
             "train.learning_rate": 0.003,
             "tracking.mlflow": False,
+            # What `auto` is on one node is not what most tests on a Ray are about.
+            "scaling.workers": 1,
+            "scaling.ray_data": True,
             **{path.replace("__", "."): value for path, value in changes.items()},
         },
     )

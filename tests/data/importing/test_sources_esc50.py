@@ -98,3 +98,16 @@ def test_human_captions_need_a_known_language(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"line 1, captions: got 'English'.*did you mean eng"):
         list(Esc50Clotho(source=str(root)).entries())
     shutil.rmtree(root)
+
+
+def test_labels_are_worded_as_the_released_code_of_m_ltm_words_them(tmp_path: Path) -> None:
+    root = str(make_esc50(tmp_path / "set"))
+    as_said, as_labelled = (
+        [entry.captions["eng"][0] for entry in source.entries() if isinstance(entry, Entry)]
+        for source in (Esc50(source=root, languages=("eng",)), Esc50(source=root, languages=("eng",), wording="labels"))
+    )
+    assert "This is a sound of crying baby" in as_labelled
+    assert "This is a sound of crying baby" not in as_said
+    assert len(as_said) == len(as_labelled)
+    with pytest.raises(ValueError, match=r"wording: got 'labels'; allowed sentences with languages eng,jpn"):
+        Esc50(source=root, languages=("eng", "jpn"), wording="labels")

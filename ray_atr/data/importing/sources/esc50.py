@@ -21,9 +21,9 @@ from ray_atr.data.importing.sources.source import (
     require_split_choices,
     stem,
 )
-from ray_atr.data.language_codes import DEFAULT_LANGUAGES, language_codes
+from ray_atr.data.language_codes import DEFAULT_LANGUAGES, ENGLISH, language_codes
 from ray_atr.data.schema import check_captions, check_split
-from ray_atr.languages.templates import ESC50_CLASSES, caption
+from ray_atr.languages.templates import ESC50_CLASSES, caption, label_sentence
 from ray_atr.settings import refuse, setting
 from ray_atr.storage import Folder, open_folder
 
@@ -44,16 +44,27 @@ class Esc50(Source):
         DEFAULT_LANGUAGES, "ISO 639 codes of the captions, of languages with words for the classes"
     )
 
+    wording: str = setting(
+        "sentences",
+        "captions: sentences, in which a class is said as people say it, in every language; labels, the English label's own "
+        "words, as m-LTM's zero-shot table has them (needs languages eng)",
+        choices=("sentences", "labels"),
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "languages", language_codes(self.languages))
+        if self.wording == "labels" and self.languages != (ENGLISH,):
+            raise refuse(
+                "wording", "labels", f"sentences with languages {','.join(self.languages)}: labels are English"
+            )
         for language in self.languages:
             caption(ESC50_CLASSES[0], language)
         for split in require_split_choices(self.folds, "folds"):
             check_split(split, "folds")
 
     def entries(self) -> Iterator[Entry | Absent]:
-        return self.entries_with(caption)
+        return self.entries_with(caption if self.wording == "sentences" else lambda name, _: label_sentence(name))
 
     def entries_with(self, template: Callable[[str, str], str]) -> Iterator[Entry | Absent]:
         """The clips, captioned by `template(class_name, language)`."""

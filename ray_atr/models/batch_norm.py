@@ -1,0 +1,100 @@
+"""Batch norm that trains: its statistics are those of the frames that count, over all workers' shares of a batch."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ray_atr.models.tower import length_mask
+
+
+class Workers:
+    """The workers that share a batch. Their sums travel in a group of their own: during a backward pass gradients are on
+    their way too, and which of both comes first may differ between workers.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.group = dist.new_group() if size > 1 else None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy of a tower has the same workers."""
+        return self
+
+
+ALONE = Workers(1)
+
+
+class BatchNorm2d(nn.BatchNorm2d):
+    """torch's batch norm of [N, C, T, F]; in training mode only frames inside of a clip enter its statistics.
+
+    torch's own counts padding too, so that a clip would depend on the length of the longest in its batch, and its
+    `SyncBatchNorm` computes on GPUs only.
+    """
+
+    workers = ALONE
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """The first `lengths[n]` of the T frames of clip n count; None: all."""
+        if not self.training:
+            return super().forward(x)
+        N, _, T, F = x.shape
+        inside = x.new_ones(N, T, dtype=torch.float32)
+        if lengths is not None:
+            inside = length_mask(lengths, T).to(torch.float32)
+        inside = inside[:, None, :, None]
+        wide = x.float()
+        count = _summed(inside.sum() * F, self.workers)
+        mean = _summed((wide * inside).sum(dim=(0, 2, 3)), self.workers) / count
+        centred = wide - mean[:, None, None]
+        variance = _summed((centred.square() * inside).sum(dim=(0, 2, 3)), self.workers) / count
+        self._follow(mean.detach(), variance.detach(), count)
+        scale = self.weight * (variance + self.eps).rsqrt()
+        return (centred * scale[:, None, None] + self.bias[:, None, None]).to(x.dtype)
+
+    @torch.no_grad()
+    def _follow(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+        """Move the statistics of evaluation towards the batch's, as torch does: the variance by N - 1."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.momentum is not None
+        self.running_mean.lerp_(mean, self.momentum)
+        self.running_var.lerp_(variance * count / (count - 1).clamp(min=1), self.momentum)
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+
+
+def synchronise_batch_norms(tower: nn.Module, num_workers: int) -> None:
+    """Let a tower's batch norms that train have the statistics of all workers; to be called by all of them."""
+    norms = [module for module in tower.modules() if isinstance(module, BatchNorm2d)]
+    if num_workers > 1 and norms and getattr(tower, "trains_batch_norms", False):
+        workers = Workers(num_workers)
+        for norm in norms:
+            norm.workers = workers
+
+
+def _summed(value: Tensor, workers: Workers) -> Tensor:
+    """The sum over all workers, with its gradient. Each worker's loss is a share of one that is the sum of all."""
+    return value if workers.size == 1 else _Sum.apply(value, workers)
+
+
+class _Sum(torch.autograd.Function):
+    """What a worker's sum is worth to the others comes back from them: the backward pass sums too."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, workers: Workers) -> Tensor:
+        ctx.workers = workers
+        return _all_reduced(value, workers)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _all_reduced(gradient, ctx.workers), None
+
+
+def _all_reduced(value: Tensor, workers: Workers) -> Tensor:
+    total = value.detach().clone().contiguous()
+    dist.all_reduce(total, group=workers.group)  # type: ignore[arg-type]
+    return total

@@ -1,0 +1,143 @@
+"""What a trial runs on where its settings leave that open: `scaling.workers auto` and `scaling.ray_data auto`.
+
+On one node without GPUs a trial trains in its own process: starting workers and readers would take longer than a short
+trial trains. As soon as there are GPUs, several nodes, or data in a store, Ray Train's workers train and Ray Data streams.
+The losses are the same either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ray_atr.experiment import AUTO, Experiment
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
+from ray_atr.override import flatten, override
+from ray_atr.run_folder import RunFolder
+from ray_atr.settings import counted
+from ray_atr.storage import is_local, locate, write_json
+from ray_atr.sweep.placement import MOST, Placed, cluster_nodes, num_trials_that_fit, processes_of
+from ray_atr.sweep.trial_queue import TrialQueue
+
+OPEN = {
+    "scaling.workers": AUTO,
+    "scaling.ray_data": AUTO,
+    "scaling.gpus_per_worker": 0.0,
+    "scaling.gpus_per_encoder": 0.0,
+}
+"""What `decide` may set, and the value that leaves it open."""
+BESIDE_AN_ENCODER = {"scaling.gpus_per_worker": 0.6, "scaling.gpus_per_encoder": 0.4}
+"""One GPU for a worker and the encoder of its base. Two workers never share one, which NCCL would refuse."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Settings by their paths, and why."""
+
+    settings: dict[str, Any]
+    reason: str
+
+    def line(self, experiment: Experiment) -> str:
+        """What was decided, in words, of the experiment that has it."""
+        scaling = experiment.scaling
+        gpus = f" with {scaling.gpus_per_worker:g} GPU each" if scaling.gpus_per_worker else ""
+        if scaling.has_workers:
+            workers = "1 worker" if scaling.workers == 1 else f"{scaling.workers} workers"
+            trains = f"{workers} of Ray Train{gpus}"
+        else:
+            trains = "its own process"
+        reads = "Ray Data streams what it trains on" if scaling.ray_data is True else "without Ray Data"
+        return f"scaling: a trial is trained by {trains}, {reads} ({self.reason})"
+
+
+def decide(
+    experiment: Experiment,
+    nodes: Sequence[Placed],
+    num_trials: int | None,
+    *,
+    alone: str = "",
+    is_in_store: bool = False,
+) -> Decision | None:
+    """What `auto` stands for on these nodes; None if nothing is left open.
+
+    num_trials  how many trials could run at once; None if that is not known, which is taken for many.
+    alone       why a trial has to train in its own process; empty if it has not.
+    """
+    scaling, settings = experiment.scaling, dict[str, Any]()
+    if AUTO not in (scaling.workers, scaling.ray_data):
+        return None
+    gpus = int(sum(node.resources.get("GPU", 0) for node in nodes))
+    is_growing = any(node.labels is None for node in nodes)
+    found = [counted(gpus, "GPU")] if gpus else []
+    found += [counted(len(nodes), "node")] if len(nodes) > 1 else ["a cluster that grows"] if is_growing else []
+    found += ["data in a store"] if is_in_store else []
+    found += ["validation beside training"] if scaling.validate_beside else []
+    reason = f"auto: {', '.join(found) or 'one node without GPUs'}"
+    if scaling.workers == AUTO:
+        settings["scaling.workers"] = 0
+        if found and gpus and not scaling.gpus_per_worker:
+            settings |= BESIDE_AN_ENCODER if _is_encoded_beside(experiment) else {"scaling.gpus_per_worker": 1.0}
+        if alone:
+            reason += f"; {alone}"
+        elif found:
+            most = gpus or sum(node.resources.get("CPU", 0) >= scaling.cpus_per_worker for node in nodes)
+            settings["scaling.workers"] = _num_workers(override(experiment, settings), nodes, most, num_trials)
+    if scaling.ray_data == AUTO:
+        settings["scaling.ray_data"] = bool(found) or settings.get("scaling.workers", scaling.workers) != 0
+        if not alone and not found and settings["scaling.ray_data"]:
+            reason = "auto: there are workers"
+    return Decision(settings, reason)
+
+
+def _is_encoded_beside(experiment: Experiment) -> bool:
+    knowledge, scaling = experiment.objective.knowledge, experiment.scaling
+    encodes = isinstance(knowledge, KnowledgeBaseObjective) and knowledge.refresh == "re_encode"
+    return encodes and not scaling.encoders and not scaling.gpus_per_encoder
+
+
+def _num_workers(experiment: Experiment, nodes: Sequence[Placed], most: int, num_trials: int | None) -> int:
+    """The most workers that divide the batch and leave room for the other trials; 1 at least."""
+    at_once = min(MOST, max(1, most if num_trials is None else min(num_trials, most)))
+    for workers in range(max(1, most // at_once), 1, -1):
+        trial = processes_of(override(experiment, {"scaling.workers": workers}))
+        if experiment.train.batch_size % workers == 0 and num_trials_that_fit(trial, nodes) >= at_once:
+            return workers
+    return 1
+
+
+def decide_scaling(
+    run: RunFolder,
+    base: Experiment,
+    queue: TrialQueue,
+    concurrency: int | None,
+    *,
+    use_ray: bool,
+    say: Callable[[str], None],
+) -> Experiment:
+    """The run's experiment with what `auto` stands for here; said, and written to the run folder.
+
+    What an earlier start of the run decided is decided again: it may have run elsewhere.
+    """
+    flat, earlier = flatten(base), run.info.get("scaling", {}).get("settings", {})
+    opened = {path: OPEN[path] for path, value in earlier.items() if path in OPEN and flat[path] == value}
+    base = override(base, opened)
+    alone = "" if use_ray else "Ray is not used"
+    stores = (base.data.source, base.scaling.feature_store)
+    num_trials = queue.num_trials if concurrency is None else concurrency
+    decision = decide(
+        base,
+        cluster_nodes() if use_ray else [],
+        num_trials,
+        alone=alone,
+        is_in_store=any(place and not is_local(locate(place)) for place in stores),
+    )
+    if decision is None:
+        return base
+    if not use_ray:
+        decision.settings["scaling.ray_data"] = False
+    experiment = override(base, decision.settings)
+    write_json(run.path / "experiment.json", flatten(experiment), is_private=True)
+    run.update_info(scaling={"settings": decision.settings, "reason": decision.reason})
+    say(decision.line(experiment))
+    return experiment

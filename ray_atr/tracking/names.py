@@ -1,0 +1,48 @@
+"""What metrics are called in MLflow, whose page sorts them by name and gives each beginning up to the last slash a section.
+
+The few that compare trials have no slash, so that they are the first section: `R1 text to audio trained` after each epoch's
+validation, `test R1 text to audio trained` of the best epoch. All others are in one section a kind: `validation/`, `best/`,
+`test/`, `train/`, `seconds/`, `knowledge/`, `memory/`. What is the same in every epoch and trial is in the files `result.json`
+and `metrics.jsonl` of a trial instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+KINDS = ("validation", "best", "test")
+"""Beginnings of the names of what an evaluation measured: after an epoch, at the best epoch, on the test split."""
+CONSTANTS = ("chance_at_1", "queries", "tied_queries")
+"""Measures that say of a set, not of a model, what they say."""
+GROUPS = {"trained": "trained", "mean": "mean of languages"}
+HEADINGS = {
+    f"{direction}/{group}/{measure}": f"{short} {direction.replace('_', ' ')} {words}"
+    for measure, short in (("recall_at_1", "R1"), ("map_at_10", "mAP10"))
+    for direction in ("text_to_audio", "audio_to_text")
+    for group, words in GROUPS.items()
+} | {"text_to_audio/mean/mean_rank_variance": "mean rank variance text to audio"}
+"""What the metrics that compare are called; MLflow refuses the `@` of R@1."""
+
+
+def in_mlflow(name: str) -> str:
+    """A metric's name in MLflow: of an evaluation, dots in the place of the slashes after its kind."""
+    kind, slash, rest = name.partition("/")
+    return kind + slash + rest.replace("/", ".") if kind in KINDS else name
+
+
+def from_mlflow(name: str) -> str:
+    """The name of a metric that has this name in MLflow; those of earlier versions have it already."""
+    kind, slash, rest = name.partition("/")
+    return kind + slash + rest.replace(".", "/") if kind in KINDS else name
+
+
+def tracked(numbers: Mapping[str, float]) -> dict[str, float]:
+    """What MLflow is sent of some numbers by their names: the summary first, constants left out."""
+    summary: dict[str, float] = {}
+    for kind, before in (("validation", ""), ("test", "test ")):
+        found = {heading: numbers.get(f"{kind}/{name}") for name, heading in HEADINGS.items()}
+        summary |= {before + heading: value for heading, value in found.items() if value is not None}
+    if "train/loss" in numbers:
+        summary["loss"] = numbers["train/loss"]
+    rest = {in_mlflow(name): value for name, value in numbers.items() if name.rsplit("/", 1)[-1] not in CONSTANTS}
+    return summary | rest

@@ -1,0 +1,39 @@
+"""The same training on the Ray of RAY_ADDRESS, as `auto` has it there and in one process.
+
+Run as a program: the tests' own process has the session's Ray.
+
+python auto_on_nodes.py FOLDER CPUS_OF_A_WORKER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from ray._private import state
+from tiny import make_data
+
+from ray_atr.cli import main as command
+from ray_atr.report import write
+
+
+def main(folder: Path, cpus: str) -> None:
+    # Figures take seconds, and other tests draw them.
+    write._figures = lambda runs, folder: []
+    data = make_data(folder / "auto-tones", num_test=0)
+    settings = {
+        "data.source": data, "data.languages": "eng,fra", "model.embedding_width": 16, "model.text.width": 16,
+        "model.text.num_layers": 1, "model.text.vocab_size": 300, "train.epochs": 2, "train.batch_size": 8,
+        "scaling.cpus_per_worker": cpus, "tracking.mlflow": "false",
+    }  # fmt: skip
+    typed = [f"--{path}={value}" for path, value in settings.items()]
+    command("train", arguments=[f"--out={folder}/runs/auto", *typed])
+    in_one_process = ["--scaling.workers=0", "--scaling.ray_data=false"]
+    command("train", arguments=[f"--out={folder}/runs/alone", *in_one_process, *typed])
+    actors = [(one["ActorClassName"], one["Address"]["NodeID"]) for one in state.actors().values()]
+    print(json.dumps(actors))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

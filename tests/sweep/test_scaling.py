@@ -1,0 +1,108 @@
+"""What `auto` stands for on a laptop, a machine with GPUs, several nodes, and with data in a store; what it says and keeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import make_data, tiny
+
+from ray_atr.cli.running import without_ray
+from ray_atr.experiment import Experiment
+from ray_atr.override import flatten, override
+from ray_atr.recipes import RECIPES
+from ray_atr.run_folder import RunFolder
+from ray_atr.sweep import sweep
+from ray_atr.sweep.placement import Placed
+from ray_atr.sweep.scaling import OPEN, decide
+
+LAPTOP = [Placed({"CPU": 2})]
+GPU_NODE = [Placed({"CPU": 16, "GPU": 4})]
+TWO_CPU_NODES = [Placed({"CPU": 2}), Placed({"CPU": 2})]
+GROWING = [Placed({"CPU": 64, "GPU": 8}, None)]
+AUTO = {path: value for path, value in OPEN.items() if value == "auto"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "num_trials", "changes", "workers", "streams", "reason"),
+    [
+        (LAPTOP, 1, {}, 0, False, "auto: one node without GPUs"),
+        (LAPTOP, 1, {"scaling.workers": 2}, 2, True, "auto: there are workers"),
+        (LAPTOP, 1, {"scaling.ray_data": True}, 0, True, "auto: one node without GPUs"),
+        (LAPTOP, 1, {"scaling.validate_beside": True}, 1, True, "auto: validation beside training"),
+        (GPU_NODE, 1, {}, 4, True, "auto: 4 GPUs"),
+        # A batch of 6 is no multiple of 4, but of 3.
+        (GPU_NODE, 1, {"train.batch_size": 6}, 3, True, "auto: 4 GPUs"),
+        (GPU_NODE, 2, {}, 2, True, "auto: 4 GPUs"),
+        (GPU_NODE, 9, {}, 1, True, "auto: 4 GPUs"),
+        (GPU_NODE, None, {}, 1, True, "auto: 4 GPUs"),
+        (GPU_NODE, 1, {"scaling.cpus_per_worker": 8.0}, 2, True, "auto: 4 GPUs"),
+        (TWO_CPU_NODES, 1, {}, 2, True, "auto: 2 nodes"),
+        (TWO_CPU_NODES, 6, {}, 1, True, "auto: 2 nodes"),
+        (GROWING, 1, {}, 8, True, "auto: 8 GPUs, a cluster that grows"),
+    ],
+)
+def test_what_a_trial_runs_on(
+    nodes: list[Placed], num_trials: int | None, changes: dict[str, Any], workers: int, streams: bool, reason: str
+) -> None:
+    experiment = override(Experiment(), {"train.batch_size": 64, **changes})
+    decision = decide(experiment, nodes, num_trials)
+    assert decision is not None
+    chosen = override(experiment, decision.settings).scaling
+    assert (chosen.workers, chosen.ray_data, decision.reason) == (workers, streams, reason)
+    is_on_gpus = "GPUs" in reason and "without" not in reason
+    assert chosen.gpus_per_worker == (1.0 if is_on_gpus else 0.0)
+
+
+def test_data_in_a_store_is_streamed_to_a_worker_and_what_is_set_is_left_alone() -> None:
+    decision = decide(Experiment(), LAPTOP, 1, is_in_store=True)
+    assert decision is not None
+    assert decision.settings == {"scaling.workers": 1, "scaling.ray_data": True}
+    assert decision.reason == "auto: data in a store"
+    assert decide(override(Experiment(), {"scaling.workers": 1, "scaling.ray_data": False}), GPU_NODE, 1) is None
+
+
+def test_the_encoder_of_a_base_gets_a_share_of_a_workers_gpu() -> None:
+    ask = override(Experiment(), {"objective": "ask"})
+    decision = decide(ask, GPU_NODE, 1)
+    assert decision is not None
+    # The encoder has room beside one of the four.
+    assert decision.settings["scaling.workers"] == 4
+    scaling = override(ask, decision.settings).scaling
+    assert (scaling.gpus_per_worker, scaling.gpus_per_encoder) == (0.6, 0.4)
+    written = decide(override(ask, {"objective.knowledge.refresh": "write_through"}), GPU_NODE, 1)
+    assert written is not None
+    assert written.settings["scaling.gpus_per_worker"] == 1.0
+
+
+def test_trials_that_pause_train_in_their_own_process_but_on_a_gpu() -> None:
+    decision = decide(Experiment(), GPU_NODE, 4, alone="Ray is not used")
+    assert decision is not None
+    assert decision.settings == {"scaling.workers": 0, "scaling.gpus_per_worker": 1.0, "scaling.ray_data": True}
+    assert decision.reason == "auto: 4 GPUs; Ray is not used"
+
+
+def test_it_is_the_default_of_every_recipe_and_gives_way_to_a_run_without_ray() -> None:
+    for recipe in (Experiment, *RECIPES.values()):
+        assert AUTO.items() <= flatten(recipe()).items()
+    alone = without_ray(Experiment(), {"scaling.workers": "auto"})
+    assert (alone.scaling.workers, alone.scaling.ray_data) == (0, False)
+
+
+def test_the_first_lines_and_the_run_folder_say_what_was_decided_and_it_is_decided_again(tmp_path: Path) -> None:
+    experiment = tiny(make_data(tmp_path / "tones"), train__epochs=1, **AUTO)
+    run = RunFolder.create(str(tmp_path / "run"), experiment, {"name": "train"})
+    said: list[str] = []
+    sweep(run, [{}], tmp_path, use_ray=False, say=said.append)
+    line = "scaling: a trial is trained by its own process, without Ray Data (auto: one node without GPUs; Ray is not used)"
+    assert line in said
+    kept = json.loads((tmp_path / "run" / "sweep.json").read_text())["scaling"]
+    assert kept["settings"] == {"scaling.workers": 0, "scaling.ray_data": False}
+    assert kept["reason"] in line
+    assert run.experiment.scaling.workers == 0
+    # A second trial, started elsewhere: what `auto` was is no setting of the user's.
+    said.clear()
+    sweep(RunFolder.open(run.path), [{}, {"seed": 1}], tmp_path, use_ray=False, say=said.append)
+    assert line in said

@@ -1,0 +1,79 @@
+"""Several batches for one step of the optimiser (B of m-LTM Eq. 8): the mean of their gradients, each at the same weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import make_data, prepared_for, tiny
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ray_atr.run_folder import LAST
+from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.loop import train_trial
+
+BARELY = {
+    "train__learning_rate": 1e-30,
+    "train__schedule": "constant",
+    "train__clip_norm": 0.0,
+    "train__warmup_fraction": 0.0,
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    make_data(folder / "tones")
+    return folder
+
+
+def gradients(home: Path, folder: Path, **changes: Any) -> list[torch.Tensor]:
+    """The gradient of all weights at each step of the optimiser, in an epoch of three batches."""
+    found: list[torch.Tensor] = []
+
+    def keep(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        found.append(torch.cat([p.grad.flatten().clone() for p in every if p.grad is not None]))
+
+    experiment = tiny(home / "tones", train__epochs=1, **{**BARELY, **changes})
+    hook = register_optimizer_step_pre_hook(keep)
+    try:
+        train_trial(experiment, prepared_for(experiment, home), folder, lambda row: None, use_ray_data=False)
+    finally:
+        hook.remove()
+    return found
+
+
+def test_a_step_has_the_mean_gradient_of_its_batches_and_the_last_of_those_left(home: Path, tmp_path: Path) -> None:
+    first, second, third = gradients(home, tmp_path / "one")
+    both, last = gradients(home, tmp_path / "two", train__batches_per_step=2)
+    torch.testing.assert_close(both, (first + second) / 2, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(last, third, rtol=1e-4, atol=1e-7)
+    assert not torch.allclose(first, second, rtol=1e-2)
+
+
+def test_a_run_stopped_between_two_batches_of_a_step_ends_as_one_that_was_not(home: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"train__batches_per_step": 2, "train__checkpoint_every_steps": 1, "train__epochs": 2}
+    experiment = tiny(home / "tones", **settings)
+    prepared = prepared_for(experiment, home)
+    train_trial(experiment, prepared, tmp_path / "whole", lambda row: None, use_ray_data=False)
+    whole = load_checkpoint(tmp_path / "whole" / LAST)["model"]
+
+    steps = 0
+
+    def kill(*_: Any) -> None:
+        # At the third step, the first of the second epoch: half of its gradients are in no checkpoint.
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            raise KeyboardInterrupt
+
+    hook = register_optimizer_step_pre_hook(kill)
+    with pytest.raises(KeyboardInterrupt):
+        train_trial(experiment, prepared, tmp_path / "killed", lambda row: None, use_ray_data=False)
+    hook.remove()
+    train_trial(experiment, prepared, tmp_path / "killed", lambda row: None, use_ray_data=False)
+    resumed = load_checkpoint(tmp_path / "killed" / LAST)["model"]
+    assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
