@@ -6,10 +6,17 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import norm, t
 
 from ray_atr.metrics import evaluate_languages, retrieve_languages
-from ray_atr.metrics.bootstrap import _unit_groups, _weights, across_seeds, bootstrap_runs, compare_runs
+from ray_atr.metrics.bootstrap import (
+    _unit_groups,
+    _weights,
+    across_seeds,
+    bootstrap_runs,
+    compare_runs,
+    over_clips_and_seeds,
+)
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.relevance import relevance_by_label
 from ray_atr.metrics.retrieval import Retrieval
@@ -162,6 +169,65 @@ def test_the_mean_of_seeds_is_compared_as_a_mean() -> None:
     means = [np.mean([bootstrap_runs([one], draws=2)[name].value for one in runs]) for runs in (worse, models)]
     assert [got.first, got.second] == pytest.approx(means)
     assert got.is_distinguishable
+
+
+CLIPS, SIMULATIONS = 400, 400
+
+
+def simulated(generator: np.random.Generator, seeds: int, deviation: float) -> np.ndarray:
+    """What two methods of the same true accuracy find of each clip less one another, [seeds, clips].
+
+    Clips are hard or easy for a method, each run is lucky or not with each, and a run's accuracy deviates over seeds.
+    """
+    hard, lucky = generator.normal(size=(2, 1, CLIPS)), generator.normal(size=(2, seeds, CLIPS))
+    level = norm.ppf(0.6) + deviation / norm.pdf(norm.ppf(0.6)) * np.sqrt(2) * generator.normal(size=(2, seeds, 1))
+    first, second = (
+        0.35 * hard + np.sqrt(1 - 0.35**2 - 0.7) * lucky + np.sqrt(0.7) * generator.normal(size=CLIPS) + level
+    )
+    return (second > 0).astype(float) - (first > 0)
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize("deviation", [0.0, 0.01, 0.02, 0.03])
+def test_intervals_over_clips_and_seeds_cover_what_they_state(seeds: int, deviation: float) -> None:
+    generator = np.random.default_rng([seeds, int(1000 * deviation)])
+    weight = generator.multinomial(CLIPS, np.full(CLIPS, 1 / CLIPS), size=200) / CLIPS
+    covered = small = 0
+    for _ in range(SIMULATIONS):
+        of_clips = simulated(generator, seeds, deviation)
+        bounds = over_clips_and_seeds(of_clips.mean(axis=1), of_clips @ weight.T)
+        covered += bounds.low <= 0 <= bounds.high
+        small += bounds.p_value < 0.05
+        assert (bounds.p_value < 0.05) == (not bounds.low <= 0 <= bounds.high)
+    # One standard error of this many simulations is .011; with 4,000 all eight are within .93 and .97.
+    assert 0.92 <= covered / SIMULATIONS <= 0.98
+    # Two-sided: of true nulls one in twenty is below .05, in whichever direction. One-sided it would be one in ten.
+    assert small / SIMULATIONS <= 0.075
+
+
+def test_p_values_are_two_sided() -> None:
+    generator = np.random.default_rng(0)
+    drawn = generator.normal(0.02, 0.01, size=(1, 200_000))
+    one_run = over_clips_and_seeds(np.array([0.02]), drawn)
+    assert one_run.p_value == pytest.approx(2 * norm.sf(2), rel=0.05)
+    down = over_clips_and_seeds(np.array([-0.02]), -drawn)
+    assert down.p_value == pytest.approx(one_run.p_value)
+    # Three seeds that agree, on the same clips: the variance is that over clips.
+    same = over_clips_and_seeds(np.full(3, 0.02), np.repeat(drawn, 3, axis=0))
+    assert same.p_value == pytest.approx(2 * norm.sf(2), rel=0.05)
+    assert (same.low, same.high) == pytest.approx((0.02 - 1.96 * 0.01, 0.02 + 1.96 * 0.01), abs=2e-4)
+
+
+def test_runs_of_unequal_number_are_compared_as_independent_seeds() -> None:
+    generator = np.random.default_rng(0)
+    clips = 0.001 * generator.normal(size=400)
+    first, second = np.array([0.5, 0.54, 0.52, 0.56]), np.array([0.60, 0.63])
+    bounds = over_clips_and_seeds(second, second[:, None] + clips, 0.95, first, first[:, None] + clips)
+    parts = first.var(ddof=1) / 4, second.var(ddof=1) / 2
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / 3 + parts[1] ** 2)
+    # The clips are the same for all, and cancel: Welch's test is what is left.
+    half = t.ppf(0.975, freedom) * sum(parts) ** 0.5
+    assert (bounds.low, bounds.high) == pytest.approx((0.085 - half, 0.085 + half), rel=1e-6)
 
 
 def test_clips_and_class_texts_are_drawn_each_as_many_as_there_are() -> None:

@@ -12,9 +12,18 @@ from tiny import make_data, prepared_for, tiny
 
 from ray_atr.cli.reality_check import CorrespondenceSweep, space_of, tuning_folder
 from ray_atr.experiment import Experiment
+from ray_atr.metrics.bootstrap import over_clips_and_seeds
 from ray_atr.override import override
 from ray_atr.paper_recipes.methods import METHODS, method_of
-from ray_atr.report.reality_check import MethodTrials, difference, hits_of, read_cells, write_reality_check
+from ray_atr.report.reality_check import (
+    MethodTrials,
+    difference,
+    drawn_clips,
+    hits_of,
+    read_cells,
+    share_of_the_way,
+    write_reality_check,
+)
 from ray_atr.report.write import write_report
 from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.space import Space
@@ -85,9 +94,9 @@ def test_the_interval_is_over_queries_and_seeds() -> None:
     value, low, high = difference(cell(first), cell(better))
     assert value == pytest.approx(better.mean() - first.mean())
     assert 0 < low < value < high
-    value, low, high = difference(cell(first), cell(first[::-1]))
+    value, low, high = difference(cell(first), cell(first[[1, 2, 0]]))
     assert value == pytest.approx(0)
-    assert low < 0 < high
+    assert low <= 0 <= high
     # Seeds that differ widen it beyond what the queries alone say.
     apart = np.stack([np.ones(400), np.zeros(400)])
     value, low, high = difference(cell(first), cell(apart))
@@ -109,8 +118,7 @@ def test_a_seed_is_compared_with_itself_whatever_else_a_method_has() -> None:
 
 
 def test_the_captions_of_a_clip_are_drawn_together() -> None:
-    generator = np.random.default_rng(0)
-    of_clips = generator.random((2, 100)) < 0.3
+    of_clips = np.tile(np.random.default_rng(0).random(100) < 0.3, (2, 1))
     first, second = np.zeros((2, 500)), np.repeat(of_clips, 5, axis=1).astype(float)
     alone = difference(cell(first), cell(second))
     clips = np.repeat(np.arange(100), 5)
@@ -123,6 +131,23 @@ def test_the_captions_of_a_clip_are_drawn_together() -> None:
     one_caption = difference(cell(np.zeros((2, 100))), cell(of_clips.astype(float)))
     assert together == pytest.approx(one_caption)
     assert together[2] - together[1] > 1.5 * (alone[2] - alone[1])
+
+
+def test_the_share_of_the_way_has_an_interval_of_its_own() -> None:
+    generator = np.random.default_rng(0)
+    luck = generator.random((3, 400))
+    floor, half, ceiling = ((luck < chance).astype(float) for chance in (0.4, 0.5, 0.6))
+    share, low, high = share_of_the_way(cell(floor), cell(half), cell(ceiling))
+    assert share == pytest.approx((half - floor).mean() / (ceiling - floor).mean())
+    assert 0.3 < low < share < high < 0.7
+    # The ends are where the difference from that share of the ceiling can just be told from 0.
+    at_low = over_clips_and_seeds(
+        (half - floor - low * (ceiling - floor)).mean(axis=1),
+        drawn_clips(half - floor - low * (ceiling - floor), np.arange(400)),
+    )
+    assert at_low.low == pytest.approx(0, abs=1e-3)
+    # No share of what is not there.
+    assert share_of_the_way(cell(floor), cell(half), cell(floor[[1, 2, 0]]))[1:] == (-np.inf, np.inf)
 
 
 def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
