@@ -220,7 +220,7 @@ def test_an_evaluation_is_repeated_by_the_same_command(tmp_path: Path) -> None:
     for folder, where in every_crash(prepare, tmp_path / "crashes", (KILL,), most=6):
         out = folder / "runs" / "out"
         if not (out / "evaluation.json").exists():
-            assert in_fork(lambda folder=folder: evaluating(folder)) == 0, where
+            assert in_fork(partial(evaluating, folder)) == 0, where
         assert sorted(path.name for path in out.iterdir()) == names, where
         found: list[Any] = []
         assert in_fork(partial(sent, folder), into=found) == 0
