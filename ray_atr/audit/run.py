@@ -31,7 +31,6 @@ from ray_atr.storage import entries_in, is_local, locate, whole_folder
 
 FACTS_FILE = "audit.json"
 TABLE_FILE = "pairs.csv"
-INDEX_FILE = "noise_index.npy"
 Progress = Callable[[str, int, int], None]
 Say = Callable[[str], None]
 
@@ -109,7 +108,6 @@ def audit_data_set(
     with whole_folder(folder, last=FACTS_FILE) as aside:
         place = Path(str(aside))
         _write_table(place / TABLE_FILE, captions, result, flagged)
-        np.save(place / INDEX_FILE, noise_index(pairs, result, flagged))
         _write_page(place / "audit.html", facts, _suspects(captions, result, flagged, options.worst), listen)
         (place / FACTS_FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return folder
@@ -130,20 +128,6 @@ def captions_of_split(manifest: Manifest, split: str, languages: tuple[str, ...]
     if not captions:
         raise refuse("languages", ", ".join(wanted), f"languages in which {manifest.name}, split {split} has captions")
     return [clip.clip_id for clip in clips], captions
-
-
-def noise_index(pairs: Pairs, result: Audit, flagged: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """int64 [N]: for each clip the row of the clip whose captions fit it; its own unless most of its captions are flagged.
-
-    For a clip called wrong it is the owner of the caption that is preferred most.
-    """
-    index = np.arange(len(pairs.audio))
-    for row in np.unique(pairs.clip[flagged]):
-        own = pairs.clip == row
-        if flagged[own].mean() > 0.5:
-            owners, votes = np.unique(pairs.clip[result.preferred[own & flagged]], return_counts=True)
-            index[row] = owners[votes.argmax()]
-    return index
 
 
 def _findings(

@@ -22,8 +22,8 @@ class AuditCommand:
 
     Every caption of the split is judged by small heads that never saw its clip. They use the vectors of a saved retriever that
     was not trained on these pairs, or the vectors that a data set holds. The new folder holds the page to listen and decide
-    (audit.html), every pair, worst first (pairs.csv), and a noise index (noise_index.npy). With --apply, DATA is the folder of
-    an audit, and --out is the data set to write, with the fixed captions and without the dropped ones.
+    (audit.html) and every pair, worst first (pairs.csv). With --apply, DATA is the folder of an audit, and --out is the data
+    set to write, with the fixed captions and without the dropped ones.
     """
 
     data: tyro.conf.Positional[str] = option(
@@ -81,12 +81,13 @@ def run_apply(given: AuditCommand, console: Console) -> None:
 def audit_lines(folder: Path) -> list[str]:
     """What an audit found, in a few lines."""
     facts = read_json(folder / "audit.json")
-    lines = [
-        f"{counted(facts['captions'], 'caption')} of {counted(facts['clips'], 'clip')}: "
-        f"an estimated {facts['wrong_share']:.0%} wrong, "
-        f"{facts['called_wrong']:,} called wrong (at most {facts['rate']:.0%} of these are right)",
-        RATE_CAVEAT,
-    ]
+    called = f"{facts['called_wrong']:,} called wrong (at most {facts['rate']:.0%} of these are right)"
+    if not facts["called_wrong"]:
+        called = f"none can be called wrong with at most {facts['rate']:.0%} of them right"
+        if facts["wrong_share"] > 0:
+            called += "; the worst stand first on the page all the same, and a higher --rate calls more of them"
+    of_all = f"{counted(facts['captions'], 'caption')} of {counted(facts['clips'], 'clip')}"
+    lines = [f"{of_all}: an estimated {facts['wrong_share']:.0%} wrong, {called}", RATE_CAVEAT]
     if facts["found_share"] < TELLING:
         lines.append(
             f"warning: only {facts['found_share']:.0%} of the right pairs fit clearly better than random ones: with vectors that "

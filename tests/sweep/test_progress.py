@@ -174,7 +174,8 @@ def test_a_terminal_has_a_row_a_trial_that_runs_and_the_last_that_ended(now: lis
 
 
 def test_lines_are_printed_only_where_the_output_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    file, written = Console(file=io.StringIO()), list[str]()
+    file = Console(file=io.StringIO())
+    written: list[str] = []
     with shown_progress(2, written.append, file) as progress:
         progress.trial_started(trial("a"))
         progress.epoch_ended(trial("a"), {"epoch": 1})

@@ -21,6 +21,7 @@ from torch import nn
 
 from ray_atr.data.decoding import IMPORTED, Waveform, open_sound, resampled_blocks
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
+from ray_atr.data.soundscapes import SoundscapesSettings, ensure_soundscapes
 from ray_atr.deploy.export import clap, mlflow, onnx, sentence_transformers
 from ray_atr.deploy.export.options import ExportOptions
 from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
@@ -28,7 +29,6 @@ from ray_atr.evaluation.eval_split import read_eval_split
 from ray_atr.models.retriever import Retriever
 from ray_atr.runtime import home
 from ray_atr.settings import refuse, require_known
-from ray_atr.soundscapes import SoundscapesSettings, ensure_soundscapes
 from ray_atr.storage import Location, locate, whole_folder
 from ray_atr.storage.digests import seal_folder
 
