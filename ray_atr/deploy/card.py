@@ -42,7 +42,7 @@ def evaluated_card(evaluated: Evaluated, retriever: Retriever) -> str:
         facts["epochs, batch"] = f"{epochs}, {batch}"
     facts["evaluated on"] = f"{manifest.name}, split {evaluated.eval_split.split}"
     facts["evaluation data, SHA-256"] = manifest.hash
-    facts["seed of the intervals"] = evaluated.page.facts.get("intervals", "")
+    facts["intervals"] = evaluated.page.facts.get("intervals", "")
     facts |= {f"note {number}": note for number, note in enumerate(evaluated.page.warnings, start=1)}
     return card_text(
         audio=retriever.settings.audio.name,

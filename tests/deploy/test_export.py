@@ -48,7 +48,7 @@ def made(tmp_path_factory):
         "ast": lambda: Ast(checkpoint=checkpoint("ast")),
         "wav2vec2": lambda: TransformersAudio(checkpoint=checkpoint("wav2vec2")),
         "small_cnn": lambda: SmallCnn(width=32),
-        "ced": lambda: Ced(size="tiny", num_blocks=1, checkpoint=None),
+        "ced": lambda: Ced(size="tiny", num_blocks=1, checkpoint=None, clip_seconds=10.0),
         "resnet38": lambda: ResNet38(width_divisor=16, checkpoint=None),
         "xlm_roberta": lambda: XlmRoberta(checkpoint=checkpoint("xlm_roberta"), pooling="pooler"),
         "xlm_roberta_mean": lambda: XlmRoberta(checkpoint=checkpoint("xlm_roberta")),
@@ -206,8 +206,8 @@ FRONT_ENDS = {
     "decibels": FrontEnd(),
     "top_db and repeats": FrontEnd(top_db=40.0, pad="repeat", clip_seconds=2.0, mel_scale="slaney", mel_norm="slaney"),
     "zeros": FrontEnd(pad="zeros", clip_seconds=2.0, mean=-20.0, std=25.0),
-    "kaldi": FrontEnd(kind="kaldi", window_size=400, hop_size=160, num_mels=32, low_hz=20.0, pad_frames=128),
     "waveform": FrontEnd(kind="waveform", num_mels=1, normalises_clip=True),
+    "kaldi": FrontEnd(kind="kaldi", window_size=400, hop_size=160, num_mels=32, low_hz=20.0, pad_frames=128),
 }
 
 

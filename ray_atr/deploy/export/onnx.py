@@ -141,10 +141,11 @@ class LogMel(nn.Module):
         if self.settings.pad == "zeros":
             return nn.functional.pad(waveforms, (0, length))[:, :length]
         if self.settings.pad == "repeat":
-            size = waveforms.shape[1]
+            # As a tensor: the graph has no remainder by a number that is known only when it runs.
+            size = torch.ones_like(waveforms[0], dtype=torch.int64).sum()
             place = torch.arange(length, device=waveforms.device)
-            whole = (length // size) * size
-            return waveforms[:, place % size] * (place < whole).to(waveforms.dtype)
+            whole = torch.div(torch.full_like(size, length), size, rounding_mode="floor") * size
+            return waveforms[:, torch.remainder(place, size)] * (place < whole).to(waveforms.dtype)
         return waveforms
 
     def _log_power(self, samples: Tensor) -> Tensor:
