@@ -106,6 +106,9 @@ def test_an_update_encodes_what_is_new_or_changed_alone(
     assert len(list((tmp_path / "index").glob("*/search.faiss"))) == 1
     again = update_index(str(tmp_path / "index"), str(tmp_path / "model"), str(audio))
     assert again.manifest == changes.manifest
+    moved = Path(shutil.move(audio, tmp_path / "moved"))
+    update_index(str(tmp_path / "index"), audio=str(moved))
+    assert Index.open(tmp_path / "index").sound("new.wav") == (moved / "new.wav").read_bytes()
 
 
 def test_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
