@@ -208,8 +208,8 @@ def test_another_models_queries_are_refused(place: Path, tmp_path: Path) -> None
 def test_lists_with_codes_find_what_an_exact_search_finds(tmp_path: Path, distance: str) -> None:
     random = np.random.default_rng(0)
     centres = random.standard_normal((60, 24))
-    rows = centres[random.integers(0, 60, 6000)] + 0.3 * random.standard_normal((6000, 24))
-    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
+    drawn = centres[random.integers(0, 60, 6000)] + 0.3 * random.standard_normal((6000, 24))
+    rows = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float16)
     queries = rows[:50].astype(np.float32) + 0.02
     index = build_structure(rows, distance, exact_rows=1000)
     write_structure(index, tmp_path / "x.faiss")
@@ -324,7 +324,7 @@ def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, t
     assert [one.probability for one in found] == pytest.approx(
         calibration.probability([one.score for one in found], "eng").tolist()
     )
-    likely = max(one.probability for one in found)
+    likely = max(one.probability or 0.0 for one in found)
     assert index.search("a low tone", "eng", at_least=min(1.0, likely + 1e-6)) == [] or likely == 1.0
 
 

@@ -68,11 +68,11 @@ def port(index: Index) -> Iterator[int]:
 
 
 def call(
-    port: int, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, **parameters: Any
+    port: int, method: str, place: str, /, body: Any = None, headers: dict[str, str] | None = None, **parameters: Any
 ) -> tuple[int, Any]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     query = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
-    connection.request(method, path + query, body, headers or {})
+    connection.request(method, place + query, body, headers or {})
     answer = connection.getresponse()
     content = answer.read()
     is_json = answer.headers.get_content_type() == "application/json"
