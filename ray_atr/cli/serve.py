@@ -31,8 +31,6 @@ class ServeCommand:
     name: tuple[str, ...] = option((), "names by which browsers may call it beyond this machine", "HOST ...", "any")
     checkpoint: str | None = option(None, "where the index's retriever has moved to", "FOLDER", "where it was")
     audio: str | None = option(None, "where the index's archive has moved to", "ARCHIVE", "where it was")
-    ray: bool = option(False, "run under Ray Serve, with replicas on the nodes of the cluster")
-    replicas: int = option(1, "with --ray: copies of the server")
     limits: tyro.conf.OmitArgPrefixes[ServerLimits] = field(default_factory=ServerLimits)
 
 
@@ -44,22 +42,11 @@ def run(arguments: Sequence[str], program: str) -> None:
     token = required_token(given.host)
     if not 1 <= given.port <= 65535:
         raise refuse("--port", given.port, "1 to 65535")
-    if given.replicas < 1:
-        raise refuse("--replicas", given.replicas, "1 or more")
     hosts = (given.name or ("*",)) if token is not None else ("localhost", "127.0.0.1", "[::1]")
     where = f"http://{f'[{given.host}]' if ':' in given.host else given.host}:{given.port}/"
     from ray_atr.deploy.index import Index
 
     index = Index.open(given.index, checkpoint=given.checkpoint, audio=given.audio)
-    if given.ray:
-        # Its replicas open the index themselves; a mistake is said here, before any starts.
-        assert index.retriever is not None
-        from ray_atr.deploy.serve.on_ray import serve_on_ray
-
-        options = {"checkpoint": given.checkpoint, "audio": given.audio}
-        print(f"serving {given.index} at {where} under Ray Serve (Ctrl-C ends it)", flush=True)
-        serve_on_ray(given.index, options, given.host, given.port, given.replicas, token, hosts, given.limits)
-        return
     try:
         import uvicorn
 

@@ -106,6 +106,9 @@ def test_an_update_encodes_what_is_new_or_changed_alone(
     assert len(list((tmp_path / "index").glob("*/search.faiss"))) == 1
     again = update_index(str(tmp_path / "index"), str(tmp_path / "model"), str(audio))
     assert again.manifest == changes.manifest
+    moved = Path(shutil.move(audio, tmp_path / "moved"))
+    update_index(str(tmp_path / "index"), audio=str(moved))
+    assert Index.open(tmp_path / "index").sound("new.wav") == (moved / "new.wav").read_bytes()
 
 
 def test_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
@@ -205,8 +208,8 @@ def test_another_models_queries_are_refused(place: Path, tmp_path: Path) -> None
 def test_lists_with_codes_find_what_an_exact_search_finds(tmp_path: Path, distance: str) -> None:
     random = np.random.default_rng(0)
     centres = random.standard_normal((60, 24))
-    rows = centres[random.integers(0, 60, 6000)] + 0.3 * random.standard_normal((6000, 24))
-    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
+    drawn = centres[random.integers(0, 60, 6000)] + 0.3 * random.standard_normal((6000, 24))
+    rows = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float16)
     queries = rows[:50].astype(np.float32) + 0.02
     index = build_structure(rows, distance, exact_rows=1000)
     write_structure(index, tmp_path / "x.faiss")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,6 +29,7 @@ from ray_atr.deploy.index.layout import (
     mapped_table,
     read_index_manifest,
     remove_other_states,
+    write_index_manifest,
     write_state,
 )
 from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
@@ -112,6 +114,8 @@ def bring_up_to_date(
     `device`: where torch computes; none: a GPU if there is one. ValueError if no sound of the archive can be indexed, or the
     folder holds another model's index.
     """
+    if batch_size < 1:
+        raise refuse("--batch-size", batch_size, "1 or more")
     retriever = Retriever.from_pretrained(str(checkpoint))
     retriever.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     model = model_fingerprint(retriever)
@@ -148,7 +152,9 @@ def bring_up_to_date(
         removed = 0 if files is None else sum(path not in paths for path in files["path"].to_pylist())
         tables = _tables(everything)
         if before is not None and files is not None and tables[0].equals(files):
-            manifest = before
+            manifest = dataclasses.replace(before, archive=archive.place, checkpoint=str(checkpoint))
+            if manifest != before:
+                write_index_manifest(folder, manifest)
         else:
             say("writing the index")
             manifest = write_state(

@@ -165,8 +165,13 @@ def write_state(
         state=state,
         digests=digests,
     )
-    write_json(folder / INDEX_FILE, {"format": FORMAT, **dataclasses.asdict(manifest)})
+    write_index_manifest(folder, manifest)
     return manifest
+
+
+def write_index_manifest(folder: Path, manifest: IndexManifest) -> None:
+    """Write the manifest, whole: from then on the files that it names count."""
+    write_json(folder / INDEX_FILE, {"format": FORMAT, **dataclasses.asdict(manifest)})
 
 
 def remove_other_states(folder: Path, manifest: IndexManifest) -> None:
