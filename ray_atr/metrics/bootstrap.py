@@ -136,8 +136,9 @@ def over_clips_and_seeds(
     Two-way random effects, clips by seeds: the variance of the mean is that over clips, from the draws of the mean, which hold
     the interaction too, plus that over seeds, s^2 / S, less the interaction, which it holds as well. Each part has its own
     quantile, the normal one over hundreds of clips and Student's with S - 1 degrees of freedom over seeds, as Cochran (1964)
-    has it for two unequal variances: half of the width is sqrt(z^2 V_clips + t^2 V_seeds). The bootstrap that draws both at once counts the interaction twice (Owen 2007, "The
-    pigeonhole bootstrap"). Two seeds tell little of their deviation: what such intervals cover is said in docs/results.md.
+    has it for two unequal variances: half of the width is sqrt(z^2 V_clips + t^2 V_seeds). The bootstrap that draws both at
+    once counts the interaction twice (Owen 2007, "The pigeonhole bootstrap"). Two seeds tell too little of their deviation:
+    where it is large, such intervals are too narrow.
     With one seed: the percentiles of the draws, which say nothing of seeds.
     """
     sides = [(values, drawn)] if less is None or drawn_less is None else [(values, drawn), (less, drawn_less)]

@@ -180,7 +180,7 @@ def simulated(generator: np.random.Generator, seeds: int, deviation: float) -> n
     Clips are hard or easy for a method, each run is lucky or not with each, and a run's accuracy deviates over seeds.
     """
     hard, lucky = generator.normal(size=(2, 1, CLIPS)), generator.normal(size=(2, seeds, CLIPS))
-    level = norm.ppf(0.6) + deviation / norm.pdf(norm.ppf(0.6)) * np.sqrt(2) * generator.normal(size=(2, seeds, 1))
+    level = norm.ppf(0.6) + deviation / norm.pdf(norm.ppf(0.6)) * generator.normal(size=(2, seeds, 1))
     first, second = (
         0.35 * hard + np.sqrt(1 - 0.35**2 - 0.7) * lucky + np.sqrt(0.7) * generator.normal(size=CLIPS) + level
     )
