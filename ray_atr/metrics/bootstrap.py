@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
+from scipy.optimize import brentq
 
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.samples import Samples, check_same_queries, in_shared_tasks, resampled
@@ -22,6 +23,7 @@ from ray_atr.settings import refuse
 DRAWS = 1000
 LEVEL = 0.95
 WEIGHTS_AT_ONCE = 2**22
+LEAST_TAIL = 1e-12
 
 
 @dataclass(frozen=True)
@@ -132,9 +134,11 @@ def over_clips_and_seeds(
     that belong together seed by seed are subtracted before.
 
     Two-way random effects, clips by seeds: the variance of the mean is that over clips, from the draws of the mean, which hold
-    the interaction too, plus that over seeds, s^2 / S, less the interaction, which it holds as well; Student's t with
-    Satterthwaite's degrees of freedom. The bootstrap that draws both at once counts the interaction twice (Owen 2007, "The
-    pigeonhole bootstrap"). Two seeds tell little of their deviation: what such intervals cover is said in docs/results.md.
+    the interaction too, plus that over seeds, s^2 / S, less the interaction, which it holds as well. Each part has its own
+    quantile, the normal one over hundreds of clips and Student's with S - 1 degrees of freedom over seeds, as Cochran (1964)
+    has it for two unequal variances: half of the width is sqrt(z^2 V_clips + t^2 V_seeds). The bootstrap that draws both at
+    once counts the interaction twice (Owen 2007, "The pigeonhole bootstrap"). Two seeds tell too little of their deviation:
+    where it is large, such intervals are too narrow.
     With one seed: the percentiles of the draws, which say nothing of seeds.
     """
     sides = [(values, drawn)] if less is None or drawn_less is None else [(values, drawn), (less, drawn_less)]
@@ -145,24 +149,28 @@ def over_clips_and_seeds(
         share = min(np.mean(of_draws <= 0), np.mean(of_draws >= 0))
         return Bounds(low, high, min(1.0, max(1 / len(of_draws), 2 * float(share))))
     of_clips = float(np.nanvar(of_draws))
-    parts, between = [], 0.0
+    between = []
     for side, side_drawn in sides:
         if (seeds := len(side)) > 1:
-            part = float(side.var(ddof=1)) / seeds
             own, mean = float(np.nanvar(side_drawn, axis=1).mean()), float(np.nanvar(side_drawn.mean(axis=0)))
             interaction = max(0.0, own - mean) / (seeds - 1)
-            parts.append((part, seeds - 1))
-            between += max(0.0, part - interaction)
-    variance = of_clips + between
-    if variance == 0:
+            between.append((max(0.0, float(side.var(ddof=1)) / seeds - interaction), seeds - 1))
+    if of_clips + sum(part for part, _ in between) == 0:
         return Bounds(float(difference), float(difference), 1.0 if difference == 0 else 1 / max(len(of_draws), 1))
-    # The clips' variance is of hundreds of clips: its degrees of freedom hardly count.
-    uncertain = sum(part**2 / freedom for part, freedom in parts)
-    freedom = variance**2 / uncertain if uncertain > 0 else np.inf
-    error = variance**0.5
-    half = float(stats.t.ppf(0.5 + level / 2, freedom)) * error
-    p_value = 2 * float(stats.t.sf(abs(difference) / error, freedom))
-    return Bounds(float(difference) - half, float(difference) + half, p_value)
+
+    def half(tail: float) -> float:
+        """Half of the interval that leaves out `tail` on each side."""
+        squares = stats.norm.isf(tail) ** 2 * of_clips
+        squares += sum(stats.t.isf(tail, freedom) ** 2 * part for part, freedom in between)
+        return float(squares) ** 0.5
+
+    # A difference beyond every quantile has no tail.
+    tail = LEAST_TAIL
+    if half(LEAST_TAIL) > abs(difference):
+        tail = float(brentq(lambda one: half(one) - abs(difference), LEAST_TAIL, 0.5))
+    p_value = 2 * tail
+    width = half((1 - level) / 2)
+    return Bounds(float(difference) - width, float(difference) + width, p_value)
 
 
 def _signed_mean(sides: Sequence[np.ndarray], axis: int) -> np.ndarray:

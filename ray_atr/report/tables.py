@@ -218,8 +218,8 @@ def paired_table(runs: Runs) -> Table | None:
     return Table(
         title=f"R@1 minus that of {baseline}, {of_whom(TRAINED, runs)}",
         note=(
-            f"Percentage points, test split, mean over the seeds; in brackets the {LEVEL:.0%} interval of the paired "
-            "bootstrap over clips. Marked: the interval leaves 0 out."
+            f"Percentage points, test split, mean over the seeds; in brackets the {LEVEL:.0%} interval over clips and seeds "
+            "(of one seed: over clips; of two it is too narrow where seeds differ much). Marked: the interval leaves 0 out."
         ),
         columns=["noise", "objective", *ARROWS.values()],
         blocks=[block for block in blocks if block],

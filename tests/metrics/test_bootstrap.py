@@ -180,7 +180,7 @@ def simulated(generator: np.random.Generator, seeds: int, deviation: float) -> n
     Clips are hard or easy for a method, each run is lucky or not with each, and a run's accuracy deviates over seeds.
     """
     hard, lucky = generator.normal(size=(2, 1, CLIPS)), generator.normal(size=(2, seeds, CLIPS))
-    level = norm.ppf(0.6) + deviation / norm.pdf(norm.ppf(0.6)) * np.sqrt(2) * generator.normal(size=(2, seeds, 1))
+    level = norm.ppf(0.6) + deviation / norm.pdf(norm.ppf(0.6)) * generator.normal(size=(2, seeds, 1))
     first, second = (
         0.35 * hard + np.sqrt(1 - 0.35**2 - 0.7) * lucky + np.sqrt(0.7) * generator.normal(size=CLIPS) + level
     )
@@ -224,9 +224,8 @@ def test_runs_of_unequal_number_are_compared_as_independent_seeds() -> None:
     first, second = np.array([0.5, 0.54, 0.52, 0.56]), np.array([0.60, 0.63])
     bounds = over_clips_and_seeds(second, second[:, None] + clips, 0.95, first, first[:, None] + clips)
     parts = first.var(ddof=1) / 4, second.var(ddof=1) / 2
-    freedom = sum(parts) ** 2 / (parts[0] ** 2 / 3 + parts[1] ** 2)
-    # The clips are the same for all, and cancel: Welch's test is what is left.
-    half = t.ppf(0.975, freedom) * sum(parts) ** 0.5
+    # The clips are the same for all, and cancel: Cochran's interval of two unequal variances is what is left.
+    half = (t.ppf(0.975, 3) ** 2 * parts[0] + t.ppf(0.975, 1) ** 2 * parts[1]) ** 0.5
     assert (bounds.low, bounds.high) == pytest.approx((0.085 - half, 0.085 + half), rel=1e-6)
 
 
