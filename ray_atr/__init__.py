@@ -9,15 +9,17 @@ import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ray_atr import objectives as objectives
-    from ray_atr.deploy.adapters import as_sentence_transformer as as_sentence_transformer
-    from ray_atr.deploy.index.opened import Index as Index
     from ray_atr.metrics import retrieval_metrics as retrieval_metrics
     from ray_atr.models.retriever import Retriever as Retriever
     from ray_atr.training.own import train as train
     from ray_atr.transport import solve as solve
 
     __version__: str
+    # Named without an import: what is below deploy imports this module.
+    as_sentence_transformer: Callable[..., Any]
 
 _WHERE = {
     "Index": "ray_atr.deploy.index.opened",

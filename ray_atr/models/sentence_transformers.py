@@ -158,8 +158,7 @@ def waveform_of(checkpoint: str, path: str, clip_seconds: float) -> FrontEnd:
     for module in open_model(checkpoint, path, "audio").modules():
         processor = getattr(module, "processor", None)
         extractor = getattr(processor, "feature_extractor", processor)
-        if extractor is not None and hasattr(extractor, "sampling_rate"):
-            rate = int(extractor.sampling_rate)
+        if rate := int(getattr(extractor, "sampling_rate", 0)):
             longest = float(getattr(extractor, "max_length_s", None) or clip_seconds)
             return FrontEnd(
                 kind="waveform",

@@ -167,8 +167,8 @@ def test_an_export_that_differs_is_not_kept(made, tmp_path, monkeypatch):
     asked = asked_of(folder)
     retriever = Retriever.from_pretrained(folder)
     ours = retriever.encode_audio(asked.waveforms).numpy(), retriever.encode_text(asked.texts, asked.languages).numpy()
-    monkeypatch.setattr(run, "loaded_vectors", lambda *_: (ours[0], ours[1] + 1e-4))
-    with pytest.raises(ValueError, match=r"difference from encode_\*: got '0.0001'; allowed at most 1e-05"):
+    monkeypatch.setattr(run, "loaded_vectors", lambda *_: (ours[0], ours[1] + 1e-3))
+    with pytest.raises(ValueError, match=r"difference from encode_\*: got '0.001'; allowed at most 0.0001"):
         export(folder, "clap", tmp_path / "out", asked=asked, say=lambda _: None)
     assert list(tmp_path.iterdir()) == []
 

@@ -50,14 +50,14 @@ class Target:
 
 
 TARGETS: dict[str, Target] = {
-    "clap": Target(clap.require_clap, clap.write_clap, "clap.py"),
+    "clap": Target(clap.require_clap, clap.write_clap, "load_clap.py"),
     "sentence-transformers": Target(
         sentence_transformers.require_sentence_transformers,
         sentence_transformers.write_sentence_transformers,
-        "sentence_transformers.py",
+        "load_sentence_transformers.py",
     ),
-    "onnx": Target(onnx.require_onnx, onnx.write_onnx, "onnx.py"),
-    "mlflow": Target(mlflow.require_mlflow, mlflow.write_mlflow, "mlflow.py"),
+    "onnx": Target(onnx.require_onnx, onnx.write_onnx, "load_onnx.py"),
+    "mlflow": Target(mlflow.require_mlflow, mlflow.write_mlflow, "load_mlflow.py"),
 }
 
 
