@@ -1,1 +1,1 @@
-"""What becomes of a trained retriever: exported, calibrated, an archive that is searched, and a server."""
+"""What becomes of a trained retriever: other formats, an index, queries, a server, and how sure an answer is."""
