@@ -231,7 +231,7 @@ def test_the_page_is_used_by_keyboard(port: int, width: int) -> None:
             await page.press("ArrowDown")
             await page.press(" ", " ")
             await page.until("document.querySelector('li.chosen canvas') !== null")
-            await page.until("document.querySelector('audio').duration > 0.3")
+            await page.until("document.querySelector('audio').duration > 0.1")
             assert (
                 await page.run("[...document.querySelectorAll('li')].indexOf(document.querySelector('.chosen'))") == 1
             )
