@@ -31,7 +31,7 @@ from ray_atr import storage
 from ray_atr.experiment import Experiment, load_experiment, resolved
 from ray_atr.formats import FORMATS, require_format
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
-from ray_atr.models.weights import SETTINGS_FILE
+from ray_atr.models.weights import SETTINGS_FILE, is_clap
 from ray_atr.objectives import PAIRS
 from ray_atr.override import flatten, override
 from ray_atr.redaction import HIDDEN, redact, redact_values
@@ -338,14 +338,16 @@ def saved_retriever(folder: str | Location, path: str) -> Location:
     place = storage.locate(folder)
     if storage.is_local(place) and not place.is_dir():
         raise refuse(path, str(folder), "an existing folder: a saved retriever, or a trial of a run")
-    if storage.is_there(place / SETTINGS_FILE):
+    if storage.is_there(place / SETTINGS_FILE) or (storage.is_local(place) and is_clap(place)):
         return place
     place = trial_place(place, path)
     if storage.is_there(place / BEST / SETTINGS_FILE):
         return place / BEST
     if storage.is_there(place / "trial.json"):
         raise refuse(path, str(folder), f"a trial with a saved retriever; {BEST}/ is not there yet")
-    raise refuse(path, str(folder), f"a folder with a {SETTINGS_FILE}, or the folder of a trial or run")
+    raise refuse(
+        path, str(folder), f"a folder with a {SETTINGS_FILE}, transformers' ClapModel, or the folder of a trial or run"
+    )
 
 
 def _object(file: Location) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from ray_atr.models.adaptation import adapt, parameter_levels
 from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn
 from ray_atr.models.augment import SpecAugment
 from ray_atr.models.card import CARD_FILE, card_text
+from ray_atr.models.clap import Clap, read_clap
 from ray_atr.models.text import TEXT_TOWERS, SmallTransformer
 from ray_atr.models.tower import (
     AudioSettings,
@@ -40,7 +41,15 @@ from ray_atr.models.tower import (
     embed_by_length,
     masked_mean,
 )
-from ray_atr.models.weights import load_weights, read_settings, read_weights, write_settings, write_state
+from ray_atr.models.weights import (
+    SETTINGS_FILE,
+    is_clap,
+    load_weights,
+    read_settings,
+    read_weights,
+    write_settings,
+    write_state,
+)
 from ray_atr.objectives.learned import LearnedParameters, LearnedSettings
 from ray_atr.override import flatten, override
 from ray_atr.settings import Settings, refuse, setting
@@ -447,8 +456,17 @@ class Retriever(nn.Module):
         return str(done.commit_url)
 
     @classmethod
+    def _published(cls, clap: Clap) -> Self:
+        settings = override(ModelSettings(), clap.settings)
+        with torch.random.fork_rng():
+            retriever = cls(clap.audio_tower, clap.text_tower, settings)
+        retriever.load_state_dict({**retriever.state_dict(), **clap.projections})
+        return retriever.eval()
+
+    @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
-        """The retriever that `save_pretrained` wrote, in evaluation mode, on the CPU; it encodes the same, bit for bit.
+        """The retriever that `save_pretrained` wrote, in evaluation mode, on the CPU; it encodes the same, bit for bit. Or a
+        published one: the `ClapModel` of transformers in a folder, whose projected embeddings this one's are.
 
         `folder` may be a URL (`s3://bucket/runs/x/trials/.../best`). Raises ValueError for a folder that is missing,
         incomplete or broken.
@@ -457,6 +475,8 @@ class Retriever(nn.Module):
             with fetched(locate(folder)) as copy:
                 return cls.from_pretrained(copy)
         folder = Path(folder)
+        if not (folder / SETTINGS_FILE).is_file() and is_clap(folder):
+            return cls._published(read_clap(folder))
         check_folder(folder)
         content = read_settings(folder)
         try:

@@ -218,6 +218,15 @@ class TransformersText(TextSettings):
     def build(self, tokenizer: object | None = None) -> TransformersTextTower:
         """The tower with the checkpoint's weights; its tokeniser is the checkpoint's, `tokenizer` is ignored."""
         config = read_model_config(self.checkpoint, TEXT_CHECKPOINT, self.dropout)
+        if config.model_type == "clap":
+            from transformers import ClapModel
+
+            load = partial(load_model, checkpoint=self.checkpoint, config=config, path=TEXT_CHECKPOINT)
+            whole = load(ClapModel, skip=("audio_model.",), allowed=self.allow_mismatch)
+            of_text: Any = config.text_config
+            return TransformersTextTower(
+                self, whole.text_model, load_tokenizer(self.checkpoint, of_text, TEXT_CHECKPOINT)
+            )
         model_class, arguments = text_encoder(config, self.pooling)
         told = {"path": TEXT_CHECKPOINT, "skip": TEXT_HEADS, "allowed": self.allow_mismatch, **arguments}
         model = load_model(model_class, self.checkpoint, config, **told)
@@ -275,7 +284,8 @@ class TransformersTextTower(TextTower):
         self.pad_token_id = int(tokenizer.pad_token_id)
         positions = int(getattr(model.config, "max_position_embeddings", settings.max_tokens))
         # RoBERTa's table begins after the padding index.
-        offset = self.pad_token_id + 1 if "roberta" in model.config.model_type else 0
+        is_roberta = "roberta" in model.config.model_type or model.config.model_type == "clap_text_model"
+        offset = self.pad_token_id + 1 if is_roberta else 0
         self.max_tokens = min(settings.max_tokens, positions - offset)
         self.language_tags = hasattr(tokenizer, "src_lang") and hasattr(tokenizer, "tgt_lang")
         self._tag_of: dict[str, str | None] = {}
@@ -336,10 +346,12 @@ def text_encoder(config: PreTrainedConfig, pooling: str) -> tuple[Any, dict[str,
 
     A pooler that is not used is left out: weights without a gradient stop distributed training.
     """
+    from transformers import ClapTextModel
     from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
 
     allowed = "an encoder, like bert, xlm-roberta or m2m_100"
-    model_class = encoder_class(config, TEXT_CHECKPOINT, {"m2m_100": M2M100Encoder}, allowed)
+    own = {"m2m_100": M2M100Encoder, "clap_text_model": ClapTextModel}
+    model_class = encoder_class(config, TEXT_CHECKPOINT, own, allowed)
     takes_pooler = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
     if pooling == "pooler" and not takes_pooler:
         raise refuse("model.text.pooling", pooling, f"mean or cls; {config.model_type} has no pooler")

@@ -29,6 +29,7 @@ from ray_atr.storage import disk_errors, read_json
 from ray_atr.storage.digests import check_folder, digests_of
 
 SETTINGS_FILE = "retriever.json"
+CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 FROZEN_FILE = "frozen.safetensors"
 """In a tower's own folder: its weights, where many saved models share them."""
@@ -316,3 +317,12 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise refuse("model folder", str(file), "a retriever's settings, as save_pretrained writes them")
     return require_format("retriever", content, file)
+
+
+def is_clap(folder: Path) -> bool:
+    """Whether a local folder holds a `ClapModel` of transformers."""
+    file = folder / CONFIG_FILE
+    if not file.is_file():
+        return False
+    content = read_json(file)
+    return isinstance(content, dict) and content.get("model_type") == "clap"

@@ -436,7 +436,7 @@ def test_neighbour_votes_are_loops_over_their_definition(world: World) -> None:
 
 
 def test_a_clip_has_no_vote_on_itself_and_a_pair_that_is_not_believed_none_at_all(world: World) -> None:
-    estimator = method("neighbour_votes", warmup_epochs=1).estimator(world.pairs(languages=1, slots=1))
+    estimator: Any = method("neighbour_votes", warmup_epochs=1).estimator(world.pairs(languages=1, slots=1))
     audio, text = functional.normalize(torch.eye(4)[[0, 0, 1, 1]] + 0.01, dim=1), torch.eye(4)[[0, 1, 2, 3]]
     bank = torch.arange(4)
 

@@ -1,0 +1,68 @@
+"""CLAP as transformers writes it (`ClapModel.save_pretrained`; LAION's models on the hub are in this layout), both towers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ray_atr.models.pretrained import load_model, load_tokenizer, read_feature_extractor, read_model_config
+from ray_atr.models.transformers import Htsat, TransformersAudioTower, TransformersText, TransformersTextTower
+from ray_atr.settings import refuse
+
+MAX_TOKENS = 77
+"""To which LAION-CLAP cuts captions."""
+
+
+@dataclass(frozen=True, eq=False)
+class Clap:
+    """A whole CLAP as the parts of a retriever: settings of the model by their paths, towers, and the projections' weights."""
+
+    settings: dict[str, Any]
+    audio_tower: TransformersAudioTower
+    text_tower: TransformersTextTower
+    projections: dict[str, Tensor]
+
+
+def read_clap(folder: Path) -> Clap:
+    """The parts of the CLAP in a folder: config.json, safetensors, preprocessor_config.json, and a tokeniser.
+
+    Raises ValueError if a file is missing or broken, or if its projections are not two linear layers with a ReLU between.
+    Longer clips than its window are cut, or heard by windows, as `model.windows` says.
+    """
+    from transformers import ClapModel
+
+    path = "model folder"
+    config: Any = read_model_config(folder, path)
+    if config.projection_hidden_act != "relu":
+        raise refuse(path, config.projection_hidden_act, "a CLAP whose projections have a relu")
+    model = load_model(ClapModel, str(folder), config, path=path, skip=(), allowed=())
+    audio, text = (
+        Htsat(checkpoint=str(folder)),
+        TransformersText(checkpoint=str(folder), pooling="pooler", max_tokens=MAX_TOKENS),
+    )
+    extractor, tokenizer = read_feature_extractor(folder, path), load_tokenizer(folder, config.text_config, path)
+    projections = {
+        f"{kind}_projection.{place}.{what}": getattr(getattr(getattr(model, f"{kind}_projection"), layer), what)
+        for kind in ("audio", "text")
+        for layer, place in (("linear1", 0), ("linear2", 2))
+        for what in ("weight", "bias")
+    }
+    settings = {
+        "audio": "htsat",
+        "audio.checkpoint": str(folder),
+        "text": "transformers",
+        "text.checkpoint": str(folder),
+        "text.pooling": "pooler",
+        "text.max_tokens": MAX_TOKENS,
+        "embedding_width": int(config.projection_dim),
+        "projection": "mlp",
+        "initial_temperature": float((-model.logit_scale_t).exp().item()),
+    }
+    towers = (
+        TransformersAudioTower(audio, model.audio_model, extractor),
+        TransformersTextTower(text, model.text_model, tokenizer),
+    )
+    return Clap(settings, *towers, {name: value.detach() for name, value in projections.items()})
