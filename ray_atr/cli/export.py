@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import tyro
 
 from ray_atr.cli.parse import heartbeat, option, parse
-from ray_atr.deploy.export.options import TARGET_NAMES, ExportOptions
+from ray_atr.deploy.export.export_options import TARGET_NAMES, ExportOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ OPTIONS = ExportCommand
 
 def run(arguments: Sequence[str], program: str) -> None:
     given = parse(ExportCommand, arguments, program)
-    from ray_atr.deploy.export.run import export
+    from ray_atr.deploy.export.exporting import export
 
     with heartbeat(f"export of {given.retriever} to {given.to}") as say:
         made = export(given.retriever, given.to, given.out, given.options, say=say)

@@ -15,9 +15,9 @@ import tiny_checkpoints as tiny
 import torch
 
 from ray_atr.data.audio import FrontEnd, fit, log_mel
-from ray_atr.deploy.export import run
-from ray_atr.deploy.export.options import TARGET_NAMES, ExportOptions
-from ray_atr.deploy.export.run import CHECK, TARGETS, Asked, export, plain, same_lists
+from ray_atr.deploy.export import exporting
+from ray_atr.deploy.export.export_options import TARGET_NAMES, ExportOptions
+from ray_atr.deploy.export.exporting import CHECK, TARGETS, Asked, export, plain, same_lists
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, SmallCnn, TransformersAudio
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
@@ -167,7 +167,7 @@ def test_an_export_that_differs_is_not_kept(made, tmp_path, monkeypatch):
     asked = asked_of(folder)
     retriever = Retriever.from_pretrained(folder)
     ours = retriever.encode_audio(asked.waveforms).numpy(), retriever.encode_text(asked.texts, asked.languages).numpy()
-    monkeypatch.setattr(run, "loaded_vectors", lambda *_: (ours[0], ours[1] + 1e-3))
+    monkeypatch.setattr(exporting, "loaded_vectors", lambda *_: (ours[0], ours[1] + 1e-3))
     with pytest.raises(ValueError, match=r"difference from encode_\*: got '0.001'; allowed at most 0.0001"):
         export(folder, "clap", tmp_path / "out", asked=asked, say=lambda _: None)
     assert list(tmp_path.iterdir()) == []

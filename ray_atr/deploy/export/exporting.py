@@ -23,7 +23,7 @@ from ray_atr.data.decoding import IMPORTED, Waveform, open_sound, resampled_bloc
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
 from ray_atr.data.soundscapes import SoundscapesSettings, ensure_soundscapes
 from ray_atr.deploy.export import clap, mlflow, onnx, sentence_transformers
-from ray_atr.deploy.export.options import ExportOptions
+from ray_atr.deploy.export.export_options import ExportOptions
 from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
 from ray_atr.evaluation.eval_split import read_eval_split
 from ray_atr.models.retriever import Retriever
