@@ -42,7 +42,7 @@ def processes_of(experiment: Experiment, *, fewest: bool = False) -> list[Placed
     def placed(cpus: float, gpus: float, role: str = "") -> Placed:
         # A trial that trains in its own process has no workers to place.
         name = f"{role}_labels"
-        labels = parse_labels(f"scaling.{name}", getattr(scaling, name)) if role and scaling.has_workers else {}
+        labels = parse_labels(f"scaling.{name}", getattr(scaling, name)) if role and scaling.workers != 0 else {}
         return Placed({"CPU": cpus, "GPU": gpus}, labels)
 
     worker = placed(scaling.cpus_per_worker, scaling.gpus_per_worker, "worker")

@@ -32,7 +32,7 @@ BESIDE_AN_ENCODER = {"scaling.gpus_per_worker": 0.6, "scaling.gpus_per_encoder":
 
 
 @dataclass(frozen=True)
-class Decision:
+class ScalingChoice:
     """Settings by their paths, and why."""
 
     settings: dict[str, Any]
@@ -58,7 +58,7 @@ def decide(
     *,
     alone: str = "",
     is_in_store: bool = False,
-) -> Decision | None:
+) -> ScalingChoice | None:
     """What `auto` stands for on these nodes; None if nothing is left open.
 
     num_trials  how many trials could run at once; None if that is not known, which is taken for many.
@@ -73,6 +73,7 @@ def decide(
     found += [counted(len(nodes), "node")] if len(nodes) > 1 else ["a cluster that grows"] if is_growing else []
     found += ["data in a store"] if is_in_store else []
     found += ["validation beside training"] if scaling.validate_beside else []
+    found += ["labels of nodes"] if scaling.worker_labels or scaling.encoder_labels else []
     reason = f"auto: {', '.join(found) or 'one node without GPUs'}"
     if scaling.workers == AUTO:
         settings["scaling.workers"] = 0
@@ -87,7 +88,7 @@ def decide(
         settings["scaling.ray_data"] = bool(found) or settings.get("scaling.workers", scaling.workers) != 0
         if not alone and not found and settings["scaling.ray_data"]:
             reason = "auto: there are workers"
-    return Decision(settings, reason)
+    return ScalingChoice(settings, reason)
 
 
 def _is_encoded_beside(experiment: Experiment) -> bool:

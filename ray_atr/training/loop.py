@@ -156,7 +156,7 @@ def begin_epoch(state: TrainState, epoch: int, steps_per_epoch: int) -> None:
     state.estimator.begin_epoch(epoch)
 
 
-class Place(NamedTuple):
+class BatchPlace(NamedTuple):
     """A batch among those whose gradients are averaged for one step of the optimiser: its number from 1, and how many."""
 
     number: int
@@ -167,11 +167,11 @@ class Place(NamedTuple):
         return self.number == self.size
 
 
-def place_of(data: TrainingData, batch: Batch) -> Place:
+def place_of(data: TrainingData, batch: Batch) -> BatchPlace:
     """Where a batch is among those of its optimiser step; an epoch's last step may have fewer."""
     together, step = data.experiment.train.batches_per_step, batch.step % data.steps_per_epoch
     first = step - step % together
-    return Place(step - first + 1, min(together, data.steps_per_epoch - first))
+    return BatchPlace(step - first + 1, min(together, data.steps_per_epoch - first))
 
 
 def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch, clock: Clock) -> StepResult:

@@ -235,7 +235,7 @@ def test_the_quickstart_trains_projections_on_shipped_towers_and_from_scratch_ev
     for tower, name in ((quickstart.model.audio, "small_cnn"), (quickstart.model.text, "small_transformer")):
         assert getattr(tower, "checkpoint", None) == f"shipped:{name}"
         assert tower.adapt.is_frozen
-    assert (quickstart.model.projection, quickstart.train.batch_size, quickstart.scaling.workers) == ("mlp", 64, 0)
+    assert (quickstart.model.projection, quickstart.train.batch_size, quickstart.scaling.workers) == ("mlp", 64, "auto")
     assert flatten(from_scratch) == flatten(
         override(
             Experiment(),
@@ -243,8 +243,6 @@ def test_the_quickstart_trains_projections_on_shipped_towers_and_from_scratch_ev
                 "train.epochs": 7,
                 "train.batch_size": 64,
                 "train.learning_rate": 2e-3,
-                "scaling.workers": 0,
-                "scaling.ray_data": False,
                 "evaluation.validation_captions": 1,
             },
         )

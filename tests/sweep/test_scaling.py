@@ -32,6 +32,7 @@ AUTO = {path: value for path, value in OPEN.items() if value == "auto"}
         (LAPTOP, 1, {"scaling.workers": 2}, 2, True, "auto: there are workers"),
         (LAPTOP, 1, {"scaling.ray_data": True}, 0, True, "auto: one node without GPUs"),
         (LAPTOP, 1, {"scaling.validate_beside": True}, 1, True, "auto: validation beside training"),
+        (LAPTOP, 1, {"scaling.worker_labels": "disk=fast"}, 1, True, "auto: labels of nodes"),
         (GPU_NODE, 1, {}, 4, True, "auto: 4 GPUs"),
         # A batch of 6 is no multiple of 4, but of 3.
         (GPU_NODE, 1, {"train.batch_size": 6}, 3, True, "auto: 4 GPUs"),
