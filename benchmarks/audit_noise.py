@@ -20,12 +20,12 @@ import torch
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from ray_atr.audit import folds
-from ray_atr.audit.folds import Pairs
-from ray_atr.audit.options import CrossFit
-from ray_atr.audit.score import audit_pairs
 from ray_atr.data.noise import Noise, assign_captions
-from ray_atr.languages.templates import ESC50_CLASSES, caption
+from ray_atr.workshop.audit import folds
+from ray_atr.workshop.audit.folds import Pairs
+from ray_atr.workshop.audit.options import CrossFit
+from ray_atr.workshop.audit.score import audit_pairs
+from ray_atr.workshop.languages.templates import ESC50_CLASSES, caption
 
 KINDS = ("pair", "near", "shift", "language", "caption")
 HEAD = (

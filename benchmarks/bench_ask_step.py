@@ -23,13 +23,13 @@ import faiss
 import torch
 from side_by_side import compared
 
-from ray_atr.experiment import Experiment
-from ray_atr.override import override
-from ray_atr.recipes import RECIPES
-from ray_atr.runtime import home, start_ray
+from ray_atr.common.override import override
+from ray_atr.common.runtime import home, start_ray
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.ray_train import actor_refresher
+from ray_atr.training.recipes import RECIPES
 
 GOAL_STEP = 1.10
 

@@ -25,13 +25,13 @@ import ray
 from ray.cluster_utils import Cluster
 from side_by_side import compared
 
-from ray_atr.experiment import Experiment
-from ray_atr.override import override
-from ray_atr.run_folder import FINISHED, RunFolder, TrialFolder
-from ray_atr.runtime import prepare_environment, quiet_ray_data
-from ray_atr.space import Space
+from ray_atr.common.override import override
+from ray_atr.common.runtime import prepare_environment, quiet_ray_data
+from ray_atr.common.space import Space
 from ray_atr.sweep import SEARCHES, Goal, SweepListener, SweepPlan, tune_bridge
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.run_folder import FINISHED, RunFolder, TrialFolder
 
 RECALL = "text_to_audio/mean/recall_at_1"
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * 2**20}

@@ -24,13 +24,13 @@ from typing import Any
 
 from side_by_side import compared
 
-from ray_atr.experiment import Experiment
-from ray_atr.run_folder import FINISHED, RUNNING, RunFolder
-from ray_atr.space import Space
+from ray_atr.common.space import Space
 from ray_atr.sweep import SEARCHES, Goal, SpaceSearch, SweepPlan
 from ray_atr.sweep.recording import CommonFailure, Recording
 from ray_atr.sweep.search import History, Known
 from ray_atr.sweep.trial_queue import TrialQueue
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.run_folder import FINISHED, RUNNING, RunFolder
 
 GOAL = Goal("text_to_audio/mean/recall_at_1")
 RANGES = [

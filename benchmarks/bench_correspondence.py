@@ -22,19 +22,19 @@ import numpy as np
 import torch
 from side_by_side import compared
 
-from ray_atr.data.importing.import_options import VectorImport
-from ray_atr.data.importing.vector_import import import_vectors
-from ray_atr.encoding.texts import TextBatcher
-from ray_atr.experiment import Experiment
-from ray_atr.override import override
-from ray_atr.recipes import RECIPES
+from ray_atr.common.override import override
 from ray_atr.training.batch import TrainingData
 from ray_atr.training.clock import Clock
+from ray_atr.training.encoding.texts import TextBatcher
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
 from ray_atr.training.languages import with_languages
 from ray_atr.training.loop import step
+from ray_atr.training.recipes import RECIPES
 from ray_atr.training.setup import first_state
+from ray_atr.workshop.importing.import_options import VectorImport
+from ray_atr.workshop.importing.vector_import import import_vectors
 
 GOALS = {
     "small_loss": 1.05,

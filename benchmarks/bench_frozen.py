@@ -21,13 +21,13 @@ from pathlib import Path
 import torch
 from side_by_side import compared
 
+from ray_atr.common.override import override
 from ray_atr.data.feature_cache import ensure_features
-from ray_atr.experiment import Experiment
 from ray_atr.objectives import PAIRS, SCHEMES
-from ray_atr.override import override
-from ray_atr.recipes import RECIPES
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.loop import train_trial
+from ray_atr.training.recipes import RECIPES
 
 COMPARED = ("contrastive", "learning_to_match", "partial_learning_to_match")
 """Pair losses of the sweep, each under every scheme."""

@@ -30,12 +30,12 @@ from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import FeatureSet
 from ray_atr.data.noise import Noise
 from ray_atr.data.stream import training_plan
-from ray_atr.experiment import Experiment
+from ray_atr.evaluation.report import summary_table
 from ray_atr.metrics import retrieval_metrics
 from ray_atr.objectives import Embeddings, preset
-from ray_atr.report import summary_table
-from ray_atr.run_folder import RunFolder
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
+from ray_atr.training.run_folder import RunFolder
 
 WORSE_THAN_LINEAR = 1.15
 Costs = dict[str, dict[int, float]]
@@ -182,7 +182,7 @@ def draw(axis: str, label: str, costs: Costs, folder: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    from ray_atr.report.style import QUIET, RC, looks
+    from ray_atr.evaluation.report.style import QUIET, RC, looks
 
     with pyplot.rc_context(RC):
         figure, axes = pyplot.subplots(figsize=(4.6, 3.2), layout="constrained")

@@ -25,9 +25,9 @@ import pyarrow.parquet as pq
 import soundfile
 from side_by_side import compared, cpu_seconds, made_sounds, peak_resident_bytes
 
-from ray_atr.data.importing.plan import Import, import_data_set
-from ray_atr.data.importing.sources.table import TableSource
 from ray_atr.data.shards import CLIPS_PER_SHARD, iterate_rows
+from ray_atr.workshop.importing.plan import Import, import_data_set
+from ray_atr.workshop.importing.sources.table import TableSource
 
 FORMATS = {"wav": "WAV", "flac": "FLAC", "ogg": "OGG"}
 SECONDS, SAMPLE_RATE = 10.0, 32_000

@@ -281,7 +281,7 @@ def with_processes(number: int, processes: int, rounds: int) -> None:
     """The first epoch in wall time: ours through Ray Data, the peers' loop and loader with as many processes."""
     from multiprocessing import Pool
 
-    from ray_atr.runtime import start_ray
+    from ray_atr.common.runtime import start_ray
 
     sounds = made_sounds(20, SECONDS, FRONT_END.sample_rate, "FLAC")
     start_ray(num_cpus=processes)

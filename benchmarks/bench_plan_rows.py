@@ -25,8 +25,8 @@ from torch import Tensor, multiprocessing
 from torch.nn import functional
 
 from ray_atr.objectives.pairs import Comparison, LearningToMatch
-from ray_atr.transport.across_ranks import balanced_sweeps
-from ray_atr.transport.distributed import Ranks, TiledRows
+from ray_atr.objectives.transport.across_ranks import balanced_sweeps
+from ray_atr.objectives.transport.distributed import Ranks, TiledRows
 
 TOLERATED = 1e-5
 

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from side_by_side import compared, cpu_seconds
 
-from ray_atr.knowledge.refresher import InProcessRefresher
-from ray_atr.knowledge.snapshot import Entries, SnapshotSettings
 from ray_atr.models.retriever import ModelSettings, build_retriever
 from ray_atr.models.text import train_tokenizer
+from ray_atr.training.knowledge_base.refresher import InProcessRefresher
+from ray_atr.training.knowledge_base.snapshot import Entries, SnapshotSettings
 
 
 def main() -> None:

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from side_by_side import compared, cpu_milliseconds
 
-from ray_atr.knowledge.searcher import SearchableRows, Searcher
-from ray_atr.knowledge.snapshot import Entries, SnapshotSettings, build
 from ray_atr.objectives.knowledge import Ask
+from ray_atr.training.knowledge_base.searcher import SearchableRows, Searcher
+from ray_atr.training.knowledge_base.snapshot import Entries, SnapshotSettings, build
 
 NEIGHBOURS = 5
 

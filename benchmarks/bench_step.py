@@ -22,17 +22,17 @@ import torch
 from side_by_side import compared, cpu_milliseconds, gradient_of, relative_error
 from torch import Tensor
 
-from ray_atr.encoding.texts import TextBatcher
-from ray_atr.experiment import Experiment
+from ray_atr.common.override import override
 from ray_atr.models.tower import pad_tokens
 from ray_atr.objectives.pairs import Contrastive
-from ray_atr.override import override
-from ray_atr.recipes import RECIPES
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.clock import Clock
+from ray_atr.training.encoding.texts import TextBatcher
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.loop import begin_epoch, step, train_trial
+from ray_atr.training.recipes import RECIPES
 from ray_atr.training.setup import first_state
 
 TOWERS: dict[str, dict[str, Any]] = {

@@ -20,15 +20,15 @@ import psutil
 import tyro
 from side_by_side import compared
 
-from ray_atr.experiment import Experiment
-from ray_atr.override import override
-from ray_atr.recipes import RECIPES
-from ray_atr.run_folder import RunFolder, TrialFolder
-from ray_atr.runtime import start_ray
-from ray_atr.storage import read_json
+from ray_atr.common.override import override
+from ray_atr.common.runtime import start_ray
+from ray_atr.common.storage import read_json
 from ray_atr.sweep import SweepListener, sweep
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.loop import train_trial
+from ray_atr.training.recipes import RECIPES
+from ray_atr.training.run_folder import RunFolder, TrialFolder
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,13 @@ from transformers import M2M100Config
 from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
 
 from ray_atr.data.captions import CaptionBatch
-from ray_atr.encoding.texts import TextBatcher
 from ray_atr.models.audio import Ced
 from ray_atr.models.retriever import ModelSettings, Retriever
 from ray_atr.models.text import Sonar
 from ray_atr.models.transformers import TransformersTextTower
 from ray_atr.objectives import preset
 from ray_atr.training.batch import Batch
+from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.step import training_step
 

@@ -27,7 +27,7 @@ from ott.solvers.linear import sinkhorn
 from side_by_side import compared, cpu_milliseconds, peak_bytes, relative_error
 from torch import Tensor
 
-from ray_atr.transport import matching_loss
+from ray_atr.objectives.transport import matching_loss
 
 Gradient = Callable[[], Tensor]
 

@@ -23,21 +23,21 @@ import torch
 import tyro
 from side_by_side import compared, cpu_milliseconds
 
+from ray_atr.common.override import override
+from ray_atr.common.runtime import start_ray
 from ray_atr.data.features import open_features
-from ray_atr.encoding.texts import TextBatcher
 from ray_atr.metrics import evaluate_languages
 from ray_atr.metrics.ranking import RankingSettings
 from ray_atr.models.retriever import build_retriever
 from ray_atr.objectives.learned import initial_metric
-from ray_atr.override import override
-from ray_atr.recipes import RECIPES
-from ray_atr.run_folder import LAST
-from ray_atr.runtime import start_ray
 from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
 from ray_atr.training.languages import with_languages
 from ray_atr.training.ray_train import run_trial
+from ray_atr.training.recipes import RECIPES
+from ray_atr.training.run_folder import LAST
 from ray_atr.training.validation import evaluate_split
 
 GOAL = 1.1

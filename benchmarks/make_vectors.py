@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from ray_atr.data.audio import FrontEnd, mel_filters
 from ray_atr.data.decoding import decode
-from ray_atr.languages.templates import ESC50_CLASSES, caption
+from ray_atr.workshop.languages.templates import ESC50_CLASSES, caption
 
 LANGUAGES = ("eng", "fra", "deu", "spa", "nld", "cat", "jpn", "zho")
 TRAIN_FOLDS, TEST_FOLDS = ("1", "2", "3"), ("4",)

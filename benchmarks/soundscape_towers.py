@@ -24,14 +24,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ray_atr.common.storage import whole_folder
+from ray_atr.common.storage.digests import seal_folder
 from ray_atr.data.audio import clip_windows
 from ray_atr.models.audio import SmallCnn, SmallCnnTower
 from ray_atr.models.text import TOKENIZER_FILE, SmallTransformer, SmallTransformerTower, save_tokenizer, train_tokenizer
 from ray_atr.models.tower import pad_tokens
 from ray_atr.models.weights import write_weights
-from ray_atr.soundscapes import KINDS, SoundscapesSettings, clip, described
-from ray_atr.storage import whole_folder
-from ray_atr.storage.digests import seal_folder
+from ray_atr.workshop.soundscapes import KINDS, SoundscapesSettings, clip, described
 
 SEED = 7919
 """Of the soundscapes that the towers learn from; the default data set's is 0."""

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ray_atr import objectives as objectives
     from ray_atr.metrics import retrieval_metrics as retrieval_metrics
     from ray_atr.models.retriever import Retriever as Retriever
+    from ray_atr.objectives.transport import solve as solve
     from ray_atr.training.own import train as train
-    from ray_atr.transport import solve as solve
 
     __version__: str
     # Named without an import: what is below deploy imports this module.
@@ -26,7 +26,7 @@ _WHERE = {
     "Retriever": "ray_atr.models.retriever",
     "as_sentence_transformer": "ray_atr.deploy.adapters",
     "retrieval_metrics": "ray_atr.metrics",
-    "solve": "ray_atr.transport",
+    "solve": "ray_atr.objectives.transport",
     "train": "ray_atr.training.own",
 }
 

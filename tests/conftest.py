@@ -11,7 +11,7 @@ import pytest
 from own_ray import SWITCHES
 from shared_folder import SHARED
 
-from ray_atr.runtime import RayStartError, start_ray
+from ray_atr.common.runtime import RayStartError, start_ray
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Read when torch is imported. Test processes that each compute on every core wait for each other: half as slow again.

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from ray_atr.cli.parse import counting, run_script, settings_from
-from ray_atr.settings import counted
+from ray_atr.common.settings import counted
 
 
 def test_pairs_and_equals_are_the_same() -> None:

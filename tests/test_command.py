@@ -19,9 +19,9 @@ from ray_atr.cli.experiment_options import ExperimentOptions
 from ray_atr.cli.main import COMMANDS
 from ray_atr.cli.parse import read_config
 from ray_atr.cli.running import start_of
-from ray_atr.data.importing.sources import SOURCES
-from ray_atr.override import flatten, override
-from ray_atr.recipes import RECIPES
+from ray_atr.common.override import flatten, override
+from ray_atr.training.recipes import RECIPES
+from ray_atr.workshop.importing.sources import SOURCES
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("torch", "ray", "transformers", "mlflow", "pandas", "matplotlib")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ray_atr.cli.main import _run as run_command
-from ray_atr.experiment import Experiment
-from ray_atr.override import override
+from ray_atr.common.override import override
+from ray_atr.training.experiment import Experiment
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "cluster" / "README.md"]
@@ -88,7 +88,7 @@ def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
         "ray_atr.cli.prepare.CheckCommand.run": understood,
         "ray_atr.cli.prepare.ImportCommand.run": understood,
         "ray_atr.cli.prepare.VectorsCommand.run": understood,
-        "ray_atr.audit.run.audit_data_set": understood,
+        "ray_atr.workshop.audit.run.audit_data_set": understood,
         "ray_atr.cli.audit.run_apply": understood,
         "ray_atr.cli.translate.Fill.run": understood,
         "ray_atr.deploy.index.build_index": understood,

@@ -11,8 +11,8 @@ import doubler
 import pytest
 from doubler import Doubler
 
-from ray_atr import jobs, runtime
-from ray_atr.jobs import FolderHere, Resources, num_processes, run_jobs
+from ray_atr.common import jobs, runtime
+from ray_atr.common.jobs import FolderHere, Resources, num_processes, run_jobs
 
 LIMIT = 0.5
 """Seconds without progress after which Ray Data would give up, in these tests."""

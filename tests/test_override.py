@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import pytest
 
-from ray_atr.experiment import Experiment
-from ray_atr.override import describe, flatten, override, with_absolute_paths
-from ray_atr.settings import Settings, setting
+from ray_atr.common.override import describe, flatten, override, with_absolute_paths
+from ray_atr.common.settings import Settings, setting
+from ray_atr.training.experiment import Experiment
 
 
 @dataclass(frozen=True, kw_only=True)

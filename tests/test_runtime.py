@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ray_atr import runtime
 from ray_atr.cli.parse import run_script
-from ray_atr.runtime import (
+from ray_atr.common import runtime
+from ray_atr.common.runtime import (
     PACKAGE,
     code_digest,
     code_name,

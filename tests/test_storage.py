@@ -18,12 +18,7 @@ import torch
 from crash_points import in_fork
 from tokenizers import Tokenizer, models
 
-from ray_atr.experiment import Experiment
-from ray_atr.models.text import SmallTransformerTower
-from ray_atr.models.weights import link_weights, write_weights
-from ray_atr.report import read_runs, write_report
-from ray_atr.run_folder import RunFolder
-from ray_atr.storage import (
+from ray_atr.common.storage import (
     StorageError,
     entries_in,
     fetched,
@@ -36,9 +31,14 @@ from ray_atr.storage import (
     whole_folder,
     write_json,
 )
-from ray_atr.storage.places import reaching
-from ray_atr.storage.transfer import put_folder
+from ray_atr.common.storage.places import reaching
+from ray_atr.common.storage.transfer import put_folder
+from ray_atr.evaluation.report import read_runs, write_report
+from ray_atr.models.text import SmallTransformerTower
+from ray_atr.models.weights import link_weights, write_weights
 from ray_atr.training.checkpoint import save_checkpoint
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.run_folder import RunFolder
 
 
 @pytest.fixture(params=["local", "file", "memory"])
@@ -122,7 +122,7 @@ def test_what_is_fetched_stays_in_its_folder(monkeypatch: pytest.MonkeyPatch) ->
     folder, got = locate(f"memory://{uuid.uuid4().hex}/x"), []
     names = ["plain", "deep/plain", "../aside", "deep/../../aside", "/tmp/aside", ".hidden"]
     monkeypatch.setattr(type(folder.fs), "find", lambda self, path: [f"{path}/{name}" for name in names])
-    monkeypatch.setattr("ray_atr.storage.transfer.get", lambda source, target: got.append(target))
+    monkeypatch.setattr("ray_atr.common.storage.transfer.get", lambda source, target: got.append(target))
     with fetched(folder) as local:
         assert got == [local / "plain", local / "deep" / "plain"]
 
@@ -131,7 +131,7 @@ def test_what_says_that_a_folder_is_whole_is_sent_last(tmp_path: Path, monkeypat
     for name in ("b", "manifest", "z"):
         (tmp_path / name).write_text(name)
     target, names = locate(f"memory://{uuid.uuid4().hex}"), []
-    monkeypatch.setattr("ray_atr.storage.transfer.put", lambda source, target: names.append(target.name))
+    monkeypatch.setattr("ray_atr.common.storage.transfer.put", lambda source, target: names.append(target.name))
     put_folder(tmp_path, target, last="manifest")
     assert names == ["b", "z", "manifest"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray_atr.cli.paper_sweeps import FIGURES, TABLES, KnowledgeSweep, ask
-from ray_atr.override import override
-from ray_atr.recipes import RECIPES
+from ray_atr.common.override import override
+from ray_atr.papers.sweeps import FIGURES, TABLES, KnowledgeSweep, ask
+from ray_atr.training.recipes import RECIPES
 
 BASE = RECIPES["quickstart"]()
 

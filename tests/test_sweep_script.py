@@ -16,13 +16,13 @@ from ray_atr.cli import main
 from ray_atr.cli.experiment_options import SpaceOptions
 from ray_atr.cli.parse import parse_with_settings
 from ray_atr.cli.running import open_run, plan_search, start_of
-from ray_atr.override import override
-from ray_atr.recipes import RECIPES
-from ray_atr.run_folder import RunFolder
-from ray_atr.runtime import code_version
-from ray_atr.storage import write_json
+from ray_atr.common.override import override
+from ray_atr.common.runtime import code_version
+from ray_atr.common.storage import write_json
 from ray_atr.sweep import FixedPoints, SweepPlan
 from ray_atr.sweep.describe import check_plan, describe_plan
+from ray_atr.training.recipes import RECIPES
+from ray_atr.training.run_folder import RunFolder
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import pytest
 
-from ray_atr.report.html import render_template
-from ray_atr.table import Cell, Table, terminal_width, text_table
+from ray_atr.common.table import Cell, Table, terminal_width, text_table
+from ray_atr.evaluation.report.html import render_template
 
 TABLE = Table(
     title="Recall | by <objective>",

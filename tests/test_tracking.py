@@ -17,12 +17,12 @@ from crash_points import in_fork
 from fake_runs import LANGUAGES, metrics, write_run, write_trial
 
 from ray_atr.cli.running import end_tracking
-from ray_atr.run_folder import RunFolder
-from ray_atr.storage import locate, read_json, read_lines, write_json
-from ray_atr.storage.lock import user_name
-from ray_atr.storage.transfer import put_folder
-from ray_atr.tracking import Store, Tracker, fetch_experiment, mlflow_command, store_of, upload
-from ray_atr.tracking.names import from_mlflow, in_mlflow, tracked
+from ray_atr.common.storage import locate, read_json, read_lines, write_json
+from ray_atr.common.storage.lock import user_name
+from ray_atr.common.storage.transfer import put_folder
+from ray_atr.sweep.tracking import Store, Tracker, fetch_experiment, mlflow_command, store_of, upload
+from ray_atr.sweep.tracking.names import from_mlflow, in_mlflow, tracked
+from ray_atr.training.run_folder import RunFolder
 
 SPACE: dict[str, list[Any]] = {"objective": ["contrastive", "m_ltm"], "data.noise.ratio": [0.0, 0.4]}
 AWAY = "http://127.0.0.1:9"
@@ -132,7 +132,7 @@ def test_stopped_sweeps_are_marked_killed(tmp_path, store):
 
 
 def test_without_a_server_training_goes_on_and_the_results_are_sent_later(tmp_path, store, monkeypatch, caplog, capsys):
-    monkeypatch.setattr("ray_atr.tracking.tracker.RETRY_SECONDS", 0)
+    monkeypatch.setattr("ray_atr.sweep.tracking.tracker.RETRY_SECONDS", 0)
     folder = write_run(tmp_path / "a run", SPACE)
     tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), sample_seconds=None)
     assert tracker.start_sweep() is None
@@ -172,7 +172,7 @@ def test_a_database_that_cannot_be_opened_stops_no_training(tmp_path, caplog):
 
 
 def test_a_server_that_comes_back_gets_what_it_missed(tmp_path, store, monkeypatch):
-    monkeypatch.setattr("ray_atr.tracking.tracker.RETRY_SECONDS", 0)
+    monkeypatch.setattr("ray_atr.sweep.tracking.tracker.RETRY_SECONDS", 0)
     folder = write_run(tmp_path / "run", {"objective": ["m_ltm"]})
     tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), sample_seconds=None)
     trial = next((folder / "trials").iterdir()).name

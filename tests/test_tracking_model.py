@@ -18,9 +18,9 @@ from fake_runs import write_run
 from ray_atr.cli.report import ReportCommand, report_script
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
-from ray_atr.run_folder import RunFolder
-from ray_atr.tracking import store_of
-from ray_atr.tracking.model import best_trial, register_model
+from ray_atr.sweep.tracking import store_of
+from ray_atr.sweep.tracking.model import best_trial, register_model
+from ray_atr.training.run_folder import RunFolder
 
 TEXTS = ["A dog barks.", "Rain falls on a roof.", "Una campana suena."]
 
@@ -44,8 +44,8 @@ def test_the_lines_that_register_prints_load_the_model(run, address, monkeypatch
     """In a Python that knows nothing of the run; a password is not printed, and is in the environment already."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     written = SimpleNamespace(summary="", page="", table_csv="", table_markdown="", figures=[])
-    monkeypatch.setattr("ray_atr.report.write_report", lambda *folders, out: written)
-    monkeypatch.setattr("ray_atr.tracking.model.register_model", lambda folder, name: "models:/m-1")
+    monkeypatch.setattr("ray_atr.evaluation.report.write_report", lambda *folders, out: written)
+    monkeypatch.setattr("ray_atr.sweep.tracking.model.register_model", lambda folder, name: "models:/m-1")
     opened: list[str] = []
     monkeypatch.setattr("mlflow.set_tracking_uri", opened.append)
     monkeypatch.setattr("mlflow.pyfunc.load_model", opened.append)

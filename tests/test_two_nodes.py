@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from own_ray import Head, own_ray
 
-from ray_atr.run_folder import RunFolder
+from ray_atr.training.run_folder import RunFolder
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from ray_atr.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
 from ray_atr.cli.parse import counting, option, parse, print_plain
+from ray_atr.common.settings import counted
+from ray_atr.common.storage import read_json
 from ray_atr.evaluation.options import Encoding
-from ray_atr.settings import counted
-from ray_atr.storage import read_json
+from ray_atr.workshop.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     if given.apply is not None:
         run_apply(given, console)
         return
-    from ray_atr.audit.run import audit_data_set
+    from ray_atr.workshop.audit.run import audit_data_set
 
     with counting("steps", console) as count:
         folder = audit_data_set(
@@ -67,7 +67,7 @@ def run(arguments: Sequence[str], program: str) -> None:
 
 
 def run_apply(given: AuditCommand, console: Console) -> None:
-    from ray_atr.audit.decisions import apply_decisions
+    from ray_atr.workshop.audit.decisions import apply_decisions
 
     assert given.apply is not None
     applied = apply_decisions(Path(given.data), Path(given.apply), given.out)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 
 from ray_atr.cli.experiment_options import ComparisonSweep, SpaceOptions
-from ray_atr.settings import wing
+from ray_atr.common.settings import wing
 
-COMPARISONS: dict[str, type[ComparisonSweep]] = wing("cli.paper_sweeps").COMPARISONS
+COMPARISONS: dict[str, type[ComparisonSweep]] = wing("papers.sweeps").COMPARISONS
 """A comparison is a grid of its own and a report; those of the papers are registered by their wing."""
 
 COMMAND_OF = {

@@ -11,8 +11,8 @@ import tyro
 from rich.console import Console
 
 from ray_atr.cli.parse import counting, option, parse, print_plain
+from ray_atr.common.settings import refuse
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
-from ray_atr.settings import refuse
 
 if TYPE_CHECKING:
     from ray_atr.deploy.calibrate import CalibrationScore
@@ -85,8 +85,8 @@ def run(arguments: Sequence[str], program: str) -> None:
 
 def print_evaluation(evaluated: Evaluated, console: Console) -> None:
     """Print the page's tables and notes, then its files and the command that opens MLflow."""
-    from ray_atr.report.evaluation_tables import metric_tables
-    from ray_atr.tracking import mlflow_command
+    from ray_atr.evaluation.report.evaluation_tables import metric_tables
+    from ray_atr.sweep.tracking import mlflow_command
 
     page = evaluated.page
     console.rule(page.title)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from ray_atr.cli.parse import option
-from ray_atr.recipes import RECIPES
-from ray_atr.settings import refuse
-from ray_atr.space import Point
+from ray_atr.common.settings import refuse
+from ray_atr.common.space import Point
+from ray_atr.training.recipes import RECIPES
 
 NOISE_HELP = "noise ratios, each in [0, 1)"
 

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ray_atr.cli.parse import counting, option, parse, print_plain
+from ray_atr.common.settings import counted, refuse
 from ray_atr.data.language_codes import require_language
-from ray_atr.settings import counted, refuse
 
 if TYPE_CHECKING:
     from ray_atr.deploy.index import Changes, Match

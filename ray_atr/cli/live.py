@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ray_atr.cli.parse import DISPLAYED, Say
-from ray_atr.run_folder import TrialFolder
-from ray_atr.settings import counted
+from ray_atr.common.settings import counted
 from ray_atr.sweep.recording import ConsoleProgress, numbers_of
+from ray_atr.training.run_folder import TrialFolder
 
 ENDED_SHOWN = 5
 """Trials that ended last which the table shows."""

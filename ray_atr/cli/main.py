@@ -12,7 +12,7 @@ from rich.table import Table
 
 import ray_atr
 from ray_atr.cli.parse import OPTIONS_AND_SETTINGS, run_script
-from ray_atr.settings import refuse, require_known
+from ray_atr.common.settings import refuse, require_known
 
 PROGRAM = "ray-atr"
 COMMANDS = {

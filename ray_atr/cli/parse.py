@@ -24,13 +24,13 @@ from rich.console import Console
 from rich.table import Table
 from tyro import constructors
 
-from ray_atr.override import as_typed, describe
-from ray_atr.recipes import RECIPES
-from ray_atr.redaction import redact
-from ray_atr.runtime import TERMINATED, advice_of, terminate_like_interrupt
-from ray_atr.settings import RepeatedNameError, each_once, nearest, shortened
-from ray_atr.storage import locate
-from ray_atr.table import minutes
+from ray_atr.common.override import as_typed, describe
+from ray_atr.common.redaction import redact
+from ray_atr.common.runtime import TERMINATED, advice_of, terminate_like_interrupt
+from ray_atr.common.settings import RepeatedNameError, each_once, nearest, shortened
+from ray_atr.common.storage import locate
+from ray_atr.common.table import minutes
+from ray_atr.training.recipes import RECIPES
 
 Options = TypeVar("Options")
 Say = Callable[[str], None]

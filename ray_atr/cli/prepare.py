@@ -12,12 +12,12 @@ import tyro
 from rich.console import Console
 
 from ray_atr.cli.parse import counting, option, parse, print_plain
-from ray_atr.data.importing.check import check_data_set, hours_of, lines_left_out, page
-from ray_atr.data.importing.import_options import Check, Import, VectorImport
-from ray_atr.data.importing.plan import import_data_set
-from ray_atr.data.importing.sources import SOURCES, Source
-from ray_atr.data.importing.sources.source import UNUSUAL_SPLIT, unusual_splits
-from ray_atr.settings import counted
+from ray_atr.common.settings import counted
+from ray_atr.workshop.importing.check import check_data_set, hours_of, lines_left_out, page
+from ray_atr.workshop.importing.import_options import Check, Import, VectorImport
+from ray_atr.workshop.importing.plan import import_data_set
+from ray_atr.workshop.importing.sources import SOURCES, Source
+from ray_atr.workshop.importing.sources.source import UNUSUAL_SPLIT, unusual_splits
 
 if TYPE_CHECKING:
     from ray_atr.data.shards import Manifest
@@ -52,7 +52,7 @@ class VectorsCommand:
     out: str = option(help="folder to write; must be new or empty", metavar="FOLDER")
 
     def run(self) -> None:
-        from ray_atr.data.importing.vector_import import import_vectors
+        from ray_atr.workshop.importing.vector_import import import_vectors
 
         manifest = import_vectors(self.data, self.out)
         words = ["ray-atr", "train", "--recipe", "vectors", "--data.source", manifest.folder]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import tyro
 
 from ray_atr.cli.parse import option, parse
-from ray_atr.runtime import home
-from ray_atr.storage import Location, locate
+from ray_atr.common.runtime import home
+from ray_atr.common.storage import Location, locate
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def run(arguments: Sequence[str], program: str) -> None:
 
 def report_script(options: ReportCommand) -> None:
     """Write a report, print its tables and where it is. ValueError without anything to read, or where MLflow is away."""
-    from ray_atr.report import write_report
+    from ray_atr.evaluation.report import write_report
 
     try:
         folders = _folders(options)
@@ -59,7 +59,7 @@ def _folders(options: ReportCommand) -> list[Location]:
         return [locate(folder) for folder in options.runs]
     if options.runs or options.upload or options.register is not None:
         raise ValueError("--experiment: reads from MLflow; it takes no run folders, --upload or --register")
-    from ray_atr.tracking import fetch_experiment, store_of
+    from ray_atr.sweep.tracking import fetch_experiment, store_of
 
     out = options.out or home() / "runs" / f"from_mlflow_{options.experiment}"
     return fetch_experiment(options.experiment, store_of(home() / "runs" / "any"), locate(out))
@@ -67,8 +67,8 @@ def _folders(options: ReportCommand) -> list[Location]:
 
 def _send(folders: Sequence[Location], *, is_uploaded: bool, name: str | None) -> None:
     """Upload results, and register the best trials' models under a name if there is one."""
-    from ray_atr.tracking import loading_lines, mlflow_command, store_of, upload
-    from ray_atr.tracking.model import register_model
+    from ray_atr.sweep.tracking import loading_lines, mlflow_command, store_of, upload
+    from ray_atr.sweep.tracking.model import register_model
 
     for folder in folders if is_uploaded else ():
         tracker = upload(folder)

@@ -13,28 +13,28 @@ from typing import Any
 from ray_atr.cli.experiment_options import ComparisonSweep, ExperimentOptions, SpaceOptions, SweepOptions
 from ray_atr.cli.live import shown_progress
 from ray_atr.cli.parse import read_config
-from ray_atr.experiment import AUTO, Experiment
+from ray_atr.common.override import flatten, override
+from ray_atr.common.redaction import redact_command
+from ray_atr.common.runtime import RayStartError, advising, code_version, differences_of_code, home
+from ray_atr.common.settings import counted, nearest, refuse, require_known
+from ray_atr.common.space import Point, Space, path_of, point_key
+from ray_atr.common.storage import write_json
+from ray_atr.evaluation.report import write_report
 from ray_atr.metrics.epoch_report import is_measured
-from ray_atr.override import flatten, override
-from ray_atr.recipes import RECIPES
-from ray_atr.redaction import redact_command
-from ray_atr.report import write_report
-from ray_atr.run_folder import FINISHED, RunFolder, TrialFolder
-from ray_atr.runtime import RayStartError, advising, code_version, differences_of_code, home
-from ray_atr.settings import counted, nearest, refuse, require_known
-from ray_atr.space import Point, Space, path_of, point_key
-from ray_atr.storage import write_json
 from ray_atr.sweep import SEARCHES, SweepResult, sweep
 from ray_atr.sweep.describe import best_lines, check_plan, conditions_of, describe_plan, values_by_path
 from ray_atr.sweep.fixed import Varied, set_by_recipe, split_settings
 from ray_atr.sweep.recording import FirstEpoch, SweepListener
 from ray_atr.sweep.schedulers import SCHEDULERS, check_scheduler
 from ray_atr.sweep.search import FixedPoints, Goal, Known, SweepPlan
+from ray_atr.sweep.tracking import Tracker, mlflow_command
 from ray_atr.sweep.trial_queue import read_earlier
-from ray_atr.tracking import Tracker, mlflow_command
 from ray_atr.training.checks import check_metric
+from ray_atr.training.experiment import AUTO, Experiment
 from ray_atr.training.inputs import Say
 from ray_atr.training.languages import with_languages
+from ray_atr.training.recipes import RECIPES
+from ray_atr.training.run_folder import FINISHED, RunFolder, TrialFolder
 
 EXIT_FAILED_TRIALS = 1
 MakePlan = Callable[[Experiment, RunFolder | None], SweepPlan]

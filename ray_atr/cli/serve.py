@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import tyro
 
 from ray_atr.cli.parse import option, parse
+from ray_atr.common.settings import refuse
 from ray_atr.deploy.serve.limits import ServerLimits
-from ray_atr.settings import refuse
 
 TOKEN = "RAY_ATR_TOKEN"
 LEAST_TOKEN = 16  # characters

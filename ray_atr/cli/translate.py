@@ -11,9 +11,9 @@ import tyro
 from rich.console import Console
 
 from ray_atr.cli.parse import counting, option, parse, print_plain
-from ray_atr.data.importing.import_options import Translation
+from ray_atr.common.settings import counted
 from ray_atr.data.shards import read_manifest
-from ray_atr.settings import counted
+from ray_atr.workshop.importing.import_options import Translation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Fill:
     translation: tyro.conf.OmitArgPrefixes[Translation]
 
     def run(self) -> None:
-        from ray_atr.data.importing.translation import fill_languages
+        from ray_atr.workshop.importing.translation import fill_languages
 
         console = Console()
         with counting("clips", console, "translating") as count:
@@ -52,7 +52,7 @@ class BackTranslate:
     )
 
     def run(self) -> None:
-        from ray_atr.data.importing import translation
+        from ray_atr.workshop.importing import translation
 
         manifest, options, source = read_manifest(self.data), self.translation, self.translation.source_language
         languages = [code for code in options.languages if code in manifest.languages and code != source]

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ray_atr.common.settings import Settings, refuse, setting
 from ray_atr.data.decoding import AudioBounds, Waveform, open_sound, resampled_blocks
 from ray_atr.data.vector_clip import Buffer, from_bytes
-from ray_atr.settings import Settings, refuse, setting
 
 SLACK = 0.01
 """Share of a window by which a clip may be longer without having a second window: encoders add a few milliseconds."""

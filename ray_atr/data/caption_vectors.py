@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.common.settings import refuse
+from ray_atr.common.storage import DamagedFileError, read_json
+from ray_atr.common.storage.digests import DamagedCacheError, check_file
 from ray_atr.data.features import MANIFEST_FILE, discard
 from ray_atr.data.positives import group_number
 from ray_atr.data.shards import Manifest, iterate_rows, read_manifest
 from ray_atr.data.vector_clip import from_bytes, loaded
-from ray_atr.settings import refuse
-from ray_atr.storage import DamagedFileError, read_json
-from ray_atr.storage.digests import DamagedCacheError, check_file
 
 PART = 8192
 """Captions of one file: what is encoded, written and taken up again together."""

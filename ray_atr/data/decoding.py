@@ -14,8 +14,8 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
+from ray_atr.common.settings import Settings, refuse, setting, shortened
 from ray_atr.data.vector_clip import Buffer, is_vector
-from ray_atr.settings import Settings, refuse, setting, shortened
 
 Waveform = NDArray[np.float32]
 BLOCK = 2**19

@@ -29,6 +29,11 @@ import xxhash
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from ray_atr.common.jobs import FolderHere, Resources, run_jobs
+from ray_atr.common.override import flatten
+from ray_atr.common.storage import Folder, read_json, whole_file, write_bytes
+from ray_atr.common.storage.caches import mark_used
+from ray_atr.common.storage.digests import DIGESTS_FILE, digests_of
 from ray_atr.data.audio import SLACK, FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.features import (
@@ -42,11 +47,6 @@ from ray_atr.data.features import (
     write_stored_rows,
 )
 from ray_atr.data.shards import Manifest, Progress, read_captions, read_manifest, read_shard, require_whole
-from ray_atr.jobs import FolderHere, Resources, run_jobs
-from ray_atr.override import flatten
-from ray_atr.storage import Folder, read_json, whole_file, write_bytes
-from ray_atr.storage.caches import mark_used
-from ray_atr.storage.digests import DIGESTS_FILE, digests_of
 
 logger = logging.getLogger(__name__)
 

@@ -25,10 +25,17 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from ray_atr.common.settings import refuse
+from ray_atr.common.storage import DamagedFileError, Folder, open_folder, read_json, safe_name, whole_file, write_json
+from ray_atr.common.storage.digests import (
+    DIGESTS_FILE,
+    DamagedCacheError,
+    check_file,
+    check_folder,
+    digests_of,
+    seal_folder,
+)
 from ray_atr.data import sampling
-from ray_atr.settings import refuse
-from ray_atr.storage import DamagedFileError, Folder, open_folder, read_json, safe_name, whole_file, write_json
-from ray_atr.storage.digests import DIGESTS_FILE, DamagedCacheError, check_file, check_folder, digests_of, seal_folder
 
 MANIFEST_FILE = "manifest.json"
 WINDOWS_COLUMN = "windows"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ray_atr.settings import nearest, refuse
+from ray_atr.common.settings import nearest, refuse
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.common.settings import Settings, refuse, setting
+from ray_atr.common.storage import write_bytes
 from ray_atr.data import sampling
 from ray_atr.data.positives import folded
 from ray_atr.data.sampling import Integers
 from ray_atr.data.vector_clip import array_bytes, read_array
-from ray_atr.settings import Settings, refuse, setting
-from ray_atr.storage import write_bytes
 
 NOISE_KINDS = ("pair", "language", "prefix_shuffle", "shift", "near")
 NEAREST = 5

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from ray_atr.common.settings import refuse
 from ray_atr.data.language_codes import normalise, require_language
-from ray_atr.settings import refuse
 
 SCHEMA = pa.schema(
     [

@@ -28,13 +28,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from ray_atr.common.formats import FORMATS, require_format
+from ray_atr.common.settings import refuse, shortened
+from ray_atr.common.storage import DamagedFileError, Folder, open_folder, safe_name
+from ray_atr.common.storage.whole import new_folder
 from ray_atr.data.language_codes import english_first
 from ray_atr.data.schema import SCHEMA, SPLITS, Clip, check_clip, check_schema, to_batch
 from ray_atr.data.vector_clip import is_vector
-from ray_atr.formats import FORMATS, require_format
-from ray_atr.settings import refuse, shortened
-from ray_atr.storage import DamagedFileError, Folder, open_folder, safe_name
-from ray_atr.storage.whole import new_folder
 
 Progress = Callable[[int, int], None]
 """Called with what is done and what there is in all."""

@@ -1,4 +1,4 @@
-"""The synthetic data set as training sees it: its settings. `ray_atr.soundscapes` makes the clips, once, when they are needed."""
+"""The synthetic data set as training sees it: its settings. `ray_atr.workshop.soundscapes` makes the clips when needed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ray_atr.common.settings import Settings, refuse, setting, wing
 from ray_atr.data.language_codes import DEFAULT_LANGUAGES, LANGUAGES, language_codes
-from ray_atr.settings import Settings, refuse, setting, wing
 
 NUM_PARAPHRASES = 5
 SPLITS = ("train", "val", "test")
@@ -44,11 +44,11 @@ class SoundscapesSettings(Settings):
 
 def ensure_soundscapes(settings: SoundscapesSettings, home: Path, say: Callable[[str], None] = print) -> Path:
     """The folder in `home` that holds the data set of these settings, made if it is not there yet."""
-    folder: Path = wing("soundscapes.clips").ensure_soundscapes(settings, home, say)
+    folder: Path = wing("workshop.soundscapes.clips").ensure_soundscapes(settings, home, say)
     return folder
 
 
 def described(index: int, split: str, settings: SoundscapesSettings) -> tuple[dict[str, list[str]], list[str]]:
     """A clip's captions by language and its labels, without its sound, which takes longest to make."""
-    captions, labels = wing("soundscapes.clips").described(index, split, settings)
+    captions, labels = wing("workshop.soundscapes.clips").described(index, split, settings)
     return captions, labels

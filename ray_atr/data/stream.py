@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ray_atr.common.runtime import await_room, labels_of_this_node, quiet_ray_data
+from ray_atr.common.settings import refuse
 from ray_atr.data.features import FeatureSet, read_block
 from ray_atr.data.sampling import permutation
-from ray_atr.runtime import await_room, labels_of_this_node, quiet_ray_data
-from ray_atr.settings import refuse
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.settings import refuse, shortened
+from ray_atr.common.settings import refuse, shortened
 
 Buffer = bytes | bytearray | memoryview
 """Bytes, or what holds them without a copy (an Arrow buffer too)."""

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from ray_atr.common.extras import require_extra
+from ray_atr.common.settings import refuse
 from ray_atr.deploy.export.sentence_transformers import EXTRA
-from ray_atr.extras import require_extra
 from ray_atr.models.retriever import Retriever
-from ray_atr.settings import refuse
 
 require_extra("sentence_transformers", EXTRA, "as_sentence_transformer")
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ray_atr.common.settings import nearest, refuse
+from ray_atr.common.storage import Location, is_there, locate, read_json, write_json
 from ray_atr.metrics.relevance import Relevance
-from ray_atr.settings import nearest, refuse
-from ray_atr.storage import Location, is_there, locate, read_json, write_json
 
 CALIBRATION_FILE = "calibration.json"
 FORMAT = 1

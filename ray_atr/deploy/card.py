@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from ray_atr.common.override import flatten
+from ray_atr.common.storage import Location
+from ray_atr.common.storage.digests import write_text
 from ray_atr.data.shards import Manifest, read_manifest
 from ray_atr.evaluation.run import Evaluated
 from ray_atr.models.card import CARD_FILE, card_text
 from ray_atr.models.retriever import Retriever
-from ray_atr.override import flatten
-from ray_atr.storage import Location
-from ray_atr.storage.digests import write_text
 
 MEASURES = ("recall_at_1", "recall_at_5", "recall_at_10", "map_at_10")
 HEADS = ("R@1", "R@5", "R@10", "mAP@10")

@@ -9,10 +9,10 @@ from urllib.parse import quote
 import numpy as np
 import torch
 
+from ray_atr.common.storage import Location, whole_file
+from ray_atr.common.storage.places import is_local
 from ray_atr.evaluation.run import Evaluated
 from ray_atr.models.retriever import Retriever
-from ray_atr.storage import Location, whole_file
-from ray_atr.storage.places import is_local
 
 RUN, QRELS = "run-{}.trec", "qrels-{}.trec"
 DEPTH = 100

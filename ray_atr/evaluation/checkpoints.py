@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ray_atr.common.override import flatten
+from ray_atr.common.settings import refuse
+from ray_atr.common.storage import Location, is_there, read_json
 from ray_atr.data.language_codes import normalise
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
-from ray_atr.experiment import NOT_DECIDING, Experiment
 from ray_atr.models.weights import SETTINGS_FILE
-from ray_atr.override import flatten
-from ray_atr.run_folder import BEST, RunFolder, TrialFolder, saved_retriever, sets_of
-from ray_atr.settings import refuse
-from ray_atr.storage import Location, is_there, read_json
+from ray_atr.training.experiment import NOT_DECIDING, Experiment
+from ray_atr.training.run_folder import BEST, RunFolder, TrialFolder, saved_retriever, sets_of
 
 
 @dataclass(frozen=True)

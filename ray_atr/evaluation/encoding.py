@@ -17,20 +17,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ray_atr.common.jobs import Resources, run_jobs
+from ray_atr.common.runtime import home
+from ray_atr.common.storage import Location
+from ray_atr.common.storage.caches import cache_folder
 from ray_atr.data.audio import clip_windows
 from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.feature_cache import find_features
 from ray_atr.data.features import open_features
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
-from ray_atr.encoding.encode import ClipBatch, as_clip_batch, clip_batches, embed_batches, rows_in_parts
-from ray_atr.encoding.texts import TextBatcher
 from ray_atr.evaluation.options import Encoding
-from ray_atr.jobs import Resources, run_jobs
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.embeddings import late_interaction
-from ray_atr.runtime import home
-from ray_atr.storage import Location
-from ray_atr.storage.caches import cache_folder
+from ray_atr.training.encoding.encode import ClipBatch, as_clip_batch, clip_batches, embed_batches, rows_in_parts
+from ray_atr.training.encoding.texts import TextBatcher
 
 TEXTS_IN_A_JOB = 512
 TEXTS_TOGETHER = 64

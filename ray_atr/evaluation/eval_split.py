@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import soundfile
 
+from ray_atr.common.settings import nearest, refuse, wing
 from ray_atr.data.caption_vectors import has_vectors
 from ray_atr.data.decoding import first_seconds, resample
 from ray_atr.data.language_codes import language_codes
 from ray_atr.data.shards import Manifest, read_captions, read_shard
+from ray_atr.evaluation.report.html import SOUNDS
 from ray_atr.metrics.alignment import AlignedCaptions, align_captions
-from ray_atr.report.html import SOUNDS
-from ray_atr.settings import nearest, refuse, wing
 
 PLAYED_BYTES, PLAYED_SECONDS, PLAYED_RATE = 128 * 2**10, 30, 16_000
 
@@ -90,7 +90,7 @@ def read_eval_split(
     )
     classes = sorted({label for own in labels for label in own})
     notes = []
-    sentences = wing("languages.templates").class_sentences(classes, wanted) if len(classes) > 1 else {}
+    sentences = wing("workshop.languages.templates").class_sentences(classes, wanted) if len(classes) > 1 else {}
     if len(classes) > 1 and len(sentences) < len(wanted):
         without = ", ".join(language for language in wanted if language not in sentences)
         notes.append(f"Zero-shot classification: the classes have no names in {without}.")

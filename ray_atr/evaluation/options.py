@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from ray_atr.settings import RANKING_HELP, RANKINGS, RELEVANCE, RELEVANCE_HELP, Settings, setting
+from ray_atr.common.settings import RANKING_HELP, RANKINGS, RELEVANCE, RELEVANCE_HELP, Settings, setting
 
 if TYPE_CHECKING:
     from ray_atr.metrics.ranking import RankingSettings

@@ -16,25 +16,25 @@ import numpy as np
 import torch
 import xxhash
 
+from ray_atr.common.runtime import code_name, code_version, home
+from ray_atr.common.settings import refuse, wing
+from ray_atr.common.storage import Location, entries_in, is_local, is_there, locate, read_json, whole_folder
 from ray_atr.data.shards import Manifest, read_manifest, require_writable
 from ray_atr.data.soundscapes import SoundscapesSettings, ensure_soundscapes
 from ray_atr.evaluation.checkpoints import Checkpoint, check_seeds, find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode, token_similarities
 from ray_atr.evaluation.eval_split import EvalSplit, read_eval_split
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
+from ray_atr.evaluation.report.evaluation_content import Embedded, ScoredModel, ZeroShot, compose_page, score_model
+from ray_atr.evaluation.report.evaluation_page import Page, write_page
+from ray_atr.evaluation.report.tables import read_scores
 from ray_atr.evaluation.training_traces import case_tables, drift_pictures
-from ray_atr.experiment import Experiment, TrackingSettings
 from ray_atr.metrics.samples import Samples, languages_of, to_arrays
 from ray_atr.models.retriever import Retriever
-from ray_atr.report.evaluation_content import Embedded, ScoredModel, ZeroShot, compose_page, score_model
-from ray_atr.report.evaluation_page import Page, write_page
-from ray_atr.report.tables import read_scores
-from ray_atr.runtime import code_name, code_version, home
-from ray_atr.settings import refuse, wing
-from ray_atr.storage import Location, entries_in, is_local, is_there, locate, read_json, whole_folder
-from ray_atr.tracking import store_of
-from ray_atr.tracking.store import brief
-from ray_atr.tracking.tracker import log_batches
+from ray_atr.sweep.tracking import store_of
+from ray_atr.sweep.tracking.store import brief
+from ray_atr.sweep.tracking.tracker import log_batches
+from ray_atr.training.experiment import Experiment, TrackingSettings
 
 SCORES_FILE = "scores-{}.npz"
 FACTS_FILE = "evaluation.json"
@@ -127,7 +127,7 @@ def evaluate(
         notes=eval_split.notes,
         warnings=_warnings(found[0], eval_split),
     )
-    printed_beside = wing("report.paper_tables").printed_beside
+    printed_beside = wing("papers.printed_tables").printed_beside
     beside = printed_beside(page.metrics, eval_split.manifest.name, options.split, found[0].data_name)
     cases = case_tables(found[0], embedded, eval_split, options.seed, named, lambda: _data_folder("", found[0], say))
     # In this process, wherever the encoders were.

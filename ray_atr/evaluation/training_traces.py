@@ -15,19 +15,19 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from ray_atr.common.storage import is_local
+from ray_atr.common.table import Cell, Table
 from ray_atr.data.sampling import permutation
 from ray_atr.data.shards import read_captions, read_manifest
-from ray_atr.encoding.encode import ClipBatch, embed_batches
 from ray_atr.evaluation.checkpoints import Checkpoint
 from ray_atr.evaluation.encoding import Encoder, EncodingSource
 from ray_atr.evaluation.eval_split import EvalSplit
-from ray_atr.knowledge.drift import Case, explain
-from ray_atr.knowledge.snapshot import load
+from ray_atr.evaluation.report.evaluation_content import Embedded
+from ray_atr.evaluation.report.evaluation_pictures import drift_map
 from ray_atr.objectives.knowledge import Ask
-from ray_atr.report.evaluation_content import Embedded
-from ray_atr.report.evaluation_pictures import drift_map
-from ray_atr.storage import is_local
-from ray_atr.table import Cell, Table
+from ray_atr.training.encoding.encode import ClipBatch, embed_batches
+from ray_atr.training.knowledge_base.drift import Case, explain
+from ray_atr.training.knowledge_base.snapshot import load
 from ray_atr.training.trajectory import kept_steps, weights_of
 
 QUERIES, NEIGHBOURS = 8, 3

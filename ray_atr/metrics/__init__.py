@@ -1,6 +1,6 @@
 """Embeddings in, numbers out: retrieval, consistency across languages, zero-shot, intervals, pictures.
 
-What a page shows is composed in `ray_atr.report.evaluation_content`, which needs matplotlib; nothing here does.
+What a page shows is composed in `ray_atr.evaluation.report.evaluation_content`, which needs matplotlib; nothing here does.
 """
 
 from ray_atr.metrics.alignment import align_captions

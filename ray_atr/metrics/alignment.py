@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ray_atr.common.settings import RELEVANCE, nearest, refuse
 from ray_atr.metrics.relevance import Relevance, relevance_by_clip, relevance_by_label
-from ray_atr.settings import RELEVANCE, nearest, refuse
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import brentq
 
+from ray_atr.common.settings import refuse
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.samples import Samples, check_same_queries, in_shared_tasks, resampled
-from ray_atr.settings import refuse
 
 DRAWS = 1000
 LEVEL = 0.95

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import torch
 
+from ray_atr.common.settings import RANKINGS, nearest, refuse
 from ray_atr.metrics.measures import of_queries
 from ray_atr.metrics.metric import DIRECTIONS, MEAN, Metric, task_name, with_means
 from ray_atr.metrics.ranking import DEFAULT_PLAN, LearnedMetric, PlanOptions, audio_rows, text_rows
 from ray_atr.metrics.ranks import count_ranks
 from ray_atr.metrics.relevance import Array, IntegerArray, Relevance, as_floats, as_matrix, as_relevance
 from ray_atr.metrics.retrieval import Retrieval, retrieve, retrieve_by_plan, score
-from ray_atr.settings import RANKINGS, nearest, refuse
 
 ENGLISH = "eng"
 CHUNK = 8192

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ray_atr.settings import refuse
+from ray_atr.common.settings import refuse
 
 DIRECTIONS = ("text_to_audio", "audio_to_text")
 MEAN, TRAINED, UNSEEN = "mean", "trained", "unseen"

@@ -7,11 +7,11 @@ from typing import TypeAlias
 
 import torch
 
+from ray_atr.common.settings import RANKING_HELP, RANKINGS, Ranking, Settings, refuse, setting
 from ray_atr.metrics.relevance import Array, as_floats, as_matrix
-from ray_atr.settings import RANKING_HELP, RANKINGS, Ranking, Settings, refuse, setting
-from ray_atr.transport import solve
-from ray_atr.transport.balanced import log_sweeps
-from ray_atr.transport.mahalanobis import Mahalanobis, squared_distances
+from ray_atr.objectives.transport import solve
+from ray_atr.objectives.transport.balanced import log_sweeps
+from ray_atr.objectives.transport.mahalanobis import Mahalanobis, squared_distances
 
 LearnedMetric: TypeAlias = Array | Mahalanobis
 CHUNK = 8192

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ray_atr.common.settings import refuse
 from ray_atr.metrics.relevance import Array, Relevance, as_floats, as_matrix, as_relevance
-from ray_atr.settings import refuse
 
 # Two float64 cosines nearer than this are equal: rounding in float64 stays below 1e-15 for unit rows.
 TIE = 1e-12

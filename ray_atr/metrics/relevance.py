@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from ray_atr.settings import refuse
+from ray_atr.common.settings import refuse
 
 Array: TypeAlias = torch.Tensor | np.ndarray
 IntegerArray: TypeAlias = torch.Tensor | np.ndarray | Sequence[int]

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ray_atr.common.settings import refuse
 from ray_atr.metrics.languages import ranks_by_language
 from ray_atr.metrics.measures import OF_QUERIES, QueryScores
 from ray_atr.metrics.metric import DIRECTIONS, MEAN, Metric, QueryGroup, language_means, task_name
 from ray_atr.metrics.retrieval import Retrieval
 from ray_atr.metrics.zero_shot import CLASSIFICATION, Classification
-from ray_atr.settings import refuse
 
 
 class Sample(NamedTuple):

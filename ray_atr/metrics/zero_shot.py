@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ray_atr.common.settings import nearest, refuse
 from ray_atr.metrics.metric import Metric, with_means
 from ray_atr.metrics.ranking import LearnedMetric
 from ray_atr.metrics.relevance import Array, relevance_by_label
 from ray_atr.metrics.retrieval import Retrieval, average_precision, ranked, score
-from ray_atr.settings import nearest, refuse
 
 CLASSIFICATION = "classification"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ray_atr.settings import Settings, refuse, setting
+from ray_atr.common.settings import Settings, refuse, setting
 
 
 @dataclass(frozen=True, kw_only=True)

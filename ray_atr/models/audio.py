@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ray_atr.common.settings import inherited, setting
 from ray_atr.data.audio import FrontEnd
 from ray_atr.models.ced import Ced
 from ray_atr.models.resnet38 import ResNet38
@@ -16,7 +17,6 @@ from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, clear, is_r
 from ray_atr.models.transformers import Ast, Htsat, TransformersAudio
 from ray_atr.models.vectors import AudioVectors
 from ray_atr.models.weights import with_published
-from ray_atr.settings import inherited, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ray_atr.common.settings import Settings, setting
 from ray_atr.data.sampling import uniform
 from ray_atr.models.tower import length_mask
-from ray_atr.settings import Settings, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ray_atr.common.settings import setting
 from ray_atr.data.audio import FrontEnd
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, is_ragged, length_mask, masked_mean
 from ray_atr.models.weights import with_published
-from ray_atr.settings import setting
 
 SIZES = {"tiny": (192, 3), "mini": (256, 4), "small": (384, 6), "base": (768, 12)}
 """size -> (width, attention heads); all have 12 blocks"""

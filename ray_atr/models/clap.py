@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
+from ray_atr.common.settings import refuse
 from ray_atr.models.pretrained import load_model, load_tokenizer, read_feature_extractor, read_model_config
 from ray_atr.models.transformers import Htsat, TransformersAudioTower, TransformersText, TransformersTextTower
-from ray_atr.settings import refuse
 
 MAX_TOKENS = 77
 """To which LAION-CLAP cuts captions."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ray_atr.common.settings import refuse
 from ray_atr.models.weights import LoadReport, refusing, require_match
-from ray_atr.settings import refuse
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase

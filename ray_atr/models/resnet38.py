@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ray_atr.common.settings import inherited, refuse, setting
 from ray_atr.data.audio import FrontEnd
 from ray_atr.models.batch_norm import BatchNorm2d
 from ray_atr.models.ced import Ced
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, clear, is_ragged, length_mask, masked_mean
 from ray_atr.models.weights import with_published
-from ray_atr.settings import inherited, refuse, setting
 
 STAGES = (3, 4, 6, 3)
 """basic blocks of the four stages of ResNet34"""

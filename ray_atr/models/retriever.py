@@ -21,6 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ray_atr.common.override import flatten, override
+from ray_atr.common.settings import Settings, refuse, setting
+from ray_atr.common.storage import fetched, locate, whole_folder
+from ray_atr.common.storage.digests import check_folder, seal_folder
 from ray_atr.data import vector_clip
 from ray_atr.data.audio import FrontEnd, clip_windows, waveform_windows
 from ray_atr.data.decoding import Waveform, open_sound
@@ -51,11 +55,7 @@ from ray_atr.models.weights import (
     write_state,
 )
 from ray_atr.objectives.learned import LearnedParameters, LearnedSettings
-from ray_atr.override import flatten, override
-from ray_atr.settings import Settings, refuse, setting
-from ray_atr.storage import fetched, locate, whole_folder
-from ray_atr.storage.digests import check_folder, seal_folder
-from ray_atr.transport.mahalanobis import Mahalanobis
+from ray_atr.objectives.transport.mahalanobis import Mahalanobis
 
 Clip = str | Path | bytes | Waveform | Tensor
 """A file, a file's bytes, or a mono waveform [S]"""

@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ray_atr.common.extras import require_extra
+from ray_atr.common.settings import refuse, setting
 from ray_atr.data.audio import FrontEnd
-from ray_atr.extras import require_extra
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, TextSettings, TextTower
 from ray_atr.models.weights import AUDIO_CHECKPOINT, TEXT_CHECKPOINT, refusing
-from ray_atr.settings import refuse, setting
 
 EXTRA = "sentence-transformers"
 CHECKPOINT_HELP = "folder or hub id of a model that sentence-transformers opens; a ClapModel's folder is one"

@@ -13,13 +13,13 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
+from ray_atr.common.settings import refuse, setting, shortened
+from ray_atr.common.storage import disk_errors, read_json, write_json
 from ray_atr.models.sentence_transformers import SentenceTransformersText
 from ray_atr.models.tower import Encoded, TextSettings, TextTower, masked_mean
 from ray_atr.models.transformers import Bert, Labse, Sonar, TransformersText, XlmRoberta
 from ray_atr.models.vectors import TextVectors
 from ray_atr.models.weights import TEXT_CHECKPOINT, find_weights, load_weights, read_checkpoint
-from ray_atr.settings import refuse, setting, shortened
-from ray_atr.storage import disk_errors, read_json, write_json
 
 PAD, START = "<pad>", "<s>"
 PAD_ID, START_ID = 0, 1

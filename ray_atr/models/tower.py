@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from ray_atr.common.settings import Settings, setting
 from ray_atr.data.audio import FrontEnd
 from ray_atr.models.adaptation import Adaptation
-from ray_atr.settings import Settings, setting
 
 
 class Encoded(NamedTuple):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from ray_atr.common.settings import inherited, refuse, setting
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.language_codes import tag_among
 from ray_atr.models.pretrained import (
@@ -23,7 +24,6 @@ from ray_atr.models.pretrained import (
 )
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, TextSettings, TextTower, encode_groups, masked_mean
 from ray_atr.models.weights import AUDIO_CHECKPOINT, TEXT_CHECKPOINT
-from ray_atr.settings import inherited, refuse, setting
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase

@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ray_atr.common.settings import refuse, setting
+from ray_atr.common.storage import read_json
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.caption_vectors import GIVEN, Caption, CaptionVectors, open_caption_vectors
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, TextSettings, TextTower, embed_by_length
-from ray_atr.settings import refuse, setting
-from ray_atr.storage import read_json
 
 WIDTH_FILE = "vectors.json"
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ray_atr.settings import refuse
+from ray_atr.common.settings import refuse
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ray_atr.settings import Settings, refuse, setting
+from ray_atr.common.settings import Settings, refuse, setting
 
 METRICS = ("euclidean", "diagonal", "mahalanobis", "factored")
 

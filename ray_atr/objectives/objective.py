@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ray_atr.common.settings import Settings, nearest, refuse, setting
 from ray_atr.objectives.correspondence import CORRESPONDENCES, Correspondence, NoCorrespondence
 from ray_atr.objectives.embeddings import Embeddings
 from ray_atr.objectives.knowledge import KNOWLEDGE, Knowledge, NoKnowledge
@@ -16,7 +17,6 @@ from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
 from ray_atr.objectives.pairs import PAIRS, Comparison, Contrastive, PairLoss, Terms
 from ray_atr.objectives.pairs.pair_loss import weighted_sum
 from ray_atr.objectives.schemes import SCHEMES, English, Scheme
-from ray_atr.settings import Settings, nearest, refuse, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ray_atr.common.settings import require_known
 from ray_atr.objectives.knowledge import Ance, Ask, Moco, Nnclr
 from ray_atr.objectives.objective import Objective
 from ray_atr.objectives.pairs import Contrastive, ContrastiveEntropic, LearningToMatch, PartialLearningToMatch, Triplet
 from ray_atr.objectives.schemes import Cacl, Kcl, MlClap
-from ray_atr.settings import require_known
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ray_atr.experiment import Experiment
-from ray_atr.override import override
-from ray_atr.run_folder import FINISHED, RunFolder, trial_name
-from ray_atr.space import Point
+from ray_atr.common.override import override
+from ray_atr.common.space import Point
 from ray_atr.sweep.fixed import check_fixed, lines_of_fixed
 from ray_atr.sweep.schedulers import compared
 from ray_atr.sweep.search import Goal, Known, SpaceSearch, SweepPlan, pareto_front
 from ray_atr.sweep.trial_queue import recorded_trials
 from ray_atr.training.checks import check_experiment
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.languages import with_languages
+from ray_atr.training.run_folder import FINISHED, RunFolder, trial_name
 
 MOST_BEST = 10  # points of a Pareto front that a terminal shows
 

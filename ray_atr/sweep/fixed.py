@@ -10,12 +10,12 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ray_atr.experiment import Experiment
+from ray_atr.common.override import flatten, override
+from ray_atr.common.settings import refuse
+from ray_atr.common.space import Point, point_key
 from ray_atr.objectives import PRESETS, Objective
-from ray_atr.override import flatten, override
-from ray_atr.run_folder import trial_name
-from ray_atr.settings import refuse
-from ray_atr.space import Point, point_key
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.run_folder import trial_name
 
 OBJECTIVE = "objective"
 Varied = Mapping[str, Collection[Any]]  # what a sweep varies: path -> the values that are known beforehand

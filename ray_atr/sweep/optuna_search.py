@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ray_atr.run_folder import FAILED, FINISHED, STOPPED
-from ray_atr.space import Dimension, Grid, LogUniform, Point, QUniform, RandInt
+from ray_atr.common.space import Dimension, Grid, LogUniform, Point, QUniform, RandInt
 from ray_atr.sweep.search import History, Known, RandomSearch, SpaceSearch
+from ray_atr.training.run_folder import FAILED, FINISHED, STOPPED
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ray_atr.experiment import Experiment, parse_labels
+from ray_atr.common.settings import refuse
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
-from ray_atr.settings import refuse
+from ray_atr.training.experiment import Experiment, parse_labels
 
 Resources = Mapping[str, float]  # `CPU` and `GPU`, in numbers of them
 

@@ -9,13 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ray_atr.experiment import Experiment
-from ray_atr.override import flatten, override, with_absolute_paths
-from ray_atr.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder, hashes_of, sets_of
-from ray_atr.runtime import start_ray
-from ray_atr.settings import counted
-from ray_atr.space import Grid, Point
-from ray_atr.storage import is_there
+from ray_atr.common.override import flatten, override, with_absolute_paths
+from ray_atr.common.runtime import start_ray
+from ray_atr.common.settings import counted
+from ray_atr.common.space import Grid, Point
+from ray_atr.common.storage import is_there
 from ray_atr.sweep.placement import concurrent_trials
 from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
 from ray_atr.sweep.scaling import decide_scaling
@@ -24,9 +22,21 @@ from ray_atr.sweep.search import FixedPoints, SweepPlan
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.sweep.tune_bridge import run_with_tune
 from ray_atr.training.checks import check_experiment
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared, Say, prepare
 from ray_atr.training.ray_train import ERROR_FILE, run_trial
 from ray_atr.training.refresh_cost import said_of_refreshes
+from ray_atr.training.run_folder import (
+    FAILED,
+    FINISHED,
+    PENDING,
+    RUNNING,
+    STOPPED,
+    RunFolder,
+    TrialFolder,
+    hashes_of,
+    sets_of,
+)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ray_atr.experiment import AUTO, Experiment
+from ray_atr.common.override import flatten, override
+from ray_atr.common.settings import counted
+from ray_atr.common.storage import is_local, locate, write_json
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
-from ray_atr.override import flatten, override
-from ray_atr.run_folder import RunFolder
-from ray_atr.settings import counted
-from ray_atr.storage import is_local, locate, write_json
 from ray_atr.sweep.placement import MOST, Placed, cluster_nodes, num_trials_that_fit, processes_of
 from ray_atr.sweep.trial_queue import TrialQueue
+from ray_atr.training.experiment import AUTO, Experiment
+from ray_atr.training.run_folder import RunFolder
 
 OPEN = {
     "scaling.workers": AUTO,

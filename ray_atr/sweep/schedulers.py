@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ray_atr.experiment import Experiment
-from ray_atr.run_folder import RunFolder, TrialFolder
-from ray_atr.settings import refuse, require_known
-from ray_atr.space import Grid, Space, point_key
+from ray_atr.common.settings import refuse, require_known
+from ray_atr.common.space import Grid, Space, point_key
 from ray_atr.sweep.search import SweepPlan
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.run_folder import RunFolder, TrialFolder
 
 SCHEDULERS = ("none", "asha")
 REDUCTION_FACTOR = 3  # about one trial in this many continues from each rung

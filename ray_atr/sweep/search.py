@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ray_atr.experiment import Experiment
+from ray_atr.common.settings import refuse
+from ray_atr.common.space import Point, Space, point_key
 from ray_atr.metrics.epoch_report import GROUPS
 from ray_atr.metrics.metric import MEAN, UNSEEN
-from ray_atr.run_folder import TrialFolder
-from ray_atr.settings import refuse
-from ray_atr.space import Point, Space, point_key
 from ray_atr.sweep.fixed import overrides_of
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.run_folder import TrialFolder
 
 ATTEMPTS = 100  # draws after which a space that only gives points that are there already counts as exhausted
 

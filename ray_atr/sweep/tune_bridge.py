@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ray_atr.experiment import Experiment
-from ray_atr.redaction import redact
-from ray_atr.run_folder import FINISHED, STOPPED, RunFolder, TrialFolder
-from ray_atr.runtime import WORKER_CPU_SHARE, own_handlers
-from ray_atr.storage import is_there, write_text
+from ray_atr.common.redaction import redact
+from ray_atr.common.runtime import WORKER_CPU_SHARE, own_handlers
+from ray_atr.common.storage import is_there, write_text
 from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.ray_train import ERROR_FILE, TrialError, packed, ray_storage, remedy, run_trial, unpacked
+from ray_atr.training.run_folder import FINISHED, STOPPED, RunFolder, TrialFolder
 
 TRACEBACK_FILE = "traceback.txt"
 # A trial's own process only waits for its workers; Tune refuses 0.

@@ -15,8 +15,8 @@ from ray_atr.data.captions import CaptionBatch, TrainingCaptions
 from ray_atr.data.features import open_features
 from ray_atr.data.positives import same_group
 from ray_atr.data.stream import EpochOrder, FeatureBatch, check_batch_size, steps_per_epoch, stream, training_plan
-from ray_atr.experiment import Experiment
 from ray_atr.models.augment import spec_augment
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 

@@ -26,22 +26,22 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ray_atr.experiment import NOT_DECIDING, Experiment, resolved, stored_experiment
-from ray_atr.formats import FORMATS, require_format
-from ray_atr.knowledge.memory import Memory
+from ray_atr.common.formats import FORMATS, require_format
+from ray_atr.common.override import flatten
+from ray_atr.common.settings import shortened
+from ray_atr.common.storage import DamagedFileError, disk_errors, whole_file
+from ray_atr.common.storage.digests import digest_of, digest_of_file, mapped
+from ray_atr.common.storage.transfer import CheckpointSync
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.weights import require_plain_archive
 from ray_atr.objectives.correspondence import Estimator
-from ray_atr.override import flatten
-from ray_atr.run_folder import LAST
-from ray_atr.settings import shortened
-from ray_atr.storage import DamagedFileError, disk_errors, whole_file
-from ray_atr.storage.digests import digest_of, digest_of_file, mapped
-from ray_atr.storage.transfer import CheckpointSync
 from ray_atr.training.batch import TrainingData
 from ray_atr.training.clock import Clock
+from ray_atr.training.experiment import NOT_DECIDING, Experiment, resolved, stored_experiment
 from ray_atr.training.group import WorkerGroup
+from ray_atr.training.knowledge_base.memory import Memory
+from ray_atr.training.run_folder import LAST
 
 STATE_FILE = "state.pt"
 _END = b"PK\x05\x06"

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ray_atr.common.settings import nearest, refuse
 from ray_atr.data.captions import read_caption_file
 from ray_atr.data.noise import Noise, read_index
 from ray_atr.data.shards import read_captions, read_manifest
 from ray_atr.data.soundscapes import SPLITS, SoundscapesSettings, described
 from ray_atr.data.stream import check_batch_size
-from ray_atr.experiment import Experiment
 from ray_atr.metrics import evaluate_languages
 from ray_atr.metrics.metric import TRAINED, Metric
 from ray_atr.models.tower import checkpoint_of
@@ -24,10 +24,10 @@ from ray_atr.objectives import Objective
 from ray_atr.objectives.knowledge import Knowledge
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.objectives.pairs import LearningToMatch
-from ray_atr.run_folder import saved_retriever
-from ray_atr.settings import nearest, refuse
 from ray_atr.training.correspondence import check_correspondence
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.languages import check_languages, with_languages
+from ray_atr.training.run_folder import saved_retriever
 from ray_atr.training.trajectory import check_other_run
 
 

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
-from ray_atr.encoding.encode import clip_batches, embed_batches, rows_in_parts
-from ray_atr.encoding.frozen import ensure_frames
-from ray_atr.encoding.texts import TextBatcher
-from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.correspondence import Estimator, Teacher, Teaching, TrainingPairs
 from ray_atr.objectives.correspondence.teacher import TEACHERS
-from ray_atr.run_folder import saved_retriever
+from ray_atr.training.encoding.encode import clip_batches, embed_batches, rows_in_parts
+from ray_atr.training.encoding.frozen import ensure_frames
+from ray_atr.training.encoding.texts import TextBatcher
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.run_folder import saved_retriever
 
 CAPTIONS = 4096
 """Captions of the training set that a teacher embeds at a time."""

@@ -21,16 +21,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ray_atr.data.sampling import permutation
-from ray_atr.encoding.texts import TextBatcher
-from ray_atr.knowledge.drift import (
-    neighbour_label_share,
-    out_of_batch_influence,
-    prototype_collapse,
-    representation_drift_mismatch,
-)
-from ray_atr.knowledge.memory import SnapshotMemory
-from ray_atr.knowledge.searcher import as_tensor
-from ray_atr.knowledge.snapshot import Snapshot
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives import Embeddings, Objective, metric_scalars
@@ -40,10 +30,20 @@ from ray_atr.objectives.schemes import (
     log10_weight_error_bound,
     weight_distance,
 )
+from ray_atr.training.base_encoding import BLOCK, BaseSource, SourceEncoder, concatenated
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.checkpoint import TrainState
+from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.knowledge import BLOCK, BaseSource, SourceEncoder, concatenated
+from ray_atr.training.knowledge_base.drift import (
+    neighbour_label_share,
+    out_of_batch_influence,
+    prototype_collapse,
+    representation_drift_mismatch,
+)
+from ray_atr.training.knowledge_base.memory import SnapshotMemory
+from ray_atr.training.knowledge_base.searcher import as_tensor
+from ray_atr.training.knowledge_base.snapshot import Snapshot
 from ray_atr.training.share import embed_batch
 from ray_atr.training.step import StepResult
 from ray_atr.training.trajectory import OtherRun, keep_weights

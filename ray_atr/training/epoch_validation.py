@@ -14,20 +14,20 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ray_atr.common.runtime import WORKER_CPU_SHARE, here_if_there_is_room
+from ray_atr.common.settings import refuse
 from ray_atr.data.features import open_features
-from ray_atr.encoding.texts import TextBatcher
-from ray_atr.experiment import Experiment
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.metrics.metric import MEANS, Metric
 from ray_atr.models.retriever import Retriever
-from ray_atr.run_folder import BEST
-from ray_atr.runtime import WORKER_CPU_SHARE, here_if_there_is_room
-from ray_atr.settings import refuse
 from ray_atr.training.batch import TrainingData
 from ray_atr.training.checkpoint import TrainState, copied
 from ray_atr.training.clock import Clock
+from ray_atr.training.encoding.texts import TextBatcher
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
+from ray_atr.training.run_folder import BEST
 from ray_atr.training.validation import evaluate_split
 
 

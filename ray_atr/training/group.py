@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ray_atr.transport import Ranks
+from ray_atr.objectives.transport import Ranks
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients that travel together, as in DistributedDataParallel: large enough for the network, small enough to begin early."""

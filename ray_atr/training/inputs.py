@@ -12,11 +12,20 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from ray_atr.common.override import flatten
+from ray_atr.common.settings import counted, refuse
+from ray_atr.common.storage import fetched, open_folder
+from ray_atr.common.storage.caches import cache_folder, mark_used
 from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.data.feature_cache import has_long_clips, is_whole, long_audio
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_whole
 from ray_atr.data.soundscapes import ensure_soundscapes
-from ray_atr.encoding.frozen import (
+from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.models.text import read_tokenizer, save_tokenizer, train_tokenizer
+from ray_atr.models.vectors import AudioVectorsTower, EncodedText
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
+from ray_atr.training.checks import check_experiment
+from ray_atr.training.encoding.frozen import (
     TOWER_FILE,
     FrozenTower,
     Say,
@@ -26,18 +35,9 @@ from ray_atr.encoding.frozen import (
     ensure_text_vectors,
     why_encoded_anew,
 )
-from ray_atr.experiment import Experiment, automatic_rate
-from ray_atr.models.retriever import Retriever, build_retriever
-from ray_atr.models.text import read_tokenizer, save_tokenizer, train_tokenizer
-from ray_atr.models.vectors import AudioVectorsTower, EncodedText
-from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
-from ray_atr.override import flatten
-from ray_atr.run_folder import saved_retriever
-from ray_atr.settings import counted, refuse
-from ray_atr.storage import fetched, open_folder
-from ray_atr.storage.caches import cache_folder, mark_used
-from ray_atr.training.checks import check_experiment
+from ray_atr.training.experiment import Experiment, automatic_rate
 from ray_atr.training.languages import with_languages
+from ray_atr.training.run_folder import saved_retriever
 
 logger = logging.getLogger(__name__)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from ray_atr.common.override import override
+from ray_atr.common.settings import refuse
 from ray_atr.data.caption_vectors import clip_width, require_vectors
 from ray_atr.data.language_codes import ENGLISH
 from ray_atr.data.shards import read_manifest
-from ray_atr.experiment import Experiment
 from ray_atr.models.vectors import AudioVectors, TextVectors
-from ray_atr.override import override
-from ray_atr.settings import refuse
+from ray_atr.training.experiment import Experiment
 
 
 def spoken_in(experiment: Experiment) -> tuple[str, ...]:

@@ -12,26 +12,26 @@ from typing import NamedTuple
 
 import torch
 
+from ray_atr.common.override import flatten
+from ray_atr.common.storage import read_json
+from ray_atr.common.storage.transfer import CheckpointSync
 from ray_atr.data.features import MANIFEST_FILE, open_features
 from ray_atr.data.stream import share_sizes
-from ray_atr.encoding.texts import TextBatcher
-from ray_atr.experiment import Experiment
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
 from ray_atr.metrics.metric import Metric
 from ray_atr.models.retriever import Retriever
-from ray_atr.override import flatten
-from ray_atr.run_folder import BEST, LAST, TEST_SCORES
-from ray_atr.storage import read_json
-from ray_atr.storage.transfer import CheckpointSync
+from ray_atr.training.base_encoding import MakeRefresher
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.checkpoint import Progress, TrainState, resume, save_state
 from ray_atr.training.clock import Clock
+from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.epoch_end import EpochEnd
 from ray_atr.training.epoch_validation import EpochValidation, MakeValidator
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
-from ray_atr.training.knowledge import MakeRefresher
 from ray_atr.training.languages import with_languages
+from ray_atr.training.run_folder import BEST, LAST, TEST_SCORES
 from ray_atr.training.setup import first_state
 from ray_atr.training.step import NonFiniteError, StepResult, check_finite, training_step
 from ray_atr.training.validation import evaluate_split, keep_scores

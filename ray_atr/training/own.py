@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from ray_atr.common.settings import refuse
 from ray_atr.data.positives import caption_groups
 from ray_atr.data.stream import evaluation_plan, steps_per_epoch, training_plan
 from ray_atr.metrics import evaluate_languages
 from ray_atr.objectives import Embeddings, Objective
 from ray_atr.objectives.learned import LearnedParameters
-from ray_atr.settings import refuse
+from ray_atr.objectives.transport.mahalanobis import Mahalanobis
 from ray_atr.training.checkpoint import Progress
 from ray_atr.training.checks import check_metric
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.step import check_finite
-from ray_atr.transport.mahalanobis import Mahalanobis
 
 Captions = Sequence[Sequence[str | None]]
 """A caption of each clip in each language, [B][K]; None if a clip has none in a language."""

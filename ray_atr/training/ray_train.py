@@ -16,16 +16,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ray_atr.experiment import Experiment, ScalingSettings, parse_labels
-from ray_atr.jobs import Resources
-from ray_atr.override import flatten, override
-from ray_atr.redaction import redact
-from ray_atr.runtime import WORKER_CPU_SHARE
-from ray_atr.settings import shortened
-from ray_atr.storage import Location, is_local, locate, make_folder, write_text
-from ray_atr.storage.digests import DamagedCacheError
-from ray_atr.storage.transfer import on_this_node
+from ray_atr.common.jobs import Resources
+from ray_atr.common.override import flatten, override
+from ray_atr.common.redaction import redact
+from ray_atr.common.runtime import WORKER_CPU_SHARE
+from ray_atr.common.settings import shortened
+from ray_atr.common.storage import Location, is_local, locate, make_folder, write_text
+from ray_atr.common.storage.digests import DamagedCacheError
+from ray_atr.common.storage.transfer import on_this_node
 from ray_atr.training.epoch_validation import start_validator
+from ray_atr.training.experiment import Experiment, ScalingSettings, parse_labels
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
@@ -176,7 +176,7 @@ def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> An
 
     It encodes by itself, on the resources of one encoder, or leaves that to `scaling.encoders` processes.
     """
-    from ray_atr.knowledge.actor import find_knowledge_base, start_knowledge_base
+    from ray_atr.training.knowledge_base.actor import find_knowledge_base, start_knowledge_base
 
     # The trial's name for people, its folder's for two runs whose trials are called alike.
     own = f"{folder.parent.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"

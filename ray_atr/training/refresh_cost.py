@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ray_atr.common.settings import counted
 from ray_atr.data.shards import read_manifest
-from ray_atr.experiment import Experiment
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
-from ray_atr.settings import counted
 from ray_atr.training.checks import split_sizes
+from ray_atr.training.experiment import Experiment
 
 FORWARD_SHARE = 1 / 3
 """Of a training step, what a forward pass takes: the backward pass costs about two of them."""

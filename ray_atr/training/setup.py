@@ -10,17 +10,17 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import ChainedScheduler, LambdaLR, LinearLR, LRScheduler, StepLR
 
 from ray_atr.data.noise import write_index
-from ray_atr.experiment import Experiment, TrainSettings
-from ray_atr.knowledge.memory import SnapshotMemory, make_memory
-from ray_atr.knowledge.refresher import InProcessRefresher, Refresher
-from ray_atr.knowledge.snapshot import Snapshot
 from ray_atr.models.batch_norm import synchronise_batch_norms
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
+from ray_atr.training.base_encoding import MakeRefresher, SourceEncoder
 from ray_atr.training.batch import TrainingData
 from ray_atr.training.checkpoint import TrainState
 from ray_atr.training.correspondence import make_estimator
-from ray_atr.training.knowledge import MakeRefresher, SourceEncoder
+from ray_atr.training.experiment import Experiment, TrainSettings
+from ray_atr.training.knowledge_base.memory import SnapshotMemory, make_memory
+from ray_atr.training.knowledge_base.refresher import InProcessRefresher, Refresher
+from ray_atr.training.knowledge_base.snapshot import Snapshot
 
 
 def first_state(data: TrainingData, folder: Path, make_refresher: MakeRefresher | None = None) -> TrainState:

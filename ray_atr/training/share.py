@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ray_atr.encoding.encode import embed_in_chunks
-from ray_atr.encoding.texts import TextBatcher
-from ray_atr.knowledge.memory import WorkerBatch
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.tower import Encoded
 from ray_atr.objectives.embeddings import late_interaction
 from ray_atr.training.batch import Batch
+from ray_atr.training.encoding.encode import embed_in_chunks
+from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.group import WorkerGroup
+from ray_atr.training.knowledge_base.memory import WorkerBatch
 
 
 def embed_batch(retriever: Retriever, batch: Batch, chunk: int = 0) -> Tensor:

@@ -17,8 +17,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ray_atr.encoding.texts import TextBatcher
-from ray_atr.knowledge.memory import Memory
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives import Embeddings, Objective, Terms
 from ray_atr.objectives.correspondence import Estimator
@@ -26,7 +24,9 @@ from ray_atr.objectives.pairs.pair_loss import weighted_sum
 from ray_atr.training.batch import Batch
 from ray_atr.training.checks import check_chunks
 from ray_atr.training.clock import Clock
+from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.group import GradientMean, WorkerGroup
+from ray_atr.training.knowledge_base.memory import Memory
 from ray_atr.training.share import LateShare, Share
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from safetensors.torch import load_file
 from torch import Tensor
 
+from ray_atr.common.settings import refuse
+from ray_atr.common.storage import Location, is_local, is_there, locate
+from ray_atr.common.storage.transfer import CHECKPOINT_FILE, on_this_node
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.weights import write_weights
-from ray_atr.run_folder import trial_place
-from ray_atr.settings import refuse
-from ray_atr.storage import Location, is_local, is_there, locate
-from ray_atr.storage.transfer import CHECKPOINT_FILE, on_this_node
+from ray_atr.training.run_folder import trial_place
 
 TRAJECTORY = "trajectory"
 """The folder of a trial that holds them, with `train.keep_trajectory`."""

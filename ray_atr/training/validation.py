@@ -10,11 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ray_atr.common.storage import write_bytes
 from ray_atr.data.features import FeatureSet
 from ray_atr.data.stream import evaluation_plan, stream
-from ray_atr.encoding.encode import clip_batches, embed_batches
-from ray_atr.encoding.texts import TextBatcher
-from ray_atr.experiment import Experiment
 from ray_atr.metrics import align_captions, evaluate_languages
 from ray_atr.metrics.alignment import AlignedCaptions
 from ray_atr.metrics.languages import embedding_metrics, language_metrics
@@ -26,9 +24,11 @@ from ray_atr.metrics.retrieval import Retrieval, score
 from ray_atr.metrics.samples import Sample, retrieval_samples, to_arrays
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.embeddings import late_interaction
-from ray_atr.run_folder import TEST_SCORES
-from ray_atr.storage import write_bytes
+from ray_atr.training.encoding.encode import clip_batches, embed_batches
+from ray_atr.training.encoding.texts import TextBatcher
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
+from ray_atr.training.run_folder import TEST_SCORES
 
 MOST_PLANNED = 2**24
 """Pairs of a test split up to which its plan is computed besides the ranking that counts."""

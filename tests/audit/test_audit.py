@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from ray_atr.audit.beliefs import decreasing_density, judge
-from ray_atr.audit.folds import Pairs
-from ray_atr.audit.options import CrossFit
-from ray_atr.audit.score import Audit, Shift, audit_pairs, find_shifts
+from ray_atr.workshop.audit.beliefs import decreasing_density, judge
+from ray_atr.workshop.audit.folds import Pairs
+from ray_atr.workshop.audit.options import CrossFit
+from ray_atr.workshop.audit.score import Audit, Shift, audit_pairs, find_shifts
 
 N, CLASSES = 480, 24
 SETTINGS = CrossFit(epochs=15, width=64, batch_size=64)
@@ -122,7 +122,7 @@ def test_without_held_out_folds_the_heads_believe_what_they_saw(monkeypatch: pyt
     is_wrong = owner != np.arange(N)
     long = CrossFit(epochs=30, width=64, batch_size=64)
     honest = audit_pairs(clustered(owner), long).score
-    import ray_atr.audit.folds as module
+    import ray_atr.workshop.audit.folds as module
 
     train = module._train
     monkeypatch.setattr(module, "_train", lambda pairs, _, *rest: train(pairs, np.arange(N), *rest))

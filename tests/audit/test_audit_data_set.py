@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from tiny import make_data, prepared_for, tiny
 
-from ray_atr.audit.decisions import apply_decisions, read_decisions
-from ray_atr.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
-from ray_atr.audit.run import audit_data_set
 from ray_atr.cli.audit import audit_lines
 from ray_atr.data.caption_vectors import read_given
-from ray_atr.data.importing.import_options import VectorImport
-from ray_atr.data.importing.vector_import import import_vectors
 from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import read_manifest, read_shard, write_clips
 from ray_atr.evaluation.options import Encoding
 from ray_atr.models.retriever import build_retriever
+from ray_atr.workshop.audit.decisions import apply_decisions, read_decisions
+from ray_atr.workshop.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
+from ray_atr.workshop.audit.run import audit_data_set
+from ray_atr.workshop.importing.import_options import VectorImport
+from ray_atr.workshop.importing.vector_import import import_vectors
 
 JUDGES = CrossFit(epochs=5, width=32, batch_size=32)
 HERE = Encoding(ray="never")
@@ -160,7 +160,7 @@ def test_decisions_that_do_not_fit_are_refused_and_nothing_is_written(
 
 
 def test_a_dropped_caption_keeps_the_others_aligned(tmp_path: Path) -> None:
-    from ray_atr.audit.decisions import _aligned
+    from ray_atr.workshop.audit.decisions import _aligned
 
     captions = {"eng": {0: "a", 2: "c"}, "fra": {0: "A", 1: "B", 2: "C"}}
     assert _aligned(captions) == {"eng": ["a", "c"], "fra": ["A", "C", "B"]}

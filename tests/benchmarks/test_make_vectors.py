@@ -20,10 +20,10 @@ from scripts import load_script
 
 from ray_atr.data.audio import FrontEnd, mel_filters
 from ray_atr.data.caption_vectors import read_given
-from ray_atr.data.importing.import_options import VectorImport
-from ray_atr.data.importing.vector_import import import_vectors
 from ray_atr.data.shards import iterate_rows
-from ray_atr.languages.templates import ESC50_CLASSES, caption
+from ray_atr.workshop.importing.import_options import VectorImport
+from ray_atr.workshop.importing.vector_import import import_vectors
+from ray_atr.workshop.languages.templates import ESC50_CLASSES, caption
 
 RATE = 44_100
 

@@ -10,13 +10,13 @@ import pytest
 from one_window import clip_features
 from tiny import make_data, tone
 
+from ray_atr.common.storage import DamagedFileError, open_folder, write_json
+from ray_atr.common.storage.digests import DIGESTS_FILE
 from ray_atr.data import feature_cache
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import Work, ensure_features, find_features
 from ray_atr.data.features import MANIFEST_FILE, open_features, rows_file
 from ray_atr.data.shards import read_manifest
-from ray_atr.storage import DamagedFileError, open_folder, write_json
-from ray_atr.storage.digests import DIGESTS_FILE
 
 FRONT_END = FrontEnd(num_mels=20, clip_seconds=0.5)
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ray_atr.common.storage import open_folder
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import (
     MANIFEST_FILE,
@@ -19,7 +20,6 @@ from ray_atr.data.shards import (
     read_shard,
     write_clips,
 )
-from ray_atr.storage import open_folder
 
 
 def clip(index: int, split: str = "train", **changes: object) -> Clip:

@@ -14,6 +14,7 @@ import torch
 from one_window import clip_features
 from tiny import prepared_for, tiny
 
+from ray_atr.common.override import override
 from ray_atr.data.audio import SLACK, FrontEnd, clip_windows, fit, log_mel, windows
 from ray_atr.data.decoding import AudioBounds, decode, open_sound, resample, resampled_blocks
 from ray_atr.data.feature_cache import ensure_features, has_long_clips, long_audio
@@ -21,12 +22,11 @@ from ray_atr.data.features import open_features
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import iterate_rows, read_manifest, write_clips
 from ray_atr.data.stream import stream, training_plan
-from ray_atr.encoding.encode import clip_batches, encode_clips
 from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.options import Encoding
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
-from ray_atr.override import override
+from ray_atr.training.encoding.encode import clip_batches, encode_clips
 from ray_atr.training.loop import train_trial
 
 RATE = 16_000

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from ray_atr.common.storage import DamagedFileError
 from ray_atr.deploy.calibration import (
     CALIBRATION_FILE,
     Calibration,
@@ -15,7 +16,6 @@ from ray_atr.deploy.calibration import (
     fit_calibration,
 )
 from ray_atr.metrics.relevance import relevance_by_label
-from ray_atr.storage import DamagedFileError
 
 CLASSES, CLIPS = 20, 400
 

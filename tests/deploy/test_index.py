@@ -20,11 +20,11 @@ from tiny import make_data, prepared_for, tiny, tone
 
 import ray_atr.deploy.index.build as building
 from ray_atr.cli.main import main
+from ray_atr.common.storage import DamagedFileError
 from ray_atr.deploy.index import Index, build_index, update_index
 from ray_atr.deploy.index.archive import open_archive
 from ray_atr.deploy.index.structure import build_structure, nearest_rows, read_structure, write_structure
 from ray_atr.models.retriever import Retriever
-from ray_atr.storage import DamagedFileError
 
 
 @pytest.fixture(scope="module")

@@ -13,21 +13,21 @@ import tiny_checkpoints
 import torch
 from tiny import make_data, tiny, tone
 
+from ray_atr.common.override import override
 from ray_atr.data import caption_vectors
 from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import MANIFEST_FILE, open_features
-from ray_atr.encoding import frozen
-from ray_atr.experiment import Experiment
 from ray_atr.models.audio import Ced
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.tower import pad_tokens
 from ray_atr.models.vectors import EncodedText
-from ray_atr.override import override
-from ray_atr.run_folder import BEST, LAST
 from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.encoding import frozen
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.loop import train_trial
+from ray_atr.training.run_folder import BEST, LAST
 
 FROZEN = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ray_atr.encoding.texts import TextBatcher
+from ray_atr.common.override import override
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
-from ray_atr.override import override
+from ray_atr.training.encoding.texts import TextBatcher
 
 WORDS = [
     "a",

@@ -10,10 +10,10 @@ import pytest
 from tiny import make_data, prepared_for, tiny
 
 from ray_atr.evaluation.encoding import Encoding, EncodingSource, encode
+from ray_atr.evaluation.report.evaluation_pictures import drift_map
 from ray_atr.evaluation.training_traces import drift_pictures, embedded_along
-from ray_atr.report.evaluation_pictures import drift_map
-from ray_atr.run_folder import BEST
 from ray_atr.training.loop import train_trial
+from ray_atr.training.run_folder import BEST
 from ray_atr.training.trajectory import kept_steps
 
 

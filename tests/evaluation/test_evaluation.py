@@ -21,14 +21,14 @@ from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import playable, read_eval_split
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
+from ray_atr.evaluation.report.evaluation_content import ZeroShot
+from ray_atr.evaluation.report.evaluation_page import Page
 from ray_atr.evaluation.run import evaluate, tracked_evaluation
 from ray_atr.metrics import evaluate_languages
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
 from ray_atr.objectives import LearnedSettings
-from ray_atr.report.evaluation_content import ZeroShot
-from ray_atr.report.evaluation_page import Page
-from ray_atr.run_folder import RunFolder
+from ray_atr.training.run_folder import RunFolder
 
 HERE = Encoding(ray="never", batch_size=3)
 CLASSES = ("dog", "cat", "rain", "siren")
@@ -110,7 +110,7 @@ def test_results_are_those_of_the_retriever_and_lie_in_one_folder(world: dict[st
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages without pictures, which take most of the time."""
-    monkeypatch.setattr("ray_atr.report.evaluation_content._pictures", lambda *arguments: {})
+    monkeypatch.setattr("ray_atr.evaluation.report.evaluation_content._pictures", lambda *arguments: {})
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -11,9 +11,9 @@ from tiny import make_data, tiny
 
 from ray_atr.data.shards import read_manifest
 from ray_atr.evaluation.eval_split import read_eval_split
+from ray_atr.evaluation.report.evaluation_content import Embedded
 from ray_atr.evaluation.training_traces import NEIGHBOURS, QUERIES, case_tables
-from ray_atr.knowledge.snapshot import Entries, SnapshotSettings, build, save
-from ray_atr.report.evaluation_content import Embedded
+from ray_atr.training.knowledge_base.snapshot import Entries, SnapshotSettings, build, save
 
 D = 8
 

@@ -31,13 +31,13 @@ from live import TINY  # noqa: E402
 from own_ray import SWITCHES, end_processes_of, wait_until  # noqa: E402
 from tiny import make_data, prepared_for  # noqa: E402
 
-from ray_atr.experiment import Experiment  # noqa: E402
-from ray_atr.override import override  # noqa: E402
-from ray_atr.recipes import RECIPES  # noqa: E402
-from ray_atr.run_folder import LAST, RunFolder, TrialFolder  # noqa: E402
-from ray_atr.runtime import start_timeout  # noqa: E402
+from ray_atr.common.override import override  # noqa: E402
+from ray_atr.common.runtime import start_timeout  # noqa: E402
 from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint  # noqa: E402
+from ray_atr.training.experiment import Experiment  # noqa: E402
 from ray_atr.training.loop import train_trial  # noqa: E402
+from ray_atr.training.recipes import RECIPES  # noqa: E402
+from ray_atr.training.run_folder import LAST, RunFolder, TrialFolder  # noqa: E402
 
 CLIPS, EPOCHS = 96, 1000
 """An epoch is long enough that a checkpoint is seen within it, which only a notice makes; the run is stopped before it ends."""

@@ -45,8 +45,8 @@ from tiny import make_data  # noqa: E402
 
 from ray_atr.cli import main as command  # noqa: E402
 from ray_atr.cli import running  # noqa: E402, F401
-from ray_atr.run_folder import METRICS_FILE, RunFolder  # noqa: E402
 from ray_atr.training.checkpoint import load_checkpoint  # noqa: E402
+from ray_atr.training.run_folder import METRICS_FILE, RunFolder  # noqa: E402
 
 TITLES = {
     "worker": ("ray::RayTrainWorker",),

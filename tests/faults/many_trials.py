@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from live import TINY, Run, family, kill_one
 from tiny import make_data
 
-from ray_atr.run_folder import FINISHED, RunFolder
+from ray_atr.training.run_folder import FINISHED, RunFolder
 
 EPOCHS = 2
 SAMPLE_SECONDS = 20.0

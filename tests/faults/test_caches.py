@@ -12,8 +12,8 @@ import pytest
 from filelock import FileLock
 
 from ray_atr.cli.main import main
-from ray_atr.storage import whole_file
-from ray_atr.storage.caches import DAY, list_caches, prune
+from ray_atr.common.storage import whole_file
+from ray_atr.common.storage.caches import DAY, list_caches, prune
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_number_of_days_that_is_none_removes_nothing(
 def test_a_live_writers_file_stays_and_a_dead_ones_goes(tmp_path: Path) -> None:
     file = tmp_path / "file"
     code = (
-        "import sys, time; from pathlib import Path; from ray_atr.storage import whole_file\n"
+        "import sys, time; from pathlib import Path; from ray_atr.common.storage import whole_file\n"
         "with whole_file(Path(sys.argv[1])) as output: output.write(b'half'); print('on', flush=True); time.sleep(60)"
     )
     other = subprocess.Popen([sys.executable, "-c", code, str(file)], stdout=subprocess.PIPE, text=True)
@@ -90,7 +90,7 @@ def test_ray_may_be_imported_first() -> None:
     """Its switches are read when it is imported: they are set all the same."""
     code = (
         "import ray; import ray._private.ray_constants as c\n"
-        "from ray_atr.runtime import prepare_environment\n"
+        "from ray_atr.common.runtime import prepare_environment\n"
         "prepare_environment(); print(c.ENABLE_RAY_CLUSTER, c.RAY_ENABLE_UV_RUN_RUNTIME_ENV)"
     )
     names = ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_ENABLE_UV_RUN_RUNTIME_ENV", "RAY_ADDRESS", "RAY_JOB_ID")

@@ -17,17 +17,17 @@ import torch
 from crash_points import ALL_POINTS
 from tiny import make_data, prepared_for, tiny
 
+from ray_atr.common.storage import read_json
+from ray_atr.common.storage.digests import DamagedCacheError, DamagedFileError, seal
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import open_features
-from ray_atr.experiment import Experiment
-from ray_atr.knowledge import snapshot
 from ray_atr.models.retriever import Retriever
-from ray_atr.run_folder import RunFolder
-from ray_atr.storage import read_json
-from ray_atr.storage.digests import DamagedCacheError, DamagedFileError, seal
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.knowledge_base import snapshot
 from ray_atr.training.loop import train_trial
+from ray_atr.training.run_folder import RunFolder
 
 ended: Counter[tuple[str, str]] = Counter()
 """(kind of file, how it ended) -> flips."""

@@ -22,14 +22,14 @@ from hypothesis import strategies as st
 from tiny import make_data
 
 from ray_atr.cli.parse import settings_from
+from ray_atr.common.override import flatten, override
+from ray_atr.common.redaction import redact
+from ray_atr.common.storage import read_json, read_lines, safe_name, write_json
 from ray_atr.data.shards import read_manifest
 from ray_atr.data.vector_clip import from_bytes
-from ray_atr.experiment import Experiment, load_experiment
-from ray_atr.override import flatten, override
-from ray_atr.redaction import redact
-from ray_atr.run_folder import RunFolder, TrialFolder
-from ray_atr.storage import read_json, read_lines, safe_name, write_json
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
+from ray_atr.training.experiment import Experiment, load_experiment
+from ray_atr.training.run_folder import RunFolder, TrialFolder
 
 
 def taking(cases: int) -> settings:

@@ -18,17 +18,17 @@ from crash_points import KILL, every_crash, in_fork, spread
 from fake_runs import write_run
 from tiny import make_data, tiny
 
-from ray_atr.data.importing.import_options import Import
-from ray_atr.data.importing.plan import import_data_set
-from ray_atr.data.importing.sources.table import TableSource
 from ray_atr.data.noise import CaptionAssignment, read_index, write_index
 from ray_atr.data.shards import iterate_rows, read_manifest
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
+from ray_atr.evaluation.report import write, write_report
 from ray_atr.evaluation.run import evaluate
 from ray_atr.models.retriever import build_retriever
 from ray_atr.models.text import train_tokenizer
-from ray_atr.report import write, write_report
-from ray_atr.tracking import Store, upload
+from ray_atr.sweep.tracking import Store, upload
+from ray_atr.workshop.importing.import_options import Import
+from ray_atr.workshop.importing.plan import import_data_set
+from ray_atr.workshop.importing.sources.table import TableSource
 
 SPACE = {"objective": ["contrastive"], "data.noise.ratio": [0.0, 0.4]}
 FEW = ("eng", "fra")
@@ -198,7 +198,7 @@ def test_an_evaluation_is_repeated_by_the_same_command(tmp_path: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
             patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-            patch.setattr("ray_atr.report.evaluation_content._pictures", lambda *arguments: {})
+            patch.setattr("ray_atr.evaluation.report.evaluation_content._pictures", lambda *arguments: {})
             options = EvaluationOptions(data=str(data), draws=3)
             encoding, out = Encoding(ray="never"), folder / "runs" / "out"
             evaluate([tmp_path / "saved"], options, encoding=encoding, out=out, say=lambda text: None)

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from ray_atr.experiment import Experiment
-from ray_atr.run_folder import RunFolder
-from ray_atr.storage import hold, is_there, locate, lock
-from ray_atr.storage.lock import HOLDER_FILE
+from ray_atr.common.storage import hold, is_there, locate, lock
+from ray_atr.common.storage.lock import HOLDER_FILE
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.run_folder import RunFolder
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from ray_atr.storage import hold
+from ray_atr.common.storage import hold
 with hold(Path(sys.argv[1]), "x"):
     print("held", flush=True)
     time.sleep(60)

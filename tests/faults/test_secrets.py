@@ -9,13 +9,13 @@ import pytest
 from fake_runs import write_run
 
 from ray_atr.cli.parse import run_script
-from ray_atr.experiment import Experiment
-from ray_atr.override import override
-from ray_atr.redaction import redact, redact_command, redact_values
-from ray_atr.report import write_report
-from ray_atr.run_folder import RunFolder
-from ray_atr.tracking import Store, mlflow_command, upload
+from ray_atr.common.override import override
+from ray_atr.common.redaction import redact, redact_command, redact_values
+from ray_atr.evaluation.report import write_report
+from ray_atr.sweep.tracking import Store, mlflow_command, upload
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.ray_train import write_error
+from ray_atr.training.run_folder import RunFolder
 
 SECRET = "hunter2"
 

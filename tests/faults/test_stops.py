@@ -17,18 +17,18 @@ import pytest
 import torch
 from own_ray import end_processes_of, environment_without_ray, wait_until
 
-from ray_atr import runtime
 from ray_atr.cli import running
 from ray_atr.cli.parse import run_script
-from ray_atr.cli.reality_check import CorrespondenceSweep
 from ray_atr.cli.train import TrainOptions
+from ray_atr.common import runtime
+from ray_atr.papers.tuned_methods import CorrespondenceSweep
 from ray_atr.sweep import FixedPoints, SweepPlan, SweepResult
 from ray_atr.training.checkpoint import load_checkpoint
 
 SCRIPT = """
 import contextlib, signal, sys, time
 from ray_atr.cli.parse import run_script
-from ray_atr.runtime import advising, own_handlers
+from ray_atr.common.runtime import advising, own_handlers
 
 @contextlib.contextmanager
 def said_at_the_end(word):
@@ -159,7 +159,7 @@ def test_a_checkpoint_that_would_fill_the_memory_is_refused_before_it_is_opened(
 
 STARTS = """
 import ray
-from ray_atr.runtime import start_ray
+from ray_atr.common.runtime import start_ray
 start_ray(num_cpus=2)
 print(ray.get(ray.remote(lambda: "started").remote()))
 """

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from ray_atr.knowledge.drift import explain
-from ray_atr.knowledge.snapshot import Entries, SnapshotSettings, build
 from ray_atr.objectives.knowledge import Ask
+from ray_atr.training.knowledge_base.drift import explain
+from ray_atr.training.knowledge_base.snapshot import Entries, SnapshotSettings, build
 
 N, D = 30, 8
 

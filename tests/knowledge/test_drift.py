@@ -10,19 +10,19 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from ray_atr.knowledge.drift import (
+from ray_atr.objectives import PRESETS, Embeddings, Objective
+from ray_atr.objectives.knowledge import Ask, NoKnowledge
+from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Retrieved
+from ray_atr.objectives.schemes import Kcl
+from ray_atr.training.knowledge_base.drift import (
     neighbour_label_share,
     out_of_batch_influence,
     prototype_collapse,
     representation_drift_mismatch,
 )
-from ray_atr.knowledge.queue import Identity, Queue
-from ray_atr.knowledge.searcher import Searcher
-from ray_atr.knowledge.snapshot import Entries, SnapshotSettings, build
-from ray_atr.objectives import PRESETS, Embeddings, Objective
-from ray_atr.objectives.knowledge import Ask, NoKnowledge
-from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Retrieved
-from ray_atr.objectives.schemes import Kcl
+from ray_atr.training.knowledge_base.queue import Identity, Queue
+from ray_atr.training.knowledge_base.searcher import Searcher
+from ray_atr.training.knowledge_base.snapshot import Entries, SnapshotSettings, build
 
 B, D = 6, 8
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from ray_atr.knowledge import faiss_gpu, searcher
-from ray_atr.knowledge.searcher import SearchableRows
-from ray_atr.knowledge.snapshot import Entries, Snapshot, SnapshotSettings, build
+from ray_atr.common.runtime import code_version
 from ray_atr.objectives.knowledge.knowledge import SearchSpec
-from ray_atr.runtime import code_version
+from ray_atr.training.knowledge_base import faiss_gpu, searcher
+from ray_atr.training.knowledge_base.searcher import SearchableRows
+from ray_atr.training.knowledge_base.snapshot import Entries, Snapshot, SnapshotSettings, build
 
 N, D = 400, 8
 IVF = SnapshotSettings(prototypes=6, index="ivf")

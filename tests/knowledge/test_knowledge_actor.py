@@ -12,8 +12,8 @@ from encoders import SPEC, Turn, weights
 from ray import cloudpickle
 from ray.exceptions import RayActorError
 
-from ray_atr.knowledge.refresher import SnapshotClient, versions_in
-from ray_atr.knowledge.snapshot import SnapshotSettings
+from ray_atr.training.knowledge_base.refresher import SnapshotClient, versions_in
+from ray_atr.training.knowledge_base.snapshot import SnapshotSettings
 
 pytestmark = pytest.mark.ray
 SETTINGS = SnapshotSettings(prototypes=5)
@@ -21,7 +21,7 @@ SETTINGS = SnapshotSettings(prototypes=5)
 
 @pytest.fixture
 def start(ray_session, tmp_path):
-    from ray_atr.knowledge.actor import start_knowledge_base
+    from ray_atr.training.knowledge_base.actor import start_knowledge_base
 
     # Ray's workers cannot import what lies beside a test.
     cloudpickle.register_pickle_by_value(encoders)
@@ -142,7 +142,7 @@ def test_a_restarted_run_ends_the_base_it_finds_and_goes_on_from_its_folder(star
 
 
 def test_versions_built_on_another_node_are_in_the_checkpoint_and_given_to_the_next_base(start, tmp_path, monkeypatch):
-    monkeypatch.setattr("ray_atr.knowledge.actor.this_node", lambda: "not the actor's")
+    monkeypatch.setattr("ray_atr.training.knowledge_base.actor.this_node", lambda: "not the actor's")
     refresher, here = start("a"), tmp_path / "here"
     refresher.give_back(here)
     client = SnapshotClient(refresher, SPEC, 1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from ray_atr.knowledge.queue import Identity, Queue
+from ray_atr.training.knowledge_base.queue import Identity, Queue
 
 
 def batch(first, count, D=4, K=2):

@@ -15,11 +15,11 @@ import pytest
 import torch
 from encoders import SPEC, D, Turn, clips, weights
 
-from ray_atr.knowledge import refresher
-from ray_atr.knowledge.faiss_library import BLAS_FROM, faiss_for_search
-from ray_atr.knowledge.refresher import InProcessRefresher, SnapshotClient
-from ray_atr.knowledge.searcher import fused_top_k
-from ray_atr.knowledge.snapshot import Entries, SnapshotSettings
+from ray_atr.training.knowledge_base import refresher
+from ray_atr.training.knowledge_base.faiss_library import BLAS_FROM, faiss_for_search
+from ray_atr.training.knowledge_base.refresher import InProcessRefresher, SnapshotClient
+from ray_atr.training.knowledge_base.searcher import fused_top_k
+from ray_atr.training.knowledge_base.snapshot import Entries, SnapshotSettings
 
 SETTINGS = SnapshotSettings(prototypes=5)
 
@@ -97,10 +97,10 @@ def test_a_search_changes_nothing_that_a_base_built_beside_it_computes_by(monkey
 def test_faiss_is_loaded_by_what_searches_alone():
     program = """
 import sys
-import ray_atr.cli.main, ray_atr.training.own, ray_atr.sweep.run_trials, ray_atr.evaluation.run, ray_atr.audit.run
+import ray_atr.cli.main, ray_atr.training.own, ray_atr.sweep.run_trials, ray_atr.evaluation.run, ray_atr.workshop.audit.run
 assert "faiss" not in sys.modules
 sys.modules["faiss"] = None
-from ray_atr.knowledge.searcher import fused_top_k
+from ray_atr.training.knowledge_base.searcher import fused_top_k
 import torch
 try:
     fused_top_k(torch.ones(2, 4), torch.ones(5, 4), 3)

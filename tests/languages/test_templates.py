@@ -7,12 +7,12 @@ import pytest
 from shared_folder import SHARED
 
 from ray_atr.data.language_codes import LANGUAGES, normalise
-from ray_atr.languages.cat import catalan_of
-from ray_atr.languages.fra import french_of
-from ray_atr.languages.spa import spanish_of
-from ray_atr.languages.templates import ESC50_CLASSES, caption, class_sentences
-from ray_atr.languages.words import WORDS
-from ray_atr.soundscapes.kinds import KINDS
+from ray_atr.workshop.languages.cat import catalan_of
+from ray_atr.workshop.languages.fra import french_of
+from ray_atr.workshop.languages.spa import spanish_of
+from ray_atr.workshop.languages.templates import ESC50_CLASSES, caption, class_sentences
+from ray_atr.workshop.languages.words import WORDS
+from ray_atr.workshop.soundscapes.kinds import KINDS
 
 
 def test_fifty_classes_each_with_its_own_sentence_in_every_language() -> None:

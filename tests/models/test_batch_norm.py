@@ -9,11 +9,11 @@ import torch
 from processes import run_processes
 from torch import Tensor, nn
 
-from ray_atr.experiment import Experiment
+from ray_atr.common.override import override
 from ray_atr.models.batch_norm import BatchNorm2d, synchronise_batch_norms
 from ray_atr.models.resnet38 import ResNet38, ResNet38Tower
-from ray_atr.override import override
 from ray_atr.training.checks import check_experiment
+from ray_atr.training.experiment import Experiment
 
 SMALL = ResNet38(width_divisor=32, trains_batch_norms=True)
 N, T, SHORT = 6, 64, 40

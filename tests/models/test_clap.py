@@ -13,10 +13,10 @@ from tiny import make_data, prepared_for
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import ClapFeatureExtractor, ClapModel, PreTrainedTokenizerFast
 
-from ray_atr.experiment import Experiment
+from ray_atr.common.override import override
 from ray_atr.models.retriever import Retriever
-from ray_atr.override import override
-from ray_atr.run_folder import saved_retriever
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.run_folder import saved_retriever
 
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "a", "dog", "barks", "twice", "rain", "falls", "tone", "number"]
 TEXTS = ["a dog barks twice", "rain falls", "a tone"]

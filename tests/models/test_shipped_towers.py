@@ -11,9 +11,10 @@ import pytest
 import torch
 from tiny import prepared_for
 
+from ray_atr.common.override import override
+from ray_atr.common.storage.digests import DamagedFileError, check_folder, digests_of
 from ray_atr.data.audio import clip_windows
 from ray_atr.data.language_codes import DEFAULT_LANGUAGES
-from ray_atr.languages.templates import class_sentences
 from ray_atr.models import weights as weight_files
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
@@ -21,13 +22,12 @@ from ray_atr.models.text import SmallTransformer
 from ray_atr.models.tower import tower_fingerprint
 from ray_atr.models.vectors import encode_captions
 from ray_atr.models.weights import SHIPPED
-from ray_atr.override import override
-from ray_atr.recipes import RECIPES
-from ray_atr.run_folder import BEST
-from ray_atr.soundscapes import KINDS, SoundscapesSettings, clip
-from ray_atr.storage.digests import DamagedFileError, check_folder, digests_of
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.loop import train_trial
+from ray_atr.training.recipes import RECIPES
+from ray_atr.training.run_folder import BEST
+from ray_atr.workshop.languages.templates import class_sentences
+from ray_atr.workshop.soundscapes import KINDS, SoundscapesSettings, clip
 
 AUDIO = SmallCnn(checkpoint="shipped:small_cnn")
 TEXT = SmallTransformer(checkpoint="shipped:small_transformer", num_layers=1)

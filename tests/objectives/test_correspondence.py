@@ -20,13 +20,13 @@ from test_two_processes import retrieved_for
 from torch import Tensor
 from torch.nn import functional
 
+from ray_atr.common.override import flatten, override
 from ray_atr.objectives import KNOWLEDGE, PAIRS, SCHEMES, Embeddings, LearnedParameters, Objective
 from ray_atr.objectives.correspondence import CORRESPONDENCES, Correspondence, Estimator, Teaching, TrainingPairs
 from ray_atr.objectives.correspondence.correspondence import Places
 from ray_atr.objectives.correspondence.detection import belief_ranks, clean_pairs_lost, detection
 from ray_atr.objectives.correspondence.scored import low_component
 from ray_atr.objectives.pairs import Comparison, Contrastive
-from ray_atr.override import flatten, override
 
 N, J, K, D = 96, 2, 3, 16
 BATCH = 16

@@ -24,7 +24,7 @@ from ray_atr.objectives.pairs import (
     PartialLearningToMatch,
     Triplet,
 )
-from ray_atr.transport import Ranks
+from ray_atr.objectives.transport import Ranks
 
 N, LANGUAGES = 8, 2
 WRONG = torch.tensor([2, 5])

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ray_atr.experiment import Experiment
+from ray_atr.common.override import override
 from ray_atr.objectives import PAIRS, Embeddings, Learned, LearnedParameters, Objective
 from ray_atr.objectives.pairs import Comparison, Sigmoid
-from ray_atr.override import override
+from ray_atr.training.experiment import Experiment
 
 N, D = 5, 4
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from ray_atr import objectives
+from ray_atr.common.override import flatten, override
 from ray_atr.objectives import PAIRS, PRESETS, SCHEMES, Embeddings, Learned, LearnedParameters, Objective, preset
 from ray_atr.objectives.presets import PRESET_TABLE
-from ray_atr.override import flatten, override
 
 B, K, D = 6, 3, 5
 

@@ -15,7 +15,7 @@ from ray_atr.objectives import KNOWLEDGE, PAIRS, PRESETS, Embeddings, Learned, O
 from ray_atr.objectives.correspondence import CORRESPONDENCES, SelfRefining, Teaching, TrainingPairs, Transport
 from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Queued, Retrieved
 from ray_atr.objectives.pairs import Contrastive, ContrastiveEntropic
-from ray_atr.transport import Ranks
+from ray_atr.objectives.transport import Ranks
 
 B, K, D = 8, 3, 6
 # Every preset, and kcl with every knowledge, also those that no preset has.

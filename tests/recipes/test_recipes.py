@@ -14,16 +14,16 @@ from tiny import make_data
 from ray_atr.cli import main
 from ray_atr.cli.experiment_options import ExperimentOptions
 from ray_atr.cli.running import start_of
-from ray_atr.experiment import Experiment
+from ray_atr.common.override import flatten, override
 from ray_atr.models.audio import Ced, ResNet38
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives import PRESETS
-from ray_atr.override import flatten, override
-from ray_atr.recipes import RECIPES
-from ray_atr.run_folder import BEST
 from ray_atr.training.checks import check_experiment
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
+from ray_atr.training.recipes import RECIPES
+from ray_atr.training.run_folder import BEST
 
 OF_PAPERS = [name for name in RECIPES if name not in ("quickstart", "from_scratch", "vectors", "clap")]
 WITH_TOWERS = [name for name in RECIPES if name != "vectors"]

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import soundfile
 
+from ray_atr.evaluation.report.evaluation_content import Embedded, ZeroShot, compose_page, score_model
+from ray_atr.evaluation.report.evaluation_page import as_html, as_json
 from ray_atr.metrics import evaluate_languages
 from ray_atr.metrics.alignment import align_captions
 from ray_atr.metrics.ranking import MAX_ENTRIES
 from ray_atr.metrics.samples import from_arrays, to_arrays
-from ray_atr.report.evaluation_content import Embedded, ZeroShot, compose_page, score_model
-from ray_atr.report.evaluation_page import as_html, as_json
 
 
 def test_captions_are_numbered_alike_in_all_languages() -> None:
@@ -157,7 +157,7 @@ def test_class_captions_retrieve_as_they_classify() -> None:
 def test_a_set_too_large_for_a_plan_says_so(embeddings: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     audio, text, captions = embeddings
     assert MAX_ENTRIES > 5 * 10_000 * 5000
-    monkeypatch.setattr("ray_atr.report.evaluation_content.MAX_ENTRIES", 100)
+    monkeypatch.setattr("ray_atr.evaluation.report.evaluation_content.MAX_ENTRIES", 100)
     embedded = Embedded(audio, text)
     page = compose_page("t", {}, embedded, captions, [score_model(embedded, captions)], draws=5)
     assert any("No ranking by plan" in note for note in page.reading)

@@ -18,15 +18,15 @@ import pytest
 import soundfile
 from matplotlib.figure import Figure
 
+from ray_atr.common.table import Cell, Table
+from ray_atr.evaluation.report.evaluation_content import best_clips
+from ray_atr.evaluation.report.evaluation_page import FoundClip, Page, Query, as_html, as_json, as_markdown, write_page
+from ray_atr.evaluation.report.evaluation_pictures import embedding_map, rank_heat_map, similarity_and_plan
+from ray_atr.evaluation.report.evaluation_tables import metric_tables
 from ray_atr.metrics import evaluate_languages, retrieve_languages
 from ray_atr.metrics.bootstrap import Difference, Spread, bootstrap_runs, compare_runs
 from ray_atr.metrics.metric import MEAN, MEANS, Metric
 from ray_atr.metrics.samples import from_arrays, retrieval_samples, to_arrays
-from ray_atr.report.evaluation_content import best_clips
-from ray_atr.report.evaluation_page import FoundClip, Page, Query, as_html, as_json, as_markdown, write_page
-from ray_atr.report.evaluation_pictures import embedding_map, rank_heat_map, similarity_and_plan
-from ray_atr.report.evaluation_tables import metric_tables
-from ray_atr.table import Cell, Table
 
 
 @pytest.fixture(scope="module")

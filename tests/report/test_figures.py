@@ -12,9 +12,9 @@ from fake_runs import write, write_run
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from ray_atr.report import read_runs
-from ray_atr.report.curves import curves_of, draw_curve
-from ray_atr.report.figures import draw_languages, draw_pareto
+from ray_atr.evaluation.report import read_runs
+from ray_atr.evaluation.report.curves import curves_of, draw_curve
+from ray_atr.evaluation.report.figures import draw_languages, draw_pareto
 
 SPACE = {"objective": ["contrastive", "cacl", "kcl"]}
 

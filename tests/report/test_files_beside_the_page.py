@@ -7,9 +7,9 @@ from pathlib import Path
 
 from fake_runs import write_run
 
-from ray_atr.report import write_report
-from ray_atr.run_folder import RunFolder
-from ray_atr.table import Cell, Table
+from ray_atr.common.table import Cell, Table
+from ray_atr.evaluation.report import write_report
+from ray_atr.training.run_folder import RunFolder
 
 HOSTILE = '<script>alert("1")</script>'
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from fake_runs import write_run
 
+from ray_atr.evaluation.report import read_runs, summary_table, write_report
+from ray_atr.evaluation.report.tables import paired_table
 from ray_atr.metrics.samples import Sample, to_arrays
-from ray_atr.report import read_runs, summary_table, write_report
-from ray_atr.report.tables import paired_table
-from ray_atr.run_folder import TEST_SCORES, make_trial_id
+from ray_atr.training.run_folder import TEST_SCORES, make_trial_id
 
 CLIPS = 60
 SPACE: dict[str, list[Any]] = {
@@ -62,7 +62,7 @@ def test_the_difference_is_that_of_the_same_queries(run: Path) -> None:
 
 def test_the_page_and_the_terminal_show_the_differences(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Figures take most of the time.
-    monkeypatch.setattr("ray_atr.report.write._figures", lambda runs, folder: [])
+    monkeypatch.setattr("ray_atr.evaluation.report.write._figures", lambda runs, folder: [])
     assert "+30.0 (" in summary_table(run)
     assert "R@1 minus that of contrastive" in write_report(run).page.read_text()
 

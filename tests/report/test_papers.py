@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from fake_runs import LANGUAGES, write_run, write_trial
 
+from ray_atr.evaluation.report import read_runs
 from ray_atr.metrics.metric import Metric
 from ray_atr.objectives import PRESETS
-from ray_atr.recipes import RECIPES
-from ray_atr.report import read_runs
-from ray_atr.report.layouts import LAYOUTS, paper_layouts
-from ray_atr.report.paper_tables import PAPERS, PaperTable, printed_beside, printed_in, printed_tables
+from ray_atr.papers.layouts import LAYOUTS, paper_layouts
+from ray_atr.papers.printed_tables import PAPERS, PaperTable, printed_beside, printed_in, printed_tables
+from ray_atr.training.recipes import RECIPES
 
 ALL = [table for paper in PAPERS for table in printed_tables(paper)]
 MISPRINTED = {
@@ -169,7 +169,7 @@ def test_the_mass_layout_averages_both_directions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["kcl,1,2", "kcl"])
 def test_a_line_with_another_number_of_cells_is_refused(line: str, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("ray_atr.report.paper_tables.FOLDER", tmp_path)
+    monkeypatch.setattr("ray_atr.papers.printed_tables.FOLDER", tmp_path)
     (tmp_path / "other.csv").write_text(f"# Of no paper.\nobjective,a/b\n{line}\n")
     with pytest.raises(ValueError, match="zip"):
         printed_tables("other")

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 from tiny import make_data, prepared_for, tiny
 
-from ray_atr.cli.reality_check import CorrespondenceSweep, space_of, tuning_folder
-from ray_atr.experiment import Experiment
+from ray_atr.common.override import override
+from ray_atr.common.space import Space
+from ray_atr.common.storage import read_json
+from ray_atr.evaluation.report.write import write_report
 from ray_atr.metrics.bootstrap import over_clips_and_seeds
-from ray_atr.override import override
-from ray_atr.paper_recipes.methods import METHODS, method_of
-from ray_atr.report.reality_check import (
+from ray_atr.papers.reality_check import (
     MethodTrials,
     difference,
     drawn_clips,
@@ -24,11 +24,11 @@ from ray_atr.report.reality_check import (
     share_of_the_way,
     write_reality_check,
 )
-from ray_atr.report.write import write_report
-from ray_atr.run_folder import RunFolder, TrialFolder
-from ray_atr.space import Space
-from ray_atr.storage import read_json
+from ray_atr.papers.recipes.methods import METHODS, method_of
+from ray_atr.papers.tuned_methods import CorrespondenceSweep, space_of, tuning_folder
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.loop import train_trial
+from ray_atr.training.run_folder import RunFolder, TrialFolder
 
 
 @pytest.mark.parametrize("name", list(METHODS))

@@ -15,15 +15,15 @@ import pandas as pd
 import pytest
 from fake_runs import metrics, write, write_run
 
-from ray_atr.report import read_runs, summary_table, write_report
-from ray_atr.report.aggregate import aggregate
-from ray_atr.report.curves import curves_of
-from ray_atr.report.layouts import paper_layouts
-from ray_atr.report.style import spread, within
-from ray_atr.report.sweep_page import best_points
-from ray_atr.report.tables import recall_table
-from ray_atr.report.write import main_tables
-from ray_atr.storage import read_json
+from ray_atr.common.storage import read_json
+from ray_atr.evaluation.report import read_runs, summary_table, write_report
+from ray_atr.evaluation.report.aggregate import aggregate
+from ray_atr.evaluation.report.curves import curves_of
+from ray_atr.evaluation.report.style import spread, within
+from ray_atr.evaluation.report.sweep_page import best_points
+from ray_atr.evaluation.report.tables import recall_table
+from ray_atr.evaluation.report.write import main_tables
+from ray_atr.papers.layouts import paper_layouts
 from ray_atr.sweep.search import pareto_front
 
 NOISE_SPACE = {
@@ -47,7 +47,7 @@ def noise_report(noise_run):
 @pytest.fixture
 def no_figures(monkeypatch):
     """Reports without figures, which take most of the time."""
-    monkeypatch.setattr("ray_atr.report.write._figures", lambda runs, folder: [])
+    monkeypatch.setattr("ray_atr.evaluation.report.write._figures", lambda runs, folder: [])
 
 
 class Page(HTMLParser):

@@ -7,11 +7,11 @@ import shlex
 import pytest
 
 from ray_atr.cli.parse import settings_from
-from ray_atr.override import flatten, override
-from ray_atr.recipes import RECIPES
-from ray_atr.report import read_runs
-from ray_atr.report.sweep_page import best_points
-from ray_atr.run_folder import RunFolder
+from ray_atr.common.override import flatten, override
+from ray_atr.evaluation.report import read_runs
+from ray_atr.evaluation.report.sweep_page import best_points
+from ray_atr.training.recipes import RECIPES
+from ray_atr.training.run_folder import RunFolder
 
 
 @pytest.mark.parametrize(

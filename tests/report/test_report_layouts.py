@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from fake_runs import write_run, write_trial
 
-from ray_atr.experiment import Experiment
-from ray_atr.override import flatten, override
-from ray_atr.report import read_runs, write_report
-from ray_atr.report.layouts import paper_layouts
-from ray_atr.report.read import objective_label
-from ray_atr.report.write import main_tables
+from ray_atr.common.override import flatten, override
+from ray_atr.evaluation.report import read_runs, write_report
+from ray_atr.evaluation.report.read import objective_label
+from ray_atr.evaluation.report.write import main_tables
+from ray_atr.papers.layouts import paper_layouts
+from ray_atr.training.experiment import Experiment
 
 KNOWLEDGE = "objective.knowledge"
 PRESET = {"objective.scheme": "english", "objective.pair": "contrastive", "objective.knowledge": "none"}

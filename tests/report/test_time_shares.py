@@ -9,9 +9,9 @@ import pytest
 from fake_runs import write_run
 from matplotlib.figure import Figure
 
+from ray_atr.evaluation.report.figures import draw_time_shares
+from ray_atr.evaluation.report.read import read_runs
 from ray_atr.metrics.epoch_report import TIMED_PARTS
-from ray_atr.report.figures import draw_time_shares
-from ray_atr.report.read import read_runs
 
 
 def timed(run: Path, seconds: dict[str, float]) -> None:

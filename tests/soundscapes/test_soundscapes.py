@@ -12,13 +12,13 @@ from scipy import signal
 
 from ray_atr.data.language_codes import DEFAULT_LANGUAGES, LANGUAGES
 from ray_atr.data.shards import read_manifest
-from ray_atr.languages.language import TEMPLATES, Said
-from ray_atr.languages.words import WORDS, grammar_of
-from ray_atr.soundscapes import KINDS, SPLITS, SoundscapesSettings, clip, ensure_soundscapes, generate
-from ray_atr.soundscapes.clips import captions
-from ray_atr.soundscapes.kinds import BACKGROUNDS, may_join
-from ray_atr.soundscapes.render import render
-from ray_atr.soundscapes.scene import Event, Scene, draw_scene
+from ray_atr.workshop.languages.language import TEMPLATES, Said
+from ray_atr.workshop.languages.words import WORDS, grammar_of
+from ray_atr.workshop.soundscapes import KINDS, SPLITS, SoundscapesSettings, clip, ensure_soundscapes, generate
+from ray_atr.workshop.soundscapes.clips import captions
+from ray_atr.workshop.soundscapes.kinds import BACKGROUNDS, may_join
+from ray_atr.workshop.soundscapes.render import render
+from ray_atr.workshop.soundscapes.scene import Event, Scene, draw_scene
 
 SMALL = SoundscapesSettings(num_train=6, num_val=4, num_test=3)
 CODES = tuple(WORDS)
@@ -315,7 +315,7 @@ class TestCaptions:
         ],
     )
     def test_japanese_verbs_conjugate(self, verb: str, group: str, stem: str, te: str) -> None:
-        from ray_atr.languages import jpn
+        from ray_atr.workshop.languages import jpn
 
         assert (jpn.verb_stem(verb, group), jpn.te_form(verb, group)) == (stem, te)
 

@@ -11,7 +11,6 @@ import torch
 from processes import run_processes
 from tiny import make_data, prepared_for, tiny
 
-from ray_atr.knowledge.refresher import InProcessRefresher
 from ray_atr.models import retriever
 from ray_atr.models.retriever import build_retriever
 from ray_atr.objectives import KNOWLEDGE, PAIRS
@@ -21,6 +20,7 @@ from ray_atr.objectives.schemes import SCHEMES
 from ray_atr.training import inputs
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.group import WorkerGroup
+from ray_atr.training.knowledge_base.refresher import InProcessRefresher
 from ray_atr.training.loop import train_trial
 
 Part = tuple[str, str]

@@ -15,7 +15,7 @@ from ray._private import state
 from tiny import make_data
 
 from ray_atr.cli import main as command
-from ray_atr.report import write
+from ray_atr.evaluation.report import write
 
 
 def main(folder: Path, cpus: str) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.knowledge.snapshot import Entries
 from ray_atr.objectives.knowledge.knowledge import SearchSpec
+from ray_atr.training.knowledge_base.snapshot import Entries
 
 N, D = 60, 8
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ray_atr.formats import FORMATS
-from ray_atr.run_folder import make_trial_id, trial_name
+from ray_atr.common.formats import FORMATS
+from ray_atr.training.run_folder import make_trial_id, trial_name
 
 LANGUAGES = ("eng", "fra", "deu", "spa", "nld", "cat", "jpn", "zho")
 STRENGTH = {

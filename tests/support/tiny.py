@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import soundfile
 
+from ray_atr.common.override import override
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import write_clips
-from ray_atr.experiment import Experiment
-from ray_atr.override import override
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared, prepare
 
 SAMPLE_RATE = 16_000

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from ray_atr.experiment import Experiment
-from ray_atr.override import override
-from ray_atr.run_folder import FINISHED, RunFolder, hashes_of, sets_of
-from ray_atr.runtime import differences_of_code
+from ray_atr.common.override import override
+from ray_atr.common.runtime import differences_of_code
 from ray_atr.sweep import Goal
 from ray_atr.sweep.describe import noise_line, unbeaten
 from ray_atr.sweep.run_trials import record_data
 from ray_atr.sweep.search import Known
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared
+from ray_atr.training.run_folder import FINISHED, RunFolder, hashes_of, sets_of
 
 RECALL, SECONDS = Goal("recall"), Goal("seconds/train", is_maximised=False)
 

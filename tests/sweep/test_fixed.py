@@ -9,16 +9,16 @@ import pytest
 
 from ray_atr.cli.comparisons import COMPARISONS
 from ray_atr.cli.experiment_options import ComparisonSweep, SpaceOptions
-from ray_atr.cli.paper_sweeps import KnowledgeSweep, NoiseSweep, ObjectivesSweep, TransportSweep
 from ray_atr.cli.running import plan_points, plan_search, resumed_settings, values_of, varied_by, varied_in
-from ray_atr.experiment import Experiment
-from ray_atr.override import flatten, override
-from ray_atr.recipes import RECIPES
-from ray_atr.run_folder import RunFolder
+from ray_atr.common.override import flatten, override
+from ray_atr.papers.sweeps import KnowledgeSweep, NoiseSweep, ObjectivesSweep, TransportSweep
 from ray_atr.sweep import SweepPlan
 from ray_atr.sweep.describe import check_plan, conditions_of, describe_plan
 from ray_atr.sweep.fixed import set_by_recipe, split_settings
 from ray_atr.sweep.trial_queue import TrialQueue, recorded_points
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.recipes import RECIPES
+from ray_atr.training.run_folder import RunFolder
 
 QUICKSTART = RECIPES["quickstart"]()
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tiny import tiny
 
-from ray_atr.run_folder import RunFolder, TrialFolder
-from ray_atr.space import Space
+from ray_atr.common.space import Space
 from ray_atr.sweep import SEARCHES, SweepPlan, sweep
 from ray_atr.sweep.search import FixedPoints, Goal, RandomSearch
+from ray_atr.training.run_folder import RunFolder, TrialFolder
 
 
 def test_a_setting_of_the_data_may_be_searched_in_a_range(home: Path) -> None:

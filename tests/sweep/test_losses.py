@@ -12,10 +12,10 @@ import pytest
 from fake_runs import write_run
 
 from ray_atr.cli.running import open_run
-from ray_atr.report import write, write_report
-from ray_atr.run_folder import RunFolder, make_trial_id
-from ray_atr.storage import whole_file
-from ray_atr.storage.whole import remove_leftovers
+from ray_atr.common.storage import whole_file
+from ray_atr.common.storage.whole import remove_leftovers
+from ray_atr.evaluation.report import write, write_report
+from ray_atr.training.run_folder import RunFolder, make_trial_id
 
 SPACE = {"objective": ["contrastive", "kcl"]}
 

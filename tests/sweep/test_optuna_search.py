@@ -12,11 +12,11 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState, create_trial
 
-from ray_atr.experiment import Experiment
-from ray_atr.run_folder import FAILED, FINISHED, RUNNING, STOPPED
-from ray_atr.space import Point, Space
+from ray_atr.common.space import Point, Space
 from ray_atr.sweep import Goal, OptunaSearch
 from ray_atr.sweep.search import History, Known
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.run_folder import FAILED, FINISHED, RUNNING, STOPPED
 
 RATE, EPSILON, DECAY, WIDTH = "train.learning_rate", "objective.pair.epsilon", "train.weight_decay", "train.batch_size"
 SPACE = Space.parse(

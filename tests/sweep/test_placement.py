@@ -6,13 +6,13 @@ import contextlib
 
 import pytest
 
+from ray_atr.common.override import override
+from ray_atr.common.runtime import WORKER_CPU_SHARE
 from ray_atr.data.stream import READER_CPUS
-from ray_atr.experiment import Experiment
-from ray_atr.override import override
-from ray_atr.runtime import WORKER_CPU_SHARE
 from ray_atr.sweep import placement
 from ray_atr.sweep.placement import Placed, concurrent_trials, num_trials_that_fit, processes_of
 from ray_atr.sweep.tune_bridge import TRIAL_PROCESS_CPUS
+from ray_atr.training.experiment import Experiment
 
 LAPTOP = [Placed({"CPU": 2.0})]
 FOUR_GPU_NODES = [Placed({"CPU": 16.0}), *(Placed({"CPU": 32.0, "GPU": 8.0}) for _ in range(4))]

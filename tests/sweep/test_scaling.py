@@ -10,13 +10,13 @@ import pytest
 from tiny import make_data, tiny
 
 from ray_atr.cli.running import without_ray
-from ray_atr.experiment import Experiment
-from ray_atr.override import flatten, override
-from ray_atr.recipes import RECIPES
-from ray_atr.run_folder import RunFolder
+from ray_atr.common.override import flatten, override
 from ray_atr.sweep import sweep
 from ray_atr.sweep.placement import Placed
 from ray_atr.sweep.scaling import OPEN, decide
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.recipes import RECIPES
+from ray_atr.training.run_folder import RunFolder
 
 LAPTOP = [Placed({"CPU": 2})]
 GPU_NODE = [Placed({"CPU": 16, "GPU": 4})]

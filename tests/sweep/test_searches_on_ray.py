@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from tiny import make_data, prepared_for, tiny
 
-from ray_atr.knowledge.snapshot import load
-from ray_atr.run_folder import FINISHED, STOPPED, RunFolder
-from ray_atr.space import Space
-from ray_atr.storage import read_json
+from ray_atr.common.space import Space
+from ray_atr.common.storage import read_json
 from ray_atr.sweep import ConsoleProgress, Goal, OptunaSearch, RandomSearch, SweepPlan, sweep
+from ray_atr.training.knowledge_base.snapshot import load
+from ray_atr.training.run_folder import FINISHED, STOPPED, RunFolder
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
 

@@ -9,9 +9,9 @@ import pytest
 from ray import tune
 from tiny import make_data, tiny
 
-from ray_atr.run_folder import RunFolder, TrialFolder
 from ray_atr.sweep.tune_bridge import run_in_tune
 from ray_atr.training.ray_train import unpacked
+from ray_atr.training.run_folder import RunFolder, TrialFolder
 
 
 class Session:

@@ -11,16 +11,16 @@ import pytest
 from ray import cloudpickle
 
 from ray_atr.cli.parse import heartbeat
-from ray_atr.experiment import Experiment
-from ray_atr.override import flatten, override
-from ray_atr.recipes import RECIPES
-from ray_atr.run_folder import RunFolder, TrialFolder
-from ray_atr.space import Space
+from ray_atr.common.override import flatten, override
+from ray_atr.common.space import Space
 from ray_atr.sweep import SEARCHES, ConsoleProgress, Goal, SweepPlan
 from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.sweep.tune_bridge import TRACEBACK_FILE, _asker, _error_of, resources_of_trial_process
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.ray_train import REMEDY, write_error
+from ray_atr.training.recipes import RECIPES
+from ray_atr.training.run_folder import RunFolder, TrialFolder
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\nKeyError: 3\n'
 

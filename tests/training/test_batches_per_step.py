@@ -10,9 +10,9 @@ import torch
 from tiny import make_data, prepared_for, tiny
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ray_atr.run_folder import LAST
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.loop import train_trial
+from ray_atr.training.run_folder import LAST
 
 BARELY = {
     "train__learning_rate": 1e-30,

@@ -11,8 +11,8 @@ import pytest
 from tiny import prepared_for, tiny, tone_clip
 
 from ray_atr.data.shards import write_clips
-from ray_atr.experiment import Experiment
 from ray_atr.training.batch import Batch, TrainingData
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train_trial
 

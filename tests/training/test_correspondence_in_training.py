@@ -13,11 +13,11 @@ import pytest
 from tiny import make_data, prepared_for, tiny
 
 from ray_atr.data.noise import INDEX_FILE
-from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.correspondence import CORRESPONDENCES
-from ray_atr.run_folder import BEST
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.loop import train_trial
+from ray_atr.training.run_folder import BEST
 
 NOISE = {"data__noise__ratio": 0.4, "train__epochs": 4}
 

@@ -12,13 +12,13 @@ from tiny import make_data, tiny
 from torch import Tensor
 
 from ray_atr.objectives.schemes import weight_distance
-from ray_atr.run_folder import LAST, RunFolder
 from ray_atr.training import epoch_end
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.epoch_end import _LogProbabilities
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
+from ray_atr.training.run_folder import LAST, RunFolder
 
 
 @pytest.fixture(scope="module")

@@ -15,20 +15,20 @@ from agreement import compute_in_float64
 from processes import run_processes
 from tiny import prepared_for, tiny
 
+from ray_atr.common.override import flatten, override
 from ray_atr.data.stream import share_sizes, training_plan
-from ray_atr.experiment import Experiment
-from ray_atr.knowledge import faiss_library
-from ray_atr.knowledge.refresher import InProcessRefresher
 from ray_atr.metrics.epoch_report import EpochReport
-from ray_atr.override import flatten, override
-from ray_atr.run_folder import LAST
 from ray_atr.sweep.placement import Placed, concurrent_trials
 from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint
 from ray_atr.training.epoch_validation import EpochValidation
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
+from ray_atr.training.knowledge_base import faiss_library
+from ray_atr.training.knowledge_base.refresher import InProcessRefresher
 from ray_atr.training.loop import train_trial
 from ray_atr.training.ray_train import PreemptionNotices, num_workers
+from ray_atr.training.run_folder import LAST
 
 PHASES = ((4, 4), (2, 3), (3, 1000))
 """Workers, and steps after which the notice comes; 3 workers share a batch of 8 unevenly."""

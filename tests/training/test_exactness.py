@@ -15,28 +15,28 @@ from tiny import prepared_for, tiny
 from torch.nn import functional
 
 import ray_atr.training.group as training_group
+from ray_atr.common.override import flatten, override
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
 from ray_atr.data.stream import stream, training_plan
-from ray_atr.encoding.texts import TextBatcher
-from ray_atr.experiment import Experiment
-from ray_atr.knowledge.memory import Memory, MomentumMemory, SupportMemory, make_memory
-from ray_atr.knowledge.queue import Identity
-from ray_atr.knowledge.refresher import InProcessRefresher
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives import PRESETS
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
-from ray_atr.override import flatten, override
-from ray_atr.run_folder import LAST
+from ray_atr.objectives.transport import Ranks
+from ray_atr.training.base_encoding import SourceEncoder
 from ray_atr.training.batch import Batch
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.correspondence import make_estimator
+from ray_atr.training.encoding.texts import TextBatcher
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
-from ray_atr.training.knowledge import SourceEncoder
+from ray_atr.training.knowledge_base.memory import Memory, MomentumMemory, SupportMemory, make_memory
+from ray_atr.training.knowledge_base.queue import Identity
+from ray_atr.training.knowledge_base.refresher import InProcessRefresher
 from ray_atr.training.loop import train_trial
+from ray_atr.training.run_folder import LAST
 from ray_atr.training.step import StepResult, training_step
-from ray_atr.transport import Ranks
 
 ASK = {"objective__knowledge__prototypes": 4, "objective__knowledge__neighbours": 2}
 # A tower that draws from the random state at each step, also in those after a checkpoint in the middle of an epoch.

@@ -16,18 +16,18 @@ from tiny import make_data, prepared_for, tiny
 
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
-from ray_atr.experiment import Experiment
-from ray_atr.knowledge.memory import SnapshotMemory, make_memory
-from ray_atr.knowledge.refresher import InProcessRefresher
-from ray_atr.knowledge.snapshot import Entries, build
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.training import checkpoint
+from ray_atr.training.base_encoding import SourceEncoder
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.epoch_end import DriftProbe
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
-from ray_atr.training.knowledge import SourceEncoder
+from ray_atr.training.knowledge_base.memory import SnapshotMemory, make_memory
+from ray_atr.training.knowledge_base.refresher import InProcessRefresher
+from ray_atr.training.knowledge_base.snapshot import Entries, build
 from ray_atr.training.loop import train_trial
 
 KNOWLEDGE = "objective.knowledge"
@@ -120,7 +120,7 @@ def test_frozen_weights_are_not_sent_and_the_base_encodes_with_them_all_the_same
 def test_a_refresh_that_fails_once_changes_nothing_and_one_that_goes_on_failing_stops_with_a_checkpoint(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ray_atr.knowledge.refresher.PAUSE", 0.0)
+    monkeypatch.setattr("ray_atr.training.knowledge_base.refresher.PAUSE", 0.0)
     expected, weights = run(home, tmp_path / "whole", **ASK)
     encode, calls, breaks = SourceEncoder.__call__, [], (2).__eq__
     first_retriever, builders = Prepared.first_retriever, set()

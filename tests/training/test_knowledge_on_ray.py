@@ -9,10 +9,10 @@ import pytest
 import torch
 from tiny import tiny
 
-from ray_atr.jobs import Resources
+from ray_atr.common.jobs import Resources
 from ray_atr.models.retriever import build_retriever
+from ray_atr.training.base_encoding import SourceEncoder
 from ray_atr.training.inputs import prepare
-from ray_atr.training.knowledge import SourceEncoder
 
 pytestmark = pytest.mark.ray
 

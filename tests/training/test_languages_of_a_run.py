@@ -10,17 +10,17 @@ import pytest
 from clips_on_disk import write_tone
 from tiny import NOTES, make_data, tiny
 
-from ray_atr.data.importing.check import check_data_set
-from ray_atr.data.importing.plan import Import, import_data_set
-from ray_atr.data.importing.sources.table import TableSource
+from ray_atr.common.override import override
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import evaluate
-from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import Retriever
-from ray_atr.override import override
 from ray_atr.training.checks import check_experiment
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.languages import spoken_in, with_languages
 from ray_atr.training.ray_train import run_trial
+from ray_atr.workshop.importing.check import check_data_set
+from ray_atr.workshop.importing.plan import Import, import_data_set
+from ray_atr.workshop.importing.sources.table import TableSource
 
 SWEDISH = ("en låg ton", "en mellanhög ton", "en hög ton", "en mycket hög ton")
 KOREAN = ("낮은 소리", "중간 소리", "높은 소리", "아주 높은 소리")

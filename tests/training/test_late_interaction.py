@@ -12,23 +12,23 @@ import torch
 from processes import run_processes
 from tiny import prepared_for, tiny
 
+from ray_atr.common.override import flatten, override
 from ray_atr.data.captions import CaptionBatch, TrainingCaptions
 from ray_atr.data.features import open_features
 from ray_atr.data.stream import stream, training_plan
-from ray_atr.encoding.texts import TextBatcher
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import evaluate
-from ray_atr.experiment import Experiment
 from ray_atr.metrics import align_captions
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives.embeddings import late_interaction
-from ray_atr.override import flatten, override
-from ray_atr.run_folder import RunFolder
 from ray_atr.training.batch import Batch
 from ray_atr.training.checks import check_interaction
+from ray_atr.training.encoding.texts import TextBatcher
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.loop import train_trial
+from ray_atr.training.run_folder import RunFolder
 from ray_atr.training.share import LateShare
 from ray_atr.training.step import training_step
 from ray_atr.training.validation import retrieve_by_tokens

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ray_atr.experiment import Experiment
+from ray_atr.common.override import override
 from ray_atr.objectives.knowledge import Ask
-from ray_atr.override import override
-from ray_atr.recipes import RECIPES
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.recipes import RECIPES
 from ray_atr.training.refresh_cost import epochs_a_refresh, said_of_refresh, said_of_refreshes
 
 ASK = {"objective": "ask"}

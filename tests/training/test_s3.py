@@ -13,16 +13,16 @@ import torch
 from moto.server import ThreadedMotoServer
 from tiny import make_data, tiny
 
+from ray_atr.common.storage import StorageError, entries_in, places
+from ray_atr.common.storage.transfer import on_this_node
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
+from ray_atr.evaluation.report import write_report
 from ray_atr.evaluation.run import evaluate
 from ray_atr.models.retriever import Retriever, build_retriever
-from ray_atr.report import write_report
-from ray_atr.run_folder import LAST, RunFolder
-from ray_atr.storage import StorageError, entries_in, places
-from ray_atr.storage.transfer import on_this_node
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.loop import train_trial
+from ray_atr.training.run_folder import LAST, RunFolder
 from ray_atr.training.trajectory import OtherRun
 
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from tiny import make_data, prepared_for, tiny
 
-from ray_atr.experiment import Experiment, TrainSettings, automatic_rate, resolved
+from ray_atr.common.override import override
 from ray_atr.models.retriever import build_retriever
-from ray_atr.override import override
-from ray_atr.run_folder import LAST
 from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.experiment import Experiment, TrainSettings, automatic_rate, resolved
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
+from ray_atr.training.run_folder import LAST
 from ray_atr.training.setup import make_optimizer, make_schedule
 
 STEPS = 4

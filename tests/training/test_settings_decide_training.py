@@ -22,19 +22,19 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import ray_atr.training.epoch_validation as epoch_validation
 import ray_atr.training.loop as loop
+from ray_atr.common.override import flatten, override
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
 from ray_atr.data.stream import training_plan
-from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.tower import pad_tokens
 from ray_atr.objectives import Embeddings
-from ray_atr.override import flatten, override
-from ray_atr.run_folder import BEST, LAST
 from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.loop import train_trial
+from ray_atr.training.run_folder import BEST, LAST
 
 RATE = 0.003
 

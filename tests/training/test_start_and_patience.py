@@ -13,12 +13,12 @@ from tokenizers import Tokenizer
 
 import ray_atr.training.epoch_validation as epoch_validation
 import ray_atr.training.loop as loop
-from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import Retriever
-from ray_atr.run_folder import BEST, LAST
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.checks import check_experiment
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.loop import train_trial
+from ray_atr.training.run_folder import BEST, LAST
 
 STILL = {"train__learning_rate": 1e-12, "train__weight_decay": 0.0}
 """A rate that moves nothing."""

@@ -10,17 +10,17 @@ import torch
 from tiny import make_data, tiny
 from torch import Tensor, nn
 
+from ray_atr.common.override import override
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
 from ray_atr.data.stream import stream, training_plan
-from ray_atr.encoding import encode
-from ray_atr.encoding.encode import embed_in_chunks
-from ray_atr.encoding.texts import TextBatcher
-from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import build_retriever
-from ray_atr.override import override
 from ray_atr.training.batch import Batch
 from ray_atr.training.checks import check_experiment
+from ray_atr.training.encoding import encode
+from ray_atr.training.encoding.encode import embed_in_chunks
+from ray_atr.training.encoding.texts import TextBatcher
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
 from ray_atr.training.step import training_step

@@ -10,16 +10,16 @@ import pytest
 import torch
 from tiny import make_data, tiny
 
-from ray_atr.experiment import Experiment
+from ray_atr.common.override import override
 from ray_atr.models import adaptation
 from ray_atr.models.ced import Block as CedBlock
 from ray_atr.models.retriever import build_retriever
 from ray_atr.models.text import SmallTransformerTower
-from ray_atr.override import override
-from ray_atr.run_folder import LAST
 from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
+from ray_atr.training.run_folder import LAST
 
 Weights = Mapping[str, torch.Tensor]
 RATE = 0.003

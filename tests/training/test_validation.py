@@ -9,19 +9,19 @@ import pytest
 import torch
 from tiny import make_data, prepared_for, tiny, tone_clip
 
+from ray_atr.common.override import override
 from ray_atr.data.features import FeatureSet, open_features
 from ray_atr.data.shards import write_clips
-from ray_atr.encoding.texts import TextBatcher
-from ray_atr.experiment import Experiment
 from ray_atr.metrics import classify, evaluate_languages, retrieval_metrics
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.samples import from_arrays
 from ray_atr.models.retriever import Retriever, build_retriever
-from ray_atr.override import override
-from ray_atr.run_folder import TEST_SCORES
+from ray_atr.training.encoding.texts import TextBatcher
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
+from ray_atr.training.run_folder import TEST_SCORES
 from ray_atr.training.validation import embed_clips, evaluate_split
 
 

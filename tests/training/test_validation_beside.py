@@ -15,16 +15,16 @@ from test_elastic import LostError, until_lost
 from tiny import prepared_for, tiny
 from torch import Tensor
 
-from ray_atr.experiment import Experiment
 from ray_atr.metrics.metric import Metric
 from ray_atr.models.retriever import Retriever
-from ray_atr.run_folder import BEST
 from ray_atr.sweep import placement
 from ray_atr.sweep.placement import Placed, concurrent_trials, num_trials_that_fit, processes_of
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.epoch_validation import SplitValidator
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.loop import train_trial
+from ray_atr.training.run_folder import BEST
 
 Rows = list[dict[str, Any]]
 

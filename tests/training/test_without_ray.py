@@ -14,7 +14,6 @@ from tiny import tiny
 
 from ray_atr.cli import main
 from ray_atr.cli.parse import SECONDS
-from ray_atr.run_folder import RunFolder
 from ray_atr.sweep import sweep
 from ray_atr.training import loop
 from ray_atr.training.batch import Batch
@@ -22,6 +21,7 @@ from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.checks import check_experiment, check_metric, measured_names
 from ray_atr.training.loop import step
 from ray_atr.training.ray_train import run_trial
+from ray_atr.training.run_folder import RunFolder
 from ray_atr.training.step import StepResult
 
 SMALL = (
@@ -35,7 +35,7 @@ KILLED = """
 import os, sys
 import ray
 from ray_atr.cli import main
-from ray_atr.run_folder import TrialFolder
+from ray_atr.training.run_folder import TrialFolder
 
 add_epoch = TrialFolder.add_epoch
 

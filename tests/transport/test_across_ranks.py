@@ -20,8 +20,8 @@ from ray_atr.objectives.pairs import (
     LearningToMatch,
     PartialLearningToMatch,
 )
-from ray_atr.transport import Ranks, log_plan, log_plan_across_ranks
-from ray_atr.transport.distributed import KernelRows, LogRows, TiledRows
+from ray_atr.objectives.transport import Ranks, log_plan, log_plan_across_ranks
+from ray_atr.objectives.transport.distributed import KernelRows, LogRows, TiledRows
 
 N, D = 13, 6
 EXACT: dict[str, Any] = {"tolerance": 1e-12, "max_iterations": 20_000}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment, linprog
 
-from ray_atr.transport import exact_plan, solve
+from ray_atr.objectives.transport import exact_plan, solve
 
 
 def costs(N: int, M: int, seed: int = 0) -> torch.Tensor:

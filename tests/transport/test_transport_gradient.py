@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ray_atr.transport import log_plan, matching_loss
+from ray_atr.objectives.transport import log_plan, matching_loss
 
 EXACT = {"tolerance": 1e-12}
 

@@ -13,10 +13,10 @@ from pot_plans import pot_plan
 from scipy.optimize import brentq, linear_sum_assignment
 from torch import Tensor
 
-from ray_atr.transport import TransportPlan, balanced, solve
-from ray_atr.transport.balanced import sweeps_left
-from ray_atr.transport.partial import level_and_scaling
-from ray_atr.transport.scalings import Marginals, Scalings, SmallScalings
+from ray_atr.objectives.transport import TransportPlan, balanced, solve
+from ray_atr.objectives.transport.balanced import sweeps_left
+from ray_atr.objectives.transport.partial import level_and_scaling
+from ray_atr.objectives.transport.scalings import Marginals, Scalings, SmallScalings
 
 
 def trained_cost(B: int, *, num_wrong: int = 0, seed: int = 0) -> Tensor:

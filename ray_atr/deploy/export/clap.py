@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ray_atr.common.settings import refuse
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
-from ray_atr.settings import refuse
 
 if TYPE_CHECKING:
     from transformers import ClapModel

@@ -19,6 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from ray_atr.common.runtime import home
+from ray_atr.common.settings import refuse, require_known
+from ray_atr.common.storage import Location, locate, whole_folder
+from ray_atr.common.storage.digests import seal_folder
 from ray_atr.data.decoding import IMPORTED, Waveform, open_sound, resampled_blocks
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
 from ray_atr.data.soundscapes import SoundscapesSettings, ensure_soundscapes
@@ -27,10 +31,6 @@ from ray_atr.deploy.export.export_options import ExportOptions
 from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
 from ray_atr.evaluation.eval_split import read_eval_split
 from ray_atr.models.retriever import Retriever
-from ray_atr.runtime import home
-from ray_atr.settings import refuse, require_known
-from ray_atr.storage import Location, locate, whole_folder
-from ray_atr.storage.digests import seal_folder
 
 Vectors = NDArray[np.float32]
 LOADER, FACTS = "load.py", "export.json"

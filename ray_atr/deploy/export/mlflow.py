@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from ray_atr.common.storage import Location, fetched
 from ray_atr.models.retriever import Retriever
-from ray_atr.storage import Location, fetched
 
 
 def require_mlflow(retriever: Retriever) -> None:
@@ -18,7 +18,7 @@ def write_mlflow(retriever: Retriever, folder: Path, *, checkpoint: Location) ->
     """Write the model that `report --register` logs into a folder; what a loader needs to know besides."""
     import mlflow
 
-    from ray_atr.tracking.model import model_parts
+    from ray_atr.sweep.tracking.model import model_parts
 
     with fetched(checkpoint) as weights:
         mlflow.pyfunc.save_model(str(folder / "model"), **model_parts(Path(weights)))

@@ -15,15 +15,15 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from ray_atr.common.extras import require_extra
+from ray_atr.common.settings import refuse
 from ray_atr.data.audio import FrontEnd, mel_filters
 from ray_atr.data.language_codes import LANGUAGES, tag_among
 from ray_atr.deploy.export.sentence_transformers import metric_root
-from ray_atr.extras import require_extra
 from ray_atr.models.ced import CedTower
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.tower import TextTower
 from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
-from ray_atr.settings import refuse
 
 EXTRA = "onnx"
 AUDIO_FILE, TEXT_FILE, SMALL_TEXT_FILE = "audio.onnx", "text.onnx", "text.int8.onnx"

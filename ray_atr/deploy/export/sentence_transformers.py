@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ray_atr.common.extras import require_extra
+from ray_atr.common.settings import refuse
 from ray_atr.deploy.export.clap import clap_model, is_htsat
-from ray_atr.extras import require_extra
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
-from ray_atr.settings import refuse
 
 EXTRA = "sentence-transformers"
 AUDIO_NEEDED = "model.audio ast, htsat or transformers (of AST or CLAP kind); as_sentence_transformer and onnx take any"

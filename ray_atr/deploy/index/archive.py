@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ray_atr.common.settings import local_path, refuse
+from ray_atr.common.storage import is_there, locate
+from ray_atr.common.storage.folder import open_folder
 from ray_atr.data.shards import Manifest, iterate_rows, read_manifest
 from ray_atr.data.vector_clip import read_array
-from ray_atr.settings import local_path, refuse
-from ray_atr.storage import is_there, locate
-from ray_atr.storage.folder import open_folder
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".w64", ".caf", ".au", ".snd")
 """What libsndfile decodes."""

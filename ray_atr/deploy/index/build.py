@@ -15,6 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from ray_atr.common.runtime import advising
+from ray_atr.common.settings import counted, refuse
+from ray_atr.common.storage import Location, hold, is_there, remove_folder, whole_file
+from ray_atr.common.storage.digests import digest_of
+from ray_atr.common.storage.whole import remove_leftovers_below
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, ReadyVectors, open_archive
 from ray_atr.deploy.index.fingerprint import model_fingerprint
 from ray_atr.deploy.index.layout import (
@@ -35,12 +40,7 @@ from ray_atr.deploy.index.layout import (
 from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
 from ray_atr.deploy.index.windows import EncodedSound, encode_sounds
 from ray_atr.models.retriever import Retriever
-from ray_atr.run_folder import saved_retriever
-from ray_atr.runtime import advising
-from ray_atr.settings import counted, refuse
-from ray_atr.storage import Location, hold, is_there, remove_folder, whole_file
-from ray_atr.storage.digests import digest_of
-from ray_atr.storage.whole import remove_leftovers_below
+from ray_atr.training.run_folder import saved_retriever
 
 UNFINISHED = "unfinished"
 PART_SECONDS = 20.0

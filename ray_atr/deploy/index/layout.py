@@ -25,9 +25,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ray_atr.deploy.index.structure import EXACT_ROWS, Rows, build_structure, write_structure
-from ray_atr.settings import refuse
-from ray_atr.storage import (
+from ray_atr.common.settings import refuse
+from ray_atr.common.storage import (
     DamagedFileError,
     Location,
     disk_errors,
@@ -38,7 +37,8 @@ from ray_atr.storage import (
     whole_folder,
     write_json,
 )
-from ray_atr.storage.digests import digest_of_file
+from ray_atr.common.storage.digests import digest_of_file
+from ray_atr.deploy.index.structure import EXACT_ROWS, Rows, build_structure, write_structure
 
 INDEX_FILE, FORMAT = "index.json", 1
 VECTORS, FILES, WINDOWS, STRUCTURE, ROWS = "vectors.parquet", "files.arrow", "windows.arrow", "search.faiss", "rows.npy"

@@ -19,6 +19,8 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
+from ray_atr.common.settings import refuse
+from ray_atr.common.storage import DamagedFileError, Location, fetched, locate
 from ray_atr.data.language_codes import require_language
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
 from ray_atr.deploy.index.fingerprint import is_told_language, model_fingerprint
@@ -35,9 +37,7 @@ from ray_atr.deploy.index.layout import (
 )
 from ray_atr.deploy.index.structure import Rows, nearest_rows, read_structure
 from ray_atr.models.retriever import Clip, Retriever
-from ray_atr.run_folder import saved_retriever
-from ray_atr.settings import refuse
-from ray_atr.storage import DamagedFileError, Location, fetched, locate
+from ray_atr.training.run_folder import saved_retriever
 
 if TYPE_CHECKING:
     from ray_atr.deploy.calibration import Calibration

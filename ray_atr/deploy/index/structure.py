@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ray_atr.knowledge.searcher import exact_top_k
-from ray_atr.storage.whole import disk_errors
+from ray_atr.common.storage.whole import disk_errors
+from ray_atr.training.knowledge_base.searcher import exact_top_k
 
 EXACT_ROWS = 200_000
 """Up to this many rows every one is compared with the query."""

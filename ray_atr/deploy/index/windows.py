@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ray_atr.common.settings import shortened
+from ray_atr.common.storage.digests import digest_of
 from ray_atr.data.audio import FrontEnd, fit, log_mel, windows
 from ray_atr.data.decoding import AudioBounds, Waveform, open_sound, resampled_blocks
 from ray_atr.data.vector_clip import from_bytes
 from ray_atr.deploy.index.archive import ArchivedSound
-from ray_atr.encoding.encode import ClipBatch, encode_clips
 from ray_atr.models.retriever import Retriever
-from ray_atr.settings import shortened
-from ray_atr.storage.digests import digest_of
+from ray_atr.training.encoding.encode import ClipBatch, encode_clips
 
 LOWEST_NORM = 0.5  # of a unit vector in float32; of one that is zero or not finite it is not above
 

@@ -26,13 +26,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from ray_atr.common.redaction import redact
+from ray_atr.common.settings import refuse
 from ray_atr.deploy.index.opened import Index, Match, check_text, check_top
 from ray_atr.deploy.serve.batching import Batcher, BusyError
 from ray_atr.deploy.serve.limits import ServerLimits
 from ray_atr.deploy.serve.openapi import describe_api
 from ray_atr.deploy.serve.sounds import decode_upload, stretch
-from ray_atr.redaction import redact
-from ray_atr.settings import refuse
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ray_atr.settings import Settings, setting
+from ray_atr.common.settings import Settings, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ import time
 import numpy as np
 import soundfile
 
+from ray_atr.common.settings import refuse
 from ray_atr.data.decoding import AudioBounds, Waveform, open_sound
 from ray_atr.deploy.serve.limits import ServerLimits
-from ray_atr.settings import refuse
 
 
 def decode_upload(data: bytes, limits: ServerLimits) -> tuple[Waveform, int]:

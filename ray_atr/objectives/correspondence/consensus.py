@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ray_atr.common.settings import refuse, setting
 from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Places, TrainingPairs
 from ray_atr.objectives.correspondence.scored import Scored
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.settings import refuse, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,10 +21,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ray_atr.common.settings import Settings, counted, refuse
 from ray_atr.data import sampling
 from ray_atr.objectives.correspondence.detection import detection
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.settings import Settings, counted, refuse
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ray_atr.common.settings import setting
 from ray_atr.data import sampling
 from ray_atr.objectives.correspondence.correspondence import Places, TrainingPairs
 from ray_atr.objectives.correspondence.scored import FEWEST
 from ray_atr.objectives.correspondence.small_loss import SmallLoss, SmallLossEstimator
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.settings import setting
 
 ROUNDS = 2
 """How often neighbours vote in an epoch: first as their small loss lets them, then as the votes did."""

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ray_atr.common.settings import setting
 from ray_atr.data import sampling
 from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Places, TrainingPairs
 from ray_atr.objectives.correspondence.scored import Scored
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,12 +14,12 @@ from typing import ClassVar
 
 import torch
 
+from ray_atr.common.settings import setting
 from ray_atr.objectives.correspondence.correspondence import Judgement, Places, TrainingPairs
 from ray_atr.objectives.correspondence.small_loss import SmallLoss, SmallLossEstimator
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.objectives.pairs.learning_to_match import judged_cost
-from ray_atr.settings import setting
-from ray_atr.transport import solve
+from ray_atr.objectives.transport import solve
 
 MASKED = 2.0
 """Cost of an own pair beside costs of at most 1: e^-(1/epsilon) times as likely as the dearest other one."""

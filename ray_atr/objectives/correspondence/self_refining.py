@@ -17,10 +17,10 @@ from typing import ClassVar
 
 import torch
 
+from ray_atr.common.settings import setting
 from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Judgement, Places, TrainingPairs
 from ray_atr.objectives.correspondence.small_loss import contrastive_losses
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,11 +14,11 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn import functional
 
+from ray_atr.common.settings import setting
 from ray_atr.objectives.correspondence.correspondence import Correspondence, Places, TrainingPairs
 from ray_atr.objectives.correspondence.scored import Scored
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.objectives.pairs.contrastive import without
-from ray_atr.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)

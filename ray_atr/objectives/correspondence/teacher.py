@@ -16,9 +16,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ray_atr.common.settings import refuse, setting
 from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Judgement, Places, TrainingPairs
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.settings import refuse, setting
 
 TEACHERS = "objective.correspondence.teachers"
 

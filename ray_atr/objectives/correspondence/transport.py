@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from ray_atr.common.settings import inherited, setting
 from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Judgement, Places, TrainingPairs
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.objectives.pairs.learning_to_match import judged_cost
 from ray_atr.objectives.pairs.partial_learning_to_match import PartialLearningToMatch, judge_pairs, require_mass
-from ray_atr.settings import inherited, setting
-from ray_atr.transport import solve
+from ray_atr.objectives.transport import solve
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ray_atr.common.settings import refuse, setting
 from ray_atr.objectives.knowledge.knowledge import (
     KnowledgeBaseObjective,
     LeftOut,
@@ -26,7 +27,6 @@ from ray_atr.objectives.knowledge.knowledge import (
 )
 from ray_atr.objectives.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
-from ray_atr.settings import refuse, setting
 
 
 @dataclass(frozen=True, kw_only=True)

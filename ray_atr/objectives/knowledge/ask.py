@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ray_atr.common.settings import inherited, refuse, setting
 from ray_atr.objectives.knowledge.knowledge import (
     KnowledgeBaseObjective,
     Retrieved,
@@ -27,8 +28,7 @@ from ray_atr.objectives.knowledge.knowledge import (
 )
 from ray_atr.objectives.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms, weighted_sum
-from ray_atr.settings import inherited, refuse, setting
-from ray_atr.transport import TransportPlan, solve
+from ray_atr.objectives.transport import TransportPlan, solve
 
 FORMS = ("weighted", "additive", "product")
 

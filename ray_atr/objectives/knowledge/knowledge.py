@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ray_atr.common.settings import Settings, inherited, refuse, setting
 from ray_atr.objectives.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms, inner_products
-from ray_atr.settings import Settings, inherited, refuse, setting
 
 INDEXES = ("auto", "exact", "flat", "ivf", "hnsw")
 LeftOut = Literal["nothing", "own", "positives"]

@@ -14,11 +14,11 @@ from typing import ClassVar
 
 import torch
 
+from ray_atr.common.settings import setting
 from ray_atr.objectives.knowledge.ask import inject
 from ray_atr.objectives.knowledge.knowledge import Knowledge, Retrieved, Sides
 from ray_atr.objectives.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
-from ray_atr.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ray_atr.common.settings import setting
 from ray_atr.objectives.learned import Learned, LearnedSettings
 from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, Terms, log_weight
-from ray_atr.settings import setting
-from ray_atr.transport import Ranks
+from ray_atr.objectives.transport import Ranks
 
 ROWS_AT_A_TIME = 256
 

@@ -14,10 +14,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from ray_atr.common.settings import setting
 from ray_atr.objectives.learned import Learned
 from ray_atr.objectives.pairs.contrastive import Contrastive, RowLogits
 from ray_atr.objectives.pairs.pair_loss import Comparison, Terms
-from ray_atr.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)

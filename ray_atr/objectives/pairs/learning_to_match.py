@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ray_atr.common.settings import refuse, setting
 from ray_atr.objectives.learned import METRICS, Learned, LearnedSettings
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
-from ray_atr.settings import refuse, setting
-from ray_atr.transport import Ranks, TransportPlan, log_plan, log_plan_across_ranks, matching_loss
-from ray_atr.transport.mahalanobis import Mahalanobis, shape_of, squared_distances
-from ray_atr.transport.solve import SolveOptions
+from ray_atr.objectives.transport import Ranks, TransportPlan, log_plan, log_plan_across_ranks, matching_loss
+from ray_atr.objectives.transport.mahalanobis import Mahalanobis, shape_of, squared_distances
+from ray_atr.objectives.transport.solve import SolveOptions
 
 
 @dataclass(frozen=True, kw_only=True)

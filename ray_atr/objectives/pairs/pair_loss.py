@@ -14,9 +14,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ray_atr.common.settings import Settings, refuse
 from ray_atr.objectives.learned import NOTHING_LEARNED, Learned, LearnedSettings
-from ray_atr.settings import Settings, refuse
-from ray_atr.transport import Ranks
+from ray_atr.objectives.transport import Ranks
 
 LEAST_BELIEF = 1e-6
 """A pair that is believed less has no part in a transport plan: its marginal would be lost in rounding."""

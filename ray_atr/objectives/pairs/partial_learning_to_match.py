@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ray_atr.common.settings import refuse, setting
 from ray_atr.objectives.pairs.learning_to_match import LearningToMatch
 from ray_atr.objectives.pairs.pair_loss import Comparison
-from ray_atr.settings import refuse, setting
-from ray_atr.transport.scalings import is_small
+from ray_atr.objectives.transport.scalings import is_small
 
 FIRST = 0.05
 LEAST_SHARE = 0.1

@@ -18,9 +18,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ray_atr.common.settings import setting
 from ray_atr.objectives.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, Terms
-from ray_atr.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)

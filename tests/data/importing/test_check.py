@@ -13,7 +13,10 @@ from clips_on_disk import tone
 from tiny import tone_clip
 
 from ray_atr.cli.prepare import summary
-from ray_atr.data.importing.check import (
+from ray_atr.common.storage import open_folder
+from ray_atr.data.schema import Clip
+from ray_atr.data.shards import Manifest, Skipped, write_clips, write_manifest, write_shard
+from ray_atr.workshop.importing.check import (
     Check,
     Report,
     check_data_set,
@@ -22,9 +25,6 @@ from ray_atr.data.importing.check import (
     page,
     reasons_left_out,
 )
-from ray_atr.data.schema import Clip
-from ray_atr.data.shards import Manifest, Skipped, write_clips, write_manifest, write_shard
-from ray_atr.storage import open_folder
 
 
 def clip(index: int, split: str = "train", **changes: object) -> Clip:

@@ -14,14 +14,14 @@ import pytest
 import soundfile
 from tiny import tiny
 
-from ray_atr.data.importing.check import check_data_set, page, reasons_left_out
-from ray_atr.data.importing.import_options import Import
-from ray_atr.data.importing.plan import import_data_set
-from ray_atr.data.importing.sources.table import TableSource
+from ray_atr.common.override import override
 from ray_atr.data.shards import iterate_rows
 from ray_atr.models.retriever import Retriever
-from ray_atr.override import override
 from ray_atr.training.ray_train import run_trial
+from ray_atr.workshop.importing.check import check_data_set, page, reasons_left_out
+from ray_atr.workshop.importing.import_options import Import
+from ray_atr.workshop.importing.plan import import_data_set
+from ray_atr.workshop.importing.sources.table import TableSource
 
 WORDS = {
     "eng": "A dog barks loudly while {} cars pass by in the rain",

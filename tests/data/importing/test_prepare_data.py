@@ -14,11 +14,11 @@ import soundfile
 from clips_on_disk import tone, write_tone
 from scripts import run_pipeline
 
-from ray_atr.data.importing import plan as importing
-from ray_atr.data.importing.plan import Import, import_data_set
-from ray_atr.data.importing.session import unfinished
-from ray_atr.data.importing.sources.table import TableSource
 from ray_atr.data.shards import iterate_rows, read_manifest
+from ray_atr.workshop.importing import plan as importing
+from ray_atr.workshop.importing.plan import Import, import_data_set
+from ray_atr.workshop.importing.session import unfinished
+from ray_atr.workshop.importing.sources.table import TableSource
 
 
 def make_folder(root: Path, number: int = 6, seconds: float = 0.1) -> TableSource:
@@ -172,8 +172,8 @@ def test_object_stores_are_written_in_place_with_the_manifest_last(tmp_path: Pat
 
 MEMORY = """
 import resource, sys
-from ray_atr.data.importing.plan import Import, import_data_set
-from ray_atr.data.importing.sources.table import TableSource
+from ray_atr.workshop.importing.plan import Import, import_data_set
+from ray_atr.workshop.importing.sources.table import TableSource
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -12,9 +12,9 @@ from scripts import run_pipeline
 from tiny import prepared_for
 
 from ray_atr.cli.parse import settings_from
-from ray_atr.override import override
-from ray_atr.recipes.small import from_scratch
-from ray_atr.run_folder import FINISHED, RunFolder
+from ray_atr.common.override import override
+from ray_atr.training.recipes.small import from_scratch
+from ray_atr.training.run_folder import FINISHED, RunFolder
 
 SMALL = (
     *("--data.languages", "eng", "--train.epochs", "1", "--train.batch_size", "8"),
@@ -31,7 +31,7 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.delenv("RAY_ATR_HOME", raising=False)
     monkeypatch.chdir(tmp_path)
     # Figures take seconds; the sweep of test_job_submit.py draws them.
-    monkeypatch.setattr("ray_atr.report.write._figures", lambda runs, folder: [])
+    monkeypatch.setattr("ray_atr.evaluation.report.write._figures", lambda runs, folder: [])
 
     def run(script: str, *words: str) -> str:
         assert run_pipeline(monkeypatch, script, *words) == 0

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from clips_on_disk import write_tone
 
-from ray_atr.data.importing.import_options import VectorImport
-from ray_atr.data.importing.plan import Import, import_data_set
-from ray_atr.data.importing.sources import Absent, Entry
-from ray_atr.data.importing.sources.audiocaps import AudioCaps, youtube_id
-from ray_atr.data.importing.sources.clotho import Clotho
-from ray_atr.data.importing.sources.wavcaps import WavCaps, read_data
+from ray_atr.common.override import override
+from ray_atr.common.storage import open_folder
 from ray_atr.data.shards import iterate_rows
 from ray_atr.evaluation.eval_split import read_eval_split
-from ray_atr.experiment import Experiment
-from ray_atr.override import override
-from ray_atr.storage import open_folder
 from ray_atr.training.checks import check_experiment
+from ray_atr.training.experiment import Experiment
+from ray_atr.workshop.importing.import_options import VectorImport
+from ray_atr.workshop.importing.plan import Import, import_data_set
+from ray_atr.workshop.importing.sources import Absent, Entry
+from ray_atr.workshop.importing.sources.audiocaps import AudioCaps, youtube_id
+from ray_atr.workshop.importing.sources.clotho import Clotho
+from ray_atr.workshop.importing.sources.wavcaps import WavCaps, read_data
 
 ID = "r1nicOVtvkQ"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from clips_on_disk import make_esc50
 
-from ray_atr.data.importing.sources import Absent, Entry
-from ray_atr.data.importing.sources.esc50 import Esc50, Esc50Clotho
+from ray_atr.workshop.importing.sources import Absent, Entry
+from ray_atr.workshop.importing.sources.esc50 import Esc50, Esc50Clotho
 
 
 def template(class_name: str, language: str) -> str:

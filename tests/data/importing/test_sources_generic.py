@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from clips_on_disk import tone, write_tone
 
+from ray_atr.common.storage import open_folder
 from ray_atr.data.decoding import open_sound
-from ray_atr.data.importing.plan import Import, import_data_set
-from ray_atr.data.importing.sources import Absent, Entry, Source
-from ray_atr.data.importing.sources.huggingface import HuggingFace
-from ray_atr.data.importing.sources.read_table import read_table
-from ray_atr.data.importing.sources.source import Note, read_place
-from ray_atr.data.importing.sources.table import TableSource
-from ray_atr.data.importing.sources.webdataset import WebDataset
 from ray_atr.data.shards import Skipped, iterate_rows
-from ray_atr.storage import open_folder
+from ray_atr.workshop.importing.plan import Import, import_data_set
+from ray_atr.workshop.importing.sources import Absent, Entry, Source
+from ray_atr.workshop.importing.sources.huggingface import HuggingFace
+from ray_atr.workshop.importing.sources.read_table import read_table
+from ray_atr.workshop.importing.sources.source import Note, read_place
+from ray_atr.workshop.importing.sources.table import TableSource
+from ray_atr.workshop.importing.sources.webdataset import WebDataset
 
 ROWS = [
     {"path": "a.wav", "caption": "A dog, barking", "language": "eng", "split": "train"},

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from scripts import run_pipeline
 
-from ray_atr.data.importing.translation import (
+from ray_atr.data.schema import Clip
+from ray_atr.data.shards import Manifest, iterate_rows, write_clips
+from ray_atr.workshop.importing.translation import (
     Translation,
     Translator,
     back_translate,
@@ -19,8 +21,6 @@ from ray_atr.data.importing.translation import (
     chrf,
     fill_languages,
 )
-from ray_atr.data.schema import Clip
-from ray_atr.data.shards import Manifest, iterate_rows, write_clips
 
 
 def make_set(folder: Path, number: int = 8) -> Manifest:

@@ -14,23 +14,23 @@ import torch
 from safetensors.numpy import save_file
 
 from ray_atr.cli.prepare import run, summary
+from ray_atr.common.override import override
+from ray_atr.common.storage.digests import DamagedFileError
 from ray_atr.data.caption_vectors import GIVEN, open_caption_vectors
 from ray_atr.data.features import MANIFEST_FILE
-from ray_atr.data.importing.check import check_data_set, page
-from ray_atr.data.importing.import_options import Check, VectorImport
-from ray_atr.data.importing.vector_import import import_vectors
 from ray_atr.data.shards import read_captions
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import evaluate
-from ray_atr.experiment import Experiment
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.vectors import AudioVectors, TextVectors
-from ray_atr.override import override
-from ray_atr.recipes import RECIPES
-from ray_atr.storage.digests import DamagedFileError
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import prepare
 from ray_atr.training.languages import with_languages
 from ray_atr.training.loop import train_trial
+from ray_atr.training.recipes import RECIPES
+from ray_atr.workshop.importing.check import check_data_set, page
+from ray_atr.workshop.importing.import_options import Check, VectorImport
+from ray_atr.workshop.importing.vector_import import import_vectors
 
 CLIPS, CAPTIONS = 48, 96
 
@@ -204,7 +204,7 @@ def test_a_head_that_knows_its_captions_alone_is_not_asked_prompts(
 ) -> None:
     """Labelled vectors are retrieved; classified too only if the prompts happen to be captions."""
     monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("ray_atr.report.evaluation_content._pictures", lambda *arguments: {})
+    monkeypatch.setattr("ray_atr.evaluation.report.evaluation_content._pictures", lambda *arguments: {})
     lines = ["audio_row,caption,text_row,language,split,clip_id,label"]
     for row in range(CLIPS):
         kind = f"kind {row % 6}"

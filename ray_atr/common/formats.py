@@ -1,0 +1,23 @@
+"""The formats of what this package writes, and the one function that says whether it can read what it finds.
+
+A format's number changes when a reader of before would misunderstand what is written. Then `require_format` brings the older
+content into the form of today, for two minor versions (docs/versions.md), and nothing else needs to know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ray_atr.common.settings import refuse
+
+FORMATS = {"data set": 1, "retriever": 1, "run": 3, "checkpoint": 1, "knowledge base": 2}
+"""What is written -> the number under `format` in its manifest, as since 0.2."""
+
+
+def require_format(what: str, content: Mapping[str, Any], file: object) -> dict[str, Any]:
+    """The content of a manifest `file` of one of `FORMATS`, as this version writes it. ValueError if its format is another."""
+    if content.get("format") != FORMATS[what]:
+        allowed = f"{FORMATS[what]}, the format of a {what} since ray_atr 0.2"
+        raise refuse(f"{file}: format", content.get("format"), allowed)
+    return dict(content)

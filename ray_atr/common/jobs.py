@@ -1,0 +1,130 @@
+"""Jobs done one after the other in this process, or by several processes through Ray Data: the same results either way."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ray_atr.common.runtime import await_room, is_inside_a_cluster, quiet_ray_data, start_ray, this_node
+from ray_atr.common.settings import refuse
+from ray_atr.common.storage import write_bytes
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What each of several processes gets (logical CPUs and GPUs, may be shares), and how many there are."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+    processes: int = 0  # 0: as many as fit into the cluster
+    threads: int = 0  # torch's in each; 0: as Ray sets them
+    setting: str = "processes"  # what an error calls `processes`
+    labels: Mapping[str, str] = field(default_factory=dict)  # of the nodes that they may run on; none: any
+
+
+@dataclass(frozen=True)
+class FolderHere:
+    """A folder on the disk of the node that asks for jobs: files that they make on other nodes are sent there."""
+
+    folder: Path
+    node: str = field(default_factory=this_node)
+
+    def make(self, name: str, write: Callable[[Path], None]) -> bytes | None:
+        """In a job: let `write(file)` make one of the folder's files. Returns its content if that is to be sent."""
+        if this_node() == self.node:
+            write(self.folder / name)
+            return None
+        with tempfile.TemporaryDirectory(prefix="ray_atr-") as aside:
+            write(Path(aside) / name)
+            return (Path(aside) / name).read_bytes()
+
+    def receive(self, name: str, content: bytes | None) -> None:
+        """Where the jobs were asked for: put a file that was sent in its place."""
+        if content is not None:
+            write_bytes(self.folder / name, content)
+
+
+def run_jobs(
+    jobs: Sequence[Job], make_worker: Callable[[], Callable[[Job], Result]], *, ray: Resources | None = None
+) -> Iterator[tuple[int, Result]]:
+    """(the job's number, its result) of every job: in the jobs' order in this process, as they are done on Ray.
+
+    `make_worker` makes what does the jobs, once in each process, and only if there is a job. Jobs, results and
+    `make_worker` must be picklable to run on Ray. A job may take as long as it takes: hours of a large model on a CPU are
+    work, not a hang. Raises what a job raises, ValueError if the processes asked for do not fit into the cluster, and
+    TimeoutError if the resources of the first one do not come free.
+    """
+    if jobs and ray is not None:
+        yield from _run_on_ray(jobs, make_worker, ray)
+    elif jobs:
+        worker = make_worker()
+        yield from ((number, worker(job)) for number, job in enumerate(jobs))
+
+
+def _run_on_ray(
+    jobs: Sequence[Job], make_worker: Callable[[], Callable[[Job], Result]], resources: Resources
+) -> Iterator[tuple[int, Result]]:
+    start_ray()
+    # Also without a limit to a job's silence, which may last for hours, in a Ray that someone else has started.
+    quiet_ray_data()
+    import ray
+
+    # As bytes: Arrow need not find a type for them, and a process is sent no jobs but its own.
+    rows = [{"number": number, "job": ray.cloudpickle.dumps(job)} for number, job in enumerate(jobs)]
+    grows = is_inside_a_cluster()
+    size = min(len(jobs), num_processes(resources, ray.cluster_resources(), grows=grows))
+    most = len(jobs) if grows and not resources.processes else size
+    waiting = ray.data.from_items(rows, override_num_blocks=len(jobs))
+    await_room(resources.cpus, resources.gpus, what=resources.setting, labels=dict(resources.labels))
+    done = waiting.map(
+        _Process,  # type: ignore[arg-type]
+        fn_constructor_args=(make_worker, resources.threads),
+        # One job at a time in each: a second one that waits there could be done elsewhere.
+        compute=ray.data.ActorPoolStrategy(min_size=size, max_size=most, max_tasks_in_flight_per_actor=1),
+        num_cpus=resources.cpus,
+        num_gpus=resources.gpus or None,
+        label_selector=dict(resources.labels) or None,
+    )
+    for row in done.iter_rows():
+        yield int(row["number"]), pickle.loads(row["result"])
+
+
+class _Process:
+    """One of the processes. Its worker is made with its first job: making it may take long, and may fail."""
+
+    def __init__(self, make_worker: Callable[[], Callable[[Any], Any]], threads: int) -> None:
+        self.make_worker, self.threads = make_worker, threads
+        self.worker: Callable[[Any], Any] | None = None
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        if self.worker is None:
+            if self.threads:
+                # Not every job computes with it.
+                import torch
+
+                torch.set_num_threads(self.threads)
+            self.worker = self.make_worker()
+        return {"number": row["number"], "result": pickle.dumps(self.worker(pickle.loads(row["job"])))}
+
+
+def num_processes(resources: Resources, has: Mapping[str, float], *, grows: bool = False) -> int:
+    """The processes asked for, or as many as fit into `has`; ValueError if they do not fit, unless the cluster grows. A
+    process that fits nowhere would be waited for in vain.
+    """
+    fit = has.get("CPU", 0.0) / resources.cpus if resources.cpus else math.inf
+    if resources.gpus:
+        fit = min(fit, has.get("GPU", 0.0) / resources.gpus)
+    asked = max(1, resources.processes)
+    if not grows and fit < asked:
+        each = f"{resources.cpus:g} CPUs and {resources.gpus:g} GPUs each"
+        room = f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs"
+        raise refuse(resources.setting, f"{asked} of {each}", f"what fits into {room}")
+    return resources.processes or max(1, math.floor(min(fit, 1_000_000)))

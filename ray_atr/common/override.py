@@ -1,0 +1,175 @@
+"""One way to change settings: `override(tree, {"objective.pair.transport_mass": 0.8})`.
+
+The command line, the sweep and the tests all go through it, so a path means the same everywhere and a mistake gets the
+same answer everywhere. `flatten` is its inverse: `override(default, flatten(tree)) == tree`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from ray_atr.common.settings import describe_allowed, nearest, refuse, shortened
+
+Tree = TypeVar("Tree")
+
+MAX_PATH = 200
+# Slow, and asked for often.
+_hints = cache(typing.get_type_hints)
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+
+
+def override(tree: Tree, values: Mapping[str, Any]) -> Tree:
+    """A copy of a settings tree with the values at the given dotted paths replaced.
+
+    Strings are converted to the field's type (`"0.8"`, `"true"`, `"eng,fra"`, `"none"`). A field that selects among variants
+    (`objective.pair`) takes the variant's name and starts from that variant's defaults, whichever order the paths come in.
+    Raises ValueError, naming the full path, what it got, what is allowed and the nearest name.
+    """
+    if longest := [path for path in values if len(path) > MAX_PATH]:
+        path = shortened(longest[0])
+        raise ValueError(f"{path}: no such setting; a setting's path has at most {MAX_PATH} characters")
+    # Shorter paths first: choosing `objective.pair` must not undo `objective.pair.epsilon`.
+    for path in sorted(values, key=lambda path: path.count(".")):
+        tree = _replace(tree, path.split("."), values[path], path)
+    return tree
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Every setting of the tree as `{dotted path: plain value}`, variants by their name; JSON-ready."""
+    flat: dict[str, Any] = {}
+    for field in dataclasses.fields(tree):
+        value, path = getattr(tree, field.name), prefix + field.name
+        if dataclasses.is_dataclass(value):
+            if (name := variant_name(field, value)) is not None:
+                flat[path] = name
+            flat |= flatten(value, path + ".")
+        else:
+            flat[path] = list(value) if isinstance(value, tuple) else value
+    return flat
+
+
+def as_typed(value: Any) -> Any:
+    """A setting's value as it is typed: a list by its items with commas between them, any other as it is."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+def with_absolute_paths(tree: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with what the tree holds in the place of a relative path. ValueError as `override` raises it."""
+    held = flatten(override(tree, values))
+    # A string that the tree holds as one is a name or a path; "0.8" and "eng,fra" stay as they were given.
+    return {
+        path: held[path] if isinstance(value, str) and isinstance(held.get(path), str) else value
+        for path, value in values.items()
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One line of the settings' help."""
+
+    path: str
+    type: str
+    default: Any
+    allowed: str
+    help: str
+
+
+def describe(tree: Any, prefix: str = "") -> Iterator[Setting]:
+    """Every setting of the tree with its type, current value, allowed values and help, depth first."""
+    hints = _hints(tree.__class__)
+    for field in dataclasses.fields(tree):
+        value, path = getattr(tree, field.name), prefix + field.name
+        allowed, help_text = describe_allowed(field), field.metadata.get("help", "")
+        if dataclasses.is_dataclass(value):
+            if field.metadata.get("variants"):
+                yield Setting(path, "name", variant_name(field, value) or "-", allowed, help_text)
+            yield from describe(value, path + ".")
+        else:
+            yield Setting(path, _in_words(hints[field.name]), value, allowed, help_text)
+
+
+def _in_words(hint: Any) -> str:
+    """A type as users read it, such as `float or auto`, `str or none`, `str,str,...`."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is type(None):
+        return "none"
+    if origin is tuple:
+        return f"{_in_words(arguments[0])}," * 2 + "..."
+    if origin is typing.Literal:
+        return " or ".join(map(str, arguments))
+    return " or ".join(map(_in_words, arguments)) if arguments else str(hint.__name__)
+
+
+def variant_name(field: dataclasses.Field[Any], value: Any) -> str | None:
+    """The registered name of a nested settings object, or None if the field has no variants of classes."""
+    variants = field.metadata.get("variants") or {}
+    return next((str(name) for name, variant in variants.items() if variant is type(value)), None)
+
+
+def _replace(tree: Any, parts: list[str], value: Any, path: str) -> Any:
+    name, rest = parts[0], parts[1:]
+    fields = {field.name: field for field in dataclasses.fields(tree)}
+    done = path.split(".")[: -len(parts)]
+    if name not in fields:
+        where = ".".join(done) or "the experiment"
+        suggestion = nearest(name, fields) or _elsewhere(tree, name, done)
+        kind = getattr(tree, "name", None)
+        of_kind = f" (which is {kind})" if isinstance(kind, str) and done else ""
+        raise ValueError(f"{path}: no such setting; {where}{of_kind} has {', '.join(fields) or 'none'}{suggestion}")
+    field, current = fields[name], getattr(tree, name)
+    if rest:
+        if not dataclasses.is_dataclass(current):
+            raise ValueError(f"{path}: {'.'.join([*done, name])} is a single value and has no settings below it")
+        new = _replace(current, rest, value, path)
+    elif dataclasses.is_dataclass(current):
+        new = _variant(field, current, value, path)
+    else:
+        new = _coerce(_hints(tree.__class__)[name], value, path, field)
+    try:
+        return dataclasses.replace(tree, **{name: new})
+    except ValueError as error:
+        # The part that refused the value knows only its own field's name; the user typed the full path.
+        message = str(error) if rest else re.sub(f"^{name}:", f"{path}:", str(error))
+        raise ValueError(message) from None
+
+
+def _elsewhere(tree: Any, name: str, done: list[str]) -> str:
+    found = next((entry.path for entry in describe(tree) if entry.path.rsplit(".", 1)[-1] == name), None)
+    return f" (did you mean {'.'.join([*done, found])}?)" if found else ""
+
+
+def _variant(field: dataclasses.Field[Any], current: Any, value: Any, path: str) -> Any:
+    variants = field.metadata.get("variants")
+    if isinstance(value, type(current)) or (variants and dataclasses.is_dataclass(value)):
+        return value
+    if not variants:
+        first = dataclasses.fields(current)[0].name
+        raise refuse(path, value, f"several settings: set one of them, e.g. {path}.{first}")
+    if not isinstance(value, str) or value not in variants:
+        raise refuse(path, value, "one of " + ", ".join(variants), nearest(str(value), variants))
+    if variant_name(field, current) == value:
+        return current
+    variant = variants[value]
+    return variant() if callable(variant) and not dataclasses.is_dataclass(type(variant)) else variant
+
+
+def _coerce(hint: Any, value: Any, path: str, field: dataclasses.Field[Any]) -> Any:
+    arguments = typing.get_args(hint)
+    if isinstance(value, str):
+        if value.lower() == "none" and type(None) in arguments:
+            return None
+        if typing.get_origin(hint) is tuple or any(typing.get_origin(argument) is tuple for argument in arguments):
+            value = tuple(part.strip() for part in value.split(",") if part.strip())
+    if isinstance(value, list):
+        value = tuple(value)
+    try:
+        return _adapter(hint).validate_python(value)
+    except ValidationError:
+        raise refuse(path, value, f"{_in_words(hint)} {describe_allowed(field)}".strip()) from None

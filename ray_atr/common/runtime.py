@@ -1,0 +1,342 @@
+"""Where this process runs: starting or joining Ray, and the folders that data and runs live in.
+
+Here and elsewhere the functions that need Ray import it: it reads its switches (`prepare_environment`) when it is imported,
+and a training in this process does without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ray_atr.common.settings import shortened
+
+NAMESPACE = "ray_atr"
+# A worker asks for less than the CPUs it computes on: the rest is what Ray Data's readers and the actors of a small
+# machine run on, which would starve if the workers held every logical CPU.
+WORKER_CPU_SHARE = 0.75
+DECIDING_PACKAGES = [
+    "ray_atr",
+    "ray",
+    "torch",
+    "transformers",
+    "faiss-cpu",
+    "faiss-gpu-cu12",
+    "numpy",
+    "pyarrow",
+    "mlflow",
+    "optuna",
+]
+CONNECT_SECONDS = 10
+ROOM_SECONDS = 600
+"""How long work may wait for its first process: by then resources have come free, or a cluster has grown, or never will."""
+START_SECONDS = (30, 120)  # how long the first and the second try to start a Ray may wait for its node
+
+
+def is_inside_a_cluster() -> bool:
+    """Whether this process was started by `ray job submit` or told of a cluster by RAY_ADDRESS."""
+    return is_submitted_job() or bool(os.environ.get("RAY_ADDRESS"))
+
+
+def is_submitted_job() -> bool:
+    """Whether this process is the entry point of a `ray job submit` (Ray then hands it its job configuration)."""
+    return bool(os.environ.get("RAY_JOB_ID") or os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR"))
+
+
+def prepare_environment() -> None:
+    """Set the switches of Ray that this package needs, in the environment and, if Ray is imported already, where it
+    keeps them. A switch that the environment has already stays as it is.
+    """
+    # Else `uv run script.py` makes Ray package the working directory and build a fresh virtual environment for every
+    # worker of a local run. On a cluster the image or the lock file decides.
+    switches = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "RAY_ENABLE_UV_RUN_RUNTIME_ENV"}
+    if not is_inside_a_cluster():
+        # Ray takes the host's outer address and listens there, even for a cluster of one machine. With this switch, meant
+        # for firewall prompts on other systems, a local Ray stays on the loopback address.
+        switches["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "ENABLE_RAY_CLUSTER"
+        # Else a local Ray starts a worker a CPU for its first driver, and waits for all of them: if one dies before it has
+        # registered, `ray.init` never returns, and holds the interpreter's lock, so that not even Ctrl-C is heard.
+        os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
+    # The controller of a training run polls its workers at this interval; the default of 2 s is visible in short trials.
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+    constants = sys.modules.get("ray._private.ray_constants")
+    for variable, constant in switches.items():
+        if variable not in os.environ:
+            os.environ[variable] = "0"
+            if constants is not None:
+                setattr(constants, constant, False)
+
+
+def start_ray(num_cpus: int | None = None) -> None:
+    """Join the cluster this process belongs to, or start a Ray of its own on the loopback address. A process that is
+    not told of a cluster never joins one that happens to run on the machine. Does nothing if Ray is already
+    initialised. ConnectionError if the cluster does not answer.
+    """
+    prepare_environment()
+    import ray
+
+    if ray.is_initialized():
+        return
+    options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
+    with own_handlers():
+        if is_inside_a_cluster():
+            require_answer(os.environ.get("RAY_ADDRESS", ""))
+            ray.init(**options)
+        else:
+            _start_local(address="local", num_cpus=num_cpus, include_dashboard=False, **options)
+    quiet_ray_data()
+
+
+class RayStartError(ConnectionError):
+    """A Ray on this machine that did not start in time, twice."""
+
+
+def _start_local(**options: Any) -> None:
+    """Start a Ray, a second time with more patience. RayStartError, in one line, if it does not start then either."""
+    import ray
+
+    started, reason = time.monotonic(), ""
+    for seconds in START_SECONDS:
+        try:
+            with start_timeout(seconds):
+                ray.init(**options)
+            return
+        except Exception as error:  # noqa: BLE001 Ray raises a plain Exception when its node does not appear
+            ray.shutdown()
+            reason = shortened(str(error), 120)
+    load, cpus = os.getloadavg()[0], os.cpu_count() or 1
+    raise RayStartError(
+        f"Ray did not start on this machine in {time.monotonic() - started:.0f} s, tried twice ({reason}; load {load:.0f} on "
+        f"{cpus} CPUs); run the same command again when the machine is less busy"
+    )
+
+
+@contextlib.contextmanager
+def start_timeout(seconds: float) -> Iterator[None]:
+    """Ray gives a new node 30 s to appear, a number in the middle of its code: here each of its questions waits as long."""
+    from ray._private import services
+
+    ask = services.get_node
+
+    def ask_patiently(*arguments: Any) -> Any:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return ask(*arguments)
+            except RuntimeError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.2)
+
+    services.get_node = ask_patiently
+    try:
+        yield
+    finally:
+        services.get_node = ask
+
+
+@contextlib.contextmanager
+def own_handlers() -> Iterator[None]:
+    """Ray answers SIGTERM by an exit of its own, and Tune keeps SIGINT after its end: afterwards both do what they did before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+TERMINATED = threading.Event()  # whether a SIGTERM came since `terminate_like_interrupt`
+
+
+def terminate_like_interrupt() -> None:
+    """From now on SIGTERM does what Ctrl-C does in this process; `TERMINATED` tells them apart."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        TERMINATED.set()
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # As a shell starts what a script puts into the background.
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, interrupt)
+
+
+@contextlib.contextmanager
+def advising(advice: str) -> Iterator[None]:
+    """An interrupt of what is inside becomes a KeyboardInterrupt with this advice, also one while an earlier is dealt with."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(advice) from None
+
+
+def advice_of(interrupt: BaseException | None) -> str:
+    """What an interrupt advises, or one on whose way out it came; nothing if none does."""
+    while interrupt is not None:
+        if isinstance(interrupt, KeyboardInterrupt) and str(interrupt):
+            return str(interrupt)
+        interrupt = interrupt.__context__
+    return ""
+
+
+def require_answer(address: str) -> None:
+    """ConnectionError if nothing listens at a `host:port` or `ray://host:port`. Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConnectionError(f"RAY_ADDRESS: no Ray answers at {address} ({reason}); start one, or unset it") from None
+
+
+def quiet_ray_data() -> None:
+    """Turn Ray Data's own progress bars, remarks and time-out off, in this process."""
+    from ray.data import DataContext
+
+    for handler in logging.getLogger("ray.data").handlers:
+        # Its remarks stay in the session's log file; only errors reach the console.
+        if handler.get_name() == "console":
+            handler.setLevel(logging.ERROR)
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    # It takes every silence for a hang: a long job, a reader ahead of a validation of minutes. Who runs something on Ray
+    # Data waits for its resources first (`await_room`), for a bounded time.
+    context.execution_no_progress_timeout_s = -1
+
+
+def this_node() -> str:
+    """Ray's name of the node that this process runs on; empty without Ray, which is not imported for it."""
+    ray = sys.modules.get("ray")
+    return ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
+
+
+def here_if_there_is_room() -> Any:
+    """The scheduling strategy of an actor that runs on this node, or on another if the workers leave no room on this one.
+
+    Without one, Ray would place the actor in the group of the worker that starts it, where there is no room, and wait for ever.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = ray.get_runtime_context().get_node_id()
+    return NodeAffinitySchedulingStrategy(here, soft=True, _spill_on_unavailable=True)
+
+
+def labels_of_this_node() -> dict[str, str]:
+    """Labels that the node has on which this process runs, and no other."""
+    return {"ray.io/node-id": this_node()}
+
+
+def await_room(
+    cpus: float, gpus: float = 0.0, *, what: str, labels: Mapping[str, str] | None = None, seconds: float | None = None
+) -> None:
+    """Returns when the resources of one process are free, on a node with the labels. TimeoutError if they are not
+    within that time (default: `ROOM_SECONDS`).
+    """
+    import ray
+
+    seconds = ROOM_SECONDS if seconds is None else seconds
+    # Spread, as Ray Data's own work is: inside a placement group it would otherwise wait for room there.
+    takes: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus, "label_selector": dict(labels or {})}
+    room = ray.remote(scheduling_strategy="SPREAD", **takes)(lambda: None).remote()
+    try:
+        ray.get(room, timeout=seconds)
+    except ray.exceptions.GetTimeoutError:
+        ray.cancel(room, force=True)
+        late = f"{cpus:g} CPUs and {gpus:g} GPUs did not become free within {seconds:g} s"
+        raise TimeoutError(f"{what}: {late}; allowed: at most what the training workers leave free") from None
+
+
+def home() -> Path:
+    """The folder under which `data/` and `runs/` live: RAY_ATR_HOME, else the current folder. A submitted job runs in a
+    copy of the working directory that Ray deletes, so there it is `~/ray_atr`.
+    """
+    if configured := os.environ.get("RAY_ATR_HOME"):
+        return Path(configured).expanduser().resolve()
+    return Path.home() / "ray_atr" if is_submitted_job() else Path.cwd()
+
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def is_a_clone() -> bool:
+    """Whether the package runs from a clone of its repository, where its commands are run by `uv run`."""
+    project = PACKAGE.parent / "pyproject.toml"
+    return project.is_file() and 'name = "ray_atr"' in project.read_text(encoding="utf-8").splitlines()
+
+
+def command_words(command: str) -> list[str]:
+    """How a command is called where the package runs: by its script in a clone, else by `ray-atr`."""
+    return ["uv", "run", "python", f"pipelines/{command}.py"] if is_a_clone() else ["ray-atr", command]
+
+
+def code_name(code: Mapping[str, str]) -> str:
+    """What a page calls a `code_version`: the commit where there is one, and the digest of the files."""
+    commit, digest = code.get("git_commit", "unknown"), code.get("code_digest", "")
+    named = commit[:12] + ("-dirty" if commit.endswith("-dirty") and len(commit) > 12 else "")
+    return named if not digest else f"files {digest}" if commit == "unknown" else f"{named}, files {digest}"
+
+
+def code_version() -> dict[str, str]:
+    """The digest of the package's own files, the git commit (with `-dirty` where files changed), and the versions of the
+    packages that decide a result.
+    """
+    versions = {"python": sys.version.split()[0]}
+    for package in DECIDING_PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "absent"
+    return versions | {"code_digest": code_digest(), "git_commit": git_commit()}
+
+
+@cache
+def code_digest() -> str:
+    """A digest of the Python files of the package: equal for equal code, in a clone, an installed wheel or a job's copy."""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py"), key=lambda path: path.relative_to(PACKAGE).as_posix()):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(PACKAGE).as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+def git_commit() -> str:
+    """The commit of the repository that tracks the package; `unknown` without one, also within a repository of other things."""
+    options: dict[str, Any] = {"cwd": PACKAGE, "capture_output": True, "text": True, "timeout": 10, "check": True}
+    # No tag's name (--exclude), but the commit's, whole.
+    describe = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    try:
+        subprocess.run(["git", "ls-files", "--error-unmatch", "__init__.py"], **options)
+        return str(subprocess.run(describe, **options).stdout.strip())
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def differences_of_code(info: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
+    """In words, how the code that resumes a sweep differs from the code that started it. The digest of the files decides over
+    the commit: a job's copy of a clone has no commit, and another commit may have the same files.
+    """
+    kept = info.get("code") or {}
+    names = [name for name in now if name in kept and (name != "git_commit" or "code_digest" not in kept)]
+    return [f"{name} was {kept[name]}, is {now[name]}" for name in names if kept[name] != now[name]]

@@ -1,0 +1,197 @@
+"""What every settings dataclass shares: declared bounds, one check, and errors that name the remedy.
+
+Each part of the package owns its own frozen dataclass (`Noise`, `FrontEnd`, `Contrastive`, ...), so that a default
+is written in one place, in the file of the code that it controls. `ray_atr.training.experiment` composes them into the tree
+that a user overrides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import math
+import operator
+import os
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+MAX_SHOWN = 200  # characters of a wrong value that an error repeats
+
+RELEVANCE = ("auto", "clip", "label")
+"""What is relevant to a caption: its own clip, every clip of its class, or the class if each has one caption."""
+RELEVANCE_HELP = (
+    "clip: a caption's own clip is relevant; label: every clip of its class; auto: label if each class has one caption"
+)
+
+Ranking = Literal["learned", "cosine", "plan"]
+RANKINGS: tuple[Ranking, ...] = ("learned", "cosine", "plan")
+RANKING_HELP = (
+    "order of a query's candidates: learned, by distance under the learned metric (cosine if none is learned); cosine; plan, by "
+    "the transport plan of the whole set, in which one query's answer depends on the others"
+)
+
+
+def nearest(name: str, allowed: Iterable[str], similarity: float = 0.5) -> str:
+    """` (did you mean Z?)` for the closest allowed name, or nothing when none is as similar as that (`difflib`'s ratio)."""
+    close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=similarity)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def refuse(path: str, got: object, allowed: str, hint: str = "") -> ValueError:
+    """The one form of a user's mistake: *path: got X; allowed Y (did you mean Z?)*; a long X is cut."""
+    try:
+        shown = repr(got)
+    except ValueError:  # an integer of more digits than Python prints
+        shown = f"an integer of more than {sys.get_int_max_str_digits()} digits"
+    shown = shown if len(shown) <= MAX_SHOWN else f"{shown[: MAX_SHOWN - 1]}…"
+    return ValueError(f"{path}: got {shown}; allowed {allowed}{hint}")
+
+
+def require_known(path: str, name: str, allowed: Collection[str]) -> None:
+    """ValueError unless the name is one of those allowed."""
+    if name not in allowed:
+        raise refuse(path, name, "one of " + ", ".join(allowed), nearest(name, allowed))
+
+
+class RepeatedNameError(ValueError):
+    """A name that occurs twice in one mapping of a file, of which Python's readers would keep the last alone."""
+
+
+def each_once(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    """The pairs as a dict. RepeatedNameError for a name that occurs twice."""
+    values: dict[Any, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise RepeatedNameError(f"{shortened(str(name))} occurs twice")
+        values[name] = value
+    return values
+
+
+def shortened(text: str, most: int = MAX_SHOWN) -> str:
+    """A text from outside on one line, its middle left out if it is longer than `most` characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 60]} … {text[-55:]}"
+
+
+def counted(number: int, what: str, many: str = "") -> str:
+    """A number of things in words: `1 trial`, `1,000 trials`; `many` is said of several where that is more than an s."""
+    return f"{number:,} {what if number == 1 else many or what + 's'}"
+
+
+def setting(
+    default: Any = dataclasses.MISSING,
+    help: str = "",
+    *,
+    default_factory: Any = dataclasses.MISSING,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    at_most: float | None = None,
+    choices: Iterable[str] | None = None,
+    variants: Mapping[str, Any] | None = None,
+    path: Literal["always", "if there"] | None = None,
+    words: Iterable[str] = (),
+) -> Any:
+    """A dataclass field with its help text (say the unit) and the values it allows.
+
+    `above`/`below` are open bounds, `at_least`/`at_most` closed ones, checked when the dataclass is made. No number may be
+    infinite or NaN. `choices` are the allowed strings. `variants` maps a name to what builds the settings of that name: the
+    field then holds a nested settings object that `override` can select by name. `path` marks a file, folder or URL: a
+    relative one becomes absolute when the dataclass is made; with `if there`, only one that exists or is plainly a path, as
+    it may be a hub id. `words` are values that are never a path.
+    """
+    bounds = {"above": above, "at_least": at_least, "below": below, "at_most": at_most}
+    allowed = {"choices": None if choices is None else tuple(choices), "variants": variants, "words": tuple(words)}
+    metadata = {"help": help, **bounds, **allowed, "path": path}
+    return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)
+
+
+def inherited(base: type, name: str, default: Any = dataclasses.MISSING) -> Any:
+    """A field of `base` again, with another default if one is given: its help and bounds stay."""
+    (field,) = (field for field in dataclasses.fields(base) if field.name == name)
+    default = field.default if default is dataclasses.MISSING else default
+    return dataclasses.field(default=default, metadata=dict(field.metadata))
+
+
+def describe_allowed(field: dataclasses.Field[Any]) -> str:
+    """The allowed values of a field in words: `(0, 1]`, `one of a, b`, or nothing."""
+    metadata = field.metadata
+    if names := metadata.get("choices") or metadata.get("variants"):
+        return "one of " + ", ".join(names)
+    low_open, low, high_open, high = bounds = [metadata.get(name) for name in BOUNDS]
+    if all(bound is None for bound in bounds):
+        return ""
+    left = f"({low_open:g}" if low_open is not None else f"[{low:g}" if low is not None else "(-inf"
+    right = f"{high_open:g})" if high_open is not None else f"{high:g}]" if high is not None else "inf)"
+    return f"{left}, {right}"
+
+
+BOUNDS = {"above": operator.gt, "at_least": operator.ge, "below": operator.lt, "at_most": operator.le}
+LARGEST_INTEGER = 2**63 - 1  # what an integer setting can be at most, as what is computed with it must be too
+
+
+class Settings:
+    """Base of every settings dataclass: makes paths absolute and refuses values outside the declared bounds when it is made.
+
+    Subclasses are `@dataclass(frozen=True, kw_only=True)`. Their own checks go into `__post_init__` after
+    `super().__post_init__()`, as `ValueError` made with `refuse`.
+    """
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if field.metadata.get("path") and isinstance(value, str | tuple):
+                parts = [_absolute(part, field.metadata) for part in ((value,) if isinstance(value, str) else value)]
+                value = parts[0] if isinstance(value, str) else tuple(parts)
+                object.__setattr__(self, field.name, value)
+            if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+                raise refuse(field.name, value, "integers of 64 bits")
+            if not _is_allowed(value, field):
+                choices = field.metadata.get("choices") or ()
+                hint = nearest(value, choices) if isinstance(value, str) else ""
+                raise refuse(field.name, value, describe_allowed(field) or "finite numbers", hint)
+
+
+def local_path(text: str) -> Path | None:
+    """The path of a local name or of a `file://` URL, as it is typed but for `~`; None for another URL."""
+    protocol, separator, rest = text.partition("://")
+    if separator and protocol not in ("file", "local"):
+        return None
+    return Path(rest if separator else text).expanduser()
+
+
+def _absolute(text: str, metadata: Mapping[str, Any]) -> str:
+    """The absolute form of a relative path: another process may run in another folder. URLs and names stay as they are.
+    Links are kept: a file of the hub's cache has its name only as a link.
+    """
+    path = local_path(text) if text and text not in metadata["words"] else None
+    if path is None:
+        return text
+    is_plainly_path = "://" in text or text.startswith((".", "/", "~"))
+    if metadata["path"] == "if there" and not is_plainly_path and not os.path.exists(path):
+        return text
+    return os.path.abspath(path)
+
+
+def _is_allowed(value: Any, field: dataclasses.Field[Any]) -> bool:
+    metadata = field.metadata
+    if metadata.get("choices"):
+        return value is None or value in metadata["choices"]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return True
+    if not math.isfinite(value):
+        return False
+    bounds = ((holds, metadata.get(name)) for name, holds in BOUNDS.items())
+    return all(bound is None or holds(value, bound) for holds, bound in bounds)
+
+
+def wing(module: str) -> Any:
+    """A module of a part of the package that lies above the caller, imported when it is first used.
+
+    Training reads prepared data and knows no paper. What makes data and what lays out a paper's tables is loaded through
+    here by those who ask for it, so that a training run, and whoever changes it, can do without them.
+    """
+    return importlib.import_module(f"ray_atr.{module}")

@@ -1,0 +1,82 @@
+"""What is cached under a home's `data/cache/`: features, vectors of frozen towers, tokenisers. Each can be made again.
+
+A cache is last used when its manifest, or the file that it is, was last changed: whoever finds one whole marks it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from ray_atr.common.storage.whole import remove_folder, remove_leftovers_below
+
+KINDS = ("features", "vectors", "tokenizers")
+MANIFEST_FILE = "manifest.json"
+DAY = 86_400.0
+
+
+def cache_folder(home: Path, kind: str) -> Path:
+    """Where the caches of a kind are: beside the data sets of users, which they may call anything else."""
+    return home / "data" / "cache" / kind
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One cache: a folder, or a file. `is_whole` is False for work that was interrupted."""
+
+    kind: str
+    path: Path
+    num_bytes: int
+    last_used: float
+    is_whole: bool
+
+    @property
+    def days_unused(self) -> float:
+        return (time.time() - self.last_used) / DAY
+
+
+def mark_used(file: Path) -> None:
+    """Note that a cache was used now; one that cannot be written is used all the same."""
+    with contextlib.suppress(OSError):
+        os.utime(file)
+
+
+def list_caches(home: Path) -> list[Cache]:
+    """Every cache of a home, the one that was unused longest first."""
+    found = []
+    for kind in KINDS:
+        for path in sorted(cache_folder(home, kind).glob("[!.]*")):
+            # Locks and notes are none.
+            if path.suffix != ".lock" and path.name != "known":
+                marked = path / MANIFEST_FILE if path.is_dir() else path
+                num_bytes = sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
+                last_used = (marked if marked.is_file() else path).stat().st_mtime
+                found.append(Cache(kind, path, num_bytes, last_used, marked.is_file()))
+    return sorted(found, key=lambda cache: cache.last_used)
+
+
+def prune(home: Path, unused_days: float) -> list[Cache]:
+    """Remove caches unused for `unused_days`, except those being written, and leftovers of killed runs; those removed."""
+    removed = [cache for cache in list_caches(home) if cache.days_unused >= unused_days and _remove(cache)]
+    for kind in KINDS:
+        remove_leftovers_below(cache_folder(home, kind))
+    return removed
+
+
+def _remove(cache: Cache) -> bool:
+    if not cache.path.is_dir():
+        cache.path.unlink(missing_ok=True)
+        return True
+    lock = FileLock(f"{cache.path}.lock")
+    try:
+        with lock.acquire(timeout=0):
+            remove_folder(cache.path)
+    except Timeout:
+        return False
+    Path(lock.lock_file).unlink(missing_ok=True)
+    return True

@@ -1,0 +1,220 @@
+"""Whole texts and JSON, here or in a store, and the digests (XXH3, 64 bits) by which damaged bytes are known.
+
+A record is a JSON text whose object, or each of whose lines, ends with `"digest": "xxh3:0123456789abcdef"`, the digest of
+the text with sixteen zeros in its place. A sealed folder has a list of its files' digests, `digests.json`, which is a record
+itself: name -> digest. A text that somebody else wrote has none and is read as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from ray_atr.common.settings import shortened
+from ray_atr.common.storage.places import Location, is_there, persistently, reaching
+from ray_atr.common.storage.whole import whole_file
+
+DIGESTS_FILE = "digests.json"
+DIGEST = "digest"
+_ZEROS = "xxh3:" + 16 * "0"
+_SEAL = re.compile(rb'"digest": "(xxh3:[0-9a-f]{16})"')
+_MARK = b'"digest": "xxh3:'
+_AFTER_MARK = 16 + len('"')
+
+
+class DamagedFileError(ValueError):
+    """A file whose bytes are not those that were written."""
+
+    def __init__(self, file: object, remedy: str = "restore it from a copy, or delete it") -> None:
+        super().__init__(f"{file}: damaged, not the whole file as it was written; {remedy}")
+        self.file = str(file)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.file, self.args[0].partition("written; ")[2])
+
+
+class DamagedCacheError(DamagedFileError):
+    """A damaged file of a cache, which was removed: the next start makes it again."""
+
+    def __init__(self, file: object, remedy: str = "it was removed, and the next start makes it again") -> None:
+        super().__init__(file, remedy)
+
+
+def digest_of(content: bytes | memoryview) -> str:
+    """The digest of bytes, as it is written."""
+    return f"xxh3:{xxhash.xxh3_64_hexdigest(content)}"
+
+
+@contextlib.contextmanager
+def mapped(file: Path) -> Iterator[memoryview]:
+    """A file's bytes, mapped instead of read."""
+    with file.open("rb") as opened:
+        if os.fstat(opened.fileno()).st_size == 0:
+            yield memoryview(b"")
+            return
+        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content, memoryview(content) as view:
+            yield view
+
+
+def digest_of_file(file: Path) -> str:
+    with mapped(file) as content:
+        return digest_of(content)
+
+
+def seal(content: Mapping[str, Any], **layout: Any) -> str:
+    """The object as JSON text that ends with its digest; `layout` is json.dumps' own."""
+    text = json.dumps({**unsealed(content), DIGEST: _ZEROS}, ensure_ascii=False, **layout)
+    # Half of a surrogate pair, which a command line can hold, is written as JSON's own escape.
+    encoded = text.encode("utf-8", "backslashreplace")
+    head, _, tail = encoded.decode().rpartition(_ZEROS)
+    return head + digest_of(encoded) + tail
+
+
+def unsealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The object without its digest."""
+    is_sealed = str(content.get(DIGEST, "")).startswith("xxh3:")
+    return {name: value for name, value in content.items() if name != DIGEST or not is_sealed}
+
+
+def check_seal(text: bytes, file: object) -> None:
+    """DamagedFileError unless the text is as it was sealed, or never was."""
+    text = text.removesuffix(b"\n")
+    found = list(_SEAL.finditer(text))
+    if not found:
+        if _has_remains(text):
+            raise DamagedFileError(file)
+        return
+    start, end = found[-1].span(1)
+    if digest_of(text[:start] + _ZEROS.encode() + text[end:]) != found[-1][1].decode():
+        raise DamagedFileError(file)
+
+
+def _has_remains(text: bytes) -> bool:
+    """Whether a text without a digest had one: most of its mark stands where a record ends, whichever of its bytes changed."""
+    if b"xxh3:" in text:
+        return True
+    entry = text.rstrip(b"\n}")
+    mark = entry[-_AFTER_MARK - len(_MARK) : -_AFTER_MARK]
+    return sum(ours == there for ours, there in zip(_MARK, mark, strict=False)) > len(_MARK) // 2
+
+
+def seal_folder(folder: Path, known: Mapping[str, str] | None = None) -> None:
+    """Write the list of a folder's files; `known` has digests of files that need not be read again."""
+    # What begins with a dot is being written, or was left by a kill.
+    paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    names = sorted({path.relative_to(folder).as_posix() for path in paths} - {DIGESTS_FILE})
+    files = {name: (known or {}).get(name) or digest_of_file(folder / name) for name in names}
+    write_bytes(folder / DIGESTS_FILE, (seal({"files": files}, indent=1) + "\n").encode())
+
+
+def check_folder(folder: Path) -> None:
+    """DamagedFileError for the first of a folder's files that is not as it was sealed, or is gone."""
+    for name in digests_of(folder):
+        check_file(folder, name)
+
+
+def check_file(folder: Path, name: str) -> None:
+    """DamagedFileError unless a file of a sealed folder is as it was sealed; one that the list does not name passes."""
+    digest = digests_of(folder).get(name)
+    if digest is not None and (not (folder / name).is_file() or digest_of_file(folder / name) != digest):
+        raise DamagedFileError(folder / name)
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """The digests of a sealed folder's files, by name; none for a folder without a list."""
+    file = folder / DIGESTS_FILE
+    return _listed(file, file.stat().st_mtime_ns) if file.is_file() else {}
+
+
+@lru_cache(maxsize=64)
+def _listed(file: Path, changed: int) -> dict[str, str]:
+    text = file.read_bytes()
+    check_seal(text, file)
+    try:
+        return dict(json.loads(text)["files"])
+    except (ValueError, KeyError, TypeError):
+        raise DamagedFileError(file) from None
+
+
+def write_bytes(file: Path, content: bytes) -> None:
+    """Write a whole file of this machine in the place of an older one, in a folder that exists."""
+    with whole_file(file) as output:
+        output.write(content)
+
+
+def write_text(file: Location, content: str, *, is_private: bool = False) -> None:
+    """Write a whole file in the place of an older one, in a folder that exists. StorageError if that fails."""
+    if not isinstance(file, Path):
+        persistently(file, lambda: file.write_text(content, encoding="utf-8"))
+        return
+    with reaching(file), whole_file(file, is_synced=True, is_private=is_private) as output:
+        output.write(content.encode())
+
+
+def read_bytes(file: Location) -> bytes:
+    """The content of a file. StorageError if it is gone."""
+    return persistently(file, lambda: bytes(file.read_bytes()))
+
+
+def read_text(file: Location) -> str:
+    """The content of a text file. ValueError names a file that is not UTF-8, StorageError one that is gone."""
+    try:
+        return read_bytes(file).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: not a text ({error.reason} at byte {error.start})") from None
+
+
+def write_json(file: Location, content: Mapping[str, Any], *, is_private: bool = False) -> None:
+    """Write an object as sealed JSON, whole, into a folder that exists."""
+    write_text(file, seal(content, indent=1) + "\n", is_private=is_private)
+
+
+def read_json(file: Location) -> Any:
+    """The content of a JSON file, without its digest.
+
+    ValueError names the file if it is not JSON, DamagedFileError if it is not what was written, StorageError if it is gone.
+    """
+    text = read_bytes(file)
+    check_seal(text, file)
+    content = _parsed(text, file)
+    return unsealed(content) if isinstance(content, dict) else content
+
+
+def write_lines(file: Location, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write objects as sealed JSON, one a line, whole."""
+    write_text(file, "".join(seal(row) + "\n" for row in rows))
+
+
+def read_lines(file: Location) -> list[dict[str, Any]]:
+    """The objects of a file with one a line; none if there is no file.
+
+    ValueError names the line that is no object, or not what was written.
+    """
+    if not is_there(file):
+        return []
+    lines = read_bytes(file).splitlines()
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        where = f"{file}, line {number}"
+        check_seal(line, where)
+        row = _parsed(line, where)
+        if not isinstance(row, dict):
+            raise ValueError(f"{where}: not a JSON object")
+        rows.append(unsealed(row))
+    return rows
+
+
+def _parsed(text: bytes, where: object) -> Any:
+    try:
+        return json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: not JSON ({shortened(str(error), 100)})") from None

@@ -1,0 +1,127 @@
+"""One writer at a time for a folder, here or in a store: who holds it is written next to the lock.
+
+On a file system the operating system holds the lock and lets go of it when the process ends, however it ends. A store, and
+a file system whose locks do not reach other machines, has the note alone: its holder renews it every minute, and one that
+was not renewed for three is a dead holder's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from ray_atr.common.storage.digests import read_json, write_json
+from ray_atr.common.storage.places import Location, StorageError, is_there, reaching
+
+LOCK_FILE = "lock"
+HOLDER_FILE = "lock.json"
+RENEW_SECONDS = 60.0
+DEAD_AFTER_SECONDS = 180.0
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a folder: a process, since when, and when it last said so (seconds of the epoch)."""
+
+    id: str
+    host: str
+    pid: int
+    user: str
+    since: float
+    renewed: float
+
+    def __str__(self) -> str:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        return f"process {self.pid} of {self.user} on {self.host}, since {since}"
+
+    @property
+    def seconds_left(self) -> float:
+        """Until it counts as dead."""
+        return self.renewed + DEAD_AFTER_SECONDS - time.time()
+
+
+@contextlib.contextmanager
+def hold(folder: Location, what: str) -> Iterator[None]:
+    """Be the one writer of a folder that exists. ValueError, with who holds it and what to do, if it has one already."""
+    with contextlib.ExitStack() as held:
+        if isinstance(folder, Path):
+            try:
+                held.enter_context(FileLock(folder / LOCK_FILE).acquire(timeout=0))
+            except Timeout:
+                who = _holder(folder) or "another process"
+                wait = "wait until it ends, or end it and run the same command again"
+                raise ValueError(f"{folder}: {what} is being written by {who}; {wait}") from None
+        held.enter_context(_noted(folder, what))
+        yield
+
+
+@contextlib.contextmanager
+def _noted(folder: Location, what: str) -> Iterator[None]:
+    """The note of who holds the folder, renewed until the block ends."""
+    host, now = socket.gethostname(), time.time()
+    earlier = _holder(folder)
+    # This machine's operating system has let the lock of an earlier process here go: that one is dead.
+    is_of_here = isinstance(folder, Path) and earlier is not None and earlier.host == host
+    if earlier is not None and earlier.seconds_left > 0 and not is_of_here:
+        raise ValueError(
+            f"{folder}: {what} is being written by {earlier}; if that process is dead, wait {earlier.seconds_left:.0f} s "
+            f"or delete {folder / HOLDER_FILE}, and run the same command again"
+        )
+    mine = Holder(uuid.uuid4().hex, host, os.getpid(), user_name(), now, now)
+    _write(folder, mine, is_first=earlier is None)
+    if not isinstance(folder, Path) and (found := _holder(folder)) is not None and found.id != mine.id:
+        raise ValueError(f"{folder}: {what} is being written by {found}; run the same command again when it has ended")
+    ended = threading.Event()
+    renewing = threading.Thread(target=_renew, args=(folder, mine, ended), name="lock", daemon=True)
+    renewing.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        renewing.join()
+        # A store that is away now counts this holder as dead soon.
+        with contextlib.suppress(OSError), reaching(folder):
+            (folder / HOLDER_FILE).unlink(missing_ok=True)
+
+
+def _renew(folder: Location, mine: Holder, ended: threading.Event) -> None:
+    while not ended.wait(RENEW_SECONDS):
+        with contextlib.suppress(OSError):
+            write_json(folder / HOLDER_FILE, {**asdict(mine), "renewed": time.time()}, is_private=True)
+
+
+def _write(folder: Location, holder: Holder, *, is_first: bool) -> None:
+    if isinstance(folder, Path) or not is_first:
+        write_json(folder / HOLDER_FILE, asdict(holder), is_private=True)
+        return
+    file = folder / HOLDER_FILE
+    # Of two that start at once the store lets one make the file; the other reads who did.
+    with reaching(file), contextlib.suppress(FileExistsError):
+        file.fs.pipe_file(file.path, json.dumps(asdict(holder)).encode(), mode="create")
+
+
+def _holder(folder: Location) -> Holder | None:
+    """Who says that it holds the folder; None if nobody does, or its note cannot be read."""
+    try:
+        return Holder(**read_json(folder / HOLDER_FILE)) if is_there(folder / HOLDER_FILE) else None
+    except (ValueError, TypeError, StorageError):
+        return None
+
+
+def user_name() -> str:
+    """Whose process this is; the number of a user without a name, as in a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())

@@ -1,0 +1,156 @@
+"""Where a file is: `runs/x`, `s3://bucket/runs/x`, `gs://`, `memory://`.
+
+A local place is a `Path`, any other a `UPath`, which has the same methods, so that what reads and joins paths does not ask
+which it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias, TypeGuard, TypeVar
+
+import fsspec
+from upath import UPath
+
+from ray_atr.common.redaction import redact
+from ray_atr.common.settings import local_path, refuse
+
+Location: TypeAlias = Path | UPath
+Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
+
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+"""Protocol -> the extra of this package that brings its file system."""
+MAX_NAME_BYTES = 200
+"""A file system takes 255; what is written aside has a longer name than the file itself."""
+PATIENCE_SECONDS = 120.0
+"""How long a store that has answered before, and is away, is asked again."""
+ANSWERS = (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
+"""What a store says that is there: it would say the same again."""
+_answered: set[str] = set()
+"""The stores (protocol and bucket) that have answered this process."""
+
+
+class StorageError(ConnectionError):
+    """A place that could be used before, or should be there, and cannot be reached or written."""
+
+
+def locate(place: str | Location) -> Location:
+    """The place of a local name, made absolute, or of a URL. ValueError for a kind of URL that nothing here can open."""
+    text = str(place)
+    if (local := local_path(text)) is not None:
+        return local.resolve()
+    if not isinstance(place, str):
+        return place
+    protocol = text.partition("://")[0]
+    if protocol not in fsspec.available_protocols():
+        known = "a local path, file://, s3://, gs://"
+        raise ValueError(f"{redact(text)}: unknown kind of path {protocol}://; allowed {known}")
+    # Other nodes write here too: what was listed a moment ago says nothing about now.
+    options = {"use_listings_cache": False} if protocol in EXTRAS else {}
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ImportError as error:
+        wish = f" (uv sync --extra {EXTRAS[protocol]})" if protocol in EXTRAS else ""
+        raise ValueError(f"{redact(text)}: {error}{wish}") from None
+    return UPath(text.rstrip("/"), protocol=None, **options)
+
+
+def is_local(place: object) -> TypeGuard[Path]:
+    """Whether a place is on a file system that this machine mounts."""
+    return isinstance(place, Path)
+
+
+def safe_name(name: object, path: str) -> str:
+    """A name from outside that becomes part of a path. ValueError, naming `path`, unless it stays in its folder."""
+    is_safe = (
+        isinstance(name, str)
+        and re.fullmatch(r"[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*", name) is not None
+        and len(name.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES
+    )
+    if not is_safe:
+        raise refuse(path, name, f"a name without / or \\ that begins with no dot, of at most {MAX_NAME_BYTES} bytes")
+    return str(name)
+
+
+@contextlib.contextmanager
+def reaching(place: Location) -> Iterator[None]:
+    """Turns what the block meets when storage is away into a StorageError that names the place."""
+    try:
+        yield
+    except _errors() as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())
+        raise StorageError(redact(f"{place}: the storage cannot be used ({reason})")) from error
+
+
+def persistently(place: Location, action: Callable[[], Result]) -> Result:
+    """What `action` at a place returns. StorageError, as of `reaching`, if the storage is away.
+
+    A store that has answered before is asked again for `PATIENCE_SECONDS`, with longer and longer pauses, so that a run outlives
+    its restart. One that never answered is a mistake in its name more often, and refused at once.
+    """
+    deadline, pause = time.monotonic() + PATIENCE_SECONDS, 0.5
+    store = "/".join(str(place).split("/")[:3])
+    while True:
+        try:
+            with reaching(place):
+                result = action()
+        except StorageError as error:
+            if isinstance(error.__cause__, ANSWERS):
+                _answered.add(store)
+                raise
+            if isinstance(place, Path) or store not in _answered or time.monotonic() + pause > deadline:
+                raise
+            if pause == 0.5:
+                logger.warning("%s; retrying for %.0f s", error, PATIENCE_SECONDS)
+        else:
+            _answered.add(store)
+            return result
+        time.sleep(pause)
+        pause = min(2 * pause, 10.0)
+
+
+def is_there(file: Location) -> bool:
+    """Whether a file exists. StorageError if that cannot be known: fsspec's own `is_file` would say no."""
+    if isinstance(file, Path):
+        return file.is_file()
+    try:
+        return persistently(file, lambda: bool(file.fs.info(file.path)["type"] == "file"))
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return False
+        raise
+
+
+def make_folder(folder: Location) -> None:
+    """Make a folder and those above it; an object store has none to make."""
+    if isinstance(folder, Path):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def entries_in(folder: Location) -> list[Location]:
+    """What is directly in a folder, in order, hidden names left out; nothing if it does not exist."""
+    if isinstance(folder, Path):
+        found = folder.iterdir() if folder.is_dir() else ()
+        return sorted(path for path in found if not path.name.startswith("."))
+
+    def listed() -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            return list(folder.fs.ls(folder.path, detail=False))
+        return []
+
+    names = {entry.rstrip("/").rsplit("/", 1)[-1] for entry in persistently(folder, listed)}
+    return [folder / name for name in sorted(names) if not name.startswith(".")]
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What the file systems in use raise: not all of it is an OSError, and a module that is not loaded raises nothing."""
+    foreign = (("botocore.exceptions", "BotoCoreError"), ("aiohttp", "ClientError"), ("gcsfs.retry", "HttpError"))
+    return (OSError, *(getattr(sys.modules[module], name) for module, name in foreign if module in sys.modules))

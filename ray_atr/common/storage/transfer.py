@@ -1,0 +1,177 @@
+"""Files and folders between this machine and a store, the same calls for either; the sync of a trial's folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ray_atr.common.storage.digests import read_text, write_text
+from ray_atr.common.storage.places import Location, StorageError, entries_in, is_there, persistently, safe_name
+from ray_atr.common.storage.whole import files_aside, new_folder
+
+if TYPE_CHECKING:
+    from upath import UPath
+
+CHECKPOINT_FILE = "checkpoint.json"
+
+
+def put(source: Path, target: UPath) -> None:
+    """Copy a local file into a store, where it appears when it is whole."""
+    persistently(target, lambda: target.fs.put_file(str(source), target.path))
+
+
+def get(source: UPath, target: Path) -> None:
+    """Copy a file of a store to this machine. StorageError if it is absent."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    persistently(source, lambda: source.fs.get_file(source.path, str(target)))
+
+
+def put_folder(source: Path, target: UPath, *, last: str = "") -> None:
+    """Copy a local folder's files into a store; `last` is the one that says that the folder is whole."""
+    names = sorted(path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file())
+    for name in sorted(names, key=lambda name: name == last):
+        put(source / name, target / name)
+
+
+def whole_folder(folder: Location, *, last: str = "", is_synced: bool = False) -> AbstractContextManager[Path]:
+    """A new folder on this machine to write into, which takes the place of `folder` once everything is written.
+
+    A store has no renaming: there the file `last` is sent when all others are there.
+    """
+    return new_folder(folder, is_synced=is_synced) if isinstance(folder, Path) else _sent(folder, last)
+
+
+@contextmanager
+def fetched(folder: Location) -> Iterator[Path]:
+    """A folder as one on this machine: itself, or a temporary copy of what a store holds of it, hidden names left out."""
+    if isinstance(folder, Path):
+        yield folder
+        return
+    with _scratch(folder.name) as local:
+        names = persistently(folder, lambda: folder.fs.find(folder.path))
+        inside = len(folder.fs._strip_protocol(folder.path).rstrip("/")) + 1
+        for name in (name[inside:] for name in names):
+            # Any text is a name in a store, `..` and one that begins with a slash too.
+            if all(part and not part.startswith(".") for part in name.split("/")):
+                get(folder / name, local / name)
+        yield local
+
+
+def sent(folder: Location) -> AbstractContextManager[Path]:
+    """An empty folder on this machine whose files take their places in `folder` at the end, each whole; others stay."""
+    return files_aside(folder) if isinstance(folder, Path) else _sent(folder)
+
+
+@contextmanager
+def _sent(folder: UPath, last: str = "") -> Iterator[Path]:
+    with _scratch(folder.name) as local:
+        yield local
+        put_folder(local, folder, last=last)
+
+
+@contextmanager
+def _scratch(*names: str) -> Iterator[Path]:
+    """A new temporary folder whose path ends in these names."""
+    with tempfile.TemporaryDirectory(prefix="ray_atr-") as scratch:
+        local = Path(scratch).joinpath(*names)
+        local.mkdir(parents=True)
+        yield local
+
+
+@dataclass
+class CheckpointSync:
+    """The folder of a trial on the node that trains it, and its copy in a store. Only the trial's first worker puts.
+
+        checkpoint.json    the files of the last checkpoint: name -> SHA-256; written last, it alone says what is whole
+        objects/<sha256>   their contents, each sent once
+        best/              the retriever of the best epoch under its own names, when training has ended
+
+    If it stops between two objects the previous checkpoint remains, and whichever node resumes fetches that one.
+    """
+
+    local: Path
+    remote: UPath
+    _hashes: dict[Path, tuple[int, int, str]] = field(default_factory=dict)
+    """File -> size, time of change and SHA-256 when it was last read."""
+
+    def fetch(self, folder: str = "") -> None:
+        """Bring the last checkpoint's files (those below `folder`) to this node; nothing if there is none yet.
+
+        StorageError if one of them is gone or is not what the checkpoint names; ValueError for a name that leaves the folder.
+        """
+        for name, digest in self._held().items():
+            if not name.startswith(folder):
+                continue
+            target = self.local / name
+            get(self._object(digest), target)
+            if self._hash(target) != digest:
+                raise StorageError(f"{self._object(digest)}: not the file that {CHECKPOINT_FILE} names as {name}")
+
+    def put(self) -> None:
+        """Copy what has changed since the last checkpoint, then its list, then remove what no list names."""
+        held = self._held()
+        files = dict(self._present())
+        for name, digest in files.items():
+            if digest not in held.values():
+                put(self.local / name, self._object(digest))
+        write_text(self.remote / CHECKPOINT_FILE, json.dumps({"files": files}, indent=1))
+        for stored in entries_in(self.remote / "objects"):
+            if stored.name not in files.values():
+                persistently(stored, partial(stored.unlink, missing_ok=True))
+
+    def share(self, folder: str, *, is_first: bool) -> None:
+        """Give a folder of the last checkpoint to every worker; the first puts it under its own name too, for readers."""
+        if is_first:
+            put_folder(self.local / folder, self.remote / folder)
+        else:
+            self.fetch(f"{folder}/")
+
+    def _held(self) -> dict[str, str]:
+        path = self.remote / CHECKPOINT_FILE
+        if not is_there(path):
+            return {}
+        held: dict[str, str] = json.loads(read_text(path))["files"]
+        # They become paths on this node.
+        for name, digest in held.items():
+            for part in (*name.split("/"), digest):
+                safe_name(part, f"{path}: files")
+        return held
+
+    def _object(self, digest: str) -> UPath:
+        return self.remote / "objects" / digest
+
+    def _present(self) -> Iterator[tuple[str, str]]:
+        """Names and hashes of what has its final name: what is being written aside begins with a dot."""
+        for path in sorted(self.local.rglob("*")):
+            name = path.relative_to(self.local)
+            if any(part.startswith(".") for part in name.parts) or not path.is_file():
+                continue
+            # The knowledge base drops a version that is too old whenever a new one is done.
+            with suppress(FileNotFoundError):
+                yield str(name), self._hash(path)
+
+    def _hash(self, path: Path) -> str:
+        stat = path.stat()
+        size, changed, digest = self._hashes.get(path, (-1, -1, ""))
+        if (size, changed) != (stat.st_size, stat.st_mtime_ns):
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            self._hashes[path] = (stat.st_size, stat.st_mtime_ns, digest)
+        return digest
+
+
+@contextmanager
+def on_this_node(folder: Location) -> Iterator[tuple[Path, CheckpointSync | None]]:
+    """A trial's folder here, or a temporary one (its path ends in run, `trials`, trial) and its sync in the store."""
+    if isinstance(folder, Path):
+        yield folder, None
+        return
+    with _scratch(*folder.parts[-3:]) as local:
+        yield local, CheckpointSync(local, folder)

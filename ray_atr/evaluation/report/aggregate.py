@@ -1,0 +1,70 @@
+"""Mean, deviation and number of seeds of every metric, for each point of the sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from ray_atr.common.table import written
+from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, TRAINED_LANGUAGES, Runs, short_name
+from ray_atr.objectives import PRESETS
+
+NUM_SEEDS = "num_seeds"
+
+
+def aggregate(runs: Runs, metrics: Sequence[str] | None = None) -> pd.DataFrame:
+    """One row a point (every varied path but the seed), in reading order, over its finished trials.
+
+    For each metric (None: all) the columns `name`, `name (sd)` (sample standard deviation over the seeds; NaN for one seed);
+    and `num_seeds`, the number of finished trials.
+    """
+    # The same trial in two folders is one trial.
+    finished = runs.finished.drop_duplicates(subset=[*runs.varied, SEED])
+    if metrics is None:
+        named = [column for column in finished if "/" in column or column == "train_seconds"]
+        metrics = [name for name in named if pd.api.types.is_numeric_dtype(finished[name]) or "/" not in name]
+    names = [name for name in metrics if name in finished]
+    grouped = finished.groupby(runs.varied, dropna=False, sort=False)
+    mean, deviation = grouped[names].mean(), grouped[names].std(ddof=1)
+    first = pd.DataFrame({NUM_SEEDS: grouped[SEED].count(), TRAINED_LANGUAGES: grouped[TRAINED_LANGUAGES].first()})
+    # One block: pandas warns of a frame to which hundreds of columns were added.
+    table = pd.concat([first, mean, deviation.add_suffix(" (sd)")], axis=1).copy()
+    return in_reading_order(table.reset_index(), runs.varied)
+
+
+def lowest_noise(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The points at the lowest noise ratio and what a title says of it; all points and nothing where they have no noise."""
+    if NOISE not in points:
+        return points, ""
+    lowest = points[NOISE].min()
+    return points[points[NOISE] == lowest], f"noise {lowest:.0%}"
+
+
+def differing(points: pd.DataFrame, paths: Sequence[str]) -> list[str]:
+    """Those of the paths in which the points differ."""
+    return [path for path in paths if points[path].nunique(dropna=False) > 1]
+
+
+def point_name(row: Mapping[Any, Any], paths: Sequence[str], *, names_objective: bool = True) -> str:
+    """What a figure calls a point: its objective, then the value of each path by which it differs from others."""
+    words = [str(row[OBJECTIVE])] if names_objective else []
+    return " ".join(words + [f"{short_name(path)}={written(row[path])}" for path in paths if path != OBJECTIVE])
+
+
+def point_names(points: pd.DataFrame, runs: Runs) -> list[str]:
+    """What a figure calls each of the points, by all that they differ in."""
+    paths = differing(points, runs.varied)
+    return [point_name(row, paths) for row in points.to_dict("records")]
+
+
+def in_reading_order(table: pd.DataFrame, varied: Sequence[str]) -> pd.DataFrame:
+    """Sorted by the objectives' order in the papers, then by the other varied paths."""
+    order = {name: index for index, name in enumerate(PRESETS)}
+    keyed = table.assign(_order=table[OBJECTIVE].map(lambda name: (order.get(name, len(order)), name)))
+    others = [path for path in varied if path != OBJECTIVE]
+    for path in others:
+        if keyed[path].map(type).nunique() > 1:
+            keyed[path] = keyed[path].astype(str)
+    return table.loc[keyed.sort_values(["_order", *others], kind="stable").index].reset_index(drop=True)

@@ -1,0 +1,364 @@
+"""Everything an evaluation reports of one model, from its embeddings: numbers, intervals, comparison, pictures, players."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch.nn import functional
+
+from ray_atr.evaluation.report.evaluation_page import FoundClip, Page, Query
+from ray_atr.evaluation.report.evaluation_pictures import embedding_map, rank_heat_map, similarity_and_plan
+from ray_atr.evaluation.report.evaluation_tables import lacks, task_title, trained_by_both
+from ray_atr.metrics.alignment import AlignedCaptions
+from ray_atr.metrics.bootstrap import DRAWS, LEVEL, Interval, across_seeds, bootstrap_runs, compare_runs
+from ray_atr.metrics.languages import (
+    ENGLISH,
+    embedding_metrics,
+    language_metrics,
+    ranks_by_language,
+    retrieve_languages,
+)
+from ray_atr.metrics.metric import DIRECTIONS, TRAINED, Metric, QueryGroup
+from ray_atr.metrics.ranking import MAX_ENTRIES, LearnedMetric, RankingSettings, plan_scores, rankings_beside
+from ray_atr.metrics.ranks import count_ranks_of_matrix
+from ray_atr.metrics.relevance import Array, as_matrix, as_relevance
+from ray_atr.metrics.retrieval import Retrieval, score
+from ray_atr.metrics.samples import Sample, Samples, retrieval_samples, tasks_of, zero_shot_samples
+from ray_atr.metrics.zero_shot import CLASSIFICATION, classification_metrics, classify_languages
+
+MAP_CLIPS = 50
+MATRIX_CLIPS = 60
+HEAT_MAP_CAPTIONS = 16
+PLAYED_QUERIES = 8
+PLAYED_CLIPS = 5
+
+
+@dataclass(frozen=True)
+class ZeroShot:
+    """Class texts' embeddings by language, {language: [C, D]}, the classes' names [C] and each clip's label or labels."""
+
+    class_texts: Mapping[str, Array]
+    classes: Sequence[str]
+    labels: Sequence[str | Collection[str]]
+    trained: Collection[str] | None = None
+    """The classes that the model was trained on; None: not known."""
+
+    @property
+    def title(self) -> str:
+        """What this classification is called: zero-shot only if no class was trained on."""
+        if self.trained is None:
+            return "Text-prompt classification (not known which classes were trained on)"
+        trained = sum(name in self.trained for name in self.classes)
+        words = "" if trained == len(self.classes) else f"{trained} of {len(self.classes)} "
+        return f"Text-prompt classification, {words}trained classes" if trained else "Zero-shot classification"
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """One model's embeddings: clips `audio` [N, D], captions `text[language]` [M, D], and how they are ranked.
+
+    metric   the metric that it learned (`as_metric`).
+    trained  the languages that it was trained on; None: not known, or all.
+    notes    what a reader must know of what could not be embedded.
+    similarity  of each language's captions that are there with the clips, [P, N]: what ranks a model of late interaction.
+    """
+
+    audio: Array
+    text: Mapping[str, Array]
+    metric: LearnedMetric | None = None
+    ranking: RankingSettings = RankingSettings()
+    trained: Collection[str] | None = None
+    zero_shot: ZeroShot | None = None
+    notes: Sequence[str] = ()
+    similarity: Mapping[str, Array] | None = None
+
+
+@dataclass(frozen=True)
+class ScoredModel:
+    """One model's numbers, every query's scores behind them, and its retrieval by similarity, for pictures."""
+
+    metrics: dict[Metric, float]
+    samples: Samples
+    retrievals: Mapping[str, Retrieval]
+    notes: list[str] = field(default_factory=list)
+
+
+def score_model(
+    embedded: Embedded, captions: AlignedCaptions, *, device: torch.device | str | None = None
+) -> ScoredModel:
+    """All metrics of one model on these captions: ranked in every way that makes a difference, embeddings, classification."""
+    clips, relevance, ranking = as_matrix("audio", embedded.audio), captions.relevance, embedded.ranking
+    metrics: dict[Metric, float] = {}
+    samples: dict[QueryGroup, Sample] = {}
+    notes = []
+    beside = rankings_beside(ranking.ranking, has_metric=embedded.metric is not None)
+    if "plan" in beside and len(clips) * len(captions) > MAX_ENTRIES:
+        beside.remove("plan")
+        notes.append(
+            f"No ranking by plan: {len(captions)} captions x {len(clips)} clips are too many for a whole plan."
+        )
+    chosen: dict[str, Retrieval] = {}
+    if embedded.similarity is not None:
+        chosen = _by_similarity(embedded.similarity, captions, len(clips))
+        metrics |= language_metrics(chosen, "", embedded.trained)
+        samples |= retrieval_samples(chosen)
+        beside = ["cosine"]
+        notes = [
+            "Ranked by late interaction; by cosine, the embedding map and classification are of pooled embeddings."
+        ]
+    for one in (*([ranking.ranking] if not chosen else []), *beside):
+        retrievals = retrieve_languages(
+            clips, embedded.text, relevance, present=captions.present, ranking=one,
+            metric=embedded.metric, plan=ranking.plan, device=device,
+        )  # fmt: skip
+        chosen = chosen or retrievals
+        by = "" if one == ranking.ranking and embedded.similarity is None else one
+        metrics |= language_metrics(retrievals, by, embedded.trained)
+        samples |= retrieval_samples(retrievals, by)
+    metrics |= embedding_metrics(clips, embedded.text, relevance, present=captions.present)
+    if (asked := embedded.zero_shot) is not None:
+        by_distance = embedded.metric if ranking.ranking != "cosine" else None
+        found = classify_languages(
+            clips, asked.class_texts, asked.classes, asked.labels, metric=by_distance, device=device
+        )
+        metrics |= classification_metrics(found, embedded.trained)
+        samples |= zero_shot_samples(found)
+    return ScoredModel(metrics, samples, chosen, notes)
+
+
+def _by_similarity(similarity: Mapping[str, Array], captions: AlignedCaptions, num_clips: int) -> dict[str, Retrieval]:
+    """The scores of every query in every language, ranked by similarities of its captions that are there, [P, N]."""
+    found = {}
+    for language, scores in similarity.items():
+        rows = np.flatnonzero(captions.present[language])
+        own = as_relevance(captions.relevance, len(captions), num_clips).of_texts(torch.from_numpy(rows))
+        found[language] = score(count_ranks_of_matrix(as_matrix("similarity", scores), own), own, rows)
+    return found
+
+
+def compose_page(
+    title: str,
+    facts: Mapping[str, Any],
+    embedded: Embedded,
+    captions: AlignedCaptions,
+    runs: Sequence[ScoredModel],
+    *,
+    baseline: Sequence[Samples] = (),
+    compared: tuple[str, str] = ("baseline", "this"),
+    trained_before: Collection[str] | None = None,
+    clip_ids: Sequence[str] | None = None,
+    listen: Callable[[int], bytes | None] | None = None,
+    draws: int = DRAWS,
+    level: float = LEVEL,
+    seed: int = 0,
+    named: Sequence[int] = (),
+    notes: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+) -> Page:
+    """The page of one model, or of several that differ in their seed: then with means, deviations and intervals of the mean.
+
+    embedded  what pictures and players are made of: the embeddings of the first of the runs.
+    baseline  another model's samples on the same captions, one a seed: adds this minus baseline. `trained_before` are the
+              languages that it was trained on (None: not known, or all); means of differences are over those of both.
+    named     captions that pictures and players show before those that the seed draws; every language has them.
+    listen    gives clip i's encoded audio file, or None; with it the page shows what a few queries find, with players.
+    """
+    first, samples, trained = runs[0], [run.samples for run in runs], embedded.trained
+    intervals = bootstrap_runs(samples, trained=trained, draws=draws, level=level, seed=seed)
+    spreads = across_seeds([run.metrics for run in runs])
+    titles = {CLASSIFICATION: embedded.zero_shot.title} if embedded.zero_shot is not None else {}
+    ranks = f"Ranks are {_by(embedded)}; ties count as their expectation over the orders they allow."
+    own_notes = [*notes, *embedded.notes, ranks, *first.notes]
+    if captions.is_by_label:
+        own_notes.append(
+            "Queries are class captions: all clips of the class are relevant. Intervals of theirs are over classes."
+        )
+    comparison = {}
+    if baseline:
+        shared = trained_by_both(trained_before, trained)
+        comparison = compare_runs(baseline, samples, trained=shared, draws=draws, level=level, seed=seed)
+        warnings = [*warnings, *_not_both_trained(compared, (trained_before, trained), list(embedded.text))]
+        own_notes += _of_one_alone(compared, (baseline[0], samples[0]), titles)
+    ids = clip_ids if clip_ids is not None else [str(clip) for clip in range(len(embedded.audio))]
+    chosen = _choose(first.retrievals, captions, seed, named)
+    shown = (chosen, embedded, captions, first.retrievals, ids, len(named))
+    return Page(
+        title=title,
+        facts=facts,
+        metrics={name: spread.mean for name, spread in spreads.items()},
+        intervals=intervals,
+        warnings=[*warnings, *_learnt_nothing(intervals, first.metrics)],
+        spreads=spreads if len(runs) > 1 else {},
+        comparison=comparison,
+        compared=compared,
+        trained=trained,
+        trained_before=trained_before,
+        titles=titles,
+        pictures=_pictures(*shown, seed),
+        queries=[] if listen is None else _queries(*shown, listen),
+        notes=own_notes,
+    )
+
+
+def _learnt_nothing(intervals: Mapping[Metric, Interval], metrics: Mapping[Metric, float]) -> list[str]:
+    """Says so if the R@1 of the trained languages is not distinguishable from chance in either direction."""
+    found = []
+    for direction in DIRECTIONS:
+        recall, chance = (Metric(direction, TRAINED, name) for name in ("recall_at_1", "chance_at_1"))
+        if recall not in intervals or intervals[recall].low > metrics[chance]:
+            return []
+        value = 100 * intervals[recall].value
+        found.append(f"{value:.1f}% {direction.replace('_', ' ')}, chance is {100 * metrics[chance]:.1f}%")
+    return [f"It learned nothing: R@1 is not distinguishable from chance ({'; '.join(found)})."]
+
+
+def _not_both_trained(
+    names: tuple[str, str], trained: tuple[Collection[str] | None, Collection[str] | None], languages: Sequence[str]
+) -> list[str]:
+    """Says in which languages one of the two was never trained, and over which the comparison's means are then."""
+    without = {
+        name: alone
+        for name, own in zip(names, trained, strict=True)
+        if (alone := [language for language in languages if lacks(own, language)])
+    }
+    if not without:
+        return []
+    shared = [language for language in languages if not any(language in alone for alone in without.values())]
+    said = "; ".join(f"{name} had no captions in {', '.join(alone)}" for name, alone in without.items())
+    over = f"over {', '.join(shared)}" if shared else "over all languages, as there is none that both were trained on"
+    return [f"In training, {said}. Means of differences are {over}."]
+
+
+def _of_one_alone(names: tuple[str, str], both: tuple[Samples, Samples], titles: Mapping[str, str]) -> list[str]:
+    """Says which tasks are not compared, since one of the two was not asked them."""
+    before, after = map(tasks_of, both)
+    notes = []
+    for name, own, other in zip(names, (before, after), (after, before), strict=True):
+        if alone := [task_title(task, titles) for task in own if task not in other]:
+            notes.append(f"Not compared, as {name} alone has it: {'; '.join(alone)}.")
+    return notes
+
+
+def _by(embedded: Embedded) -> str:
+    """What the ranks are by, in words."""
+    ranking = embedded.ranking
+    if embedded.similarity is not None:
+        return "by late interaction, audio frames with text tokens"
+    if ranking.ranking == "plan":
+        sweeps = f"{ranking.plan_sweeps} sweeps" if ranking.plan_sweeps else "to convergence"
+        return (
+            f"by the transport plan at epsilon {ranking.plan_epsilon:g}, {sweeps} (transductive: all queries are matched at "
+            "once, so one query's answer depends on the others)"
+        )
+    return "by cosine" if ranking.ranking == "cosine" or embedded.metric is None else "by the learned distance"
+
+
+def _choose(
+    retrievals: Mapping[str, Retrieval], captions: AlignedCaptions, seed: int, named: Sequence[int]
+) -> np.ndarray:
+    """The named captions; then one that every language has of each other clip, drawn by the seed, best and worst alike."""
+    _, shared = ranks_by_language(retrievals)
+    _, first = np.unique(captions.clip_of_caption[shared], return_index=True)
+    drawn = np.random.default_rng(seed).permutation(shared[first])
+    asked = np.array(list(dict.fromkeys(named)), dtype=drawn.dtype)
+    is_other = ~np.isin(captions.clip_of_caption[drawn], captions.clip_of_caption[asked])
+    return np.concatenate([asked, drawn[is_other]])
+
+
+def _pictures(
+    chosen: np.ndarray,
+    embedded: Embedded,
+    captions: AlignedCaptions,
+    retrievals: Mapping[str, Retrieval],
+    ids: Sequence[str],
+    num_named: int,
+    seed: int,
+) -> dict[str, Figure]:
+    clips, text, clip_of_caption = embedded.audio, embedded.text, captions.clip_of_caption
+    pictures: dict[str, Figure] = {}
+    few = chosen[:MAP_CLIPS]
+    if len(few) > 1:
+        own = {language: _rows(text[language], few) for language in text}
+        pictures["Embedding map"] = embedding_map(_rows(clips, clip_of_caption[few]), own, seed=seed)
+    shown = _shown_language(text)
+    few = chosen[: max(HEAT_MAP_CAPTIONS, num_named)]
+    if len(few):
+        ranks, shared = ranks_by_language(retrievals)
+        pictures["Ranks of some captions' clips, by language"] = rank_heat_map(
+            ranks[np.searchsorted(shared, few)],
+            list(retrievals),
+            [captions.sentences[shown][m] for m in few],
+            names=[ids[clip] for clip in clip_of_caption[few]],
+            num_candidates=len(clips),
+        )
+    few = chosen[:MATRIX_CLIPS]
+    if len(few) > 1:
+        texts, own_clips = _rows(text[shown], few), _rows(clips, clip_of_caption[few])
+        similarity = functional.normalize(texts.double(), dim=1) @ functional.normalize(own_clips.double(), dim=1).T
+        by = embedded.ranking.plan
+        plan = plan_scores(texts, own_clips, epsilon=by.epsilon, sweeps=by.sweeps, metric=embedded.metric).exp()
+        title = f"{len(few)} captions ({shown}) and their clips, matched among themselves"
+        pictures["Similarity and plan"] = similarity_and_plan(similarity, plan, title=title)
+    return pictures
+
+
+def _queries(
+    chosen: np.ndarray,
+    embedded: Embedded,
+    captions: AlignedCaptions,
+    retrievals: Mapping[str, Retrieval],
+    ids: Sequence[str],
+    num_named: int,
+    listen: Callable[[int], bytes | None],
+) -> list[Query]:
+    """What one query in each language in turn finds, so that every language is heard from."""
+    text, pairs = embedded.text, captions.relevance
+    usual = _shown_language(text)
+    first_of = {
+        (language, int(clip)): captions.sentences[language][m]
+        for language in text
+        for m, clip in zip(reversed(pairs.text), reversed(pairs.clip), strict=True)
+        if captions.present[language][m]
+    }
+    queries = []
+    for place, m in enumerate(chosen[: max(PLAYED_QUERIES, num_named)].tolist()):
+        language = list(text)[place % len(text)]
+        own = np.searchsorted(retrievals[language].text_to_audio.query, m)
+        if embedded.similarity is None:
+            index, scores = best_clips(_rows(text[language], np.array([m])), embedded.audio, PLAYED_CLIPS)
+        else:
+            of_query = as_matrix("similarity", embedded.similarity[language])[int(own)][None]
+            scores, index = of_query.topk(min(PLAYED_CLIPS, of_query.shape[1]), dim=1)
+        relevant = set(pairs.clip[pairs.text == m].tolist())
+        found = [
+            FoundClip(ids[clip], listen(clip), one, clip in relevant, first_of.get((shown, clip), ""), shown)
+            for clip, one in zip(index[0].tolist(), scores[0].tolist(), strict=True)
+            for shown in [language if (language, clip) in first_of else usual]
+        ]
+        rank = float(retrievals[language].text_to_audio.first_rank[own]) + 1
+        by = "cosine" if embedded.similarity is None else "similarity"
+        queries.append(Query(captions.sentences[language][m], language, found, rank, by))
+    return queries
+
+
+def best_clips(text: Array, audio: Array, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices and cosines of the `count` best clips `audio` [N, D] of each query `text` [Q, D], both [Q, count]."""
+    clips = as_matrix("audio", audio)
+    texts = as_matrix("text", text, clips.shape[1]).to(clips.device)
+    cosine = functional.normalize(texts.float(), dim=1) @ functional.normalize(clips.float(), dim=1).T
+    score, index = cosine.topk(min(count, len(clips)), dim=1)
+    return index, score
+
+
+def _rows(values: Array, rows: np.ndarray) -> torch.Tensor:
+    matrix = as_matrix("embeddings", values)
+    return matrix[torch.from_numpy(rows).to(matrix.device)].cpu()
+
+
+def _shown_language(text: Mapping[str, Array]) -> str:
+    return ENGLISH if ENGLISH in text else next(iter(text))

@@ -1,0 +1,169 @@
+"""Pictures of a whole sweep: R@1 by language, recall against what it costs, and where an epoch's time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from ray_atr.evaluation.report.aggregate import aggregate, lowest_noise, point_names
+from ray_atr.evaluation.report.read import MEMORY, OBJECTIVE, Runs
+from ray_atr.evaluation.report.style import QUIET, RC, SPARE_COLOURS, label_ends, looks
+from ray_atr.evaluation.report.tables import ARROWS, of_whom
+from ray_atr.metrics.epoch_report import TIMED_PARTS
+from ray_atr.metrics.metric import TRAINED, Metric
+from ray_atr.sweep.search import pareto_front
+
+MOST_BARS, MOST_TIMES = 8, 16
+UNTRAINED = "*"
+RECALL = Metric("text_to_audio", TRAINED, "recall_at_1")
+COSTS = (
+    (MEMORY, "peak device memory", {"MiB": 1.0, "GiB": 2.0**-10}),
+    ("train_seconds", "training time of a trial", {"seconds": 1.0, "minutes": 1 / 60, "hours": 1 / 3600}),
+)
+"""What recall is drawn against: metric, its name, and its units with what a value is multiplied by, the smallest first."""
+MOST_TICKS = 6
+WHOLE = "tight"
+"""A long name beside a panel widens the picture instead of being cut off."""
+LABELLED = 4.0
+"""The smallest share of an epoch, in percent, that has room for its number."""
+
+
+def draw_languages(runs: Runs, path: Path) -> Path | None:
+    """A figure of R@1 by language at the lowest noise ratio, saved as PNG; None if there is one language only.
+
+    A bar is one point, named by all that it differs in; of more points than fit, the best of each objective. A language that
+    some trials were not trained on is marked.
+    """
+    languages = runs.languages
+    if len(languages) < 2:
+        return None
+    points, noise = lowest_noise(aggregate(runs, [f"{way}/{code}/recall_at_1" for way in ARROWS for code in languages]))
+    if len(points) > MOST_BARS:
+        by = points[f"text_to_audio/{languages[0]}/recall_at_1"]
+        points = points.loc[by.groupby(points[OBJECTIVE], sort=False).idxmax()].head(MOST_BARS)
+    names = point_names(points, runs)
+    look = looks(names)
+    width = 0.82 / len(names)
+    with rc_context(RC):
+        figure = Figure(figsize=(10.4, 5.4))
+        grid = figure.subplots(len(ARROWS), 1, sharex=True)
+        figure.subplots_adjust(left=0.075, right=0.865, top=0.93, bottom=0.08, hspace=0.24)
+        for axes, (direction, title) in zip(grid, ARROWS.items(), strict=True):
+            axes.set_title(title + (f", {noise}" if noise else ""))
+            axes.set_ylabel("R@1 (%)")
+            for index, (name, row) in enumerate(zip(names, points.to_dict("records"), strict=True)):
+                places = [position + (index - (len(names) - 1) / 2) * width for position in range(len(languages))]
+                heights = [100 * row[f"{direction}/{code}/recall_at_1"] for code in languages]
+                errors = [100 * row[f"{direction}/{code}/recall_at_1 (sd)"] for code in languages]
+                axes.bar(
+                    places, heights, width * 0.92, color=look[name]["color"], label=name,
+                    yerr=errors if errors[0] == errors[0] else None,
+                    error_kw={"elinewidth": 0.9, "capsize": 1.5, "ecolor": "#333333"},
+                )  # fmt: skip
+            axes.set_xticks(
+                range(len(languages)), [code if code in runs.trained else f"{code}{UNTRAINED}" for code in languages]
+            )
+            axes.tick_params(axis="x", length=0)
+            axes.set_ylim(bottom=0)
+        grid[0].legend(loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize=9, handlelength=1.0)
+        if runs.others:
+            note = f"{UNTRAINED} {'no trial' if runs.is_unseen else 'not every trial'} was trained on its captions"
+            figure.text(0.995, 0.015, note, ha="right", fontsize=8, color=QUIET)
+        figure.savefig(path, bbox_inches=WHOLE)
+    return path
+
+
+def draw_pareto(runs: Runs, path: Path) -> Path | None:
+    """A figure of R@1 against peak memory (if it was measured) and training time, saved as PNG; None without either.
+
+    Every point of the sweep, and the front of those that nothing beats in both.
+    """
+    points, noise = lowest_noise(aggregate(runs))
+    if RECALL not in points:
+        return None
+    costs = [
+        (metric, *_in_units(label, units, float(points[metric].max())))
+        for metric, label, units in COSTS
+        if metric in points and points[metric].notna().sum() >= 2
+    ]
+    if not costs:
+        return None
+    look = looks(list(dict.fromkeys(points[OBJECTIVE])))
+    with rc_context(RC):
+        figure = Figure(figsize=(5.2 * len(costs) + 1.2, 3.9))
+        (grid,) = figure.subplots(1, len(costs), squeeze=False, sharey=True)
+        figure.subplots_adjust(left=0.13 / len(costs) + 0.01, right=0.86 if len(costs) > 1 else 0.8,
+                               top=0.9, bottom=0.15, wspace=0.3)  # fmt: skip
+        for axes, (metric, label, scale) in zip(grid, costs, strict=True):
+            shown = points.dropna(subset=[metric, RECALL])
+            axes.set_xlabel(label)
+            axes.set_title(noise)
+            on_front = shown.iloc[pareto_front(list(zip(-shown[metric], shown[RECALL], strict=True)))]
+            axes.step(scale * on_front[metric], 100 * on_front[RECALL], where="post", color=QUIET, lw=1, zorder=1)
+            for objective, frame in shown.groupby(OBJECTIVE, sort=False):
+                axes.plot(
+                    scale * frame[metric], 100 * frame[RECALL], linestyle="none", markeredgecolor="white",
+                    markeredgewidth=0.8, markersize=8, **look[str(objective)],
+                )  # fmt: skip
+            axes.set_xlim(left=0, right=1.08 * scale * shown[metric].max())
+            axes.locator_params(axis="x", nbins=MOST_TICKS)
+        grid[0].set_ylabel(f"R@1 text→audio, {of_whom(TRAINED, runs)} (%)", fontsize=9)
+        grid[0].set_ylim(bottom=0, top=1.06 * 100 * points[RECALL].max())
+        figure.draw_without_rendering()
+        # The best of each objective in the last panel has its name beside it.
+        best = shown.loc[shown.groupby(OBJECTIVE, sort=False)[RECALL].idxmax()].to_dict("records")
+        ends = [(scale * row[metric], 100 * row[RECALL], row[OBJECTIVE], look[row[OBJECTIVE]]["color"]) for row in best]
+        label_ends(grid[-1], ends)
+        figure.savefig(path, bbox_inches=WHOLE)
+    return path
+
+
+def _in_units(label: str, units: Mapping[str, float], largest: float) -> tuple[str, float]:
+    """(what an axis is called, its scale) in the largest unit of which the largest value is at least two."""
+    fitting = [(unit, scale) for unit, scale in units.items() if scale * largest >= 2] or list(units.items())[:1]
+    unit, scale = fitting[-1]
+    return f"{label} ({unit})", scale
+
+
+def draw_time_shares(runs: Runs, path: Path) -> Path | None:
+    """A figure of each part's share of the seconds of an epoch, a bar a point, saved as PNG; None if no trial timed its parts.
+
+    Of more points than fit, as many of each objective, and the figure says so; parts that took nothing are left out.
+    """
+    column_of = {part: column for part in TIMED_PARTS if (column := f"cost/{part}_seconds") in runs.finished}
+    columns = list(column_of.values())
+    if not columns:
+        return None
+    points = aggregate(runs, columns)
+    points = points[points[columns].sum(axis=1) > 0]
+    timed = len(points)
+    if timed > MOST_TIMES:
+        turn = points.groupby(OBJECTIVE, sort=False).cumcount().sort_values(kind="stable")
+        points = points.loc[sorted(turn.index[:MOST_TIMES])]
+    if points.empty:
+        return None
+    shares = 100 * points[columns].fillna(0.0).div(points[columns].sum(axis=1), axis=0)
+    names = point_names(points, runs)
+    with rc_context({**RC, "axes.grid.axis": "x"}):
+        figure = Figure(figsize=(10.4, 1.1 + 0.34 * len(names)), layout="constrained")
+        axes = figure.subplots()
+        left = [0.0] * len(names)
+        for colour, (part, column) in zip(SPARE_COLOURS, column_of.items(), strict=False):
+            widths = list(shares[column])
+            if max(widths) == 0:
+                continue
+            bars = axes.barh(range(len(names)), widths, left=left, height=0.72, color=colour, label=part)
+            texts = [f"{width:.0f}" if width >= LABELLED else "" for width in widths]
+            axes.bar_label(bars, texts, label_type="center", fontsize=8)
+            left = [start + width for start, width in zip(left, widths, strict=True)]
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+        axes.set(xlim=(0, 100), xlabel="share of an epoch (%)")
+        if timed > MOST_TIMES:
+            axes.set_title(f"{len(names)} of {timed} points, as many of each objective")
+        axes.legend(loc="center left", bbox_to_anchor=(1.005, 0.5), frameon=False, fontsize=9, handlelength=1.0)
+        figure.savefig(path, bbox_inches=WHOLE)
+    return path

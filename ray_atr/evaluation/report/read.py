@@ -1,0 +1,322 @@
+"""Run folders as one table with a row a trial, whatever state the trials are in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from ray_atr.common.override import as_typed, flatten
+from ray_atr.common.settings import counted
+from ray_atr.common.storage import Location
+from ray_atr.data.language_codes import ENGLISH
+from ray_atr.metrics.epoch_report import TIMED_PARTS, EpochReport
+from ray_atr.metrics.metric import DIRECTIONS, MEANS, TRAINED, UNSEEN, Metric
+from ray_atr.objectives import PAIRS, PRESETS
+from ray_atr.objectives.schemes import SCHEMES
+from ray_atr.training.experiment import NOT_DECIDING
+from ray_atr.training.run_folder import (
+    CHOICES,
+    FINISHED,
+    SHORT_NAMES,
+    RunFolder,
+    TrialFolder,
+    joint_name,
+    sets_of,
+    train_seconds,
+)
+
+NOISE, SEED = "data.noise.ratio", "seed"
+TRAINED_LANGUAGES = "trained_languages"
+MEASURED = "measured on"
+OBJECTIVE = "objective"
+TRUE_SHARE, ESTIMATED_SHARE = "train/clean_share", "train/estimated_clean_share"
+LAST_OF_TRAINING = (TRUE_SHARE, ESTIMATED_SHARE, "train/transport_mass")
+"""What a row has from the last epoch's training, as means over its steps."""
+MEMORY, SECONDS = "cost/memory_mb", "cost/seconds_per_epoch"
+REFRESHES = "knowledge/failed_refreshes"
+"""Of an epoch; of a trial, the sum over its epochs."""
+TEST, VALIDATION, SO_FAR = "test", "validation", "validation so far"
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Trials of one or several run folders.
+
+    `trials` has a row a trial: `run`, `trial_id`, `name`, `status`, `error`, `train_seconds`, `epochs`, `measured_on`,
+    `objective` (a name), `data.noise.ratio`, `seed`, `trained_languages`, each varied path, the metrics by their names (of the
+    test split if there is one, at the epoch chosen on validation, else of the validation split after the last epoch; so far
+    for a trial that has not finished), and `val/` + the validation metrics at the best epoch.
+    """
+
+    trials: pd.DataFrame
+    varied: list[str]
+    """Paths that differ between trials, the objective first, the seed left out."""
+    infos: list[Mapping[str, Any]]
+    experiments: list[Mapping[str, Any]]
+    folders: list[Location]
+    names: list[str]
+    """What tables call the folders: their last part, or all of the path where two end alike."""
+    overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Trial id -> what it varies, as written in its folder."""
+    problems: list[str] = field(default_factory=list)
+    """What the folders have lost, each with the file's name, and what went wrong in training."""
+
+    @property
+    def finished(self) -> pd.DataFrame:
+        return self.trials[self.trials["status"] == FINISHED]
+
+    @property
+    def unfinished(self) -> pd.DataFrame:
+        return self.trials[self.trials["status"] != FINISHED]
+
+    @property
+    def trained(self) -> list[str]:
+        """Codes of the measured languages that every trial was trained on."""
+        return split_languages(self.trials)[0]
+
+    @property
+    def others(self) -> list[str]:
+        """The measured languages that some trial, or all, never saw."""
+        return split_languages(self.trials)[1]
+
+    @property
+    def languages(self) -> list[str]:
+        """All languages that were measured, those that every trial was trained on first."""
+        return self.trained + self.others
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether no trial at all was trained on any of the others."""
+        return not any(set(row) & set(self.others) for row in self.trials[TRAINED_LANGUAGES])
+
+    @property
+    def measured_on(self) -> list[str]:
+        """Which splits the finished trials' numbers are of."""
+        return sorted(self.finished["measured_on"].unique())
+
+    @property
+    def measured_sets(self) -> list[tuple[str, str]]:
+        """Data set, by its manifest's own name, and split that the finished trials' numbers are of."""
+        splits = {TEST: "data.test_split", VALIDATION: "data.validation_split"}
+        found = {
+            (name, str(experiment.get(splits[split], splits[split])))
+            for info, experiment in zip(self.infos, self.experiments, strict=True)
+            for name in sets_of(info) or ["unknown"]
+            for split in self.measured_on
+        }
+        return sorted(found)
+
+
+def read_runs(folders: Sequence[Location | str]) -> Runs:
+    """Read run folders. Raises ValueError for a folder that is none, and for folders that hold no trial."""
+    runs = [RunFolder.open(folder) for folder in folders]
+    rows: list[dict[str, Any]] = []
+    settings: list[dict[str, Any]] = []
+    overrides: dict[str, dict[str, Any]] = {}
+    last = [run.path.name for run in runs]
+    names = [str(run.path) if last.count(run.path.name) > 1 else run.path.name for run in runs]
+    for run, name in zip(runs, names, strict=True):
+        experiment = None
+        with suppress(ValueError):  # of a version whose settings are not known
+            experiment = run.experiment
+        # A data set that was made again under its old name is another one.
+        found = (run.info.get("data") or {}).get("hash")
+        data = {"data.hash": str(found)} if found else {}
+        for trial in run.trials():
+            content = trial.describe()
+            of_trial = {**run.settings_of(content["overrides"], experiment), **data}
+            rows.append(_row(name, of_trial, trial, content))
+            settings.append(of_trial)
+            overrides[trial.trial_id] = content["overrides"]
+    if not rows:
+        lost = [problem for run in runs for problem in run.problems()]
+        raise ValueError("; ".join(lost) or f"{', '.join(str(run.path) for run in runs)}: no trials yet")
+    named = list(dict.fromkeys(path for one in overrides.values() for path in one))
+    # A trial's numbers of the test split are not averaged with another's of the validation split.
+    if len({row["measured_on"] for row in rows if row["status"] == FINISHED}) > 1:
+        settings = [{**one, MEASURED: row["measured_on"]} for one, row in zip(settings, rows, strict=True)]
+    varied = varied_paths(settings, [row[OBJECTIVE] for row in rows], named)
+    if NOISE not in varied and len({row[NOISE] for row in rows}) > 1:
+        varied.append(NOISE)
+    columns = [path for path in dict.fromkeys((*named, *varied)) if path not in (SEED, OBJECTIVE)]
+    rows = [
+        {**row, **{path: as_typed(one.get(path)) for path in columns if path != NOISE}}
+        for row, one in zip(rows, settings, strict=True)
+    ]
+    return Runs(
+        trials=with_language_groups(pd.DataFrame(rows)),
+        varied=[OBJECTIVE, *sorted(varied, key=lambda path: path != NOISE)],
+        infos=[run.info for run in runs],
+        experiments=[run.settings for run in runs],
+        folders=[run.path for run in runs],
+        names=names,
+        overrides=overrides,
+        problems=[problem for run in runs for problem in run.problems()] + _repeated_refreshes(rows),
+    )
+
+
+def _repeated_refreshes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Trials whose knowledge base was built again after a failure."""
+    counts = {row["name"]: int(row.get(REFRESHES, 0)) for row in rows}
+    return [
+        f"{name}: {counted(count, 'refresh', 'refreshes')} of the knowledge base failed, built again"
+        for name, count in counts.items()
+        if count
+    ]
+
+
+def varied_paths(trials: Sequence[Mapping[str, Any]], labels: Sequence[str], named: Sequence[str]) -> list[str]:
+    """Paths by which the trials' settings differ, apart from the seed and the objective's label; together they tell all apart.
+
+    `named` are the paths that sweeps vary, which come first and are kept whenever they differ. Of the others a path is left
+    out if those before it tell the same trials apart: the settings of a tower by the tower's name, those of an objective by
+    its label.
+    """
+    paths = dict.fromkeys((*named, *sorted({path for trial in trials for path in trial})))
+    keys = {path: [json.dumps(trial.get(path), sort_keys=True, default=str) for trial in trials] for path in paths}
+    differing = [
+        path
+        for path, values in keys.items()
+        if path not in (SEED, *CHOICES) and not path.startswith(NOT_DECIDING) and len(set(values)) > 1
+    ]
+    chosen: list[str] = []
+    for of_objective in (False, True):
+        groups: list[tuple[str, ...]] = [(label,) if of_objective else () for label in labels]
+        for path in [*chosen, *(path for path in differing if path.startswith("objective.") == of_objective)]:
+            finer = [(*group, key) for group, key in zip(groups, keys[path], strict=True)]
+            if path in chosen or path in named or len(set(finer)) > len(set(groups)):
+                chosen.append(path)
+                groups = finer
+    return list(dict.fromkeys(chosen))
+
+
+def with_language_groups(trials: pd.DataFrame) -> pd.DataFrame:
+    """The trials with means over the languages that all of them were trained on, and over the others that were measured.
+
+    A trial's own mean over what it was trained on would compare one trial's English with another's eight languages.
+    """
+    trained, others = split_languages(trials)
+    means: dict[str, pd.Series] = {}
+    columns = _measured(trials)
+    for group, languages in ((TRAINED, trained), (UNSEEN, others)):
+        for first in columns:
+            of_languages = [first.of(language) for language in languages]
+            if languages and first.language == languages[0] and all(name in trials for name in of_languages):
+                means[first.of(group)] = trials[of_languages].mean(axis=1, skipna=False)
+    kept = trials.drop(columns=[name for name in columns if name.language in (TRAINED, UNSEEN)])
+    # A copy is in one piece: pandas warns, on the user's screen, of a frame in a hundred.
+    return pd.concat([kept, pd.DataFrame(means, index=trials.index)], axis=1).copy()
+
+
+def _measured(trials: pd.DataFrame) -> list[Metric]:
+    """The metrics of retrieval among the columns."""
+    return [Metric.parse(name) for name in trials.columns if name.startswith(DIRECTIONS) and "/" in name]
+
+
+def split_languages(trials: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """The measured languages that every (finished) trial was trained on, and the others, in the experiment's order."""
+    is_finished = trials["status"] == FINISHED
+    shown = trials[is_finished] if is_finished.any() else trials
+    measured = {name.language for name in _measured(shown) if name.task == DIRECTIONS[0]} - set(MEANS)
+    declared = list(dict.fromkeys(language for row in shown["data_languages"] for language in row))
+    ordered = [language for language in declared if language in measured] + sorted(measured - set(declared))
+    trained = [language for language in ordered if all(language in row for row in shown[TRAINED_LANGUAGES])]
+    return trained, [language for language in ordered if language not in trained]
+
+
+def short_name(path: str) -> str:
+    """What a table calls a setting: `noise` for `data.noise.ratio`, else its last word."""
+    return SHORT_NAMES.get(path, path.rsplit(".", 1)[-1])
+
+
+def _row(run: str, settings: Mapping[str, Any], trial: TrialFolder, content: Mapping[str, Any]) -> dict[str, Any]:
+    epochs = trial.epochs()
+    row = {
+        "run": run,
+        "trial_id": trial.trial_id,
+        "name": content["name"],
+        "status": content["status"],
+        "error": content.get("error"),
+        "epochs": len(epochs),
+        OBJECTIVE: objective_label(settings, content["overrides"]),
+        NOISE: float(settings.get(NOISE, 0.0)),
+        SEED: int(settings.get(SEED, 0)),
+    }
+    if trial.is_finished:
+        result = trial.result()
+        # Without a test split, the last epoch: the best validation epoch's score would be chosen on what it reports.
+        metrics = result.get("test") or result.get("last") or result.get("val") or {}
+        row["status"] = FINISHED
+        row["best_epoch"] = result["best_epoch"]
+        row["measured_on"] = TEST if result.get("test") else VALIDATION
+        row["train_seconds"] = result.get("train_seconds", content.get("train_seconds"))
+        row |= {f"val/{name}": value for name, value in (result.get("val") or {}).items()}
+    else:
+        metrics = next((epoch.validation for epoch in reversed(epochs) if epoch.validation), {})
+        row["measured_on"] = SO_FAR
+        row["train_seconds"] = train_seconds(epochs)
+    measured = {Metric.parse(name): float(value) for name, value in metrics.items()}
+    languages = _languages(settings, measured)
+    row |= {str(name): value for name, value in measured.items()}
+    # The languages that the trial was trained on; by a scheme that is not known here, all of its data's.
+    scheme = SCHEMES.get(str(settings.get("objective.scheme")))
+    trained = languages if scheme is None else tuple(scheme().trained_languages(languages))
+    row |= {"data_languages": languages, TRAINED_LANGUAGES: trained} | _cost(epochs)
+    for epoch in epochs:
+        for group in ("memory", "knowledge"):
+            row |= {f"{group}/{name}": value for name, value in epoch.group(group).items()}
+        row |= {name: epoch[name] for name in LAST_OF_TRAINING if name in epoch}
+    if epochs and REFRESHES in epochs[-1]:
+        row[REFRESHES] = sum(epoch.get(REFRESHES, 0.0) for epoch in epochs)
+    return row
+
+
+def _languages(settings: Mapping[str, Any], measured: Iterable[Metric]) -> tuple[str, ...]:
+    """A trial's languages; if its settings leave them to the data set, those that were measured, English first."""
+    found = {metric.language for metric in measured} - {*MEANS, ""}
+    languages = settings.get("data.languages") or sorted(found, key=lambda language: (language != ENGLISH, language))
+    return tuple(languages.split(",") if isinstance(languages, str) else languages)
+
+
+def objective_label(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
+    """The name of a trial's objective: the preset whose settings it has, or is nearest to, or its choices: `kcl+pot`."""
+    parts = {part: settings.get(f"objective.{part}") for part in ("scheme", "pair", "knowledge")}
+    chosen = str(overrides.get(OBJECTIVE))
+    same = {
+        name: flatten(preset)
+        for name, preset in PRESETS.items()
+        if all(getattr(preset, part).name == choice for part, choice in parts.items())
+    }
+    if not same:
+        pair, metric = str(parts["pair"]), settings.get("objective.pair.metric")
+        if metric not in (None, getattr(PAIRS.get(pair), "metric", None)):
+            # As presets are called: `m_ltm`, `m_ltm_euclidean`.
+            parts["pair"] = f"{joint_name([pair])}_{metric}"
+        return joint_name(str(choice) for choice in parts.values() if choice not in (None, "none")) or chosen
+
+    def distance(name: str) -> tuple[int, bool]:
+        """Settings in which it is another than the preset; of two alike, the one that was named."""
+        differing = [path for path, value in same[name].items() if settings.get(f"objective.{path}", value) != value]
+        return len(differing), name != chosen
+
+    return min(same, key=distance)
+
+
+def _cost(epochs: Sequence[EpochReport]) -> dict[str, float]:
+    """What a trial took: `cost/seconds_per_epoch` of training, of its parts, and `cost/memory_mb`, its peak on the device."""
+    cost, times = {}, [epoch.group("seconds") for epoch in epochs]
+    if (seconds := train_seconds(epochs)) is not None:
+        cost[SECONDS] = float(seconds) / len(epochs)
+    for part in TIMED_PARTS:
+        # An epoch without validation has none of its seconds.
+        if taken := [spent[part] for spent in times if part in spent]:
+            cost[f"cost/{part}_seconds"] = sum(taken) / len(epochs)
+    peaks = [float(peak) for epoch in epochs if (peak := epoch.group("memory").get("peak_allocated_bytes")) is not None]
+    if peaks:
+        cost[MEMORY] = max(peaks) / 2**20
+    return cost

@@ -1,0 +1,192 @@
+"""One self-contained HTML page: tables, figures as data, what failed, how to run the best again."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ray_atr.common.override import as_typed, flatten
+from ray_atr.common.runtime import code_name, command_words
+from ray_atr.common.table import MISSING, Table, minutes, percent
+from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate
+from ray_atr.evaluation.report.html import data_url, render_template
+from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, Runs, short_name
+from ray_atr.evaluation.report.style import DPI
+from ray_atr.evaluation.report.tables import learnt_nothing
+from ray_atr.training.recipes import RECIPES
+from ray_atr.training.run_folder import metric_chosen_by
+
+PLURALS = {OBJECTIVE: "objectives", NOISE: "noise ratios", SEED: "seeds"}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture on disk and what it shows, in words for those who cannot see it."""
+
+    path: Path
+    title: str
+
+    @property
+    def data_url(self) -> str:
+        return data_url(self.path.read_bytes())
+
+    @property
+    def width(self) -> int:
+        """Width in CSS pixels at which its text is as large as the page's."""
+        # A PNG's width is in bytes 16 to 19, big-endian.
+        return round(int.from_bytes(self.path.read_bytes()[16:20], "big") / DPI * 98)
+
+
+@dataclass(frozen=True)
+class Best:
+    """The point with the highest validation metric, averaged over seeds, under one noise ratio (None: there is but one)."""
+
+    noise_ratio: float | None
+    objective: str
+    metric: str
+    mean: float
+    deviation: float
+    num_seeds: int
+    command: str
+    """Runs its best seed again."""
+
+    @property
+    def score(self) -> str:
+        """Mean and deviation in percent."""
+        return percent(self.mean, self.deviation)
+
+    @property
+    def command_parts(self) -> list[str]:
+        """The command, cut before each option, so that a page can break its lines there."""
+        first, *options = self.command.split(" --")
+        return [first, *("--" + option for option in options)]
+
+
+def sweep_page(runs: Runs, tables: Sequence[Table], layouts: Sequence[Table], figures: Sequence[Picture]) -> str:
+    """The page's HTML."""
+    return render_template(
+        "sweep.html.j2",
+        title=", ".join(dict.fromkeys(info["name"] for info in runs.infos)),
+        summary=_summary(runs),
+        facts=_facts(runs),
+        tables=tables,
+        layouts=layouts,
+        figures=figures,
+        best=best_points(runs),
+        learnt_nothing=learnt_nothing(runs),
+        problems=runs.problems,
+        unfinished=[_unfinished(row) for row in runs.unfinished.to_dict("records")],
+        settings=[
+            (path, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+            for path, value in runs.experiments[0].items()
+        ],
+        commands=[str(info.get("command", "")) for info in runs.infos],
+        written=time.strftime("%Y-%m-%d %H:%M"),
+        is_synthetic=any(experiment.get("data.source") == "soundscapes" for experiment in runs.experiments),
+    )
+
+
+def _summary(runs: Runs) -> str:
+    counts = runs.trials["status"].value_counts()
+    words = [f"{counts.get('finished', 0)} of {len(runs.trials)} trials finished"]
+    words += [
+        f"{counts[status]} {status}" for status in ("failed", "stopped", "running", "pending") if counts.get(status)
+    ]
+    values = {path: runs.trials[path].nunique(dropna=False) for path in (*runs.varied, SEED)}
+    sizes = {path: size for path, size in values.items() if size > 1}
+    if sizes:
+        # Where not every combination was run, a product would promise it.
+        joint = " × " if math.prod(sizes.values()) == len(runs.trials) else ", "
+        named = {path: PLURALS.get(path, f"values of {short_name(path)}") for path in sizes}
+        words.append(joint.join(f"{size} {named[path]}" for path, size in sizes.items()))
+    return "; ".join(words)
+
+
+def _facts(runs: Runs) -> list[tuple[str, str]]:
+    info = runs.infos[0]
+    code = dict(info.get("code") or {})
+    named = code_name(code)
+    code = {package: version for package, version in code.items() if package not in ("git_commit", "code_digest")}
+    data = info.get("data") or {}
+    name = data.get("name") or ", ".join(dict.fromkeys(str(one.get("data.source")) for one in runs.experiments))
+    hashes = ", ".join(one[:12] for one in str(data.get("hash", "")).split(", ") if one)
+    seconds = float(runs.trials["train_seconds"].fillna(0).sum())
+    return [
+        ("Data", f"{name} (manifest {hashes})" if hashes else str(name)),
+        ("Trained languages", ", ".join(runs.trained) or MISSING),
+        ("No captions in training" if runs.is_unseen else "Trained on by some", ", ".join(runs.others)),
+        ("Measured on", " and ".join(runs.measured_on) or "nothing yet"),
+        ("Training time", f"{minutes(seconds)} over all trials"),
+        ("Code", named),
+        ("Versions", ", ".join(f"{package} {version}" for package, version in code.items() if version != "absent")),
+        ("Run folder", ", ".join(map(str, runs.folders))),
+    ]
+
+
+def _unfinished(row: Mapping[Any, Any]) -> dict[str, str]:
+    so_far = row.get("text_to_audio/trained/recall_at_1")
+    return {
+        **{name: str(row[name]) for name in ("name", "status", "epochs", "trial_id")},
+        "so_far": percent(so_far if isinstance(so_far, float) else None),
+        "error": row["error"] if isinstance(row["error"], str) else "",
+    }
+
+
+def best_points(runs: Runs) -> list[Best]:
+    """The best point at each noise ratio: noise is a condition of the comparison, not a choice to optimise."""
+    metric = metric_chosen_by(runs.experiments[0])
+    column = f"val/{metric}"
+    if column not in runs.finished or runs.finished[column].dropna().empty:
+        return []
+    points = aggregate(runs, [column]).dropna(subset=[column])
+    frames = [frame for _, frame in points.groupby(NOISE)] if NOISE in runs.varied else [points]
+    recipes = {name: flatten(recipe()) for name, recipe in RECIPES.items()}
+    found = []
+    for point in (frame.loc[frame[column].idxmax()] for frame in frames):
+        trials = runs.finished
+        for path in runs.varied:
+            trials = trials[trials[path].isna() if pd.isna(point[path]) else trials[path] == point[path]]
+        trial = trials.loc[trials[column].idxmax()]
+        found.append(
+            Best(
+                noise_ratio=float(point[NOISE]) if NOISE in runs.varied else None,
+                objective=str(point[OBJECTIVE]),
+                metric=metric,
+                mean=float(point[column]),
+                deviation=float(point[f"{column} (sd)"]),
+                num_seeds=int(point[NUM_SEEDS]),
+                command=rerun_command(runs, str(trial["run"]), str(trial["trial_id"]), recipes),
+            )
+        )
+    return found
+
+
+def rerun_command(runs: Runs, run: str, trial_id: str, recipes: Mapping[str, Mapping[str, Any]]) -> str:
+    """The shell command that trains one trial again: its recipe (of `recipes`, settings by path), what the base changed in it,
+    what the trial varied.
+    """
+    experiment, overrides = runs.experiments[runs.names.index(run)], runs.overrides[trial_id]
+    differing = {
+        name: {
+            path: value
+            for path, value in experiment.items()
+            if recipe.get(path, value) != value and not path.startswith(("tracking.", "scaling."))
+        }
+        for name, recipe in recipes.items()
+    }
+    nearest = min(differing, key=lambda name: len(differing[name]))
+    changed = {path: value for path, value in differing[nearest].items() if not path.startswith("objective")}
+    settings = {SEED: experiment.get(SEED, 0)} | (changed if OBJECTIVE in overrides else differing[nearest]) | overrides
+    words = [*command_words("train"), "--recipe", nearest]
+    for path in sorted(settings, key=lambda path: (path.count("."), path == SEED)):
+        value = as_typed(settings[path])
+        text = f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)
+        words += [f"--{path}", text]
+    return shlex.join(words)

@@ -1,0 +1,258 @@
+"""Tables of a sweep: recall by point with the trained languages first, ASK's ablation, differences between objectives."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ray_atr.common.storage import DamagedFileError, Location, is_there, read_bytes
+from ray_atr.common.table import MISSING, Cell, Table, number, percent, written
+from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate, differing, in_reading_order, point_names
+from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, TEST, TRAINED_LANGUAGES, VALIDATION, Runs, short_name
+from ray_atr.metrics.bootstrap import LEVEL, Difference, compare_runs
+from ray_atr.metrics.measures import MEASURES, is_chance
+from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
+from ray_atr.metrics.samples import Sample, from_arrays
+from ray_atr.training.run_folder import TEST_SCORES
+
+ARROWS = {"text_to_audio": "text→audio", "audio_to_text": "audio→text"}
+"""What a table calls the directions."""
+SEEN = "in training?"
+AT_CHANCE = "°"
+KNOWLEDGE = "objective.knowledge."
+SWITCHES = tuple(KNOWLEDGE + part for part in ("fine", "coarse", "injection", "transport", "reliability"))
+PERIOD, REFRESH = KNOWLEDGE + "refresh_every_epochs", KNOWLEDGE + "refresh"
+TICK = "✓"
+BASELINE = "contrastive"
+"""What the others are compared with in pairs, if it is there; else the first objective."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of numbers: the metric, what heads it, how it is written, and which end is better (None: neither)."""
+
+    metric: str
+    title: str
+    group: str = ""
+    is_percent: bool = True
+    is_higher_better: bool | None = True
+
+
+def recall_columns(
+    language: str, measures: Sequence[str] = ("recall_at_1", "recall_at_10", "map_at_10")
+) -> list[Column]:
+    """These measures in both directions, of one language or of the mean over all."""
+    return [
+        Column(f"{direction}/{language}/{measure}", MEASURES[measure].heading.removesuffix(" %"), arrow)
+        for direction, arrow in ARROWS.items()
+        for measure in measures
+    ]
+
+
+def recall_table(runs: Runs, language: str) -> Table:
+    """R@1, R@10, mAP10 in both directions, a row a point of the sweep, a block a noise ratio; of an ablation by ASK's parts."""
+    if is_ablation(runs):
+        return ablation_table(runs, recall_columns(language), f"Recall by ASK's parts, {of_whom(language, runs)}")
+    *others, last = [short_name(path) for path in differing(runs.finished, runs.varied) or [OBJECTIVE]]
+    paths = f"{', '.join(others)} and {last}" if others else last
+    return point_table(runs, f"Recall by {paths}, {of_whom(language, runs)}", recall_columns(language))
+
+
+def language_groups(runs: Runs) -> list[str]:
+    """The groups of languages that a report shows, the trained ones first."""
+    return [*([TRAINED] if runs.trained else []), *([UNSEEN] if runs.others else [])] or [MEAN]
+
+
+def of_whom(language: str, runs: Runs) -> str:
+    """What a title calls a language, or a mean over languages: those that were trained on, or those that were not."""
+    if language not in (TRAINED, UNSEEN):
+        return {"eng": "English", MEAN: "mean of languages"}.get(language, language)
+    languages, before, after = runs.trained, "trained ", ""
+    if language == UNSEEN:
+        languages, before = runs.others, ""
+        after = " without captions in training" if runs.is_unseen else " that not all trials were trained on"
+    if len(languages) == 1:
+        return of_whom(languages[0], runs) + (after or " (trained)")
+    return f"mean of {len(languages)} {before}languages{after}"
+
+
+def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd.DataFrame | None = None) -> Table:
+    """A row a point of the sweep: what it varies, the columns that were measured, the number of seeds."""
+    points = aggregate(runs) if points is None else points
+    columns = [column for column in columns if column.metric in points]
+    # A column that says the same in every row says nothing.
+    lead = differing(points, sorted(runs.varied, key=lambda path: path != NOISE)) or [OBJECTIVE]
+    if any(Metric.parse(column.metric).language == UNSEEN for column in columns):
+        # How many of the languages that not all trials were trained on the point was trained on.
+        others = set(runs.others)
+        words = {number: f"{number} of {len(others)}" for number in range(len(others))} | {
+            0: "none",
+            len(others): "all",
+        }
+        points = points.assign(**{SEEN: [words[len(others & set(seen))] for seen in points[TRAINED_LANGUAGES]]})
+        lead.append(SEEN)
+    frames = [frame for _, frame in points.groupby(NOISE, sort=True)] if NOISE in runs.varied else [points]
+    blocks = [_block(frame, lead, columns) for frame in frames]
+    unit = "Percent, " if all(column.is_percent for column in columns) else ""
+    when = {TEST: "test split at the epoch chosen on validation", VALIDATION: "validation split after the last epoch"}
+    on = " and ".join(when.get(split, split) for split in runs.measured_on) or "nothing yet"
+    says_chance = any(cell.text.endswith(AT_CHANCE) for block in blocks for row in block for cell in row)
+    notes = {
+        f"{unit}{on}": True,
+        "mean ± standard deviation over seeds": points[NUM_SEEDS].max() > 1,
+        "best of each block marked": any(cell.is_best for block in blocks for row in block for cell in row),
+        f"{AT_CHANCE} not distinguishable from chance": says_chance,
+    }
+    grouped = itertools.groupby(column.group for column in columns)
+    return Table(
+        title=title,
+        note="; ".join(note for note, applies in notes.items() if applies) + ".",
+        groups=[*(("", 1) for _ in lead), *((group, len(list(same))) for group, same in grouped), ("", 1)],
+        columns=[*(short_name(path) for path in lead), *(column.title for column in columns), "seeds"],
+        blocks=blocks,
+    )
+
+
+def _block(frame: pd.DataFrame, lead: Sequence[str], columns: Sequence[Column]) -> list[list[Cell]]:
+    best: dict[str, float] = {}
+    for column in columns:
+        if column.is_higher_better is not None and len(frame) > 1:
+            values = frame[column.metric]
+            best[column.metric] = float(values.max() if column.is_higher_better else values.min())
+
+    def cell(row: Mapping[Any, Any], column: Column) -> Cell:
+        mean = row[column.metric]
+        text = (percent if column.is_percent else number)(mean, row.get(f"{column.metric} (sd)"))
+        return Cell(text + AT_CHANCE * is_at_chance(row, column.metric), is_best=mean == best.get(column.metric))
+
+    return [
+        [
+            *(Cell(written(row[path]), is_number=False) for path in lead),
+            *(cell(row, column) for column in columns),
+            Cell(str(row[NUM_SEEDS])),
+        ]
+        for row in frame.to_dict("records")
+    ]
+
+
+def is_at_chance(row: Mapping[Any, Any], metric: str) -> bool:
+    """Whether a point's R@1 is not told apart from that of a random order, over the queries of all its seeds."""
+    named = Metric.parse(metric)
+    chance, queries = (row.get(Metric(named.task, named.language, name)) for name in ("chance_at_1", "queries"))
+    if named.name != "recall_at_1" or chance is None or queries is None or row[metric] != row[metric]:
+        return False
+    return is_chance(row[metric], chance, queries * row[NUM_SEEDS])
+
+
+def learnt_nothing(runs: Runs) -> list[str]:
+    """The points that no direction tells apart from chance in the languages they were trained on, by their names."""
+    if runs.finished.empty:
+        return []
+    points = aggregate(runs)
+    columns = [name for direction in ARROWS if (name := Metric(direction, TRAINED, "recall_at_1")) in points]
+    rows = zip(point_names(points, runs), points.to_dict("records"), strict=True)
+    return [name for name, row in rows if columns and all(is_at_chance(row, column) for column in columns)]
+
+
+def is_ablation(runs: Runs) -> bool:
+    """Whether the runs switch a part of ASK on and off."""
+    return any(path in runs.varied for path in SWITCHES)
+
+
+def ablation_table(runs: Runs, columns: Sequence[Column], title: str) -> Table:
+    """ASK without each of its parts: a tick for each part that is on (layout of Fu et al. 2025, Table 2).
+
+    ASK's own defaults count where neither sweep nor experiment sets a part.
+    """
+    points = aggregate(runs)
+    parts = pd.DataFrame([ticks(partial(_is_on, runs, row)) for row in points.to_dict("records")])
+    others = [path for path in runs.varied if path not in (OBJECTIVE, *SWITCHES, PERIOD)]
+    # No knowledge, then all of ASK, then what is left of it.
+    num_on = (parts == TICK).sum(axis=1)
+    order = sorted(points.index, key=lambda row: (num_on[row] > 0, -num_on[row]))
+    shown = points.assign(**parts).loc[order]
+    return point_table(replace(runs, varied=[OBJECTIVE, *parts, *others]), title, columns, points=shown)
+
+
+def ticks(is_on: Callable[[str], bool]) -> dict[str, str]:
+    """Each of ASK's parts -> a tick if it is on, by the path that switches it."""
+    return {REFRESH if path == PERIOD else path: TICK if is_on(path) else MISSING for path in (*SWITCHES, PERIOD)}
+
+
+def _is_on(runs: Runs, row: Mapping[Any, Any], path: str) -> bool:
+    if "ask" not in str(row[OBJECTIVE]).split("+"):
+        return False
+    value = row.get(path)
+    return bool(runs.experiments[0].get(path, True) if value is None or pd.isna(value) else value)
+
+
+def paired_table(runs: Runs) -> Table | None:
+    """R@1 minus the baseline's on the same queries, a block a noise ratio.
+
+    None unless trials differ in objective and noise alone. Points with a trial that kept no scores are left out.
+    """
+    if set(runs.varied) - {OBJECTIVE, NOISE} or runs.measured_on != [TEST]:
+        return None
+    points = _points(runs)
+    names = list(dict.fromkeys(objective for objective, _ in points))
+    baseline = BASELINE if BASELINE in names or not names else names[0]
+    blocks = [
+        [
+            _row(name, noise, compare_runs(points[baseline, noise], points[name, noise]))
+            for name in names
+            if name != baseline and (name, noise) in points
+        ]
+        for noise in sorted({noise for objective, noise in points if objective == baseline})
+    ]
+    if not any(blocks):
+        return None
+    return Table(
+        title=f"R@1 minus that of {baseline}, {of_whom(TRAINED, runs)}",
+        note=(
+            f"Percentage points, test split, mean over the seeds; in brackets the {LEVEL:.0%} interval over clips and seeds "
+            "(of one seed: over clips; of two it is too narrow where seeds differ much). Marked: the interval leaves 0 out."
+        ),
+        columns=["noise", "objective", *ARROWS.values()],
+        blocks=[block for block in blocks if block],
+    )
+
+
+def _points(runs: Runs) -> dict[tuple[str, float], list[dict[QueryGroup, Sample]]]:
+    """(objective, noise) -> the scores of its seeds, in reading order; only points all of whose trials kept them."""
+    finished = in_reading_order(runs.finished.drop_duplicates(subset=[*runs.varied, SEED]), [OBJECTIVE, NOISE, SEED])
+    folders = dict(zip(runs.names, runs.folders, strict=True))
+    found: dict[tuple[str, float], list[dict[QueryGroup, Sample]]] = {}
+    for row in finished.to_dict("records"):
+        kept = read_scores(folders[row["run"]] / "trials" / str(row["trial_id"]) / TEST_SCORES)
+        scores = {group: sample for group, sample in kept.items() if group.language in runs.trained}
+        found.setdefault((str(row[OBJECTIVE]), float(row[NOISE])), []).append(scores)
+    return {point: scores for point, scores in found.items() if all(scores)}
+
+
+def read_scores(path: Location) -> dict[QueryGroup, Sample]:
+    """The scores that a trial kept of its test split; none if it kept none. DamagedFileError if the file is no such."""
+    if not is_there(path):
+        return {}
+    content = read_bytes(path)
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            return from_arrays(dict(arrays))
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        raise DamagedFileError(path) from None
+
+
+def _row(name: str, noise: float, found: Mapping[Metric, Difference]) -> list[Cell]:
+    of_directions = [found[Metric(direction, MEAN, "recall_at_1")] for direction in ARROWS]
+    texts = [f"{100 * one.value:+.1f} ({100 * one.low:+.1f}, {100 * one.high:+.1f})" for one in of_directions]
+    marked = [one.is_distinguishable for one in of_directions]
+    labels = [Cell(written(noise), is_number=False), Cell(name, is_number=False)]
+    return [*labels, *(Cell(text, is_best) for text, is_best in zip(texts, marked, strict=True))]

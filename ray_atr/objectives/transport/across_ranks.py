@@ -1,0 +1,134 @@
+"""One plan between N rows and M columns whose rows are on several processes: no process ever holds [N, M].
+
+Potentials of the columns are the same everywhere, those of the rows are each process's own. A row's sum needs no exchange; a
+column's sum is a log-sum-exp over processes, M numbers a sweep. The partial problem's level is found from all rows' sums, N
+numbers more. The plan, the loss and the gradient are those of `solve` and `log_plan` on one process.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ray_atr.common.settings import refuse
+from ray_atr.objectives.transport.active_set import solve_active_set_across_ranks
+from ray_atr.objectives.transport.balanced import CHECK_EVERY
+from ray_atr.objectives.transport.distributed import KernelRows, LogRows, Ranks, RowBlock
+from ray_atr.objectives.transport.gradient import LogPlan
+from ray_atr.objectives.transport.partial import shared_blocks
+from ray_atr.objectives.transport.problem import Problem, TransportPlan, marginal_of, require_marginal
+from ray_atr.objectives.transport.solve import MAX_ITERATIONS
+
+MATCHED = 1e-5
+"""Difference of marginals, in units of their mean, up to which the envelope theorem gives the gradient."""
+
+
+def log_plan_across_ranks(
+    cost: Tensor,
+    epsilon: float,
+    N: int,
+    ranks: Ranks,
+    *,
+    mass: float = 1.0,
+    rows: Tensor | None = None,
+    columns: Tensor | None = None,
+    tolerance: float | None = None,
+    max_iterations: int = MAX_ITERATIONS,
+) -> tuple[Tensor, TransportPlan]:
+    """(log pi of the own rows [n, M], with an exact gradient to the own rows of the cost; the plan of those rows).
+
+    cost [n, M] holds the rows `ranks.own(N)`; rows [N] and columns [M] are the marginals, the same on every process (None:
+    uniform). The gradient costs one solve by conjugate gradients, or none if the envelope theorem gives it. Every process
+    must take part, forward and backward. ValueError on every process for costs that are not finite on one.
+    """
+    a, b = marginal_of(rows, N, cost), marginal_of(columns, cost.shape[1], cost)
+    plan = solve_across_ranks(cost, epsilon, a, b, ranks, mass, tolerance, max_iterations)
+    backward = partial(adjoint_across_ranks, plan, (a[ranks.own(N)], b) if mass == 1 else None, ranks)
+    return LogPlan.apply(cost, plan, epsilon, backward), plan
+
+
+@torch.no_grad()
+def solve_across_ranks(
+    cost: Tensor, epsilon: float, a: Tensor, b: Tensor, ranks: Ranks, mass: float, tolerance: float | None, most: int
+) -> TransportPlan:
+    """The own rows [n, M] of the plan with marginals a [N] and b [M]: of their sums at mass 1, at most them below."""
+    own = ranks.own(len(a))
+    if len(a) < ranks.size or tuple(cost.shape) != (own.stop - own.start, len(b)):
+        raise refuse("cost", tuple(cost.shape), f"{own.stop - own.start} of {len(a)} rows, and {len(b)} columns")
+    require_marginal("rows", a, len(a))
+    require_marginal("columns", b, len(b))
+    problem = Problem(cost.detach(), float(epsilon), float(mass), log_range=_log_range(cost, epsilon, ranks))
+    tolerance = problem.default_tolerance if tolerance is None else tolerance
+    scores = problem.cost / -epsilon
+    domain, block = ("kernel", KernelRows(scores, ranks)) if problem.is_kernel_safe else ("log", LogRows(scores, ranks))
+    level = None
+    if problem.is_balanced:
+        row, column, residual, sweeps = balanced_sweeps(block, a[own], b, tolerance, most)
+    else:
+        u, column, level, residual, sweeps = shared_blocks(block, torch.zeros_like(b), mass, tolerance, most, a, b)
+        row = u[own]
+    return TransportPlan.of(
+        scores, row, column, level, residual=residual, iterations=sweeps, tolerance=tolerance, domain=domain
+    )
+
+
+def balanced_sweeps(
+    block: RowBlock, own_a: Tensor, b: Tensor, tolerance: float, most: int
+) -> tuple[Tensor, Tensor, float, int]:
+    """(own rows' potentials [n], columns' [M], the rows' summed error over all processes, sweeps made)."""
+    log_a, log_b = own_a.log(), b.log()
+    inflow, outflow = block.sweep(torch.zeros_like(b), log_a)
+    iterations, residual = 0, math.inf
+    while iterations < most and residual > tolerance:
+        iterations += 1
+        row, column = log_a - inflow, log_b - outflow
+        inflow, outflow = block.sweep(column, log_a)
+        # The columns' sums are exact: how far the rows' are off is judged by the sums that the next sweep begins with, as often
+        # as on one process, which so stops after as many sweeps.
+        if iterations % CHECK_EVERY == 0 or iterations == most:
+            residual = float(block.ranks.sum(((row + inflow).exp() - own_a).abs().sum()))
+    return row, column, residual, iterations
+
+
+def adjoint_across_ranks(
+    plan: TransportPlan, marginals: tuple[Tensor, Tensor] | None, ranks: Ranks, outer: Tensor
+) -> Tensor:
+    """gradient.py's `adjoint`, [n, M], with the active set's system solved across processes.
+
+    marginals   of the own rows [n] and of the columns [M] if the plan is balanced.
+    """
+    matrix, row_sums = plan.matrix, outer.sum(dim=1)
+    column_sums, total = ranks.sum(outer.sum(dim=0)), ranks.sum(row_sums.sum())
+    if marginals is not None and _is_matched(row_sums, column_sums, total, marginals, ranks):
+        return matrix.mul_(-total).add_(outer)
+    right = row_sums, column_sums, total
+    x, y, w = solve_active_set_across_ranks(
+        matrix, plan.row_active, plan.column_active, marginals is None, right, ranks
+    )
+    return outer - matrix.mul_((x + w).to(matrix)[:, None] + y.to(matrix))
+
+
+def _is_matched(
+    row_sums: Tensor, column_sums: Tensor, total: Tensor, marginals: tuple[Tensor, Tensor], ranks: Ranks
+) -> bool:
+    """Whether G's marginals are those of a multiple of the balanced plan: then x + y + w is that multiple everywhere."""
+    a, b = marginals
+    row_gap = (row_sums - total * a).abs().max() / a.mean()
+    column_gap = (column_sums - total * b).abs().max() / b.mean()
+    return bool(ranks.maximum(torch.maximum(row_gap, column_gap)) < MATCHED * total.abs())
+
+
+def _log_range(cost: Tensor, epsilon: float, ranks: Ranks) -> float:
+    """(max c - min c) / epsilon over all processes; ValueError on all if a cost is not finite on one."""
+    if not epsilon > 0:
+        raise refuse("epsilon", epsilon, "(0, inf)")
+    least, most = torch.aminmax(cost.detach())
+    is_finite = bool(torch.isfinite(least) & torch.isfinite(most))
+    found = cost.new_tensor([0.0, -float(least), float(most)] if is_finite else [1.0, 0.0, 0.0])
+    is_bad, negative, largest = ranks.maximum(found).tolist()
+    if is_bad or not math.isfinite(largest + negative):
+        raise refuse("cost", f"values between {float(least)} and {float(most)} here", "finite costs on every process")
+    return (largest + negative) / epsilon

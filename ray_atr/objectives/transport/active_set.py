@@ -1,0 +1,151 @@
+"""The linear system of the optimality conditions on the active rows and columns: Newton's step and the exact gradient.
+
+With A and C the active rows and columns, r and q the plan's row and column sums and S its mass, the system is
+
+    H = [ diag(r_A)   pi_AC      r_A ]
+        [ pi_AC^T     diag(q_C)  q_C ]
+        [ r_A^T       q_C^T      S   ]
+
+H is symmetric and positive semi-definite; the diagonal row block is eliminated, so that a Cholesky factorisation of size
+|C| + 1 remains. A balanced plan has all rows and columns active, and then the mass row says nothing new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ray_atr.objectives.transport.distributed import Ranks
+
+MOST_ITERATIONS = 2000
+LEAST_DIAGONAL = 1e-6
+"""Of a diagonal element, relative to its column's mass: smaller ones are rounding."""
+
+
+def solve_active_set(
+    matrix: Tensor, row_active: Tensor, column_active: Tensor, has_mass_row: bool, right: tuple[Tensor, Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(x [N], y [M], w) with H (x, y, w) = right = (row part [N], column part [M], mass part); 0 off the active set.
+
+    Without the mass row, w = 0. Computed in float64.
+    """
+    plan = matrix.double()
+    row_part, column_part, mass_part = (part.double() for part in right)
+    rows, columns = row_active.double(), column_active.double()
+    row_sums, column_sums = plan.sum(dim=1), plan.sum(dim=0)
+    # Inactive rows and columns stay in the system with a unit diagonal and zeros elsewhere: no index is gathered.
+    weight = rows / row_sums.clamp(min=torch.finfo(torch.float64).tiny)
+    M = plan.shape[1]
+    border = 1 if has_mass_row else 0
+    coupling = plan.new_zeros(plan.shape[0], M + border)
+    torch.mul(plan, columns, out=coupling[:, :M])
+    if has_mass_row:
+        coupling[:, M] = row_sums
+    schur = coupling.T @ (coupling * -weight[:, None])
+    diagonal = torch.where(column_active, column_sums, 1.0)
+    schur.diagonal()[:M].add_(diagonal)
+    reduced = torch.cat([column_part * columns, mass_part[None]])[: M + border]
+    if has_mass_row:
+        edge = column_sums * columns
+        schur[M, :M] += edge
+        schur[:M, M] += edge
+        schur[M, M] += row_sums.sum()
+    else:
+        # Adding a constant to the rows' and taking it from the columns' potentials changes nothing: pin the constant.
+        schur.add_(1 / M**2)
+    reduced = reduced - coupling.T @ (weight * row_part)
+    solution = _solve_semi_definite(schur, reduced)
+    x = weight * (row_part - coupling @ solution)
+    y = solution[:M] * columns
+    w = solution[M] if has_mass_row else solution.new_zeros(())
+    return x, y, w
+
+
+def _solve_semi_definite(matrix: Tensor, right: Tensor) -> Tensor:
+    """Where the matrix is singular (isolated pairs that fill their row and column), a ridge chooses among the solutions."""
+    scale = float(matrix.diagonal().abs().max())
+    for ridge in (1e-14, 1e-11, 1e-8, 1e-5):
+        matrix.diagonal().add_(ridge * scale)
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        if int(failed) == 0:
+            return torch.cholesky_solve(right[:, None], factor).squeeze(1)
+    return torch.linalg.lstsq(matrix, right[:, None]).solution.squeeze(1)
+
+
+def solve_active_set_across_ranks(
+    matrix: Tensor,
+    row_active: Tensor,
+    column_active: Tensor,
+    has_mass_row: bool,
+    right: tuple[Tensor, Tensor, Tensor],
+    ranks: Ranks,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `solve_active_set`, for a plan whose rows are on several processes: matrix, x and the row part are of the own ones, [n].
+
+    The reduced system is solved by conjugate gradients and never formed: a product with it is two products with the own rows,
+    and a sum over processes of M + 1 numbers. Products are made in the matrix's number type, the rest in float64.
+    """
+    M = matrix.shape[1]
+    row_part, column_part, mass_part = (part.double() for part in right)
+    row_sums, columns = matrix.sum(dim=1).double(), column_active.double()
+    column_sums = ranks.sum(matrix.sum(dim=0)).double()
+    weight = row_active.double() / row_sums.clamp(min=torch.finfo(torch.float64).tiny)
+    edge = column_sums * columns * has_mass_row
+    mass = ranks.sum(row_sums.sum()) if has_mass_row else row_sums.new_ones(())
+    diagonal = torch.where(column_active, column_sums, 1.0)
+
+    def coupled(z: Tensor) -> Tensor:
+        """[n]: the own rows' share of the columns' and the mass's unknowns."""
+        return torch.mv(matrix, (z[:M] * columns).to(matrix)).double() + has_mass_row * row_sums * z[M]
+
+    def collected(values: Tensor) -> Tensor:
+        """[M + 1]: `coupled` transposed, summed over processes."""
+        own = torch.mv(matrix.T, values.to(matrix)).double() * columns
+        return ranks.sum(torch.cat([own, has_mass_row * (row_sums * values).sum()[None]]))
+
+    def applied(z: Tensor) -> Tensor:
+        straight = torch.cat([diagonal * z[:M] + edge * z[M], (edge @ z[:M] + mass * z[M])[None]])
+        return straight - collected(weight * coupled(z))
+
+    squares = ranks.sum(torch.mv(matrix.square().T, weight.to(matrix))).double() * columns
+    of_mass = mass - has_mass_row * ranks.sum((weight * row_sums.square()).sum())
+    exact = torch.cat([diagonal - squares, of_mass[None]])
+    preconditioner = torch.maximum(exact, LEAST_DIAGONAL * torch.cat([diagonal, mass[None]]))
+    reduced = torch.cat([column_part * columns, has_mass_row * mass_part[None]]) - collected(weight * row_part)
+    # In float32 a residual below its rounding is noise.
+    enough = 1e-13 if matrix.dtype == torch.float64 else 1e-7
+    solution, _ = conjugate_gradients(applied, lambda left: left / preconditioner, reduced, enough, MOST_ITERATIONS)
+    x = weight * (row_part - coupled(solution))
+    return x, solution[:M] * columns, solution[M] * has_mass_row
+
+
+def conjugate_gradients(
+    applied: Callable[[Tensor], Tensor],
+    preconditioned: Callable[[Tensor], Tensor],
+    right: Tensor,
+    enough: float,
+    most: int,
+) -> tuple[Tensor, bool]:
+    """(x with applied(x) = right, whether the residual fell to `enough` of the right side's norm in at most `most` steps).
+
+    `applied` is a product with a symmetric matrix, which may be semi-definite; `preconditioned` one with nearly its inverse.
+    """
+    solution, left = torch.zeros_like(right), right
+    wanted = enough * float(right.norm())
+    search, size = right, 0.0
+    for iteration in range(most):
+        conditioned = preconditioned(left)
+        new_size = float(left @ conditioned)
+        search = conditioned if iteration == 0 else conditioned + (new_size / size) * search
+        size = new_size
+        product = applied(search)
+        curvature = float(search @ product)
+        if not curvature > 0 or not size > 0:
+            break
+        solution = solution + (size / curvature) * search
+        left = left - (size / curvature) * product
+        if float(left.norm()) <= wanted:
+            return solution, True
+    return solution, False

@@ -1,0 +1,145 @@
+"""The balanced problem: Sinkhorn's sweeps in the kernel domain, Newton's steps where sweeps crawl.
+
+The solution is log pi = -c/epsilon + row + column. A sweep sets the row potentials so that the row sums are exact, then
+the column potentials so that the column sums are.
+
+Kernel domain: hold K = exp(-c/epsilon + row + column) for potentials near the solution; a half sweep on the remaining
+scalings u, v is then one matrix-vector product. Safe while the scalings are moderate: they are absorbed into the potentials
+when they leave [exp(-30), exp(30)]. Log domain: a half sweep is a log-sum-exp, 6 to 16 times dearer, and never overflows. It
+comes first where max(c)/epsilon is large, and whenever the scalings overflowed between two checks.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ray_atr.objectives.transport.newton import ascend
+from ray_atr.objectives.transport.problem import Problem, TransportPlan
+from ray_atr.objectives.transport.scalings import Marginals, Scalings, SmallScalings, is_small
+
+# A check costs about as much as two sweeps: the next is made where, at the rate seen, the tolerance may be met.
+CHECK_EVERY, FARTHEST_CHECK = 4, 32
+MODERATE = 30.0
+EXTREME = 70.0
+LOG_SWEEPS = 4
+# Newton's steps, two or three of them, cost about as much as M/2 sweeps: they take over where that many have been made,
+# or more would be needed at the rate seen. None beyond this size.
+PATIENCE_LEAST = 64
+NEWTON_LARGEST = 2048
+
+
+def solve_balanced(
+    problem: Problem, start: TransportPlan | None, tolerance: float, max_iterations: int
+) -> TransportPlan:
+    """The plan with row sums a and column sums b."""
+    scores = problem.cost / -problem.epsilon
+    N, M = scores.shape
+    row, column = scores.new_zeros(N), scores.new_zeros(M) if start is None else start.column_potential
+    may_use_newton = max(N, M) <= NEWTON_LARGEST
+    patience = max(PATIENCE_LEAST, M // 2) if may_use_newton else max_iterations
+    is_uniform = problem.rows is None and problem.columns is None
+    marginals = None if is_uniform else Marginals(problem.row_marginal, problem.column_marginal)
+    iterations, residual, domain = 0, math.inf, "kernel"
+    is_safe = problem.is_kernel_safe
+    while True:
+        if not is_safe:
+            sweeps = min(LOG_SWEEPS, max_iterations - iterations)
+            row, column = log_sweeps(scores, column, sweeps, marginals)
+            iterations, domain = iterations + sweeps, "log"
+        swept = kernel_sweeps(scores, column, tolerance, max(1, max_iterations - iterations), patience, marginals)
+        iterations, is_safe = iterations + swept.sweeps, swept.is_safe
+        if is_safe:
+            row, column, residual, domain = swept.row, swept.column, swept.residual, "kernel"
+        if residual <= tolerance or iterations >= max_iterations:
+            break
+        if may_use_newton and (swept.is_slow or iterations >= patience):
+            # A step squares the error, and the relative error of a small gradient profits from one more.
+            a, b, left = problem.row_marginal, problem.column_marginal, max_iterations - iterations
+            row, column, residual, steps = ascend(scores, column, tolerance / 10, left, a, b)
+            iterations, domain = iterations + steps, "newton"
+            break
+    return TransportPlan.of(
+        scores, row, column, None, residual=residual, iterations=iterations, tolerance=tolerance, domain=domain
+    )
+
+
+def log_sweeps(
+    scores: Tensor, column: Tensor, sweeps: int, marginals: Marginals | None = None
+) -> tuple[Tensor, Tensor]:
+    """Row and column potentials after some sweeps in the log domain; the column sums are then exact."""
+    N, M = scores.shape
+    log_rows = -math.log(N) if marginals is None else marginals.rows.log()
+    log_columns = -math.log(M) if marginals is None else marginals.columns.log()
+    row = scores.new_zeros(N)
+    for _ in range(sweeps):
+        row = log_rows - torch.logsumexp(scores + column, dim=1)
+        column = log_columns - torch.logsumexp(scores + row[:, None], dim=0)
+    return row, column
+
+
+class Swept(NamedTuple):
+    """Potentials, the rows' summed error, sweeps made, whether the scalings stayed within float's range, and whether the
+    rate of convergence is too slow to continue.
+    """
+
+    row: Tensor
+    column: Tensor
+    residual: float
+    sweeps: int
+    is_safe: bool
+    is_slow: bool = False
+
+
+@np.errstate(
+    divide="ignore", over="ignore", invalid="ignore"
+)  # as torch: scalings beyond float's range are seen at the check
+def kernel_sweeps(
+    scores: Tensor,
+    column: Tensor,
+    tolerance: float,
+    most: int,
+    patience: float = math.inf,
+    marginals: Marginals | None = None,
+) -> Swept:
+    """Sweep in the kernel domain until the tolerance is met, `most` sweeps are made, or the scalings should be absorbed.
+
+    Gives up where at the rate of the last two checks more than `patience` further sweeps would be needed.
+    """
+    scalings = (SmallScalings if is_small(scores) else Scalings)(scores, column, marginals)
+    previous, is_slow = math.inf, False
+    between = CHECK_EVERY
+    check = min(between, most)
+    for sweep in range(1, most + 1):
+        scalings.sweep()
+        if sweep == check:
+            residual, low, high = scalings.residual_and_range()
+            largest = max(high, 1 / low) if low > 0 else math.inf
+            if not largest < math.exp(EXTREME):
+                return Swept(column, column, math.inf, sweep, False)
+            promised = sweeps_left(previous, residual, tolerance, between)
+            is_slow = promised > patience
+            if residual <= tolerance or largest > math.exp(MODERATE) or is_slow:
+                break
+            previous = residual
+            # Not beyond twice the sweeps so far: the rate seen early promises too much.
+            between = int(max(CHECK_EVERY, min(promised, sweep, FARTHEST_CHECK)))
+            check = min(sweep + between, most)
+        scalings.fit_rows()
+    return Swept(*scalings.potentials(), residual, sweep, True, is_slow)
+
+
+def sweeps_left(previous: float, residual: float, tolerance: float, between: int) -> float:
+    """How many sweeps are left to the tolerance if the residual keeps falling as in those since the last check; 0 at the first.
+
+    It falls ever more slowly, so it is seldom fewer.
+    """
+    if residual <= tolerance or math.isinf(previous):
+        return 0.0
+    if residual >= previous:
+        return math.inf
+    return between * math.log(residual / max(tolerance, 1e-300)) / math.log(previous / residual)

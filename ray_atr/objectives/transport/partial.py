@@ -1,0 +1,162 @@
+"""The partial problem (Luong et al. 2024, Eq. 13): water-filling blocks, then Newton's steps on the active set.
+
+log pi_ij = -c_ij/epsilon + u_i + v_j + l with u, v <= 0, and u_i < 0 only where row i is saturated. A block fixes v and
+finds u and l together: with q_i = sum_j exp(-c_ij/epsilon + v_j), row i receives min(L q_i, a_i), and L = exp(l) is the
+one level at which the rows' sum is the mass; one sort finds it. Rows and columns alternate. Blocks need few sweeps where
+epsilon is not small; where they crawl, a projected Newton method takes over.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ray_atr.objectives.transport.distributed import LogRows, Ranks, RowBlock
+from ray_atr.objectives.transport.newton import ascend_projected
+from ray_atr.objectives.transport.problem import Problem, TransportPlan
+from ray_atr.objectives.transport.scalings import has_view, is_small, times
+
+CHECK_EVERY = 5
+NEWTON_AFTER_LEAST = 30
+NEWTON_LARGEST = 2048
+
+
+def solve_partial(
+    problem: Problem, start: TransportPlan | None, tolerance: float, max_iterations: int
+) -> TransportPlan:
+    """The plan of total mass `problem.mass` whose row and column sums are at most a and b."""
+    scores = problem.cost / -problem.epsilon
+    N, M = scores.shape
+    rows, columns = problem.row_marginal, problem.column_marginal
+    v = scores.new_zeros(M) if start is None else start.column_potential
+    may_use_newton = max(N, M) <= NEWTON_LARGEST
+    blocks = min(max_iterations, max(NEWTON_AFTER_LEAST, M // 8)) if may_use_newton else max_iterations
+    options = problem.mass, tolerance, blocks, rows, columns
+    if problem.is_kernel_safe:
+        domain, found = "kernel", kernel_blocks(scores, v, *options)
+    else:
+        domain, found = "log", shared_blocks(LogRows(scores, Ranks()), v, *options)
+    u, v, level, residual, iterations = found
+    if residual > tolerance and iterations < max_iterations:
+        left = max_iterations - iterations
+        ascended = ascend_projected(scores, u, v, problem.mass, tolerance, left, rows, columns)
+        iterations += ascended[-1]
+        if ascended[-2] < residual:
+            u, v, level, residual, _ = ascended
+            domain = "newton"
+    return TransportPlan.of(
+        scores, u, v, level, residual=residual, iterations=iterations, tolerance=tolerance, domain=domain
+    )
+
+
+def shared_blocks(
+    block: RowBlock, v: Tensor, mass: float, tolerance: float, most: int, rows: Tensor, columns: Tensor
+) -> tuple[Tensor, Tensor, Tensor, float, int]:
+    """(u [N], v [M], l, violation, sweeps) of block sweeps over rows that one process or several hold; bounds [N] and [M]."""
+    N, ranks = len(rows), block.ranks
+    inflow = ranks.joined(block.row_sums(v), N)
+    sweep, residual = 0, math.inf
+    while sweep < most and residual > tolerance:
+        sweep += 1
+        u, _ = fill(inflow, mass, rows)
+        v, level = fill(block.column_sums(u[ranks.own(N)]), mass, columns)
+        inflow = ranks.joined(block.row_sums(v), N)
+        if sweep % CHECK_EVERY == 0 or sweep in (1, most):
+            residual = violation((inflow + u + level).exp(), u < 0, rows)
+    return u, v, level, residual, sweep
+
+
+@np.errstate(divide="ignore", over="ignore", invalid="ignore")  # as torch
+def kernel_blocks(
+    scores: Tensor, v: Tensor, mass: float, tolerance: float, most: int, rows: Tensor, columns: Tensor
+) -> tuple[Tensor, Tensor, Tensor, float, int]:
+    """(u, v, l, violation, sweeps) of block sweeps on exp(-c/epsilon), shifted so that its largest entry is 1."""
+    shift = scores.max()
+    kernel: Any = (scores - shift).exp_()
+    vectors: list[Any] = [v.exp(), rows, columns]
+    if has_view(kernel):
+        vectors = [tensor.numpy() for tensor in vectors]
+        kernel = kernel.numpy() if is_small(kernel) else kernel
+    beta, rows, columns = vectors
+    inflow = times(kernel, beta)
+    of_rows: Any = 0.0
+    level: Any = 0.0
+    for sweep in range(1, most + 1):
+        alpha, of_rows = level_and_scaling(inflow, mass, rows, of_rows)
+        beta, level = level_and_scaling(times(kernel.T, alpha), mass, columns, level)
+        inflow = times(kernel, beta)
+        if sweep % CHECK_EVERY == 0 or sweep == most or sweep == 1:
+            # The columns and the mass are exact after their block: the rows are judged.
+            residual = violation(level * alpha * inflow, alpha < 1, rows)
+            if residual <= tolerance:
+                break
+    u, v, level = (torch.as_tensor(found).log() for found in (alpha, beta, level))
+    return u, v, level - shift, residual, sweep
+
+
+def level_and_scaling(inflow: Any, mass: float, bounds: Any, near: Any) -> tuple[Any, Any]:
+    """Scalings in (0, 1] and the level L with L * scaling * inflow = min(L * inflow, bound) summing to the mass; all [N].
+
+    Tensors, or arrays of NumPy: for these the level is searched from one that is `near`, 0 if none is known.
+    """
+    ratio = bounds / inflow
+    in_numpy = isinstance(inflow, np.ndarray)
+    level = level_near(near, ratio, inflow, mass, bounds) if in_numpy else level_of_order(ratio, inflow, mass, bounds)
+    return (ratio / level).clip(max=1), level
+
+
+def level_near(level: Any, ratio: Any, inflow: Any, mass: float, bounds: Any) -> Any:
+    """The level by Newton's method, for arrays [N] of NumPy; `ratio` is bound / inflow.
+
+    What is transported is concave in the level and linear between the ratios. After one step from anywhere the level
+    only rises, and it is exact once the same rows are saturated twice: one or two steps from the level of the sweep before.
+    """
+    unsaturated = -1
+    for step in range(len(ratio) + 4):
+        is_free = ratio > level
+        before, unsaturated = unsaturated, int(np.count_nonzero(is_free))
+        # Nothing is free where the first level was too high; later, by rounding alone.
+        if unsaturated == before or (unsaturated == 0 and step > 1):
+            break
+        free = is_free.astype(inflow.dtype)
+        # The bounds of all rows sum to 1.
+        level = (mass - 1 + bounds @ free) / (inflow @ free)
+    return level
+
+
+def level_of_order(ratio: Tensor, inflow: Tensor, mass: float, bounds: Tensor) -> Tensor:
+    """The level by a sort, for tensors [N]: no number has to come back from a GPU.
+
+    With the rows of the least bound / inflow saturated, L = (mass - their bounds) / (sum of the other inflows); as few are
+    as leave the next row below its bound.
+    """
+    order = ratio.argsort(descending=True)
+    rising, limits = inflow[order], bounds[order]
+    left = mass - limits.sum() + limits.cumsum(0)
+    levels = left / rising.cumsum(0)
+    is_enough = (levels * rising <= limits) | (left <= limits)
+    # The last True: where their number is first the largest. torch.compile counts no booleans.
+    return levels[(1 * is_enough).cumsum(0).argmax()]
+
+
+def fill(inflow: Tensor, mass: float, bounds: Tensor) -> tuple[Tensor, Tensor]:
+    """(u, l) of one block, from the log inflow [N]: `level_and_scaling` in the log domain."""
+    shift = inflow.max()
+    order = (inflow - bounds.log()).argsort(descending=True)
+    descending, limits = inflow[order] - shift, bounds[order]
+    left = mass - limits.cumsum(0) + limits
+    log_tail = descending.flip(0).logcumsumexp(0).flip(0)
+    log_levels = left.clamp(min=torch.finfo(left.dtype).tiny).log() - log_tail
+    is_enough = (log_levels + descending <= limits.log()) | (left <= limits)
+    level = log_levels[is_enough.to(torch.uint8).argmax()] - shift
+    return (bounds.log() - level - inflow).clamp(max=0), level
+
+
+def violation(sums: Any, pushes: Any, bounds: Any) -> float:
+    """Mass by which rows exceed their bounds [N], or fall short of them though their potential pushes (bool [N])."""
+    excess = sums - bounds
+    return float((excess.clip(min=0) - pushes * excess.clip(max=0)).sum())

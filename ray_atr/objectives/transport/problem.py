@@ -1,0 +1,151 @@
+"""The entropic transport problem, checked once, at the door; and its plan, with the evidence of how it was found."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ray_atr.common.settings import refuse
+
+# The largest range of cost / epsilon whose exponential float32 holds with room for the scalings (exp(-87) is its smallest
+# normal number). float64 holds 700; the same bound is kept so that both take the same way.
+KERNEL_RANGE = 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """minimise <pi, c> - epsilon H(pi) over pi >= 0 with total mass `mass`.
+
+    mass = 1 (balanced): row i sums to a_i and column j to b_j.
+    mass < 1 (partial): row i sums to at most a_i and column j to at most b_j (Luong et al. 2024, Eq. 13).
+
+    rows [N], columns [M]: the marginals a and b, positive, each summing to 1; None: 1/N and 1/M.
+    log_range: (max c - min c) / epsilon, how many powers of e the kernel exp(-c/epsilon) spans; given where the cost is but some
+    rows of a checked one, else computed.
+
+    Raises ValueError if cost holds NaN or infinity, epsilon <= 0, mass is outside (0, 1], or marginals are not as above.
+    """
+
+    cost: Tensor
+    epsilon: float
+    mass: float = 1.0
+    rows: Tensor | None = None
+    columns: Tensor | None = None
+    log_range: float = math.nan
+
+    def __post_init__(self) -> None:
+        if self.cost.ndim != 2 or 0 in self.cost.shape:
+            raise refuse("cost", tuple(self.cost.shape), "a tensor [N, M]")
+        if not self.epsilon > 0:
+            raise refuse("epsilon", self.epsilon, "(0, inf)")
+        if not 0 < self.mass <= 1:
+            raise refuse("transport_mass", self.mass, "(0, 1]")
+        for name, marginal, size in zip(("rows", "columns"), (self.rows, self.columns), self.cost.shape, strict=True):
+            if marginal is not None:
+                require_marginal(name, marginal, size)
+        if math.isnan(self.log_range):
+            least, most = torch.stack(torch.aminmax(self.cost)).tolist()
+            if not math.isfinite(most - least):
+                raise refuse("cost", f"values between {least} and {most}", "finite costs")
+            object.__setattr__(self, "log_range", (most - least) / self.epsilon)
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether all of the mass is transported."""
+        return self.mass == 1
+
+    @property
+    def is_kernel_safe(self) -> bool:
+        """Whether exp(-c/epsilon) neither underflows nor overflows."""
+        return self.log_range <= KERNEL_RANGE
+
+    @property
+    def row_marginal(self) -> Tensor:
+        """a, [N], without gradient."""
+        return marginal_of(self.rows, self.cost.shape[0], self.cost)
+
+    @property
+    def column_marginal(self) -> Tensor:
+        """b, [M], without gradient."""
+        return marginal_of(self.columns, self.cost.shape[1], self.cost)
+
+    @property
+    def default_tolerance(self) -> float:
+        """1e-9 in float64; 1e-5 in float32, or what potentials of the size max|c|/epsilon can be resolved to, if more."""
+        if self.cost.dtype == torch.float64:
+            return 1e-9
+        return max(1e-5, torch.finfo(self.cost.dtype).eps * self.log_range)
+
+
+def marginal_of(given: Tensor | None, size: int, cost: Tensor) -> Tensor:
+    """The marginal [size] as it is given, or the uniform one, in the cost's type."""
+    return cost.new_full((size,), 1 / size) if given is None else given.detach().to(cost)
+
+
+def require_marginal(name: str, marginal: Tensor, size: int) -> None:
+    """Raise ValueError unless the marginal [size] is positive and sums to 1."""
+    if tuple(marginal.shape) != (size,):
+        raise refuse(name, tuple(marginal.shape), f"a tensor [{size}]")
+    least, total = float(marginal.min()), float(marginal.double().sum())
+    if not least > 0 or not abs(total - 1) < 1e-4:
+        raise refuse(name, f"marginals of at least {least:g} that sum to {total:g}", "positive ones that sum to 1")
+
+
+@dataclass(frozen=True, eq=False)
+class TransportPlan:
+    """The plan pi between N rows and M columns, log pi_ij = -c_ij / epsilon + row_i + column_j, and its evidence.
+
+    log_matrix         [N, M]: log pi, finite where pi itself would underflow.
+    row_potential      [N]: scaled potentials (f / epsilon); for a partial plan they hold the mass multiplier too.
+    column_potential   [M].
+    row_active         [N] bool: rows whose constraint holds with equality and pushes; all True for a balanced plan.
+    column_active      [M] bool.
+    residual           by how much the optimality conditions fail: the largest of the summed violations of the row and the
+                       column constraints and of complementary slackness, in units of mass.
+    iterations         sweeps, a Newton step counting as one.
+    tolerance          the residual that was asked for.
+    domain             `kernel`, `log` or `newton`: where the last step was made.
+    """
+
+    log_matrix: Tensor
+    row_potential: Tensor
+    column_potential: Tensor
+    row_active: Tensor
+    column_active: Tensor
+    residual: float
+    iterations: int
+    tolerance: float
+    domain: str
+
+    @classmethod
+    def of(
+        cls,
+        scores: Tensor,
+        u: Tensor,
+        v: Tensor,
+        level: Tensor | None,
+        *,
+        residual: float,
+        iterations: int,
+        tolerance: float,
+        domain: str,
+    ) -> TransportPlan:
+        """exp(scores_ij + u_i + v_j + level), in the scores' memory: a balanced plan has no level, a partial one u, v <= 0."""
+        log_matrix, evidence = scores.add_(u[:, None]).add_(v), (residual, iterations, tolerance, domain)
+        if level is None:
+            everywhere = torch.ones(1, dtype=torch.bool, device=scores.device)
+            return cls(log_matrix, u, v, everywhere.expand(len(u)), everywhere.expand(len(v)), *evidence)
+        return cls(log_matrix.add_(level), u + level, v, u < 0, v < 0, *evidence)
+
+    @property
+    def matrix(self) -> Tensor:
+        """pi, [N, M]."""
+        return self.log_matrix.exp()
+
+    @property
+    def is_converged(self) -> bool:
+        """Whether the residual met the tolerance before the cap on iterations."""
+        return self.residual <= self.tolerance

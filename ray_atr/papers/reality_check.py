@@ -1,0 +1,347 @@
+"""The table and picture of a reality check: how far each method comes from the floor to the ceiling, and at what cost.
+
+Test scores of the epoch that clean validation chose, and validation of the last epoch: memorising shows in the second. Intervals
+are over clips and seeds, as those of every table. Both are read from what the trials kept: nothing is encoded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from ray_atr.common.override import override
+from ray_atr.common.settings import counted
+from ray_atr.common.storage import Location
+from ray_atr.common.table import Cell, Table
+from ray_atr.evaluation.report.evaluation_tables import in_words
+from ray_atr.evaluation.report.style import DPI, RC
+from ray_atr.evaluation.report.sweep_page import Picture
+from ray_atr.evaluation.report.tables import read_scores
+from ray_atr.metrics.bootstrap import over_clips_and_seeds
+from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
+from ray_atr.papers.recipes.methods import CORRESPONDENCE, METHODS, method_of
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.run_folder import TEST_SCORES, RunFolder, TrialFolder
+from ray_atr.training.validation import MEASURE
+
+FLOOR, CEILING = "contrastive", "oracle"
+DRAWS, SEED_OF_DRAWS = 2000, 0
+LARGEST_SHARE, HALVINGS = 20.0, 12
+DETECTOR = {
+    "detector_auc": "area under the ROC curve",
+    "detector_calibration_error": "calibration error",
+    "clean_pairs_lost": "clean pairs lost at 5% wrong",
+}
+"""What is measured of a detector where the truth is known, and its name in a figure."""
+NAMES = ("noise", "kind", "method")
+FROM_FLOOR, SHARE = "against the floor", "share of the way"
+FEW_SEEDS = 3
+COLUMNS = (
+    *NAMES, "seeds", "test", "last epoch (validation)", FROM_FLOOR, "low", "high", SHARE, "share low", "share high", *DETECTOR,
+    "seconds"
+)  # fmt: skip
+"""Of the table, those that have a value in any row."""
+
+
+class Hits(NamedTuple):
+    """Whether each test query finds its own first, [Q], a share of its languages; and the clip it belongs to, [Q]."""
+
+    values: NDArray[np.float64]
+    clip: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class MethodTrials:
+    """The finished trials of one method under one noise: hits [seeds, queries], the clip of each query [queries], the seeds,
+    and what the trials recorded.
+    """
+
+    hits: NDArray[np.float64]
+    clip: NDArray[np.int64]
+    seeds: tuple[int, ...]
+    last: float
+    seconds: float
+    curves: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    """Of the detector's numbers their mean over seeds after each epoch, [epochs]."""
+
+    @property
+    def test(self) -> float:
+        """Mean over seeds and queries."""
+        return float(self.hits.mean())
+
+
+Cells = Mapping[tuple[str, str, float], MethodTrials]
+"""By (method, kind of noise, ratio)."""
+
+
+def difference(first: MethodTrials, second: MethodTrials) -> tuple[float, float, float]:
+    """(second - first, low, high) at 95%, over the clips and the seeds that both have.
+
+    A seed decides the noise, the first weights and the order of the clips, so that two methods differ in themselves alone. A
+    clip is drawn with all its queries.
+    """
+    shared = shared_seeds(first, second)
+    gained = of_seeds(second, shared) - of_seeds(first, shared)
+    bounds = over_clips_and_seeds(gained.mean(axis=1), drawn_clips(gained, first.clip))
+    return float(gained.mean()), bounds.low, bounds.high
+
+
+def share_of_the_way(first: MethodTrials, second: MethodTrials, ceiling: MethodTrials) -> tuple[float, float, float]:
+    """(share, low, high) at 95%: how far the second comes from the first to the ceiling, over the seeds that all have.
+
+    The interval is Fieller's: the shares r for which 0 is in the interval of (second - first) - r (ceiling - first); without
+    an end, infinite, on a side where the ceiling itself cannot be told from the first.
+    """
+    shared = shared_seeds(first, second, ceiling)
+    floor = of_seeds(first, shared)
+    gained, whole = of_seeds(second, shared) - floor, of_seeds(ceiling, shared) - floor
+    share = float(gained.mean() / whole.mean()) if whole.mean() else np.nan
+    low = difference(first, ceiling)[1]
+    if not low > 0:
+        return share, -np.inf, np.inf
+    drawn, drawn_whole = drawn_clips(gained, first.clip), drawn_clips(whole, first.clip)
+
+    def leaves_out(r: float) -> bool:
+        bounds = over_clips_and_seeds((gained - r * whole).mean(axis=1), drawn - r * drawn_whole)
+        return bounds.low > 0 or bounds.high < 0
+
+    def end(step: float) -> float:
+        inside, outside = share, share + step
+        while not leaves_out(outside):
+            inside, outside = outside, share + 2 * (outside - share)
+            if abs(outside) > LARGEST_SHARE:
+                return float(np.sign(step) * np.inf)
+        for _ in range(HALVINGS):
+            middle = (inside + outside) / 2
+            inside, outside = (inside, middle) if leaves_out(middle) else (middle, outside)
+        return inside
+
+    return share, end(-0.1), end(0.1)
+
+
+def shared_seeds(*trials: MethodTrials) -> list[int]:
+    """The seeds that all have. ValueError if there is none."""
+    shared = [one for one in trials[0].seeds if all(one in other.seeds for other in trials[1:])]
+    if not shared:
+        raise ValueError(f"no seed of {trials[0].seeds} is among {trials[-1].seeds}")
+    return shared
+
+
+def of_seeds(trials: MethodTrials, seeds: Sequence[int]) -> NDArray[np.float64]:
+    """The hits of these seeds, [seeds, queries]."""
+    return np.stack([trials.hits[trials.seeds.index(one)] for one in seeds])
+
+
+def drawn_clips(values: NDArray[np.float64], clip: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The mean of values [seeds, queries] in each draw of the clips, [seeds, draws]."""
+    clip = np.unique(clip, return_inverse=True)[1]
+    queries = np.bincount(clip)
+    sums = np.stack([np.bincount(clip, of_seed) for of_seed in values])
+    generator = np.random.default_rng(SEED_OF_DRAWS)
+    weight = generator.multinomial(len(queries), np.full(len(queries), 1 / len(queries)), size=DRAWS).astype(float)
+    return np.asarray(sums @ weight.T / (weight @ queries))
+
+
+def hits_of(trial: TrialFolder, experiment: Experiment) -> Hits | None:
+    """The hits of the selected metric's task and languages; None if they were not kept.
+
+    Of a metric that is a mean over languages it is the mean over those, a query counting where it is asked.
+    """
+    chosen_by = Metric.parse(experiment.evaluation.select_by)
+    trained, spoken = experiment.trained_languages, experiment.data.languages
+    groups = {TRAINED: trained, UNSEEN: tuple(one for one in spoken if one not in trained), MEAN: spoken}
+    kept = read_scores(trial.folder / TEST_SCORES)
+    asked = [QueryGroup(chosen_by.task, one) for one in groups.get(chosen_by.language, (chosen_by.language,))]
+    if not asked or not kept.keys() >= set(asked):
+        return None
+    samples = [kept[group] for group in asked]
+    query, places = np.unique(np.concatenate([sample.query for sample in samples]), return_inverse=True)
+    clip = np.empty_like(query)
+    clip[places] = np.concatenate([sample.unit for sample in samples])
+    hits = np.concatenate([sample.means[MEASURE] for sample in samples])
+    return Hits(np.bincount(places, hits) / np.bincount(places), clip)
+
+
+def read_cells(run: RunFolder) -> dict[tuple[str, str, float], MethodTrials]:
+    """The cells of a run; trials that are no method's, not finished or without scores are left out."""
+    base = run.experiment
+    grouped: dict[tuple[str, str, float], list[tuple[Hits, TrialFolder]]] = {}
+    for trial in run.trials():
+        overrides = trial.describe()["overrides"]
+        name = method_of(overrides)
+        if name is None or not trial.is_finished or (hits := hits_of(trial, override(base, overrides))) is None:
+            continue
+        key = (name, str(overrides["data.noise.kind"]), float(overrides["data.noise.ratio"]))
+        grouped.setdefault(key, []).append((hits, trial))
+    return {key: _cell(found, base.evaluation.select_by) for key, found in grouped.items()}
+
+
+def _cell(found: Sequence[tuple[Hits, TrialFolder]], metric: str) -> MethodTrials:
+    results = [trial.result() for _, trial in found]
+    epochs = [trial.epochs() for _, trial in found]
+    # A run that was begun again with more epochs is as long as the shortest.
+    length = min(map(len, epochs))
+    return MethodTrials(
+        hits=np.stack([hits.values for hits, _ in found]),
+        clip=found[0][0].clip,
+        seeds=tuple(int(trial.describe()["overrides"]["seed"]) for _, trial in found),
+        last=float(np.mean([result["last"][metric] for result in results])),
+        seconds=float(np.mean([result["train_seconds"] for result in results])),
+        curves={
+            name: np.mean([[row.get(f"train/{name}", np.nan) for row in rows[:length]] for rows in epochs], axis=0)
+            for name in DETECTOR
+            if any(f"train/{name}" in row for row in epochs[0])
+        },
+    )
+
+
+def table(cells: Cells) -> pd.DataFrame:
+    """One row a method and noise: scores, the share of the way from the floor to the ceiling, the detector, the time."""
+    rows: list[dict[str, Any]] = []
+    order = list(METHODS)
+    for (name, kind, ratio), cell in sorted(cells.items(), key=lambda one: (one[0][1:], order.index(one[0][0]))):
+        floor, ceiling = cells.get((FLOOR, kind, ratio)), cells.get((CEILING, kind, ratio))
+        row: dict[str, Any] = {"noise": ratio, "kind": kind, "method": name, "seeds": len(cell.hits)}
+        row |= {"test": cell.test, "last epoch (validation)": cell.last, "seconds": cell.seconds}
+        if floor is not None and name != FLOOR:
+            value, row["low"], row["high"] = difference(floor, cell)
+            row[FROM_FLOOR] = value
+            if ceiling is not None and name != CEILING:
+                row[SHARE], row["share low"], row["share high"] = share_of_the_way(floor, cell, ceiling)
+        if METHODS[name][CORRESPONDENCE] != "none":
+            row |= {detected: float(curve[-1]) for detected, curve in cell.curves.items()}
+        rows.append(row)
+    found = pd.DataFrame(rows)
+    return found[[name for name in COLUMNS if name in found]]
+
+
+def draw(cells: Cells, path: Path, measured: str) -> None:
+    """One panel a noise ratio, one bar a method, floor and ceiling as lines; `measured`: what the bars are, in words."""
+    noises = sorted({(kind, ratio) for _, kind, ratio in cells})
+    compared = {name for name, _, _ in cells} - {FLOOR, CEILING}
+    names = [name for name in reversed(METHODS) if name in compared]
+    with rc_context(RC):
+        figure = Figure(figsize=(4.2 * len(noises), 4.4))
+        (panels,) = figure.subplots(1, len(noises), sharey=True, sharex=True, squeeze=False)
+        for axes, (kind, ratio) in zip(panels, noises, strict=True):
+            for place, name in enumerate(names):
+                if (cell := cells.get((name, kind, ratio))) is not None:
+                    deviation = float(cell.hits.mean(axis=1).std(ddof=1)) if len(cell.hits) > 1 else 0.0
+                    axes.barh(place, cell.test, xerr=deviation, color="#56B4E9", ecolor="#1b1b1b", height=0.7)
+            axes.set_yticks(range(len(names)), names)
+            ends = ((FLOOR, "#D55E00", "all pairs kept"), (CEILING, "#009E73", "wrong pairs left out"))
+            for name, colour, label in ends:
+                if (cell := cells.get((name, kind, ratio))) is not None:
+                    axes.axvline(cell.test, color=colour, linestyle="--", linewidth=1.4, label=label)
+            axes.grid(visible=True, axis="x")
+            axes.grid(visible=False, axis="y")
+            axes.set(title=title_of(kind, ratio), xlabel=measured)
+        _save(figure, panels, path, legend_columns=2)
+
+
+def draw_detector(cells: Cells, path: Path) -> Path | None:
+    """How well each method tells true pairs from wrong ones after each epoch: a row a number, a column a noise."""
+    judging = {
+        key: cell.curves
+        for key, cell in cells.items()
+        if key[0] != CEILING and len(cell.curves) == len(DETECTOR) and np.nanstd(cell.curves["detector_auc"]) > 0
+    }
+    noises = sorted({(kind, ratio) for _, kind, ratio in judging})
+    if not noises:
+        return None
+    with rc_context(RC):
+        figure = Figure(figsize=(4.2 * len(noises), 2.8 * len(DETECTOR)))
+        panels = figure.subplots(len(DETECTOR), len(noises), sharex=True, sharey="row", squeeze=False)
+        for row, (name, label) in zip(panels, DETECTOR.items(), strict=True):
+            row[0].set_ylabel(label)
+            for axes, noise in zip(row, noises, strict=True):
+                for (method, *of), curves in judging.items():
+                    if tuple(of) == noise:
+                        epochs = np.arange(1, len(curves[name]) + 1)
+                        axes.plot(epochs, curves[name], label=method, color=f"C{list(METHODS).index(method) % 10}")
+        for top, bottom, noise in zip(panels[0], panels[-1], noises, strict=True):
+            top.set_title(title_of(*noise))
+            bottom.set_xlabel("epoch")
+        _save(figure, panels[0], path, legend_columns=4)
+    return path
+
+
+def _save(figure: Figure, panels: Sequence[Any], path: Path, *, legend_columns: int) -> None:
+    """Save a figure with one legend below, of what these panels name."""
+    handles = {label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=legend_columns, frameon=False)
+    figure.savefig(path, dpi=DPI)
+
+
+def title_of(kind: str, ratio: float) -> str:
+    """A noise in words."""
+    return f"{ratio:.0%} of the pairs wrong" + ("" if kind == "pair" else f" ({kind})")
+
+
+def page_table(found: pd.DataFrame, measured: str) -> Table:
+    """The table as the page shows it, a block a noise; `measured`: what the scores are, in words."""
+    # As in the pictures' titles, wrong pairs are what is meant where nothing else is said.
+    unsaid = ("low", "high", "share low", "share high", *(["kind"] if set(found["kind"]) == {"pair"} else []))
+    columns = [name for name in found.columns if name not in unsaid]
+    blocks = []
+    for _, rows in found.groupby(["kind", "noise"], sort=False):
+        best = rows.loc[~rows["method"].isin([CEILING]), "test"].max()
+        blocks.append([_row(row, columns, best) for row in rows.to_dict("records")])
+    note = (
+        f"{measured}, on the test split at the epoch that clean validation chose. The floor keeps every pair, the ceiling "
+        "leaves the wrong ones out; in brackets the interval at 95% over clips and seeds. The detector's numbers are the last "
+        "epoch's."
+    )
+    if (fewest := int(found["seeds"].min())) < FEW_SEEDS:
+        note += (
+            f" Careful: {counted(fewest, 'seed')} tell{'s' if fewest == 1 else ''} too little of how seeds differ; such "
+            f"intervals are too narrow, from {FEW_SEEDS} seeds on they hold."
+        )
+    return Table("Reality check", note, [name.replace("_", " ") for name in columns], blocks)
+
+
+def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[Cell]:
+    # As the settings write it, in tenths of seconds, or to three digits.
+    forms = {"noise": "g", "seconds": ".1f"}
+    cells = []
+    for name in columns:
+        value = row[name]
+        text = format(value, forms.get(name, ".3f")) if isinstance(value, float) else str(value)
+        text = "" if pd.isna(value) else text
+        is_best = name == "test" and value == best and row["method"] != CEILING
+        ends = {FROM_FLOOR: ("low", "high"), SHARE: ("share low", "share high")}.get(name, ())
+        detail = f"({', '.join(f'{row[one]:+.3f}' for one in ends)})" if ends and text else ""
+        cells.append(Cell(text, is_best=is_best, is_number=name not in NAMES, detail=detail))
+    return cells
+
+
+def write_reality_check(run_folder: Location | str, folder: Path) -> tuple[Table, list[Picture]]:
+    """Write reality_check.csv, .md and .png, and detector.png if one judges, of a run folder into a folder that exists.
+
+    ValueError if no trial of a method has finished.
+    """
+    run = RunFolder.open(run_folder)
+    cells = read_cells(run)
+    if not cells:
+        raise ValueError(f"{run_folder}: no finished trial of a method that kept its scores")
+    chosen_by = Metric.parse(run.experiment.evaluation.select_by)
+    measured = in_words(Metric(chosen_by.task, chosen_by.language, "recall_at_1"))
+    found = table(cells)
+    found.to_csv(folder / "reality_check.csv", index=False)
+    shown = page_table(found, measured)
+    (folder / "reality_check.md").write_text(shown.to_markdown())
+    bars = folder / "reality_check.png"
+    draw(cells, bars, measured)
+    figures = [Picture(bars, "Methods between keeping every pair and leaving the wrong ones out")]
+    if (detector := draw_detector(cells, folder / "detector.png")) is not None:
+        figures.append(Picture(detector, "How well each method tells true pairs from wrong ones, over epochs"))
+    return shown, figures

@@ -1,0 +1,143 @@
+"""Who is a true pair: the reality check of correspondence, each method first tuned with the same budget. That budget is
+some trials by Optuna, on the validation split, before anything is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ray_atr.cli.experiment_options import NOISE_HELP, ComparisonSweep
+from ray_atr.cli.parse import option
+from ray_atr.common.settings import counted, refuse, require_known
+from ray_atr.common.space import Point, Space, combinations
+from ray_atr.common.storage import Location, is_there, locate, read_json, write_json
+from ray_atr.papers.recipes.methods import CORRESPONDENCE, METHODS, ON_ANY_DATA, PAIR
+
+if TYPE_CHECKING:
+    from ray_atr.sweep import Goal
+    from ray_atr.training.run_folder import RunFolder
+
+TUNED_FILE = "tuned.json"
+TUNING_SEED = 1_000_003  # no seed that is reported
+TEMPERATURE, EPSILON = "objective.pair.temperature", "objective.pair.epsilon"
+OWN: dict[str, dict[str, str]] = {
+    "contrastive": {TEMPERATURE: "loguniform(0.03,0.2)"},
+    "complementary": {TEMPERATURE: "loguniform(0.02,0.1)"},
+    "triplet": {"objective.pair.margin": "loguniform(0.05,0.4)"},
+    "learning_to_match": {EPSILON: "loguniform(0.02,0.3)"},
+    "partial_learning_to_match": {EPSILON: "loguniform(0.02,0.3)"},
+}
+"""What is tuned of a pair loss, besides the rate."""
+
+
+@dataclass(frozen=True)
+class CorrespondenceSweep(ComparisonSweep):
+    """Compare methods for wrong pairs: method x kind of noise x noise ratio x seed."""
+
+    name: ClassVar[str] = "correspondence"
+
+    methods: tuple[str, ...] = option(ON_ANY_DATA, "methods: " + ", ".join(METHODS), "NAME ...")
+    noise: tuple[float, ...] = option((0.0, 0.4, 0.6), NOISE_HELP, "RATIO ...")
+    kinds: tuple[str, ...] = option(("pair",), "kinds of noise", "NAME ...")
+    tune: int = option(0, "trials by which each method is tuned first, on validation, at a ratio that is not reported")
+    tune_noise: float = option(0.5, "the noise ratio at which methods are tuned", "RATIO")
+    tuned: str | None = option(None, "settings by method, as an earlier --tune left them", "FILE", "none")
+
+    def known_methods(self) -> dict[str, Point]:
+        """What is compared, by name. ValueError for an unknown one."""
+        for method in self.methods:
+            require_known("--methods", method, METHODS)
+        return {method: METHODS[method] for method in self.methods}
+
+    def points(self) -> list[Point]:
+        chosen: Mapping[str, Point] = {} if self.tuned is None else read_json(locate(self.tuned))
+        points = []
+        for method, settings in self.known_methods().items():
+            # No kind differs without noise, and without noise there is no truth to know.
+            ratios = [float(ratio) for ratio in self.noise if ratio > 0 or method != "oracle"]
+            for point in combinations({"data.noise.kind": self.kinds, "data.noise.ratio": ratios}):
+                if point["data.noise.ratio"] > 0 or point["data.noise.kind"] == self.kinds[0]:
+                    points.append({**settings, **chosen.get(method, {}), **point})
+        return points
+
+    def before(self, settings: Mapping[str, str]) -> CorrespondenceSweep:
+        """The comparison with every method tuned, with --resume as they were tuned then; as it is without --tune."""
+        if not self.tune or self.tuned is not None:
+            return self
+        if self.tune_noise in self.noise:
+            raise refuse("--tune-noise", self.tune_noise, "a ratio that is not reported (--noise)")
+        if self.resume is None:
+            return replace(self, tuned=str(tune_methods(self, settings)))
+        kept = tuning_folder(self.resume) / TUNED_FILE
+        if not is_there(kept):
+            raise refuse("--tune", self.tune, f"with --resume only if {kept} is there; give --tuned FILE instead")
+        return replace(self, tuned=str(kept))
+
+
+def space_of(method: str) -> dict[str, str]:
+    """What is tuned of a method: the rate, the pair loss's own setting, and the length of the warm-up if it has one."""
+    from ray_atr.objectives.correspondence import CORRESPONDENCES
+
+    fixed: Mapping[str, Any] = METHODS[method]
+    settings = {field.name for field in fields(CORRESPONDENCES[fixed[CORRESPONDENCE]])}
+    warm_up = {f"{CORRESPONDENCE}.warmup_epochs": "randint(1,4)"} if "warmup_epochs" in settings else {}
+    return {"train.learning_rate": "loguniform(0.0002,0.005)", **OWN[fixed[PAIR]], **warm_up}
+
+
+def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> Location:
+    """Tune each method by as many trials as asked for, and return the file of what was best, by method. One run folder
+    a method, below `OUT-tuning`; what is there already is continued. ValueError if no trial of a method finished, and,
+    before anything is tuned, for what the comparison itself refuses.
+    """
+    from ray_atr.cli.live import shown_progress
+    from ray_atr.cli.running import plan_points, planned, start_of, values_of
+    from ray_atr.common.override import override
+    from ray_atr.common.runtime import advising, code_version, home
+    from ray_atr.sweep import SEARCHES, Goal, SweepPlan, sweep
+    from ray_atr.sweep.describe import describe_plan
+    from ray_atr.training.languages import with_languages
+    from ray_atr.training.run_folder import RunFolder
+
+    methods = options.known_methods()
+    if options.out is None:
+        raise refuse("--out", None, "a folder, with --tune: the tuning is kept beside it")
+    planned(options, settings, lambda *_: plan_points(options, None), values_of(options))
+    folder = tuning_folder(options.out)
+    base = override(start_of(options, settings), settings)
+    found = {}
+    for number, (method, fixed) in enumerate(methods.items(), start=1):
+        experiment = with_languages(override(base, {**fixed, "data.noise.ratio": options.tune_noise}))
+        goals = (Goal(experiment.evaluation.select_by),)
+        space = Space.parse([f"{path}={text}" for path, text in space_of(method).items()], experiment)
+        search = SEARCHES["optuna"](space, goals, 0, ())
+        plan = SweepPlan(search, seeds=(TUNING_SEED,), num_points=options.tune, goals=goals)
+        place = folder / method
+        info = {"name": "tuning", **describe_plan(plan), "code": code_version(), "command": ""}
+        is_begun = is_there(place / "sweep.json")
+        run = RunFolder.open(place) if is_begun else RunFolder.create(place, experiment, info)
+        with advising(f"run the same command again to continue ({folder} holds the tuning so far)"), run.held():
+            print(f"tuning {method}, method {number} of {len(methods)}: {counted(options.tune, 'trial')}")
+            with shown_progress(experiment.train.epochs, print) as progress:
+                result = sweep(run, plan, home(), listeners=[progress], concurrency=options.concurrency)
+            if result.num_left and result.common_failure is None:
+                raise KeyboardInterrupt
+        found[method] = best_point(run, goals[0], method)
+        print(f"tuned {method}: " + ", ".join(f"{path}={value:.4g}" for path, value in found[method].items()))
+    write_json(folder / TUNED_FILE, found)
+    return folder / TUNED_FILE
+
+
+def tuning_folder(run_folder: str) -> Location:
+    """Where the tuning of a sweep is kept, beside its run folder."""
+    return locate(f"{run_folder.rstrip('/')}-tuning")
+
+
+def best_point(run: RunFolder, goal: Goal, method: str) -> dict[str, Any]:
+    """The point of the best finished trial. ValueError if none has finished."""
+    finished = [trial for trial in run.trials() if trial.is_finished]
+    if not finished:
+        raise ValueError(f"{run.path}: no trial of {method} has finished")
+    best = max(finished, key=goal.score)
+    return {path: value for path, value in best.describe()["overrides"].items() if path != "seed"}

@@ -1,6 +1,0 @@
-"""Run folders -> tables, figures and one self-contained HTML page."""
-
-from ray_atr.report.read import read_runs
-from ray_atr.report.write import summary_table, write_report
-
-__all__ = ["read_runs", "summary_table", "write_report"]

@@ -1,0 +1,175 @@
+"""MLflow -> run folders: the way back, so that what others tracked on a server can be reported like one's own."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ray_atr.common.formats import FORMATS
+from ray_atr.common.override import flatten
+from ray_atr.common.settings import nearest
+from ray_atr.common.storage import (
+    Location,
+    is_there,
+    locate,
+    make_folder,
+    read_json,
+    safe_name,
+    write_json,
+    write_lines,
+)
+from ray_atr.metrics.epoch_report import EpochReport
+from ray_atr.sweep.tracking.names import from_mlflow
+from ray_atr.sweep.tracking.store import (
+    COMMAND_TAG,
+    FORMAT_TAG,
+    OVERRIDES_TAG,
+    STOPPED_TAG,
+    SWEEP_TAG,
+    TRIAL_TAG,
+    Store,
+    all_runs,
+    brief,
+)
+from ray_atr.training.experiment import stored_experiment
+from ray_atr.training.run_folder import (
+    FAILED,
+    FINISHED,
+    METRICS_FILE,
+    PENDING,
+    RESULT_FILE,
+    RUNNING,
+    STOPPED,
+    train_seconds,
+    trial_name,
+)
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+STATUS = {"FINISHED": FINISHED, "FAILED": FAILED, "RUNNING": RUNNING, "SCHEDULED": PENDING, "KILLED": PENDING}
+
+
+def fetch_experiment(name: str, store: Store, out: Location) -> list[Location]:
+    """Write each sweep of an MLflow experiment as a run folder under `out`; the folders, oldest first.
+
+    A folder that is there already is kept as it is. Checkpoints are not fetched. Raises ValueError if the store has no
+    such experiment, or no sweep in it; ConnectionError if it cannot be reached.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client = store.connect(is_patient=True)
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
+            names = [found.name for found in client.search_experiments()]
+            raise ValueError(f"{store}: no experiment {name}; it has {', '.join(names)}{nearest(name, names)}")
+        runs = all_runs(client, experiment.experiment_id)
+        parents = [run for run in runs if SWEEP_TAG in run.data.tags and TRIAL_TAG not in run.data.tags]
+        if not parents:
+            raise ValueError(f"{store}: experiment {name} holds no sweep of ray_atr")
+        return [_write(client, parent, runs, out) for parent in sorted(parents, key=lambda run: run.info.start_time)]
+    except MlflowException as error:
+        raise ConnectionError(f"MLflow at {store}: {brief(error)}") from error
+
+
+def _write(client: MlflowClient, parent: Run, runs: list[Run], out: Location) -> Location:
+    sweep_id = safe_name(parent.data.tags[SWEEP_TAG], f"MLflow tag {SWEEP_TAG}")
+    folder = out / sweep_id
+    if is_there(folder / "sweep.json"):
+        return folder
+    trials = [run for run in runs if run.data.tags.get(SWEEP_TAG) == sweep_id and TRIAL_TAG in run.data.tags]
+    for trial in trials:
+        _write_trial(client, trial, folder)
+    make_folder(folder / "trials")
+    write_json(folder / "experiment.json", _settings(parent.data.params))
+    write_json(folder / "tracking.json", {"sweep_id": sweep_id})
+    # Written last: its presence says that the folder is whole.
+    write_json(folder / "sweep.json", _sweep_info(parent, trials))
+    return folder
+
+
+def _sweep_info(parent: Run, trials: list[Run]) -> dict[str, Any]:
+    tags = parent.data.tags
+    overrides = [json.loads(trial.data.tags[OVERRIDES_TAG]) for trial in trials]
+    return {
+        "format": FORMATS["run"],
+        "name": parent.info.run_name,
+        "space": {},
+        "varied": list(dict.fromkeys(path for one in overrides for path in one)),
+        "seeds": sorted({one["seed"] for one in overrides if "seed" in one}),
+        "data": {name: tags[f"data.{name}"] for name in ("name", "hash", "set") if f"data.{name}" in tags},
+        "code": {
+            "git_commit": tags.get("git_commit", "unknown"),
+            **{tag.removeprefix("version."): value for tag, value in tags.items() if tag.startswith("version.")},
+        },
+        "command": tags.get(COMMAND_TAG, ""),
+    }
+
+
+def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
+    overrides = json.loads(run.data.tags[OVERRIDES_TAG])
+    trial_id = safe_name(run.data.tags[TRIAL_TAG], f"MLflow tag {TRIAL_TAG}")
+    trial = folder / "trials" / trial_id
+    rows: dict[int, EpochReport] = {}
+    final: dict[str, dict[str, float]] = {"best": {}, "test": {}}
+    for in_store, latest in run.data.metrics.items():
+        name = from_mlflow(in_store)
+        kind, slash, rest = name.partition("/")
+        if kind in final:
+            final[kind][rest] = latest
+        # Without a slash it is the summary, or says that a result was sent.
+        elif slash:
+            for point in client.get_metric_history(run.info.run_id, in_store):
+                row = rows.setdefault(point.step, EpochReport(epoch=point.step, time=point.timestamp / 1000))
+                row[name.removeprefix("validation/")] = point.value
+    epochs = [rows[step] for step in sorted(rows)]
+    make_folder(trial)
+    write_lines(trial / METRICS_FILE, epochs)
+    if "best_epoch" in run.data.metrics:
+        write_json(trial / RESULT_FILE, _sent_result(client, run) or _result(run.data.metrics, final, epochs))
+    content = {
+        "trial_id": trial_id,
+        "name": trial_name(overrides),
+        "overrides": overrides,
+        "format": int(run.data.tags.get(FORMAT_TAG, 0)),
+        "status": STOPPED if STOPPED_TAG in run.data.tags else STATUS[run.info.status],
+        "error": run.data.tags.get("error"),
+        "train_seconds": train_seconds(epochs),
+    }
+    write_json(trial / "trial.json", content)
+
+
+def _sent_result(client: MlflowClient, run: Run) -> dict[str, Any]:
+    """The result that was sent as a file, with what is no metric in MLflow; nothing of an earlier version's run."""
+    if not any(file.path == RESULT_FILE for file in client.list_artifacts(run.info.run_id)):
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        content = read_json(locate(client.download_artifacts(run.info.run_id, RESULT_FILE, folder)))
+    return dict(content) if isinstance(content, dict) else {}
+
+
+def _result(
+    metrics: Mapping[str, float], final: Mapping[str, Mapping[str, float]], epochs: Sequence[EpochReport]
+) -> dict[str, Any]:
+    last = epochs[-1] if epochs else EpochReport()
+    return {
+        "best_epoch": int(metrics["best_epoch"]),
+        "val": dict(final["best"]),
+        "last": last.validation,
+        "test": dict(final["test"]),
+        "clean_share": last.group("train").get("clean_share"),
+        "train_seconds": train_seconds(epochs),
+    }
+
+
+def _settings(params: Mapping[str, str]) -> dict[str, Any]:
+    """The settings tree that was sent as texts, typed again."""
+    try:
+        return flatten(stored_experiment(params))
+    except ValueError:
+        # Tracked by another version, whose tree had other settings: they stay the texts they are.
+        return dict(params)

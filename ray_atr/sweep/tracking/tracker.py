@@ -1,0 +1,450 @@
+"""The controller's side of MLflow: what it lacks of the run folder, which is the truth, is sent, nothing twice."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import shlex
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlencode
+
+from ray_atr.common.override import as_typed
+from ray_atr.common.redaction import redact
+from ray_atr.common.storage import Location, entries_in, fetched, is_there, locate, read_json, read_text, write_json
+from ray_atr.common.storage.lock import user_name
+from ray_atr.sweep.tracking.names import HEADINGS, in_mlflow, tracked
+from ray_atr.sweep.tracking.store import (
+    COMMAND_TAG,
+    EPOCHS_TAG,
+    FORMAT_TAG,
+    OVERRIDES_TAG,
+    PORT,
+    STOPPED_TAG,
+    SWEEP_TAG,
+    TRIAL_TAG,
+    Store,
+    all_runs,
+    brief,
+    cut,
+    store_of,
+)
+from ray_atr.training.run_folder import (
+    FAILED,
+    FINISHED,
+    METRICS_FILE,
+    PENDING,
+    RESULT_FILE,
+    RUNNING,
+    STOPPED,
+    TEST_SCORES,
+    RunFolder,
+    TrialFolder,
+    hashes_of,
+)
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+
+STATUS = {PENDING: "SCHEDULED", RUNNING: "RUNNING", FINISHED: "FINISHED", STOPPED: "KILLED", FAILED: "FAILED"}
+MAX_PARAM, MAX_TAG = 6000, 5000
+MAX_PARAMS, MAX_TAGS, MAX_METRICS = 100, 100, 1000
+"""What MLflow takes in one value and in one call."""
+MAX_COMPARED, MAX_IN_NOTE = 100, 60
+MAX_NAME, MAX_DIGEST = 500, 36
+"""What MLflow takes as name and digest of a data set."""
+RETRY_SECONDS = 30.0
+SAMPLE_SECONDS = 10.0
+
+
+class Tracker:
+    """Copies a run folder into MLflow as it grows. Held by the controller alone; it can be pickled.
+
+    No method raises when MLflow cannot be reached or refuses: training continues, the results stay in the run folder, one
+    warning is logged, and the next update (at the earliest after `RETRY_SECONDS`) sends what was missed. Each method
+    says whether MLflow has everything now.
+    """
+
+    def __init__(
+        self,
+        run_folder: str | Location,
+        *,
+        store: Store | None = None,
+        sample_seconds: float | None = SAMPLE_SECONDS,
+        is_patient: bool = False,
+    ) -> None:
+        self.run_folder = locate(run_folder)
+        self.experiment_name = str(RunFolder.open(self.run_folder).settings.get("tracking.experiment_name", "ray_atr"))
+        self.store = store or store_of(self.run_folder)
+        self.sample_seconds = sample_seconds
+        """Seconds between samples of this machine's load while the sweep runs; None: none."""
+        self.sweep_id = _sweep_id(self.run_folder)
+        self.is_patient = is_patient
+        """Whether to wait for a busy server, as a command may and a sweep may not."""
+        self.problem: str | None = None
+        """Why MLflow lags behind, if it does."""
+        self._retry_at = 0.0
+        self._connection: _Connection | None = None
+        self._monitor: SystemMetricsMonitor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The client holds database or network connections, and another process must look its runs up again.
+        return {**self.__dict__, "_connection": None, "_monitor": None}
+
+    def start_sweep(self) -> str | None:
+        """Find or make the parent run and mark it running; its run id, or None while MLflow is away."""
+        run_id = self._attempt(lambda connection: connection.start())
+        if run_id is not None and self.sample_seconds is not None and self._monitor is None:
+            self._monitor = _watch_system(run_id, self.store.uri, self.sample_seconds)
+        return run_id
+
+    def update_trial(self, trial_id: str) -> bool:
+        """Send what MLflow lacks of one trial: settings, epochs, final metrics, status. Call after its files changed."""
+        return self._attempt(lambda connection: connection.send_trial(trial_id)) is not None
+
+    def finish_sweep(self, *, is_complete: bool = True) -> bool:
+        """Send what is missing of every trial and the report, and end the parent run.
+
+        `is_complete=False` says that the sweep was stopped: the parent run and the trials in progress become KILLED.
+        """
+        if self._monitor is not None:
+            self._monitor.finish()
+            self._monitor = None
+        return self._attempt(lambda connection: connection.finish(is_complete), is_urgent=True) is not None
+
+    def parent_run_id(self) -> str | None:
+        """The parent's run id, or None while MLflow is away."""
+        return self._attempt(lambda connection: connection.runs[None].info.run_id)
+
+    def trial_run_id(self, trial_id: str) -> str | None:
+        """The run id of a trial that was sent, or None while MLflow is away."""
+        return self._attempt(lambda connection: connection.runs[trial_id].info.run_id, is_urgent=True)
+
+    def sweep_url(self) -> str | None:
+        """The page of the sweep's own run in MLflow, which leads to its trials, or None while MLflow is away."""
+        return self._page(lambda connection: connection.page())
+
+    def comparison_url(self) -> str | None:
+        """The page of MLflow that compares the trials (the first hundred), or None while MLflow is away."""
+        return self._page(lambda connection: connection.comparison(MAX_COMPARED))
+
+    def charts_url(self) -> str | None:
+        """The page of MLflow with the trials, best first, and their curves, or None while MLflow is away."""
+        return self._page(lambda connection: connection.charts())
+
+    def _page(self, page: Callable[[_Connection], str]) -> str | None:
+        where = str(self.store).rstrip("/") if self.store.is_server else f"http://127.0.0.1:{PORT}"
+        return self._attempt(lambda connection: f"{where}/{page(connection)}", is_urgent=True)
+
+    def _attempt(self, action: Callable[[_Connection], Result], *, is_urgent: bool = False) -> Result | None:
+        if time.monotonic() < self._retry_at and not is_urgent:
+            return None
+        from mlflow.exceptions import MlflowException
+
+        try:
+            if self._connection is None:
+                client = self.store.connect(is_patient=self.is_patient)
+                experiment_id = self.store.experiment_id(client, self.experiment_name)
+                self._connection = _Connection(self.run_folder, client, experiment_id, self.sweep_id)
+            result = action(self._connection)
+        except (MlflowException, OSError) as error:
+            # The next attempt looks the runs up again: a call that timed out may have done its work.
+            self._connection = None
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            if self.problem is None:
+                log.warning("MLflow at %s: %s; results are kept in %s", self.store, brief(error), self.run_folder)
+            self.problem = brief(error)
+            return None
+        self.problem = None
+        return result
+
+
+def upload(run_folder: str | Location, *, store: Store | None = None) -> Tracker:
+    """Send what MLflow lacks of a run folder, nothing twice; the tracker that did. ConnectionError if it is away."""
+    tracker = Tracker(run_folder, store=store, sample_seconds=None, is_patient=True)
+    statuses = {trial.describe()["status"] for trial in RunFolder.open(tracker.run_folder).trials()}
+    tracker.start_sweep()
+    if not tracker.finish_sweep(is_complete=statuses <= {FINISHED, STOPPED, FAILED}):
+        raise ConnectionError(f"MLflow at {tracker.store}: {tracker.problem}")
+    return tracker
+
+
+def _watch_system(run_id: str, uri: str, sample_seconds: float) -> SystemMetricsMonitor:
+    """A thread that logs this machine's load, counting on after a restart, until `.finish()` or MLflow is away."""
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+    # It would tell of its start, its end and the absence of a GPU between the lines of the sweep's progress, and of a server
+    # that is away, which the tracker has said.
+    logging.getLogger("mlflow.system_metrics").setLevel(logging.CRITICAL)
+    options = {"sampling_interval": sample_seconds, "samples_before_logging": 1, "resume_logging": True}
+    monitor = SystemMetricsMonitor(run_id, tracking_uri=uri, **options)
+    monitor.start()
+    return monitor
+
+
+class _Connection:
+    """A client and the runs of one sweep, found again by their tags; a run's `data` is what MLflow holds of it."""
+
+    def __init__(self, folder: Location, client: MlflowClient, experiment_id: str, sweep_id: str) -> None:
+        self.run = RunFolder.open(folder)
+        self.info = self.run.info
+        self.sweep_id = sweep_id
+        self.client = client
+        self.experiment_id = experiment_id
+        # MLflow's filters have no escapes, but two kinds of quotation marks.
+        mark = '"' if "'" in sweep_id else "'"
+        self.filter = f"tags.`{SWEEP_TAG}` = {mark}{sweep_id}{mark}"
+        self.runs = {run.data.tags.get(TRIAL_TAG): run for run in all_runs(client, experiment_id, self.filter)}
+        self.statuses: dict[str | None, str] = {trial: run.info.status for trial, run in self.runs.items()}
+        if None not in self.runs:
+            self.runs[None] = self._create(None, self.info["name"] or self.run.path.name, self._sweep_tags())
+        self.select_by = self.run.select_by
+        self._add_params(None, self.run.settings)
+
+    def start(self) -> str:
+        self._set_status(None, "RUNNING")
+        return str(self.runs[None].info.run_id)
+
+    def send_trial(self, trial_id: str, *, is_stopped: bool = False) -> bool:
+        trial = self.run.trial(trial_id)
+        content = trial.describe()
+        if trial_id not in self.runs:
+            self.runs[trial_id] = self._create(trial_id, content["name"], self._trial_tags(content))
+            self._send_data(trial_id)
+        # The whole settings tree of the trial, with the names of the choices that it varies.
+        self._add_params(trial_id, _params(self.run.settings_of(content["overrides"]), content["overrides"]))
+        self._send_epochs(trial)
+        self._send_result(trial)
+        status = content["status"]
+        if content.get("error"):
+            self._log(trial_id, tags={"error": content["error"]})
+        if status == STOPPED:
+            self._log(trial_id, tags={STOPPED_TAG: f"after epoch {len(trial.epochs())}"})
+        self._set_status(trial_id, "KILLED" if is_stopped and status in (PENDING, RUNNING) else STATUS[status])
+        return True
+
+    def finish(self, is_complete: bool) -> bool:
+        for trial in self.run.trials():
+            self.send_trial(trial.trial_id, is_stopped=not is_complete)
+        parent = self.runs[None].info.run_id
+        if entries_in(self.run.path / "report"):
+            with fetched(self.run.path / "report") as report:
+                self.client.log_artifacts(parent, str(report), "report")
+        for name in ("experiment.json", "sweep.json"):
+            self.client.log_text(parent, redact(read_text(self.run.path / name)), name)
+        self._send_data(None)
+        # The trials have their runs only now.
+        self._log(None, tags={"mlflow.note.content": self._note()})
+        self._set_status(None, "FINISHED" if is_complete else "KILLED")
+        return True
+
+    def comparison(self, most: int) -> str:
+        """Runs side by side: parallel coordinates, scatter, box and contour plots, and every parameter and metric."""
+        trials = [run for trial, run in self.runs.items() if trial is not None]
+        trials.sort(key=lambda run: str(run.info.run_name))
+        chosen = {"runs": [run.info.run_id for run in trials[:most]], "experiments": [self.experiment_id]}
+        return "#/compare-runs?" + _query({name: json.dumps(ids) for name, ids in chosen.items()})
+
+    def page(self) -> str:
+        """The sweep's own run, whose description leads to the others: short, however many trials there are."""
+        return f"#/experiments/{self.experiment_id}/runs/{self.runs[None].info.run_id}?" + _query({})
+
+    def charts(self) -> str:
+        """The sweep's trials without their parent, the best by a metric first, with a chart of each metric by epoch."""
+        wanted = {
+            "searchFilter": f"{self.filter} AND tags.`{TRIAL_TAG}` != ''",
+            "orderByKey": f"metrics.`{in_mlflow(f'best/{self.select_by}')}`",
+            "orderByAsc": "false",
+            "compareRunsMode": "CHART",
+        }
+        return f"#/experiments/{self.experiment_id}/runs?" + _query(wanted)
+
+    def _create(self, trial_id: str | None, name: str, tags: Mapping[str, str]) -> Run:
+        all_tags = {SWEEP_TAG: self.sweep_id, **tags}
+        if trial_id is not None:
+            all_tags |= {TRIAL_TAG: trial_id, "mlflow.parentRunId": self.runs[None].info.run_id}
+        shown = {key: cut(redact(value), MAX_TAG) for key, value in all_tags.items()}
+        run = self.client.create_run(self.experiment_id, run_name=name, tags=shown)
+        self.statuses[trial_id] = run.info.status
+        return run
+
+    def _sweep_tags(self) -> dict[str, str]:
+        tags = {f"data.{key}": str(value) for key, value in (self.info.get("data") or {}).items()}
+        command = str(self.info.get("command", ""))
+        return {COMMAND_TAG: command, "run_folder": str(self.run.path), **tags, **self._source_tags()}
+
+    def _note(self) -> str:
+        """What the parent run's page says: two pages that show the trials together, how they were made, where they are stored."""
+        pages = f"[Curves, best trial first]({self.charts()}) · [Trials side by side]({self.comparison(MAX_IN_NOTE)})"
+        space = "\n".join(f"- `{path}`: {spec}" for path, spec in (self.info.get("space") or {}).items())
+        return f"{pages}\n\n`{self.info.get('command', '')}`\n\n{space}\n\nRun folder: `{self.run.path}`"
+
+    def _source_tags(self) -> dict[str, str]:
+        code = {key: str(value) for key, value in (self.info.get("code") or {}).items()}
+        commit, command = code.pop("git_commit", "unknown"), str(self.info.get("command", ""))
+        # The script that the command runs: MLflow shows what follows a source's last slash.
+        script = next((word for word in shlex.split(command) if word.endswith(".py")), command)
+        return {
+            "mlflow.source.name": script,
+            "mlflow.source.type": "LOCAL",
+            "mlflow.source.git.commit": commit,
+            "mlflow.user": user_name(),
+            "git_commit": commit,
+            **{f"version.{package}": version for package, version in code.items()},
+        }
+
+    def _trial_tags(self, content: Mapping[str, Any]) -> dict[str, str]:
+        varied = {path: str(value) for path, value in content["overrides"].items()}
+        kept = {OVERRIDES_TAG: json.dumps(content["overrides"]), FORMAT_TAG: str(content["format"])}
+        return {**varied, **kept, **self._source_tags()}
+
+    def _add_params(self, trial_id: str | None, settings: Mapping[str, Any]) -> None:
+        known = self.runs[trial_id].data.params
+        # As they would be typed on the command line, so that MLflow's comparison shows each on one line.
+        typed = {path: as_typed(value) for path, value in settings.items() if path not in known}
+        as_json = partial(json.dumps, ensure_ascii=False, default=str)
+        missing = {path: value if isinstance(value, str) else as_json(value) for path, value in typed.items()}
+        if missing:
+            self._log(trial_id, params=missing)
+
+    def _send_epochs(self, trial: TrialFolder) -> None:
+        """What an epoch measured is `validation/...`, so that one name is one number, beside `best/...` and `test/...`.
+
+        The best epoch so far is left out: as a metric, `best_epoch` says that a trial's result has been sent.
+        """
+        sent = int(self.runs[trial.trial_id].data.tags.get(EPOCHS_TAG, 0))
+        # The metric that chooses leads: MLflow's comparison opens on the first that a run was sent.
+        first = HEADINGS.get(self.select_by) or in_mlflow(f"validation/{self.select_by}")
+        for row in (row for row in trial.epochs() if row["epoch"] > sent):
+            numbers = tracked(row.numbers)
+            numbers = {**({first: numbers[first]} if first in numbers else {}), **numbers}
+            epoch = int(row["epoch"])
+            tags = {EPOCHS_TAG: str(epoch)}
+            self._log(trial.trial_id, numbers, epoch=epoch, tags=tags, time_seconds=row.get("time"))
+
+    def _send_result(self, trial: TrialFolder) -> None:
+        if not trial.is_finished or "best_epoch" in self.runs[trial.trial_id].data.metrics:
+            return
+        result = trial.result()
+        final = {f"best/{name}": value for name, value in (result.get("val") or {}).items()}
+        final |= {f"test/{name}": value for name, value in (result.get("test") or {}).items()}
+        best, rows = int(result["best_epoch"]), trial.epochs()
+        ended = rows[-1].get("time") if rows else None
+        self._send_files(trial)
+        # Last: as a metric, `best_epoch` says that a trial's result has been sent.
+        self._log(trial.trial_id, {**tracked(final), "best_epoch": best}, epoch=best, time_seconds=ended)
+
+    def _send_files(self, trial: TrialFolder) -> None:
+        """A finished trial's files: all numbers, constants too, its settings, and each test query's scores if they are there."""
+        run_id = self.runs[trial.trial_id].info.run_id
+        for name in (METRICS_FILE, RESULT_FILE):
+            self.client.log_text(run_id, redact(read_text(trial.folder / name)), name)
+        settings = self.run.settings_of(trial.describe()["overrides"])
+        self.client.log_text(run_id, redact(json.dumps(settings, indent=1, default=str)), "settings.json")
+        if is_there(trial.folder / TEST_SCORES):
+            with fetched(trial.folder / TEST_SCORES) as scores:
+                self.client.log_artifact(run_id, str(scores), TEST_SCORES.split("/")[0])
+
+    def _send_data(self, trial_id: str | None) -> None:
+        """The data set that a run is of, by name and digest, as MLflow's own Dataset."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        # Known once the data is prepared, which is after the sweep's own run is made.
+        sets = hashes_of(self.run.info)
+        source = str(self.run.settings.get("data.source", ""))
+        inputs = [
+            DatasetInput(
+                Dataset(cut(redact(name), MAX_NAME), digest[:MAX_DIGEST], "local", json.dumps({"uri": redact(source)})),
+                [InputTag("mlflow.data.context", "training")],
+            )
+            for name, digest in sets.items()
+        ]
+        if inputs:
+            self.client.log_inputs(self.runs[trial_id].info.run_id, datasets=inputs)
+
+    def _set_status(self, trial_id: str | None, status: str) -> None:
+        if self.statuses[trial_id] == status:
+            return
+        run_id = self.runs[trial_id].info.run_id
+        if status in ("FINISHED", "FAILED", "KILLED"):
+            self.client.set_terminated(run_id, status)
+        else:
+            self.client.update_run(run_id, status=status)
+        self.statuses[trial_id] = status
+
+    def _log(self, trial_id: str | None, metrics: Mapping[str, Any] | None = None, **rest: Any) -> None:
+        """`log_batches` to the run of a trial, or of the sweep, noted as held."""
+        run = self.runs[trial_id]
+        log_batches(self.client, run.info.run_id, metrics or {}, **rest)
+        run.data.metrics.update(metrics or {})
+        run.data.params.update(rest.get("params", {}))
+        run.data.tags.update(rest.get("tags", {}))
+
+
+def _params(settings: Mapping[str, Any], varied: Mapping[str, Any]) -> dict[str, Any]:
+    """A trial's parameters: its settings and the names of choices that it varies. Where an objective is chosen by its name,
+    its parts are not beside it: MLflow's parallel plot would show the same choice on two axes.
+    """
+    parts = [f"{path}." for path, name in varied.items() if path not in settings and isinstance(name, str)]
+    of_choice = {path for path in settings if any(path.startswith(part) and path.count(".") == 1 for part in parts)}
+    return {path: value for path, value in {**settings, **varied}.items() if path not in of_choice - varied.keys()}
+
+
+def log_batches(
+    client: MlflowClient,
+    run_id: str,
+    metrics: Mapping[Any, Any],
+    *,
+    epoch: int = 0,
+    params: Mapping[str, str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    time_seconds: float | None = None,
+) -> None:
+    """One or a few batches to a run. The tags go with the last, so that a tag that counts what was sent never runs ahead."""
+    from mlflow.entities import Metric, Param, RunTag
+
+    room = MAX_METRICS - MAX_PARAMS - MAX_TAGS
+    milliseconds = int(1000 * (time.time() if time_seconds is None else time_seconds))
+    all_metrics = [
+        Metric(name, float(value) if math.isfinite(value) else math.nan, milliseconds, epoch)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    all_params = [Param(name, cut(redact(value), MAX_PARAM)) for name, value in (params or {}).items()]
+    all_tags = [RunTag(name, cut(redact(value), MAX_TAG)) for name, value in (tags or {}).items()]
+    while len(all_metrics) > room or len(all_params) > MAX_PARAMS:
+        client.log_batch(run_id, metrics=all_metrics[:room], params=all_params[:MAX_PARAMS])
+        all_metrics, all_params = all_metrics[room:], all_params[MAX_PARAMS:]
+    client.log_batch(run_id, metrics=all_metrics, params=all_params, tags=all_tags)
+
+
+def _query(parts: dict[str, str]) -> str:
+    # Without the last part a page shows itself in its mode for language-model applications.
+    return urlencode({**parts, "workflowType": "machine_learning"}, quote_via=quote)
+
+
+def _sweep_id(folder: Location) -> str:
+    """The identity of a sweep in MLflow, made once and kept in the run folder, so that moving the folder keeps it."""
+    path, run = folder / "tracking.json", RunFolder.open(folder)
+    kept = run.info.get("sweep_id")
+    if is_there(path):
+        sweep_id = str(read_json(path)["sweep_id"])
+    else:
+        # It is used in the filters of MLflow's search, between quotation marks.
+        sweep_id = kept or f"{re.sub(r'[^A-Za-z0-9._-]+', '-', folder.name)}-{uuid.uuid4().hex[:8]}"
+        write_json(path, {"sweep_id": sweep_id})
+    if kept != sweep_id:
+        # Twice, as a folder that lost it would be a second sweep in MLflow.
+        run.update_info(sweep_id=sweep_id)
+    return sweep_id

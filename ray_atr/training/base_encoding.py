@@ -1,0 +1,157 @@
+"""The knowledge base of a training run: what encodes its source, and where it is hosted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ray_atr.common.jobs import Resources, run_jobs
+from ray_atr.data.captions import TrainingCaptions, read_caption_file
+from ray_atr.data.features import FeatureSet, open_features
+from ray_atr.data.positives import positive_groups
+from ray_atr.models.retriever import Retriever
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
+from ray_atr.training.encoding.encode import clip_batches, embed_batches, rows_in_parts
+from ray_atr.training.encoding.texts import TextBatcher
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.inputs import Prepared
+from ray_atr.training.knowledge_base.refresher import Refresher
+from ray_atr.training.knowledge_base.snapshot import Entries
+
+MakeRefresher = Callable[[KnowledgeBaseObjective, "SourceEncoder", Path, WorkerGroup], Refresher]
+"""Starts a run's base, or finds the one that its first worker started."""
+
+CLIPS = 64
+"""Clips that are in memory together."""
+
+BLOCK = 256
+"""Clips that are encoded together: the same whoever encodes them, so that a base does not depend on how many do."""
+
+
+@dataclass(frozen=True)
+class BaseSource:
+    """What a base holds: the clips, and the caption that each has in each of the base's languages (`captions[k][n]`)."""
+
+    features: FeatureSet
+    languages: list[str]
+    captions: list[list[str]]
+    groups: NDArray[np.int64]
+    """Equal for clips that are positives of each other."""
+
+    @torch.no_grad()
+    def encode(self, retriever: Retriever, rows: NDArray[np.int64]) -> Entries:
+        """The entries of some rows, as the retriever embeds them in evaluation mode; its mode is left as it was."""
+        texts = TextBatcher(retriever)
+        parts = [rows[places] for places in rows_in_parts(0, len(rows), CLIPS)]
+        with retriever.evaluating():
+            audio = embed_batches(retriever, clip_batches(self.features, parts))
+            of_languages = [
+                texts.embed([(captions[row], language) for row in rows])
+                for language, captions in zip(self.languages, self.captions, strict=True)
+            ]
+        there = np.array([[bool(captions[row]) for row in rows] for captions in self.captions])
+        ids = np.asarray([self.features.clip_ids[row] for row in rows], dtype=np.str_)
+        return Entries(audio.cpu().numpy(), torch.stack(of_languages).cpu().numpy(), ids, there, self.groups[rows])
+
+
+class SourceEncoder:
+    """Encodes a base's source with what a run has trained, block by block, on the CPU or a GPU, here or in several processes.
+
+    Picklable; opens its data at the first call. Training clips are encoded with the captions that they have in training,
+    noise included: the base knows no more than the run does. With `processes`, several encode at once; the entries are bit
+    for bit those of one process with as many threads (another number of them adds in another order).
+    """
+
+    def __init__(
+        self, experiment: Experiment, prepared: Prepared, *, block: int = BLOCK, processes: Resources | None = None
+    ) -> None:
+        self.experiment, self.prepared, self.block, self.processes = experiment, prepared, block, processes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("here", "source", "retriever")}
+
+    def __call__(self, weights: Mapping[str, torch.Tensor]) -> Entries:
+        """The whole source."""
+        blocks = list(range(self.num_blocks))
+        if self.processes is None:
+            return concatenated([self.encode_block(weights, block) for block in blocks])
+        import ray
+
+        # In a box: a bare reference would be resolved into the processes' own arguments, and copied there.
+        make_worker = partial(_BlockEncoder, self, [ray.put(dict(weights))])
+        parts = dict(run_jobs(blocks, make_worker, ray=self.processes))
+        return concatenated([parts[block] for block in blocks])
+
+    @cached_property
+    def here(self) -> Prepared:
+        """The inputs on this node, which may be another one than that of the training."""
+        return self.prepared.on_this_node(self.experiment)
+
+    @cached_property
+    def source(self) -> BaseSource:
+        """The source, opened at the first use."""
+        return _open_source(self.experiment, self.here)
+
+    @cached_property
+    def retriever(self) -> Retriever:
+        """What encodes, built at the first use. Its first weights are drawn from torch's one generator, which is put back."""
+        device = "cuda" if self.experiment.scaling.gpus_per_encoder else "cpu"
+        return self.here.reading(self.here.first_retriever(self.experiment)).to(device)
+
+    @property
+    def num_blocks(self) -> int:
+        """In how many blocks the source is encoded."""
+        return -(-len(self.source.features) // self.block)
+
+    def encode_block(self, weights: Mapping[str, torch.Tensor], block: int) -> Entries:
+        """One block of the source."""
+        self.retriever.load_trained_state(weights)
+        rows = np.arange(len(self.source.features))[block * self.block : (block + 1) * self.block]
+        return self.source.encode(self.retriever, rows)
+
+
+class _BlockEncoder:
+    """Encodes one block after the other with weights that are fetched once."""
+
+    def __init__(self, encoder: SourceEncoder, boxed: list[Any]) -> None:
+        import ray
+
+        self.encoder, self.weights = encoder, ray.get(boxed[0])
+
+    def __call__(self, block: int) -> Entries:
+        return self.encoder.encode_block(self.weights, block)
+
+
+def concatenated(parts: Sequence[Entries]) -> Entries:
+    """Blocks of a source, in their order, as one; texts and their mask have a row for each language first."""
+    columns = zip(*parts, strict=True)
+    return Entries(*(np.concatenate(column, axis=axis) for column, axis in zip(columns, (0, 1, 0, 1, 0), strict=True)))
+
+
+def _open_source(experiment: Experiment, prepared: Prepared) -> BaseSource:
+    knowledge, data = experiment.objective.knowledge, experiment.data
+    assert isinstance(knowledge, KnowledgeBaseObjective), "only a knowledge with a base has a source"
+    languages = list(data.languages) if knowledge.text_entries == "each" else list(data.languages[:1])
+    if knowledge.source == "train":
+        # The captions that the clips have in training, noise included.
+        features = open_features(prepared.features, data.train_split)
+        trained = TrainingCaptions(features, data.languages, data.noise, experiment.seed, data.positives)
+        batch = trained.batch(np.arange(len(features)), epoch=0)
+        # The base's languages are the first ones of the run's.
+        captions, groups = [[texts[k] for texts in batch.texts] for k in range(len(languages))], batch.groups
+    else:
+        features = open_features(prepared.features_of(experiment, knowledge.source), data.train_split)
+        captions = [[(own or [""])[0] for own in features.captions_in(language)] for language in languages]
+        groups = positive_groups(data.positives, features.clip_ids, captions[0], features.labels)
+    if knowledge.captions is not None:
+        new = read_caption_file(Path(knowledge.captions))
+        captions[0] = [new.get(clip_id, own) for clip_id, own in zip(features.clip_ids, captions[0], strict=True)]
+    return BaseSource(features, languages, captions, groups)

@@ -1,0 +1,302 @@
+"""Frozen towers encode a data set once: their pooled vectors are cached, and read instead of audio and tokens from then on.
+
+A cache's folder is named by what its vectors depend on: data, front end, the tower's settings and the fingerprint of its
+weights. A note next to the caches leads from the checkpoint's files to that folder, so that a later use builds no tower to
+find it. Vectors are float32, computed without autocast. Interrupted work is taken up part by part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+
+from ray_atr.common.jobs import FolderHere, Resources, run_jobs
+from ray_atr.common.override import flatten, override
+from ray_atr.common.runtime import WORKER_CPU_SHARE
+from ray_atr.common.settings import counted
+from ray_atr.common.storage import read_json, write_bytes
+from ray_atr.common.storage.caches import cache_folder
+from ray_atr.data.audio import FrontEnd
+from ray_atr.data.caption_vectors import KEYS_FILE, PART, Caption, in_key_order, part_file
+from ray_atr.data.feature_cache import ensure_features, has_long_clips, is_whole, write_rows
+from ray_atr.data.features import MANIFEST_FILE, fetch_folder, finish_folder, folder_in, open_features
+from ray_atr.data.shards import Manifest, read_captions, read_manifest
+from ray_atr.data.vector_clip import array_bytes
+from ray_atr.models.retriever import build_retriever
+from ray_atr.models.text import read_tokenizer
+from ray_atr.models.tower import AudioSettings, TextSettings, checkpoint_of, tower_fingerprint
+from ray_atr.models.vectors import encode_captions
+from ray_atr.models.weights import identity_of_checkpoint, write_weights
+from ray_atr.training.encoding.encode import clip_batches, encode_clips, rows_in_parts
+from ray_atr.training.experiment import Experiment
+
+Say = Callable[[str], None]
+
+CLIPS = 32
+"""Clips that are encoded together."""
+
+TOWER_FILE = "tower.safetensors"
+"""The tower's weights, stored with its vectors: what the retrievers that are trained on them are saved with."""
+
+PROBE = 256
+"""Captions whose tokens tell one tokeniser from another."""
+
+
+@dataclass(frozen=True)
+class FrozenTower:
+    """One tower of an experiment that trains nothing, where its vectors are kept, and how it is to encode."""
+
+    kind: str
+    """audio or text"""
+    flat: dict[str, Any]
+    tokenizer: Path | None
+    home: Path
+    use_ray: bool
+    say: Say
+
+    @property
+    def experiment(self) -> Experiment:
+        return override(Experiment(), self.flat)
+
+    @property
+    def settings(self) -> AudioSettings | TextSettings:
+        """The tower's settings."""
+        return self.experiment.model.audio if self.kind == "audio" else self.experiment.model.text
+
+    @property
+    def checkpoint(self) -> str | None:
+        """Where all of the tower's weights come from; None if some are drawn from the seed."""
+        return None if getattr(self.settings, "allow_mismatch", ()) else checkpoint_of(self.settings)
+
+    def build(self) -> Any:
+        """The tower as training builds it, in evaluation mode, on the device that one of its workers has."""
+        experiment = self.experiment
+        if self.checkpoint is not None:
+            tower: Any = self.settings.build()
+        else:
+            tokenizer = None if self.tokenizer is None else read_tokenizer(self.tokenizer)
+            # Its random weights are those that it has within the whole retriever.
+            retriever = build_retriever(experiment.model, tokenizer=tokenizer, seed=experiment.seed)
+            tower = retriever.audio_tower if self.kind == "audio" else retriever.text_tower
+        is_cuda = bool(experiment.scaling.gpus_per_worker) and torch.cuda.is_available()
+        return tower.eval().to("cuda" if is_cuda else "cpu")
+
+    def identity(self) -> Any:
+        """What tells the tower's weights from others without reading them; None if only reading them tells."""
+        if self.checkpoint is not None:
+            return identity_of_checkpoint(self.checkpoint)
+        model = {k: value for k, value in self.flat.items() if k.startswith("model.") and ".adapt." not in k}
+        checkpoints = [value for k, value in model.items() if k.endswith(".checkpoint") and value is not None]
+        files = [identity_of_checkpoint(value) for value in checkpoints]
+        if None in files:
+            return None
+        tokenizer = self.tokenizer and self.tokenizer.name
+        return {"seed": self.flat["seed"], "model": model, "files": files, "tokenizer": tokenizer}
+
+
+def why_encoded_anew(experiment: Experiment) -> dict[str, str]:
+    """The frozen towers (audio, text) whose pooled vectors cannot serve, and why. Frozen towers have no dropout."""
+    model = experiment.model
+    frozen = [kind for kind in ("audio", "text") if getattr(model, kind).adapt.is_frozen]
+    if model.interaction == "late":
+        return dict.fromkeys(frozen, "model.interaction=late compares its tokens")
+    if model.augment.is_active and "audio" in frozen:
+        return {"audio": "model.augment changes its input in every epoch"}
+    return {}
+
+
+def encodes_once(experiment: Experiment, kind: str) -> bool:
+    """Whether a tower (audio or text) is frozen and its pooled vectors serve every epoch."""
+    return getattr(experiment.model, kind).adapt.is_frozen and kind not in why_encoded_anew(experiment)
+
+
+def ensure_frames(
+    data: str, front_end: FrontEnd, home: Path, *, in_windows: bool = False, use_ray: bool, say: Say, store: str = ""
+) -> Path:
+    """The folder of a data set's frames under a front end (log-mel, samples, given vectors), made now if it is absent."""
+    what = {"vector": "vectors:", "waveform": "samples:"}.get(front_end.kind, "log-mel features")
+
+    def progress(done: int, total: int) -> None:
+        say(f"{what} {done:,} of {counted(total, 'clip')}")
+
+    root = cache_folder(home, "features")
+    return ensure_features(
+        data, front_end, root, in_windows=in_windows, use_ray=use_ray, progress=progress, store=store
+    )
+
+
+@cache
+def frames_on_this_node(data: str, front_end: FrontEnd, home: Path, in_windows: bool, store: str) -> Path:
+    """The same for the process of a job, which may run on another node: it asks once for all of its jobs."""
+    return ensure_frames(data, front_end, home, in_windows=in_windows, use_ray=False, say=print, store=store)
+
+
+def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
+    """A feature folder of the data set that holds one vector a clip, encoded now if it is absent."""
+    manifest, model = read_manifest(data), tower.experiment.model
+    front_end, in_windows = model.audio.front_end, model.hears_windows
+
+    def encode(folder: Path, built: Any) -> dict[str, Any]:
+        store = tower.experiment.scaling.feature_store
+        features = ensure_frames(
+            data, front_end, tower.home, in_windows=in_windows, use_ray=tower.use_ray, say=tower.say, store=store
+        )
+        frames = partial(frames_on_this_node, data, front_end, tower.home, in_windows, store)
+        splits = read_json(features / MANIFEST_FILE)["splits"]
+        jobs: list[ClipJob] = []
+        for split, files in splits.items():
+            first = 0
+            for file in files:
+                jobs.append(ClipJob(frames, split, file["file"], first, file["num_rows"]))
+                first += file["num_rows"]
+            shutil.copyfile(features / f"{split}.captions.arrow", folder / f"{split}.captions.arrow")
+        _encode_parts(tower, built, jobs, folder)
+        return {"num_features": built.width, "dtype": "float32", "splits": splits}
+
+    about: dict[str, Any] = {"front_end": flatten(front_end)}
+    if in_windows and has_long_clips(manifest, front_end.clip_seconds):
+        about["windows"] = True
+    return _ensure(tower, manifest, about, tower_fingerprint, encode)
+
+
+def ensure_text_vectors(tower: FrozenTower, data: str) -> Path:
+    """A folder with the vectors of all captions of the data set, each distinct one encoded once, now if it is absent."""
+    manifest, languages = read_manifest(data), tower.experiment.data.languages
+
+    def fingerprint(built: Any) -> str:
+        probe = list(_captions(manifest, languages[:1]))[:PROBE]
+        tokens = built.tokenise([text for text, _ in probe], [language for _, language in probe])
+        return tower_fingerprint(built) + _digest(tokens)
+
+    def encode(folder: Path, built: Any) -> dict[str, Any]:
+        captions, keys = in_key_order(_captions(manifest, languages))
+        starts = range(0, len(captions), PART)
+        jobs = [CaptionJob(part_file(number), captions[start : start + PART]) for number, start in enumerate(starts)]
+        _encode_parts(tower, built, jobs, folder)
+        write_bytes(folder / KEYS_FILE, array_bytes(keys))
+        return {"width": built.width, "num_captions": len(captions)}
+
+    return _ensure(tower, manifest, {"languages": list(languages)}, fingerprint, encode)
+
+
+@dataclass(frozen=True)
+class ClipJob:
+    """The clips of one feature file; `frames` finds the features on the node that encodes, or makes them."""
+
+    frames: Callable[[], Path]
+    split: str
+    file: str
+    first: int
+    size: int
+
+    def write(self, tower: Any, file: Path) -> None:
+        """Writes the vectors of the clips' windows, each as one frame."""
+        features = open_features(self.frames(), self.split)
+        device = next(tower.parameters()).device
+
+        def embed(*clips: torch.Tensor) -> torch.Tensor:
+            return tower(*clips).pooled.float().cpu()
+
+        def batches() -> Iterator[tuple[list[str], list[np.ndarray]]]:
+            for rows in rows_in_parts(self.first, self.first + self.size, CLIPS):
+                pooled = encode_clips(embed, clip_batches(features, [rows]), width=tower.width, device=device)
+                ids = [features.clip_ids[row] for row in rows for _ in range(features.num_windows[row])]
+                yield ids, [vector[None] for vector in pooled.numpy()]
+
+        write_rows(file, batches())
+
+
+@dataclass(frozen=True)
+class CaptionJob:
+    """Some captions, in the order of their keys."""
+
+    file: str
+    captions: list[Caption]
+
+    @property
+    def size(self) -> int:
+        return len(self.captions)
+
+    def write(self, tower: Any, file: Path) -> None:
+        """Writes the captions' vectors."""
+        write_bytes(file, array_bytes(encode_captions(tower, self.captions).numpy()))
+
+
+def _ensure(
+    tower: FrozenTower,
+    manifest: Manifest,
+    about: dict[str, Any],
+    fingerprint: Callable[[Any], str],
+    encode: Callable[[Path, Any], dict[str, Any]],
+) -> Path:
+    """The folder of the tower's vectors of a data set; `encode` fills it if it is not whole and describes it."""
+    # What training alone looks at, and where the weights come from, change no vector.
+    left_out = ("adapt.", "checkpoint", "allow_mismatch")
+    settings = {k: v for k, v in flatten(tower.settings).items() if not k.startswith(left_out)}
+    content = {"data": manifest.hash, "kind": tower.kind, "name": tower.settings.name, **settings, **about}
+    identity, root = tower.identity(), cache_folder(tower.home, "vectors")
+    note = root / "known" / _digest([content, identity])
+    if identity is not None and note.is_file():
+        known = root / note.read_text()
+        if is_whole(known):
+            return known
+    built = tower.build()
+    content["fingerprint"] = fingerprint(built)
+    folder = root / f"{manifest.name}-{tower.kind}-{_digest(content)}"
+    folder.mkdir(parents=True, exist_ok=True)
+    store = folder_in(tower.experiment.scaling.feature_store, folder.name)
+    # One process encodes; others that ask at the same time wait for it.
+    with FileLock(str(folder) + ".lock"):
+        if not is_whole(folder) and (store is None or not fetch_folder(store, folder)):
+            write_weights(folder / TOWER_FILE, built.state_dict(), prefix=f"{tower.kind}_tower.")
+            finish_folder(folder, store, {**content, **encode(folder, built)})
+    if identity is not None:
+        note.parent.mkdir(exist_ok=True)
+        write_bytes(note, folder.name.encode())
+    return folder
+
+
+def _encode_parts(tower: FrozenTower, built: Any, jobs: Sequence[ClipJob | CaptionJob], folder: Path) -> None:
+    waiting = [job for job in jobs if not (folder / job.file).is_file()]
+    total = sum(job.size for job in jobs)
+    done = total - sum(job.size for job in waiting)
+    scaling = tower.experiment.scaling
+    named = "scaling.cpus_per_worker, scaling.gpus_per_worker"
+    workers = Resources(scaling.cpus_per_worker * WORKER_CPU_SHARE, scaling.gpus_per_worker, setting=named)
+    # Elsewhere the tower is built again: its weights may be larger than what should be sent.
+    make_built = dataclasses.replace(tower, say=print).build if tower.use_ray else lambda: built
+    here, what = FolderHere(folder), "clips" if tower.kind == "audio" else "captions"
+    encoder = partial(_encoder, make_built, here)
+    for number, content in run_jobs(waiting, encoder, ray=workers if tower.use_ray else None):
+        here.receive(waiting[number].file, content)
+        done += waiting[number].size
+        tower.say(f"frozen {tower.kind} tower: {done:,} of {total:,} {what} encoded")
+
+
+def _encoder(make_tower: Callable[[], Any], here: FolderHere) -> Callable[[ClipJob | CaptionJob], bytes | None]:
+    """What encodes parts, with a tower that is made once."""
+    tower = make_tower()
+    return lambda job: here.make(job.file, partial(job.write, tower))
+
+
+def _captions(manifest: Manifest, languages: Sequence[str]) -> Iterator[Caption]:
+    for split in manifest.splits:
+        for clip in read_captions(manifest, split):
+            for language in languages:
+                for text in clip.captions.get(language) or ():
+                    yield text, language
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,79 @@
+"""A batch of captions to text embeddings, encoding each distinct caption once, in buckets of similar length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ray_atr.data.caption_vectors import Caption
+from ray_atr.models.retriever import Retriever
+from ray_atr.models.tower import Encoded, embed_by_length, pad_tokens
+from ray_atr.training.encoding.encode import embed_again
+
+
+class TextBatcher:
+    """Tokenises captions (each distinct one once a process) and embeds batches of them. `bucket` is how many distinct
+    captions go through the encoder together: sorted by length, so that little is padded.
+    """
+
+    def __init__(self, retriever: Retriever, *, bucket: int = 256, memory: int = 500_000) -> None:
+        self.retriever, self.bucket, self.memory = retriever, bucket, memory
+        self.tokens: dict[Caption, list[int]] = {}
+
+    def of(self, retriever: Retriever) -> TextBatcher:
+        """The same for another retriever with the same tokeniser; tokens are shared."""
+        other = TextBatcher(retriever, bucket=self.bucket, memory=self.memory)
+        other.tokens = self.tokens
+        return other
+
+    def embed(self, captions: Sequence[Caption], *, chunk: int = 0) -> Tensor:
+        """Unit-norm embeddings `[n, D]` of the captions, in their order. With a chunk, buckets hold no more than that
+        many captions, keep no activations, and are embedded again backwards.
+        """
+        distinct = list(dict.fromkeys(captions))
+        embedded = embed_by_length(
+            partial(embed_again, self.retriever.embed_text) if chunk else self.retriever.embed_text,
+            self._tokenise(distinct),
+            self.retriever.text_tower.pad_token_id,
+            bucket=min(chunk, self.bucket) if chunk else self.bucket,
+            width=self.retriever.settings.embedding_width,
+            device=self.retriever.device,
+        )
+        if len(distinct) == len(captions):
+            return embedded
+        position = {caption: place for place, caption in enumerate(distinct)}
+        return embedded[torch.tensor([position[caption] for caption in captions], device=embedded.device)]
+
+    def embed_grid(
+        self, texts: list[list[str]], needed: NDArray[np.bool_], languages: Sequence[str], *, chunk: int = 0
+    ) -> Tensor:
+        """Embeddings `[b, K, D]` of the texts that are needed; zeros elsewhere."""
+        where = np.argwhere(needed)
+        embedded = self.embed([(texts[i][k], languages[k]) for i, k in where], chunk=chunk)
+        grid = embedded.new_zeros(*needed.shape, embedded.shape[1])
+        index = torch.from_numpy(where).to(embedded.device)
+        return grid.index_put((index[:, 0], index[:, 1]), embedded)
+
+    def embed_tokens(self, captions: Sequence[Caption]) -> Encoded:
+        """The captions' tokens `[n, L, D]`, their mask `[n, L]` and mean `[n, D]`, for late interaction."""
+        distinct = list(dict.fromkeys(captions))
+        padded, mask = pad_tokens(self._tokenise(distinct), self.retriever.text_tower.pad_token_id)
+        encoded = self.retriever.text_tokens(padded.to(self.retriever.device), mask.to(self.retriever.device))
+        position = {caption: place for place, caption in enumerate(distinct)}
+        rows = torch.tensor([position[caption] for caption in captions], device=self.retriever.device)
+        return Encoded(*(values[rows] for values in encoded))
+
+    def _tokenise(self, captions: Sequence[Caption]) -> list[list[int]]:
+        new = [caption for caption in captions if caption not in self.tokens]
+        if new:
+            if len(self.tokens) + len(new) > self.memory:
+                self.tokens.clear()
+                new = list(captions)
+            texts, languages = [text for text, _ in new], [language for _, language in new]
+            self.tokens.update(zip(new, self.retriever.text_tower.tokenise(texts, languages), strict=True))
+        return [self.tokens[caption] for caption in captions]

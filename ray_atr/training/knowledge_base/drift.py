@@ -1,0 +1,213 @@
+"""What tells whether knowledge from outside the batch matters, is fresh, and is of use.
+
+Shapes: N base entries, P prototypes, Q queries, D embedding width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ray_atr.objectives import Embeddings, Objective
+from ray_atr.objectives.knowledge.ask import Ask, multiplier, potentials, reliability
+from ray_atr.objectives.knowledge.knowledge import Granularity, Queued, Retrieved, Sides
+from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
+from ray_atr.objectives.pairs.pair_loss import Comparison
+from ray_atr.training.knowledge_base.searcher import Searcher
+from ray_atr.training.knowledge_base.snapshot import Snapshot
+
+QUERIES_AT_A_TIME = 64
+"""So that a base of a million entries needs 2 GiB, in float64, and not 16."""
+
+
+def out_of_batch_influence(
+    objective: Objective,
+    embeddings: Embeddings,
+    retrieved: Retrieved | Queued | None,
+    *,
+    learned: Learned = NOTHING_LEARNED,
+    draw: Tensor | None = None,
+    in_batch: Tensor | None = None,
+    granularity: Literal["fine", "coarse"] = "fine",
+) -> float:
+    """Norm of the loss's gradient with respect to the embeddings of samples outside the batch (Fu et al. 2025, Eq. 2).
+
+    An entry that several queries found is one embedding, whose gradients are added before the norm is taken. Entries that
+    are of the batch's own clips, `in_batch` [N] bool over the base or queue, do not count. The norm is of one batch; the
+    paper's is its expectation. 0 if nothing is used. With granularity `coarse` it is the norm over the prototypes, which
+    are no samples: Eq. 2 does not have them. A multiplier counts only where its gradient is not detached.
+    """
+    leaves: list[Tensor] = []
+    with torch.enable_grad():
+        leafed = _with_leaves(retrieved, leaves, granularity)
+        similarity = None if embeddings.similarity is None else embeddings.similarity.detach()
+        batch = dataclasses.replace(
+            embeddings, audio=embeddings.audio.detach(), text=embeddings.text.detach(), similarity=similarity
+        )
+        terms = objective(batch, learned=learned, draw=draw, retrieved=leafed)
+        if not leaves or not terms.loss.requires_grad:
+            return 0.0
+        found = torch.autograd.grad(terms.loss, leaves, allow_unused=True)
+    pairs = zip(leaves, found, strict=True)
+    gradients = [(torch.zeros_like(leaf) if own is None else own).double() for leaf, own in pairs]
+    if isinstance(retrieved, Queued):
+        kept = slice(None) if in_batch is None else ~in_batch
+        return float(torch.stack([gradient[kept].square().sum() for gradient in gradients]).sum().sqrt())
+    assert isinstance(retrieved, Retrieved), "only what was retrieved has leaves"
+    return _norm_over_entries(getattr(retrieved, granularity), gradients, in_batch)
+
+
+def _with_leaves(retrieved: Any, leaves: list[Tensor], granularity: str) -> Any:
+    """The same, but what counts are leaves: audio, then text, of the queue or of the audio's and the text's neighbours."""
+
+    def leafed(value: Any, names: Sequence[str]) -> Any:
+        for name in names:
+            leaves.append(getattr(value, name).detach().clone().requires_grad_())
+            value = dataclasses.replace(value, **{name: leaves[-1]})
+        return value
+
+    if isinstance(retrieved, Queued):
+        return leafed(retrieved, ("queue_audio", "queue_text"))
+    if not isinstance(retrieved, Retrieved) or (own := getattr(retrieved, granularity)) is None:
+        return retrieved
+    by_audio, by_text = (leafed(side, ("audio", "text")) for side in (own.by_audio, own.by_text))
+    return dataclasses.replace(retrieved, **{granularity: Granularity(by_audio, by_text)})
+
+
+def _norm_over_entries(found: Granularity, gradients: Sequence[Tensor], in_batch: Tensor | None) -> float:
+    """The norm of gradients [B, Q, Kn, D] once those of the same entry, in the same modality and language, are added."""
+    keys, rows = [], []
+    num_languages = found.by_audio.text.shape[1]
+    for side, (of_audio, of_text) in zip((found.by_audio, found.by_text), (gradients[:2], gradients[2:]), strict=True):
+        for gradient, is_text in ((of_audio, False), (of_text, True)):
+            assert side.entry is not None, "what is retrieved says of which entry it is"
+            entry = side.entry.expand(gradient.shape[:3])
+            counts = side.valid.expand(gradient.shape[:3])
+            if in_batch is not None:
+                counts = counts & ~in_batch.to(entry.device)[entry.clamp(min=0)]
+            # 0 for audio, 1 and up for texts: a base in one language answers to queries in every language.
+            kind = torch.zeros(gradient.shape[1], dtype=torch.int64, device=entry.device)
+            if is_text:
+                kind = kind + 1 if num_languages == 1 else 1 + torch.arange(len(kind), device=entry.device)
+            keys.append((entry * (1 + num_languages) + kind[:, None])[counts])
+            rows.append(gradient[counts])
+    every_row = torch.cat(rows)
+    unique, number = torch.cat(keys).unique(return_inverse=True)
+    return float(every_row.new_zeros(len(unique), every_row.shape[1]).index_add(0, number, every_row).norm())
+
+
+def representation_drift_mismatch(queries: Tensor, current: Tensor, stale: Tensor, temperature: float = 0.07) -> float:
+    """Mean KL(ideal || actual) in nats of the queries' neighbourhoods in the whole base (Fu et al. 2025, Eq. 4).
+
+    queries [Q, D] are embedded by today's encoders; current and stale [N, D] are the base's entries by today's encoders and
+    as the snapshot holds them. ideal_i(j) is the softmax over all entries j of <q_i, current_j>/temperature, actual_i(j)
+    that of <q_i, stale_j>/temperature. 0 right after a refresh, never infinite. The temperature is ours: the paper's
+    formula is partly lost in the text that we have, and over thousands of entries a plain softmax would be flat.
+    """
+    if len(stale) != len(current) or not len(stale) or not len(queries):
+        raise ValueError(
+            f"base: got {len(queries)} queries, {len(current)} current and {len(stale)} stale entries; "
+            "allowed 1 or more queries, and equal numbers of entries, 1 or more"
+        )
+    queries, current, stale = (
+        torch.nn.functional.normalize(rows.double(), dim=-1) for rows in (queries, current, stale)
+    )
+    total = queries.new_zeros(())
+    for some in queries.split(QUERIES_AT_A_TIME):
+        ideal = (some @ current.T).div(temperature).log_softmax(dim=1)
+        actual = (some @ stale.T).div(temperature).log_softmax(dim=1)
+        total += (ideal.exp() * (ideal - actual)).sum()
+    return float(total.clamp(min=0) / len(queries))
+
+
+def prototype_collapse(prototypes: Tensor) -> float:
+    """Mean pairwise cosine of prototypes [P, D]: 1 if all are the same, near 0 if they spread; 0 for one alone."""
+    P = len(prototypes)
+    if P < 2:
+        return 0.0
+    rows = torch.nn.functional.normalize(prototypes.double(), dim=-1)
+    return float((rows.sum(dim=0).square().sum() - P) / (P * (P - 1)))
+
+
+def neighbour_label_share(
+    positions: Tensor, query_labels: Sequence[Sequence[str]], entry_labels: Sequence[Sequence[str]]
+) -> float:
+    """Share of neighbours that have a label in common with their query; NaN if no pair of labelled ones was found.
+
+    positions [B, ..., Kn] int64 into the base's entries, -1 if there is none. Entries without labels are not counted.
+    """
+    shared, counted = 0, 0
+    for labels, found in zip(query_labels, positions.reshape(len(positions), -1).tolist(), strict=True):
+        wanted = set(labels)
+        for position in found:
+            if position >= 0 and wanted and entry_labels[position]:
+                counted += 1
+                shared += bool(wanted & set(entry_labels[position]))
+    return shared / counted if counted else float("nan")
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """An entry that a text query found, and the inner product of its audio with the query."""
+
+    clip_id: str
+    similarity: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """One text query: what it found among single clips, and how far that is relied on.
+
+    `potential` is phi (Eq. 13) of each granularity, `reliability` R = -log phi (Eq. 17), `multiplier` what the sample's loss
+    is multiplied with (Eq. 18).
+    """
+
+    query: str
+    neighbours: tuple[Neighbour, ...]
+    potential: dict[str, float]
+    reliability: dict[str, float]
+    multiplier: float
+
+
+@torch.no_grad()
+def explain(
+    snapshot: Snapshot, knowledge: Ask, queries: Sequence[str], audio: Tensor, text: Tensor, clip_ids: Sequence[str]
+) -> list[Case]:
+    """What ASK's reliability makes of queries (Fu et al. 2025, Table 6).
+
+    A case for each query text, embedded as text [n, D], whose clip is audio [n, D] with the id clip_ids[n].
+    """
+    searcher = Searcher(snapshot, knowledge.search_spec)
+    positions = searcher.search(audio, text[:, None], None, clip_ids)
+    retrieved = searcher.look_up(positions)
+    comparison = Comparison(audio, text, v_language=torch.zeros(len(text), dtype=torch.int64))
+    phi = {
+        name: potentials(comparison, Sides.of(comparison, granularity))[1]
+        for name, granularity in (("fine", retrieved.fine), ("coarse", retrieved.coarse))
+        if granularity is not None
+    }
+    R = {name: reliability(values) for name, values in phi.items()}
+    weights = multiplier(R.get("fine"), R.get("coarse"), knowledge.lambda_fine, knowledge.lambda_coarse)
+    found: list[tuple[Neighbour, ...]] = [()] * len(text)
+    if retrieved.fine is not None:
+        similarity = torch.einsum("nd,nkd->nk", text, retrieved.fine.by_text.audio[:, 0])
+        places = positions.fine_text[:, 0].tolist()
+        found = [
+            tuple(Neighbour(str(snapshot.ids[at]), value) for at, value in zip(*pairs, strict=True) if at >= 0)
+            for pairs in zip(places, similarity.tolist(), strict=True)
+        ]
+    return [
+        Case(
+            query=query,
+            neighbours=found[n],
+            potential={name: float(values[n]) for name, values in phi.items()},
+            reliability={name: float(values[n]) for name, values in R.items()},
+            multiplier=1.0 if weights is None else float(weights[n]),
+        )
+        for n, query in enumerate(queries)
+    ]

@@ -1,0 +1,343 @@
+"""A knowledge base that builds new versions of itself in the background, and the worker's side that switches to them.
+
+The refresher (`InProcessRefresher`, in this process or as an actor) turns published weights into snapshots. Every worker has a
+`SnapshotClient`, told of the same refresh points; it switches to a version at exactly `lag` steps after its
+weights were published, waiting where it must: so a run is reproducible, however long a refresh takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from ray_atr.common.storage import remove_folder
+from ray_atr.common.storage.whole import remove_leftovers_below
+from ray_atr.objectives.knowledge.knowledge import SearchSpec
+from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
+from ray_atr.training.knowledge_base.searcher import Searcher
+from ray_atr.training.knowledge_base.snapshot import (
+    MANIFEST_FILE,
+    Entries,
+    Snapshot,
+    SnapshotSettings,
+    build,
+    load,
+    save,
+)
+
+logger = logging.getLogger(__name__)
+
+Encode = Callable[[Any], Entries]
+"""What a base calls to encode its source with published weights. Picklable; it may open its data at the first call."""
+
+KEEP = 3
+"""How many of the last versions stay."""
+
+ATTEMPTS, PAUSE = 3, 0.5
+"""How often a version is tried, as a disk or a network may fail once, and the seconds before the second and twice before the
+third."""
+
+UNKNOWN, BUILDING, READY, BROKEN = "unknown", "building", "ready", "failed"
+
+
+class Outcome(NamedTuple):
+    """How far a version is: `unknown` (never published, or lost with a crash), `building`, `ready` or `failed`."""
+
+    state: str
+    error: str = ""
+    seconds: float = 0.0
+    failures: int = 0
+    """How often it failed before it was ready."""
+
+
+class InProcessRefresher:
+    """Builds snapshots one after the other in a thread and keeps the last of them in `folder`.
+
+    A snapshot is written before it is `ready`, so a base made again over the same folder has every version that was.
+    """
+
+    def __init__(self, encode: Encode, settings: SnapshotSettings, folder: Path) -> None:
+        self.encode, self.settings, self.folder = encode, settings, folder
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers_below(folder)
+        # OpenMP's limits are a thread's own: a new one would compute on every core, which the training needs.
+        self._executor = ThreadPoolExecutor(
+            1, "knowledge-refresh", initializer=_limit_threads, initargs=(torch.get_num_threads(),)
+        )
+        self._futures: dict[int, Future[float]] = {}
+        self._failures: dict[int, int] = {}
+        self._open: dict[int, Snapshot] = {}
+        self._lock = threading.Lock()
+
+    def publish(self, payload: Any, version: int, step: int) -> None:
+        """Start building a version; returns at once. `payload` is weights, or `Entries` that need no encoding.
+
+        A version is built once: published again, one that is there, being built or failed stays what it is.
+        """
+        with self._lock:
+            if version in self._futures or version in self.versions():
+                return
+            self._futures[version] = self._executor.submit(self._build_persistently, payload, version, step)
+
+    def _build_persistently(self, payload: Any, version: int, step: int) -> float:
+        """Build a version, again if that fails; the error of the last attempt is the version's."""
+        for failures in range(1, ATTEMPTS):
+            try:
+                return self._build(payload, version, step)
+            except Exception as error:  # noqa: BLE001
+                self._failures[version] = failures
+                logger.warning("knowledge base: version %d failed (%s); it is built again", version, in_words(error))
+                time.sleep(PAUSE * failures)
+        return self._build(payload, version, step)
+
+    def _build(self, payload: Any, version: int, step: int) -> float:
+        started = time.perf_counter()
+        entries = payload if isinstance(payload, Entries) else self.encode(payload)
+        earlier = [known for known in self.versions() if known < version]
+        previous = self.get(earlier[-1]) if earlier else None
+        snapshot = build(entries, self.settings, version=version, step=step, previous=previous)
+        save(snapshot, version_folder(self.folder, version))
+        with self._lock:
+            self._open[version] = snapshot
+            for old in self.versions()[:-KEEP]:
+                remove_folder(version_folder(self.folder, old))
+                self._open.pop(old, None)
+        return time.perf_counter() - started
+
+    def wait(self, version: int, timeout: float) -> Outcome:
+        """The outcome once it is known, or after `timeout` seconds."""
+        with self._lock:
+            future = self._futures.get(version)
+        if future is not None:
+            wait([future], timeout)
+        with self._lock:
+            future, is_there = self._futures.get(version), version in self.versions()
+        if future is not None and not future.done():
+            return Outcome(BUILDING)
+        if future is not None and (error := future.exception()) is not None:
+            return Outcome(BROKEN, in_words(error), failures=ATTEMPTS)
+        if not is_there:
+            return Outcome(UNKNOWN)
+        seconds = future.result() if future is not None else 0.0
+        return Outcome(READY, seconds=seconds, failures=self._failures.get(version, 0))
+
+    def get(self, version: int) -> Snapshot:
+        """A version that is ready. ValueError if it is not here."""
+        with self._lock:
+            if version not in self._open:
+                self._open[version] = load(version_folder(self.folder, version))
+            return self._open[version]
+
+    def versions(self) -> list[int]:
+        """The versions that are ready, oldest first."""
+        return versions_in(self.folder)
+
+    def rewind(self, version: int) -> None:
+        """Forget what is later than a version: a resumed run publishes it again. Waits for what is being built."""
+        wait(list(self._futures.values()))
+        with self._lock:
+            for later in [known for known in self.versions() if known > version]:
+                remove_folder(version_folder(self.folder, later))
+                self._open.pop(later, None)
+            self._futures = {known: future for known, future in self._futures.items() if known <= version}
+
+    def close(self) -> None:
+        """Build nothing more that has not been started."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def in_words(error: BaseException) -> str:
+    """An error's type and text, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def version_folder(folder: Path, version: int) -> Path:
+    return folder / f"v{version:06d}"
+
+
+def versions_in(folder: Path) -> list[int]:
+    """The versions that are whole in a base's folder, oldest first: a folder alone may be what a kill left of a removal."""
+    found = [re.fullmatch(r"v(\d+)", path.parent.name) for path in folder.glob(f"v*/{MANIFEST_FILE}")]
+    return sorted(int(match[1]) for match in found if match)
+
+
+def _limit_threads(count: int) -> None:
+    torch.set_num_threads(count)
+    with faiss_for_search() as faiss:
+        faiss.omp_set_num_threads(count)
+
+
+class Refresher(Protocol):
+    """A knowledge base as its clients see it: in this process, or an actor elsewhere."""
+
+    def publish(self, payload: Any, version: int, step: int) -> None: ...
+    def wait(self, version: int, timeout: float) -> Outcome: ...
+    def get(self, version: int) -> Snapshot: ...
+    def rewind(self, version: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class Pending(NamedTuple):
+    """A version that was published at a step, and the step at which every worker switches to it."""
+
+    version: int
+    step: int
+    due: int
+
+
+@dataclass
+class Timing:
+    """What the client's work cost, in seconds since the last report."""
+
+    stall: float = 0.0
+    search: float = 0.0
+    refresh: float = 0.0
+    failures: int = 0
+
+
+@dataclass
+class SnapshotClient:
+    """One worker's view of the base. All workers make the same calls at the same steps; one of them publishes.
+
+        client.refresh(step, payload)       # at a refresh point; only the publisher's payload is sent
+        client.before_step(step)            # switches to what is due
+        with client.searching() as searcher:
+            positions = searcher.search(...)
+
+    A version that fails at every attempt ends the run on all workers alike: on the old one it would end with other weights
+    than a run whose disk was well. It can be resumed from its last checkpoint.
+    """
+
+    refresher: Refresher
+    spec: SearchSpec
+    lag: int
+    is_publisher: bool = True
+    device: torch.device | str = "cpu"
+    poll_seconds: float = 10.0
+    republish_seconds: float = 1.0
+    searcher: Searcher | None = None
+    next_version: int = 1
+    pending: list[Pending] = field(default_factory=list)
+    timing: Timing = field(default_factory=Timing)
+    _sent: dict[int, Any] = field(default_factory=dict)
+    _sending: dict[int, Future[None]] = field(default_factory=dict)
+    _outbox: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1, "knowledge-outbox"))
+
+    @property
+    def version(self) -> int:
+        """The version that is searched; 0 before the first."""
+        return self.searcher.snapshot.version if self.searcher is not None else 0
+
+    def refresh(self, step: int, payload: Any, lag: int | None = None) -> int:
+        """Publish for a new version, which every worker switches to `lag` (by default its own) steps later. Returns at once.
+
+        payload  what `Refresher.publish` takes, or a Future of it: weights that are still being copied.
+        """
+        version, lag = self.next_version, self.lag if lag is None else lag
+        self.next_version += 1
+        self.pending.append(Pending(version, step, step + lag))
+        if self.is_publisher:
+            # Kept until the version is in use: a base that crashed, or whose node went with its folder, is sent it again.
+            self._sent[version] = payload
+            self._sending[version] = self._outbox.submit(self._send, version, step)
+        return version
+
+    def _send(self, version: int, step: int) -> None:
+        """Hand a version's payload over; weights of gigabytes take seconds on their way into an object store."""
+        payload = self._sent[version]
+        self.refresher.publish(payload.result() if isinstance(payload, Future) else payload, version, step)
+
+    def before_step(self, step: int) -> None:
+        """Switch to the newest version that is due, waiting for it if it is not ready; the wait is the stall."""
+        due = [one for one in self.pending if one.due <= step]
+        self.pending = [one for one in self.pending if one.due > step]
+        for one in due:
+            self.timing.failures += self._await(one).failures
+            self._open(one.version)
+
+    def settle(self) -> None:
+        """Wait until what was published is on disk, so that a checkpoint made now can be taken up to the same snapshots."""
+        for one in self.pending:
+            self._await(one)
+
+    def _await(self, one: Pending) -> Outcome:
+        """Wait for a version. RuntimeError if it failed, or is lost and its weights are no longer here."""
+        started = time.perf_counter()
+        if (sending := self._sending.pop(one.version, None)) is not None:
+            sending.result()
+        sent = time.perf_counter()
+        outcome = self.refresher.wait(one.version, 0.0)
+        while outcome.state in (UNKNOWN, BUILDING):
+            if outcome.state == UNKNOWN:
+                if self.is_publisher and one.version not in self._sent:
+                    lost = f"version {one.version} of step {one.step} is gone from its folder"
+                    raise RuntimeError(f"knowledge base: {lost}")
+                # Still under way to the base, or lost with a crash of it.
+                time.sleep(0.02)
+                if self.is_publisher and time.perf_counter() - sent > self.republish_seconds:
+                    self._send(one.version, one.step)
+                    sent = time.perf_counter()
+            outcome = self.refresher.wait(one.version, self.poll_seconds)
+        self.timing.stall += time.perf_counter() - started
+        if outcome.state == READY:
+            self.timing.refresh = outcome.seconds
+            return outcome
+        self._sent.pop(one.version, None)
+        message = f"version {one.version} of step {one.step} failed {outcome.failures} times ({outcome.error})"
+        raise RuntimeError(f"knowledge base: {message}; the run can be resumed from its last checkpoint")
+
+    def _open(self, version: int) -> None:
+        self.searcher = Searcher(self.refresher.get(version), self.spec, self.device)
+        self._sent.pop(version, None)
+
+    @contextlib.contextmanager
+    def searching(self) -> Iterator[Searcher]:
+        """The version in use; what is done with it is timed."""
+        if self.searcher is None:
+            raise RuntimeError("knowledge base: searched before its first version; call refresh and before_step first")
+        started = time.perf_counter()
+        yield self.searcher
+        self.timing.search += time.perf_counter() - started
+
+    def stats(self, step: int) -> dict[str, float]:
+        """Version, staleness and what was spent since the last call."""
+        timing, self.timing = self.timing, Timing(refresh=self.timing.refresh)
+        assert self.searcher is not None, "asked for after a step"
+        snapshot = self.searcher.snapshot
+        return {
+            "version": float(snapshot.version),
+            "staleness_steps": float(step - snapshot.step),
+            "entries": float(len(snapshot)),
+            "stall_seconds": timing.stall,
+            "search_seconds": timing.search,
+            "refresh_seconds": timing.refresh,
+            "failed_refreshes": float(timing.failures),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: numbers only, the snapshots are in the base's folder. Call `settle` before."""
+        return {
+            "version": self.version,
+            "next_version": self.next_version,
+            "pending": [list(one) for one in self.pending],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Search what the stopped run would have searched; later versions than it knew of are forgotten."""
+        self.pending = [Pending(*numbers) for numbers in state["pending"]]
+        self.next_version = state["next_version"]
+        if self.is_publisher:
+            self.refresher.rewind(state["next_version"] - 1)
+        if state["version"]:
+            self._open(state["version"])

@@ -1,0 +1,288 @@
+"""Searching a snapshot for a batch: exact by matrix product and top-k, or with a FAISS index where the base is large.
+
+searcher = Searcher(snapshot, knowledge, device)
+found = searcher.search(audio, text, mask, own_ids)     # positions: small, to be gathered over workers
+retrieved = searcher.look_up(found)                     # what the objective reads
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ray_atr.data.sampling import hashes
+from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Retrieved, SearchSpec
+from ray_atr.training.knowledge_base.faiss_gpu import LARGEST_K, searched_on
+from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
+from ray_atr.training.knowledge_base.snapshot import Snapshot
+
+BLOCK = 16_384
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Positions(NamedTuple):
+    """Where a batch's neighbours are in the snapshot, int64, -1 if there is none; plain tensors, to be gathered.
+
+    fine_audio, coarse_audio [B, 1, Kn]: of the audio queries. fine_text, coarse_text [B, K, Kn]: of the text queries.
+    """
+
+    fine_audio: Tensor
+    fine_text: Tensor
+    coarse_audio: Tensor
+    coarse_text: Tensor
+
+
+def exact_top_k(
+    queries: Tensor, entries: Tensor, k: int, present: Tensor | None = None, block: int = BLOCK
+) -> tuple[Tensor, Tensor]:
+    """(inner products [B, k], positions [B, k]) of the k largest, best first; -inf where `present` [N] is False.
+
+    The base is read block by block: the largest intermediate is [B, block]. Entries in float16 are widened a block at a time.
+    """
+    k = min(k, len(entries))
+    best_scores, best_positions = [], []
+    for start in range(0, len(entries), block):
+        part = entries[start : start + block]
+        scores = queries @ part.to(queries.dtype).T
+        if present is not None:
+            scores.masked_fill_(~present[start : start + block], -torch.inf)
+        values, where = scores.topk(min(k, len(part)), dim=1)
+        best_scores.append(values)
+        best_positions.append(where + start)
+    if len(best_scores) == 1:
+        return best_scores[0], best_positions[0]
+    values, where = torch.cat(best_scores, dim=1).topk(k, dim=1)
+    return values, torch.cat(best_positions, dim=1).gather(1, where)
+
+
+def fused_top_k(queries: Tensor, entries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`exact_top_k` of float32 tensors on the CPU by FAISS, which keeps a block's scores in the cache while it ranks them.
+
+    No index is built and nothing is copied: the base may be mapped, read-only memory.
+    """
+    wanted, k = np.ascontiguousarray(queries.numpy(), dtype=np.float32), min(k, len(entries))
+    with faiss_for_search() as faiss:
+        values, positions = faiss.knn(wanted, entries.numpy(), k, metric=faiss.METRIC_INNER_PRODUCT)
+    return torch.from_numpy(values), torch.from_numpy(positions)
+
+
+class SearchableRows:
+    """One searchable matrix [N, D]: on the device for exact search (and if `index` is None), behind a FAISS index otherwise."""
+
+    def __init__(
+        self,
+        rows: NDArray[Any],
+        present: NDArray[np.bool_] | None,
+        device: torch.device,
+        spec: SearchSpec,
+        index: NDArray[np.uint8] | None = None,
+    ) -> None:
+        self.rows = as_tensor(rows).to(device)
+        self.present = None if present is None or present.all() else torch.from_numpy(present.copy()).to(device)
+        self.index: Any = None
+        self.on_gpu: Any = None
+        if index is None:
+            return
+        if len(index):
+            with faiss_for_search() as faiss:
+                self.index = faiss.deserialize_index(np.array(index))
+            if hasattr(self.index, "nprobe"):
+                self.index.nprobe = spec.probes
+            else:
+                self.index.hnsw.efSearch = 4 * spec.probes
+        elif spec.index == "flat" and len(rows):
+            with faiss_for_search() as faiss:
+                self.index = faiss.IndexFlatIP(rows.shape[1])
+                self.index.add(np.ascontiguousarray(rows, dtype=np.float32))
+        if self.index is not None:
+            self.on_gpu = searched_on(self.index, device)
+
+    def top_k(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """(scores, positions), both [B, min(k, N)]; -inf and any position if there is none."""
+        if self.index is None:
+            # FAISS reads the rows where they are if they are float32 in this process's memory, all of them present.
+            is_plain = self.rows.device.type == "cpu" and self.rows.dtype == torch.float32 and self.present is None
+            return fused_top_k(queries, self.rows, k) if is_plain else exact_top_k(queries, self.rows, k, self.present)
+        k = min(k, len(self.rows))
+        index = self.index if self.on_gpu is None or k > LARGEST_K else self.on_gpu
+        with faiss_for_search():
+            values, where = index.search(np.ascontiguousarray(queries.cpu().numpy(), dtype=np.float32), k)
+        scores, positions = torch.from_numpy(values).to(queries.device), torch.from_numpy(where).to(queries.device)
+        scores = scores.masked_fill(positions < 0, -torch.inf)
+        positions = positions.clamp(min=0)
+        if self.present is not None:
+            scores = scores.masked_fill(~self.present[positions], -torch.inf)
+        return scores, positions
+
+
+class _Places:
+    """Where each value is in an array [N]."""
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self.order = np.argsort(values, kind="stable")
+        self.sorted = values[self.order]
+
+    def of(self, wanted: NDArray[Any]) -> Tensor:
+        """Places [B, E] of each wanted value [B], -1 beyond; E is the most that one of them has."""
+        first = np.searchsorted(self.sorted, wanted, side="left")
+        last = np.searchsorted(self.sorted, wanted, side="right")
+        E = int((last - first).max(initial=0))
+        places = np.full((len(wanted), E), -1, dtype=np.int64)
+        for offset in range(E):
+            has = first + offset < last
+            places[has, offset] = self.order[first[has] + offset]
+        return torch.from_numpy(places)
+
+
+class Searcher:
+    """A snapshot opened by one worker: tensors over its arrays (without a copy on the CPU), and its indices."""
+
+    def __init__(self, snapshot: Snapshot, spec: SearchSpec, device: torch.device | str = "cpu") -> None:
+        self.snapshot, self.spec, self.device = snapshot, spec, torch.device(device)
+        table = partial(SearchableRows, device=self.device, spec=spec)
+        self.fine_audio = table(snapshot.audio, None, index=snapshot.audio_index)
+        texts = zip(snapshot.text, snapshot.text_mask, snapshot.text_index, strict=True)
+        self.fine_text = [table(rows, mask, index=index) for rows, mask, index in texts]
+        self.coarse_audio = table(snapshot.coarse_audio, snapshot.coarse_audio_mask)
+        self.coarse_text = [table(*of) for of in zip(snapshot.coarse_text, snapshot.coarse_mask, strict=True)]
+        self._by_id, self._by_group = _Places(snapshot.ids), _Places(snapshot.groups)
+
+    @torch.no_grad()
+    def search(
+        self,
+        audio: Tensor,
+        text: Tensor,
+        mask: Tensor | None = None,
+        own_ids: Sequence[str] | None = None,
+        groups: Tensor | None = None,
+    ) -> Positions:
+        """The neighbours' positions for audio [B, D] and text [B, K, D] where mask [B, K] is True.
+
+        What the spec leaves out is not found by the fine search: entries with the id of the query's clip (`own_ids` [B]),
+        and those of its group of positives (`groups` int64 [B]).
+        """
+        B, K, _ = text.shape
+        wanted = torch.ones(B, K, dtype=torch.bool, device=text.device) if mask is None else mask
+        out = self._left_out(own_ids, groups)
+        every = torch.ones(B, 1, dtype=torch.bool, device=audio.device)
+        audio, text = audio.detach().float(), text.detach().float()
+        of_audio, of_text = [self.fine_audio], self.fine_text
+        if self.spec.across:
+            of_audio, of_text = self.fine_text[:1], [self.fine_audio]
+        return Positions(
+            self._positions(of_audio, audio[:, None], every, out, self.spec.fine),
+            self._positions(of_text, text, wanted, out, self.spec.fine),
+            self._positions([self.coarse_audio], audio[:, None], every, None, self.spec.coarse),
+            self._positions(self.coarse_text, text, wanted, None, self.spec.coarse),
+        )
+
+    def _left_out(self, own_ids: Sequence[str] | None, groups: Tensor | None) -> Tensor | None:
+        """Positions [B, E] that are not to be found, -1 beyond; None if all may be."""
+        found = []
+        if self.spec.left_out != "nothing" and own_ids is not None:
+            found.append(self._by_id.of(np.asarray(own_ids, dtype=np.str_)))
+        if self.spec.left_out == "positives" and groups is not None:
+            found.append(self._by_group.of(groups.cpu().numpy()))
+        return torch.cat(found, dim=1) if found else None
+
+    def _positions(
+        self, tables: list[SearchableRows], queries: Tensor, wanted: Tensor, own: Tensor | None, is_on: bool
+    ) -> Tensor:
+        B, Q, _ = queries.shape
+        k = min(self.spec.neighbours, len(tables[0].rows)) if is_on else 0
+        positions = torch.full((B, Q, k), -1, dtype=torch.int64, device=queries.device)
+        if k == 0:
+            return positions
+        for number, table in enumerate(tables):
+            # One table serves the queries of every language; with one a language, each serves its own.
+            asked = wanted if len(tables) == 1 else wanted & (torch.arange(Q, device=wanted.device) == number)
+            clip, query = asked.nonzero(as_tuple=True)
+            if len(clip):
+                own_of = None if own is None else own.to(clip.device)[clip]
+                positions[clip, query] = _without_own(table, queries[clip, query], k, own_of)
+        return positions
+
+    def look_up(self, positions: Positions) -> Retrieved:
+        """The entries at the positions, as float32 on the positions' device."""
+        return Retrieved(
+            fine=_granularity(positions.fine_audio, positions.fine_text, self.fine_audio, self.fine_text),
+            coarse=_granularity(positions.coarse_audio, positions.coarse_text, self.coarse_audio, self.coarse_text),
+        )
+
+
+def _granularity(
+    by_audio: Tensor, by_text: Tensor, audio: SearchableRows, texts: list[SearchableRows]
+) -> Granularity | None:
+    if by_audio.shape[-1] == 0:
+        return None
+    text_of_audio = torch.cat([_take(text, by_audio) for text in texts], dim=1)
+    of_languages = (_take(text, by_text[:, k : k + 1]) for k, text in enumerate(texts))
+    text_of_text = _take(texts[0], by_text) if len(texts) == 1 else torch.cat(list(of_languages), dim=1)
+    return Granularity(
+        Neighbours(_take(audio, by_audio), text_of_audio, by_audio >= 0, entry=by_audio),
+        Neighbours(_take(audio, by_text), text_of_text, by_text >= 0, entry=by_text),
+    )
+
+
+def draw_from_pool(positions: Positions, ids: Sequence[str], count: int, seed: int, step: int) -> Positions:
+    """`count` of the fine neighbours of each query, drawn again at each step and alike on any number of workers (ANCE).
+
+    The k-th clip's draws depend on (seed, step, its id) alone; entries that are absent are drawn last.
+    """
+
+    def drawn(found: Tensor, what: str) -> Tensor:
+        B, Q, pool = found.shape
+        if pool <= count:
+            return found
+        bits = hashes(ids, seed, "negatives", what, step)[:, None] + np.arange(Q * pool, dtype=np.uint64) * GOLDEN
+        keys = torch.from_numpy((_mixed(bits) >> np.uint64(11)).astype(np.int64)).view(B, Q, pool)
+        order = keys.to(found.device).masked_fill(found < 0, 2**62).argsort(dim=2)
+        return found.gather(2, order[:, :, :count])
+
+    of_audio, of_text = drawn(positions.fine_audio, "audio"), drawn(positions.fine_text, "text")
+    return positions._replace(fine_audio=of_audio, fine_text=of_text)
+
+
+def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's output function: turns counters into unrelated bits, all of a batch at once.
+
+    Each clip has a key of its own, for which numpy's Philox would need a generator of its own, some 20 microseconds.
+    """
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
+
+
+def as_tensor(array: NDArray[Any]) -> Tensor:
+    """A tensor over an array's own memory, read-only arrays included: it must not be written to."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(np.asarray(array))
+
+
+def _without_own(table: SearchableRows, queries: Tensor, k: int, own: Tensor | None) -> Tensor:
+    """Positions [n, k] of the best entries that are present and not the query's own; -1 beyond them."""
+    extra = 0 if own is None else own.shape[1]
+    scores, positions = table.top_k(queries, k + extra)
+    if own is not None and extra:
+        is_own = (positions[:, :, None] == own[:, None, :]).any(dim=2)
+        scores = scores.masked_fill(is_own, -torch.inf)
+        # Stable: what is left keeps its order.
+        scores, order = scores.sort(dim=1, descending=True, stable=True)
+        positions = positions.gather(1, order)
+    positions = positions.masked_fill(scores == -torch.inf, -1)[:, :k]
+    missing = k - positions.shape[1]
+    return torch.nn.functional.pad(positions, (0, missing), value=-1) if missing else positions
+
+
+def _take(table: SearchableRows, positions: Tensor) -> Tensor:
+    flat = positions.clamp(min=0).flatten().to(table.rows.device)
+    taken = table.rows.index_select(0, flat).float()
+    return taken.to(positions.device).view(*positions.shape, -1)

@@ -1,0 +1,378 @@
+"""A run folder: the local truth of what was run and what came out, readable without Ray or MLflow.
+
+    RUN/experiment.json                  the base experiment, flattened
+    RUN/sweep.json                       name, space, seeds, data manifest hash, code version, command
+    RUN/trials/<trial_id>/trial.json     name, overrides, status, error, training seconds
+    RUN/trials/<trial_id>/metrics.jsonl  one line an epoch
+    RUN/trials/<trial_id>/result.json    best epoch, its validation and test metrics; written when the trial is finished
+    RUN/trials/<trial_id>/last, best     checkpoints
+    RUN/trials/<trial_id>/test/scores.npz    R@1 of each test query, for paired differences
+    RUN/report/                          tables, figures, page
+
+It is on a file system or in an object store (`s3://bucket/runs/x`); there `objects/` and `checkpoint.json` take the place of
+`last` (storage/transfer.py). Every file appears whole, and the one that says that the others are there is written
+last. Every JSON object ends with a digest, by which damaged bytes are known. One process at a time writes it. A trial with a
+`result.json` is finished and is never run again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ray_atr.common import storage
+from ray_atr.common.formats import FORMATS, require_format
+from ray_atr.common.override import flatten, override
+from ray_atr.common.redaction import HIDDEN, redact, redact_values
+from ray_atr.common.settings import refuse
+from ray_atr.common.storage import Location, StorageError
+from ray_atr.common.storage.whole import remove_leftovers_among
+from ray_atr.metrics.epoch_report import EpochReport, FinalReport
+from ray_atr.models.weights import SETTINGS_FILE, is_clap
+from ray_atr.objectives import PAIRS
+from ray_atr.training.experiment import Experiment, load_experiment, resolved
+
+STATUSES = PENDING, RUNNING, FINISHED, FAILED, STOPPED = "pending", "running", "finished", "failed", "stopped"
+METRICS_FILE, RESULT_FILE, TEST_SCORES = "metrics.jsonl", "result.json", "test/scores.npz"
+LAST, BEST = "last", "best"
+"""A trial's checkpoints: all that it takes to resume, and the retriever of the best validation epoch."""
+
+
+LONGEST_NAME = 60
+"""Characters of a trial's folder that say what it varies."""
+
+
+def make_trial_id(overrides: Mapping[str, Any]) -> str:
+    """A name that says what the trial varies, made unique by a hash: the same point has the same id in every run."""
+    words = [re.sub(r"[^A-Za-z0-9.=-]+", "-", word).strip("-") for word in trial_name(overrides).split(" ")]
+    # Whole words: a number that was cut would be another one.
+    fitting = [word for number, word in enumerate(words) if len("-".join(words[: number + 1])) <= LONGEST_NAME]
+    readable = "-".join(filter(None, fitting)) or words[0][:LONGEST_NAME]
+    digest = hashlib.sha256(json.dumps(dict(overrides), sort_keys=True, default=str).encode()).hexdigest()[:8]
+    return f"{readable}-{digest}" if readable else digest
+
+
+SHORT_NAMES = {"data.noise.ratio": "noise", "objective.pair.transport_mass": "mass", "train.learning_rate": "lr"}
+CHOICES = ("objective", "objective.scheme", "objective.pair", "objective.knowledge")
+
+
+def joint_name(choices: Iterable[str]) -> str:
+    """What a scheme, a pair loss and a knowledge are called together: `kcl+pot`."""
+    return "+".join((choice in PAIRS and PAIRS[choice].short_name) or choice for choice in choices)
+
+
+def trial_name(overrides: Mapping[str, Any]) -> str:
+    """What a person calls the trial: `m_ltm noise=0.4 seed=1`, `kcl+pot mass=0.7 noise=0.4 seed=1`."""
+    chosen = [str(overrides[path]) for path in CHOICES if path in overrides]
+    words = [joint_name(chosen)] if chosen else []
+    for path in sorted(overrides, key=lambda path: path == "seed"):
+        if path in CHOICES:
+            continue
+        value = overrides[path]
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        words.append(f"{SHORT_NAMES.get(path, path.rsplit('.', 1)[-1])}={text}")
+    return " ".join(words) or "base"
+
+
+@dataclass(frozen=True)
+class TrialFolder:
+    """The files of one trial."""
+
+    folder: Location
+
+    @property
+    def trial_id(self) -> str:
+        return self.folder.name
+
+    @property
+    def is_finished(self) -> bool:
+        return storage.is_there(self.folder / RESULT_FILE)
+
+    def describe(self) -> dict[str, Any]:
+        """What `trial.json` says, but for the status: a kill can leave it behind the result, which makes a trial finished."""
+        content = _described(self.folder / "trial.json", self.trial_id)
+        if content["status"] in (RUNNING, FAILED) and self.is_finished:
+            content |= {"status": FINISHED, "error": None, "train_seconds": train_seconds(self.epochs())}
+        elif content["status"] == FINISHED and not self.is_finished:
+            content["status"] = PENDING
+        return content
+
+    def problem(self) -> str | None:
+        """Which of its files has lost something since it was written, and what; None if all are as a trial leaves them.
+
+        A trial that a kill ended has lost nothing: its result is written before its status, and epochs that are not recorded
+        yet are reported again by its checkpoint.
+        """
+        if not storage.is_there(self.folder / "trial.json"):
+            # A kill between the two leaves a folder with nothing in it.
+            return f"{self.folder / 'trial.json'}: missing" if storage.entries_in(self.folder) else None
+        described = _described(self.folder / "trial.json", self.trial_id)
+        if described["status"] == FINISHED and not self.is_finished:
+            return f"{self.folder / RESULT_FILE}: missing, though the trial finished"
+        recorded = [row.epoch for row in self.epochs()]
+        least = described.get("epochs", 0)
+        if self.is_finished:
+            result = self.result()
+            least = result.get("epochs", result.get("best_epoch", 0))
+        expected = list(range(1, max(len(recorded), int(least or 0)) + 1))
+        if recorded == expected:
+            return None
+        held = ", ".join(map(str, recorded)) or "none"
+        return f"{self.folder / METRICS_FILE}: epochs {held} instead of 1 to {max([*expected, *recorded])}"
+
+    def update(self, **changes: Any) -> None:
+        """Change entries of `trial.json`. StorageError if it is gone: it is never made from the changes alone."""
+        storage.write_json(self.folder / "trial.json", {**self.describe(), **changes}, is_private=True)
+
+    def result(self) -> dict[str, Any]:
+        """What `result.json` says of a finished trial."""
+        return dict(storage.read_json(self.folder / RESULT_FILE))
+
+    def epochs(self) -> list[EpochReport]:
+        """The recorded epochs in order. A last line cut off by a kill is left out: its epoch will be recorded again."""
+        return [EpochReport(row) for row in storage.read_lines(self.folder / METRICS_FILE)]
+
+    def add_epoch(self, metrics: Mapping[str, Any]) -> bool:
+        """Record an epoch's metrics; False if that epoch is there already (a resumed run reports it again)."""
+        rows = self.epochs()
+        if any(row["epoch"] == metrics["epoch"] for row in rows):
+            return False
+        rows.append(EpochReport(metrics, time=time.time()))
+        storage.write_lines(self.folder / METRICS_FILE, rows)
+        return True
+
+    def finish(self, final: Mapping[str, Any]) -> None:
+        """Write the result: the best epoch's validation and test metrics, and the last epoch's validation metrics."""
+        rows, final = self.epochs(), FinalReport(final)
+        best = next((row for row in rows if row.epoch == final["best_epoch"]), EpochReport())
+        result = {
+            "best_epoch": final["best_epoch"],
+            "epochs": len(rows),
+            "out_of_patience": final.out_of_patience,
+            "clean_share": final.clean_share,
+            "val": best.validation,
+            "last": rows[-1].validation if rows else {},
+            "test": final.test,
+            "train_seconds": train_seconds(rows),
+        }
+        storage.write_json(self.folder / RESULT_FILE, result)
+        self.update(status=FINISHED, error=None, train_seconds=train_seconds(rows))
+
+
+def train_seconds(rows: Sequence[EpochReport]) -> float | None:
+    """Seconds of training by the end of the last recorded epoch; None if there is none."""
+    return rows[-1].group("seconds").get("train") if rows else None
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run folder, on a file system or in an object store."""
+
+    path: Location
+
+    @property
+    def resuming(self) -> str:
+        """The option that continues the run, ready to be pasted into a shell."""
+        return shlex.join(["--resume", str(self.path)])
+
+    @staticmethod
+    def create(path: str | Location, experiment: Experiment, info: Mapping[str, Any]) -> RunFolder:
+        """Make a new run folder. ValueError if it cannot be written, holds a run already, or a setting holds a secret."""
+        folder = storage.locate(path)
+        if storage.is_there(folder / "sweep.json"):
+            resuming = RunFolder(folder).resuming
+            raise ValueError(f"{folder}: a run folder already; continue it with {resuming}, or choose another")
+        refuse_secrets(flatten(experiment))
+        try:
+            storage.make_folder(folder / "trials")
+            storage.write_json(folder / "experiment.json", flatten(experiment), is_private=True)
+            storage.write_json(
+                folder / "sweep.json", {**redact_values(info), "format": FORMATS["run"]}, is_private=True
+            )
+        except StorageError as error:
+            raise ValueError(str(error)) from None
+        except OSError as error:
+            raise ValueError(f"{folder}: the run folder cannot be written ({error.strerror})") from None
+        return RunFolder(folder)
+
+    @staticmethod
+    def open(path: str | Location) -> RunFolder:
+        """Open an existing run folder. ValueError if it is none; StorageError if its storage is away."""
+        folder = storage.locate(path)
+        if not storage.is_there(folder / "sweep.json"):
+            raise ValueError(f"{folder}: not a run folder (sweep.json is missing)")
+        return RunFolder(folder)
+
+    @property
+    def experiment(self) -> Experiment:
+        return load_experiment(self.path / "experiment.json")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings of the run, flattened, as `experiment.json` has them: those of another version as they stand."""
+        return _object(self.path / "experiment.json")
+
+    @property
+    def select_by(self) -> str:
+        """The validation metric that chooses among epochs and trials."""
+        return metric_chosen_by(self.settings)
+
+    def settings_of(self, overrides: Mapping[str, Any], experiment: Experiment | None = None) -> dict[str, Any]:
+        """All settings of a trial, flattened: the run's (`experiment`, if it was read before) with what the trial varies.
+
+        A folder of another version may hold settings that the tree does not know: they are its settings as they stand.
+        """
+        try:
+            return flatten(resolved(override(experiment or self.experiment, overrides)))
+        except ValueError:
+            return {**self.settings, **overrides}
+
+    def experiment_of(self, trial: TrialFolder) -> Experiment:
+        """A trial's experiment: the run's, with what the trial varies."""
+        return resolved(override(self.experiment, trial.describe()["overrides"]))
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What `sweep.json` says, without secrets that a hand may have put there."""
+        file = self.path / "sweep.json"
+        content = {"name": self.path.name, **require_format("run", _object(file), file)}
+        space = content.get("space") or {}
+        if not isinstance(space, dict) or not isinstance(space.get("objective", ""), str | list):
+            raise refuse(f"{file}: space", space, "what each varied setting takes, by its path")
+        for part in ("name", "command"):
+            if not isinstance(content.get(part, ""), str):
+                raise refuse(f"{file}: {part}", content[part], "a text")
+        return dict(redact_values(content))
+
+    def update_info(self, **changes: Any) -> None:
+        """Change entries of `sweep.json`."""
+        storage.write_json(self.path / "sweep.json", {**self.info, **redact_values(changes)}, is_private=True)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Be the one process that writes this run. ValueError, with who does so already, if another is.
+
+        What writers that were killed left half written goes.
+        """
+        with storage.hold(self.path, "this run"):
+            if storage.is_local(self.path):
+                for pattern in (".*", "trials/*/.*"):
+                    remove_leftovers_among(self.path.glob(pattern))
+            yield
+
+    def remove(self) -> None:
+        """Remove a run in which nothing has run, if it is on a file system."""
+        if storage.is_local(self.path):
+            storage.remove_folder(self.path)
+
+    def trial(self, trial_id: str) -> TrialFolder:
+        """The folder of a trial, which need not exist. ValueError for an id that is no name of a folder."""
+        return TrialFolder(self.path / "trials" / storage.safe_name(trial_id, "trial"))
+
+    def trials(self) -> Iterator[TrialFolder]:
+        for folder in storage.entries_in(self.path / "trials"):
+            if storage.is_there(folder / "trial.json"):
+                yield TrialFolder(folder)
+
+    def problems(self) -> list[str]:
+        """What the trials' files have lost, each with the file's name."""
+        folders = storage.entries_in(self.path / "trials")
+        return [problem for folder in folders if (problem := TrialFolder(folder).problem()) is not None]
+
+    def add_trial(self, overrides: Mapping[str, Any]) -> TrialFolder:
+        """The folder of a trial, with its `trial.json` if that is not there yet."""
+        trial = self.trial(make_trial_id(overrides))
+        if not storage.is_there(trial.folder / "trial.json"):
+            refuse_secrets(overrides)
+            storage.make_folder(trial.folder)
+            described = {
+                "trial_id": trial.trial_id,
+                "name": trial_name(overrides),
+                "overrides": dict(overrides),
+                "format": FORMATS["run"],
+                "status": PENDING,
+                "error": None,
+                "train_seconds": None,
+            }
+            storage.write_json(trial.folder / "trial.json", described, is_private=True)
+        return trial
+
+
+def metric_chosen_by(settings: Mapping[str, Any]) -> str:
+    """The validation metric that flattened settings choose epochs and trials by; the default if they lack it."""
+    return str(settings.get("evaluation.select_by", Experiment().evaluation.select_by))
+
+
+def hashes_of(info: Mapping[str, Any]) -> dict[str, str]:
+    """Data set -> manifest hash, of a sweep.json."""
+    data = info.get("data") or {"name": "", "hash": ""}
+    found = zip(data["name"].split(", "), data["hash"].split(", "), strict=True)
+    return {name: digest for name, digest in found if name}
+
+
+def sets_of(info: Mapping[str, Any]) -> list[str]:
+    """What the data sets of a sweep.json call themselves in their manifests."""
+    return [name for name in (info.get("data") or {}).get("set", "").split(", ") if name]
+
+
+def trial_place(folder: Location, path: str) -> Location:
+    """The folder itself, or that of the only trial if it is a run's. ValueError names the trials if there are several."""
+    if not storage.is_there(folder / "sweep.json"):
+        return folder
+    trials = [trial.trial_id for trial in RunFolder.open(folder).trials()]
+    if len(trials) != 1:
+        names = ", ".join(f"trials/{trial}" for trial in trials[:4]) + (", ..." if len(trials) > 4 else "")
+        raise refuse(path, str(folder), f"one of its {len(trials)} trials: {names}")
+    return folder / "trials" / trials[0]
+
+
+def saved_retriever(folder: str | Location, path: str) -> Location:
+    """The retriever in a folder of its own, of a trial, or of a one-trial run, also by URL. ValueError names `path` if none."""
+    place = storage.locate(folder)
+    if storage.is_local(place) and not place.is_dir():
+        raise refuse(path, str(folder), "an existing folder: a saved retriever, or a trial of a run")
+    if storage.is_there(place / SETTINGS_FILE) or (storage.is_local(place) and is_clap(place)):
+        return place
+    place = trial_place(place, path)
+    if storage.is_there(place / BEST / SETTINGS_FILE):
+        return place / BEST
+    if storage.is_there(place / "trial.json"):
+        raise refuse(path, str(folder), f"a trial with a saved retriever; {BEST}/ is not there yet")
+    raise refuse(
+        path, str(folder), f"a folder with a {SETTINGS_FILE}, transformers' ClapModel, or the folder of a trial or run"
+    )
+
+
+def _object(file: Location) -> dict[str, Any]:
+    content = storage.read_json(file)
+    if not isinstance(content, dict):
+        raise refuse(str(file), content, "a JSON object, as a run writes it")
+    return content
+
+
+def _described(file: Location, trial_id: str) -> dict[str, Any]:
+    """What a `trial.json` says. ValueError, naming the file, if it does not say what the trial varies and how far it is."""
+    content = {"name": trial_id, "error": None, "train_seconds": None, **require_format("run", _object(file), file)}
+    if not isinstance(content.get("overrides"), dict):
+        raise refuse(f"{file}: overrides", content.get("overrides"), "an object of settings by their paths")
+    if content.get("status") not in STATUSES:
+        raise refuse(f"{file}: status", content.get("status"), ", ".join(STATUSES))
+    return content
+
+
+def refuse_secrets(settings: Mapping[str, Any]) -> None:
+    """ValueError for a setting with a password or key in a URL: a run folder keeps its settings, and shows them."""
+    for path, value in settings.items():
+        if redact_values(value) != value:
+            allowed = (
+                f"a URL without a user, password or key (here {HIDDEN}); give those in the environment, in the store's own "
+                "variables (AWS_ACCESS_KEY_ID and the like), or in fsspec's configuration file"
+            )
+            raise refuse(path, redact(str(value)), allowed)

@@ -1,0 +1,90 @@
+"""From scores of pairs to the posterior that each is wrong, and to the largest list with a stated share of false alarms.
+
+A wrong pair scores as a random mispair does. So the p-value of a pair, the share of mispairs that score at least as high, is
+uniform if the pair is wrong and small if it is right. With e the share of wrong pairs and f the density of all p-values,
+the posterior of "wrong" is e / f(p) (the local false discovery rate with the roles of the hypotheses exchanged; Efron et al.
+2001). e is estimated from the large p-values (Storey 2002, lambda = 1/2), f by the decreasing density of Grenander (1956).
+
+Storey's estimate is too large: the few right pairs that fit no better than a random pair count as wrong, and every pair that
+is called wrong then seems surer than it is. So the posterior takes the lower end of e's one-sided 95% interval, in which the
+pairs of one clip, which fit or do not fit together, count as one observation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ray_atr.common.settings import refuse
+
+Floats = NDArray[np.float64]
+LAMBDA = 0.5
+QUANTILE = 1.645
+"""Standard errors from an estimate to the end of its one-sided 95% interval."""
+BINS = 64
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What the scores say of M pairs: p-values [M], posteriors of being wrong [M], and Storey's estimate of the wrong share."""
+
+    p_value: Floats
+    wrong: Floats
+    wrong_share: float
+
+    def flagged(self, rate: float) -> NDArray[np.bool_]:
+        """The pairs [M] called wrong: the longest list, most suspicious first, of which at most `rate` is right, as estimated.
+
+        Raises ValueError unless 0 < rate < 1.
+        """
+        if not 0 < rate < 1:
+            raise refuse("rate", rate, "(0, 1)")
+        # The posterior rises with the p-value, in steps.
+        order = np.argsort(-self.p_value, kind="stable")
+        false_alarms = np.cumsum(1 - self.wrong[order]) / np.arange(1, len(order) + 1)
+        enough = np.flatnonzero(false_alarms <= rate)
+        flagged = np.zeros(len(order), dtype=bool)
+        if len(enough):
+            flagged[order[: enough[-1] + 1]] = True
+        return flagged
+
+
+def judge(scores: Floats, mispairs: Floats, clip: NDArray[np.int64] | None = None) -> Verdicts:
+    """The judgement on pairs with `scores` [M], against the scores of random mispairs [R]. Higher scores fit better.
+
+    `clip` [M] are the pairs' clips, counted from 0; None: each its own.
+    Raises ValueError if either is empty or not finite.
+    """
+    for name, values in (("scores", scores), ("mispairs", mispairs)):
+        if not len(values) or not np.isfinite(values).all():
+            raise refuse(name, f"{len(values)} values", "finite numbers, at least one")
+    p_value = p_values(scores, mispairs)
+    by_clip = np.bincount(np.arange(len(p_value)) if clip is None else clip, p_value > LAMBDA)
+    large, error = by_clip.sum(), np.sqrt((by_clip**2).sum())
+    share, surely = (min(1.0, max(0.0, n) / (1 - LAMBDA) / len(p_value)) for n in (large, large - QUANTILE * error))
+    return Verdicts(p_value, np.minimum(1.0, surely / decreasing_density(p_value)), float(share))
+
+
+def p_values(scores: Floats, mispairs: Floats) -> Floats:
+    """Of scores [M] the share of random mispairs [R] that score at least as high, never 0."""
+    null = np.sort(mispairs)
+    at_least = len(null) - np.searchsorted(null, scores, side="left")
+    return np.asarray((at_least + 1) / (len(null) + 1))
+
+
+def decreasing_density(p_value: Floats) -> Floats:
+    """The maximum-likelihood decreasing density on [0, 1] of p-values [M], at each of them, [M].
+
+    Isotonic regression of a histogram whose bins are fine near 0, where the density is steep. At least that of one pair a bin.
+    """
+    # Takes two seconds to import, and only an audit needs it.
+    from sklearn.isotonic import IsotonicRegression
+
+    edges = np.concatenate([[0.0], np.geomspace(1e-4, 1.0, BINS)])
+    counts, _ = np.histogram(p_value, edges)
+    width = np.diff(edges)
+    fitted = IsotonicRegression(increasing=False).fit_transform(np.arange(BINS), counts / width, sample_weight=width)
+    density = np.maximum(fitted, 1.0 / width.max() / max(len(p_value), 1)) / len(p_value)
+    return np.asarray(density[np.clip(np.searchsorted(edges, p_value, side="left") - 1, 0, BINS - 1)])

@@ -1,0 +1,148 @@
+"""The decisions of an audit's page, and the data set that they make."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ray_atr.common.settings import refuse, shortened
+from ray_atr.common.storage import read_json
+from ray_atr.data.caption_vectors import GIVEN, has_vectors, open_caption_vectors
+from ray_atr.data.schema import Clip, to_clips
+from ray_atr.data.shards import Manifest, read_manifest, read_shard, write_clips
+from ray_atr.workshop.audit.run import FACTS_FILE
+
+DECISIONS = ("keep", "drop", "fix")
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What is to become of one caption; `text` is the new one of a `fix`."""
+
+    decision: str
+    text: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Applied:
+    """The cleaned data set, and how many captions were dropped and fixed, and clips left without any."""
+
+    manifest: Manifest
+    dropped: int
+    fixed: int
+    clips_without_captions: int
+
+
+Key = tuple[str, str, int]
+"""Clip id, language, caption number."""
+
+
+def read_decisions(path: Path, data_hash: str) -> dict[Key, Decision]:
+    """The decisions of a file that the page saved. ValueError names the file and the entry that is not understood.
+
+    Also if it was saved for another data set (`data_hash` is the manifest's).
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        found, entries = content["data_hash"], dict(content["decisions"])
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file; the audit's page saves it") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError, RecursionError):
+        raise ValueError(f"{path}: not a file of decisions that an audit's page saved") from None
+    if found != data_hash:
+        raise refuse(f"{path}: data_hash", str(found)[:16], f"{data_hash[:16]}, the data set's as it is now")
+    decisions = {}
+    for name, entry in entries.items():
+        key = re.fullmatch(r"([^\t]*)\t([^\t]*)\t([0-9]{1,6})", name)
+        if key is None:
+            raise refuse(f"{path}: decisions", name, "clip id, language and caption number with tabs between")
+        at = f"{path}: {shortened(name, 80)!r}"
+        if not isinstance(entry, Mapping) or entry.get("decision") not in DECISIONS:
+            raise refuse(at, entry, "decision " + ", ".join(DECISIONS))
+        text = entry.get("text", "")
+        if not isinstance(text, str) or (entry["decision"] == "fix" and not text.strip()):
+            raise refuse(f"{at}, text", text, "the new caption of a fix")
+        decisions[key[1], key[2], int(key[3])] = Decision(entry["decision"], text)
+    return decisions
+
+
+def apply_decisions(audit: Path, decisions: Path, out: str | Path) -> Applied:
+    """Write the audited data set again, without the dropped captions and with the fixed ones, every split included.
+
+    A clip of the audited split that loses its last caption is left out: it has nothing left to train on. Raises ValueError if
+    the data set changed since the audit, or a decision names a caption that is not there; nothing is written then.
+    """
+    facts = read_json(audit / FACTS_FILE)
+    manifest = read_manifest(facts["data"])
+    if manifest.hash != facts["data_hash"]:
+        raise refuse(f"{audit}: data", facts["data"], "the data set as it was when it was audited")
+    wanted = read_decisions(decisions, manifest.hash)
+    unused, num_empty = set(wanted), 0
+
+    def clips() -> Iterator[Clip]:
+        nonlocal num_empty
+        for split in manifest.splits:
+            for shard in manifest.shards_of(split):
+                for clip in itertools.chain.from_iterable(map(to_clips, read_shard(manifest, shard))):
+                    cleaned = _cleaned(clip, wanted, unused) if split == facts["split"] else clip
+                    if cleaned is None:
+                        num_empty += 1
+                    else:
+                        yield cleaned
+        if unused:
+            raise refuse(f"{decisions}: decisions", " ".join(map(str, min(unused))), "captions of the audited split")
+
+    given = [Path(manifest.folder) / GIVEN] if has_vectors(manifest.folder) else []
+    if given:
+        _require_known(decisions, wanted, given[0])
+    name = f"{manifest.name}_audited"
+    written = write_clips(out, clips(), name=name, licence=manifest.licence, skipped=manifest.skipped, beside=given)
+    # Every decision was of one caption.
+    counts = Counter(one.decision for one in wanted.values())
+    return Applied(written, counts["drop"], counts["fix"], num_empty)
+
+
+def _require_known(path: Path, wanted: Mapping[Key, Decision], vectors: Path) -> None:
+    """ValueError for a new caption that has no vector."""
+    fixed = {key: (" ".join(one.text.split()), key[1]) for key, one in wanted.items() if one.decision == "fix"}
+    rows = open_caption_vectors(vectors, is_cache=False).rows(list(fixed.values()))
+    for (key, (text, _)), row in zip(fixed.items(), rows.tolist(), strict=True):
+        if row < 0:
+            raise refuse(f"{path}: {key}, text", text, "a caption of the data set, since others have no vector")
+
+
+def _cleaned(clip: Clip, wanted: Mapping[Key, Decision], unused: set[Key]) -> Clip | None:
+    """The clip with what was decided, which is unused no more; None if it has no caption left."""
+    captions: dict[str, dict[int, str]] = {language: {} for language in clip.captions}
+    for language, texts in clip.captions.items():
+        for slot, text in enumerate(texts):
+            key = (clip.clip_id, language, slot)
+            unused.discard(key)
+            decision = wanted.get(key, Decision("keep"))
+            if decision.decision != "drop":
+                captions[language][slot] = decision.text if decision.decision == "fix" else text
+    aligned = _aligned(captions)
+    return dataclasses.replace(clip, captions=aligned) if aligned else None
+
+
+def _aligned(captions: Mapping[str, Mapping[int, str]]) -> dict[str, list[str]]:
+    """Captions by language, so that caption j stays one sentence in every language.
+
+    Slots that more languages keep come first. A slot that would still leave a gap in some language is left out of all of them.
+    """
+    slots = sorted({slot for texts in captions.values() for slot in texts})
+    slots.sort(key=lambda slot: -sum(slot in texts for texts in captions.values()))
+    result: dict[str, list[str]] = {language: [] for language in captions}
+    placed = 0
+    for slot in slots:
+        having = [language for language, texts in captions.items() if slot in texts]
+        if all(len(result[language]) == placed for language in having):
+            for language in having:
+                result[language].append(captions[language][slot])
+            placed += 1
+    return {language: texts for language, texts in result.items() if texts}

@@ -1,0 +1,204 @@
+"""One audit of a data set's split: encode, cross-fit, judge, and write a folder with the page, the table and the index."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ray_atr.common.settings import counted, refuse
+from ray_atr.common.storage import entries_in, is_local, locate, whole_folder
+from ray_atr.data.caption_vectors import has_vectors, read_given
+from ray_atr.data.language_codes import normalise
+from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_writable
+from ray_atr.evaluation.checkpoints import find_checkpoint
+from ray_atr.evaluation.encoding import EncodingSource, encode
+from ray_atr.evaluation.eval_split import languages_among, read_eval_split, require_split
+from ray_atr.evaluation.options import Encoding
+from ray_atr.evaluation.report.html import data_url, render_template
+from ray_atr.workshop.audit.folds import Pairs
+from ray_atr.workshop.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
+from ray_atr.workshop.audit.score import Audit, audit_pairs
+
+FACTS_FILE = "audit.json"
+TABLE_FILE = "pairs.csv"
+Progress = Callable[[str, int, int], None]
+Say = Callable[[str], None]
+
+
+class Caption(NamedTuple):
+    """One caption of a split: its clip's row and id, its language, its place among the clip's captions, its text."""
+
+    row: int
+    clip_id: str
+    language: str
+    slot: int
+    text: str
+
+
+def audit_data_set(
+    data: str,
+    checkpoint: str | None,
+    out: str | Path,
+    options: AuditOptions | None = None,
+    *,
+    cross_fit: CrossFit | None = None,
+    encoding: Encoding | None = None,
+    progress: Progress | None = None,
+    say: Say = print,
+) -> Path:
+    """Judge every (clip, caption, language) of a split by vectors of a saved retriever, and write the audit to `out`.
+
+    The retriever must not have been trained on these very pairs: it would believe them. A data set of vectors needs none. Raises
+    ValueError for bad input, PermissionError for a folder that cannot be written, before anything is encoded or written.
+    """
+    options, cross_fit, encoding = options or AuditOptions(), cross_fit or CrossFit(), encoding or Encoding()
+    folder = locate(out)
+    if not is_local(folder) or entries_in(folder) or (folder.is_dir() and any(folder.iterdir())):
+        raise refuse("out", str(out), "a new or empty local folder")
+    require_writable(folder)
+    found = None if checkpoint is None else find_checkpoint(checkpoint)
+    manifest = read_manifest(data)
+    are_vectors = has_vectors(manifest.folder)
+    if found is None and not are_vectors:
+        raise refuse("--checkpoint", None, "a saved retriever that was not trained on these pairs")
+    clip_ids, captions = captions_of_split(manifest, options.split, options.languages)
+    if found is None:
+        audio, text = read_given(manifest, options.split, [(one.text, one.language) for one in captions])
+    else:
+        experiment = found.experiment
+        if experiment and found.is_trained_on(manifest) and options.split == experiment.data.train_split:
+            say(
+                f"warning: {found.folder} was trained on these pairs and takes them for right, so fewer wrong ones are found"
+            )
+        source = EncodingSource.of(found.folder, manifest, options.split, encoding)
+        told = None if progress is None else partial(progress, "encoding")
+        audio, text = encode(source, [(one.language, one.text) for one in captions], encoding, told)
+    pairs = Pairs(
+        audio=audio,
+        text=text,
+        clip=np.array([one.row for one in captions]),
+        language=np.array([one.language for one in captions]),
+        key=np.array([normalise(one.text).casefold() for one in captions]),
+    )
+    result = audit_pairs(pairs, cross_fit, None if progress is None else partial(progress, "training the judges"))
+    flagged = result.judged.flagged(options.rate)
+    facts = {
+        "data": manifest.folder,
+        "data_hash": manifest.hash,
+        "name": manifest.name,
+        "split": options.split,
+        "checkpoint": "the vectors of the data set" if found is None else str(found.folder),
+        "clips": len(clip_ids),
+        "captions": len(captions),
+        **_findings(pairs, clip_ids, result, flagged, options.rate),
+        "cross_fit": asdict(cross_fit),
+        "made": time.strftime("%Y-%m-%d %H:%M"),
+    }
+    listen = None if are_vectors else read_eval_split(manifest, options.split).listen
+    with whole_folder(folder, last=FACTS_FILE) as aside:
+        place = Path(str(aside))
+        _write_table(place / TABLE_FILE, captions, result, flagged)
+        _write_page(place / "audit.html", facts, _suspects(captions, result, flagged, options.worst), listen)
+        (place / FACTS_FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return folder
+
+
+def captions_of_split(manifest: Manifest, split: str, languages: tuple[str, ...]) -> tuple[list[str], list[Caption]]:
+    """The clips' ids and the captions of a split, in its order. ValueError if the split or a language is not there."""
+    require_split(manifest, split)
+    wanted = languages_among(manifest.languages, languages, manifest.name)
+    clips = list(read_captions(manifest, split))
+    captions = [
+        Caption(row, clip.clip_id, language, slot, text)
+        for row, clip in enumerate(clips)
+        for language in wanted
+        for slot, text in enumerate(clip.captions.get(language) or [])
+        if text
+    ]
+    if not captions:
+        raise refuse("languages", ", ".join(wanted), f"languages in which {manifest.name}, split {split} has captions")
+    return [clip.clip_id for clip in clips], captions
+
+
+def _findings(
+    pairs: Pairs, clip_ids: Sequence[str], result: Audit, flagged: NDArray[np.bool_], rate: float
+) -> dict[str, Any]:
+    """What was found, as audit.json has it."""
+    languages = [str(language) for language in np.unique(pairs.language)]
+    return {
+        "languages": languages,
+        "wrong_share": round(result.judged.wrong_share, 4),
+        "found_share": round(result.found_share, 4),
+        "rate": rate,
+        "called_wrong": int(flagged.sum()),
+        "called_wrong_by_language": {one: int(flagged[pairs.language == one].sum()) for one in languages},
+        "shifted_blocks": [
+            {"first": clip_ids[first], "last": clip_ids[last], "rows": last - first + 1, "offset": offset}
+            for first, last, offset, _ in result.shifts
+        ],
+    }
+
+
+def _write_table(path: Path, captions: Sequence[Caption], result: Audit, flagged: NDArray[np.bool_]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            ["clip_id", "language", "caption_number", "caption", "wrong", "p_value", "called_wrong", "preferred"]
+        )
+        for m in np.argsort(-result.judged.wrong, kind="stable"):
+            judged = [f"{result.judged.wrong[m]:.4f}", f"{result.judged.p_value[m]:.6f}", int(flagged[m])]
+            writer.writerow([*captions[m][1:], *judged, captions[result.preferred[m]].text])
+
+
+def _suspects(
+    captions: Sequence[Caption], result: Audit, flagged: NDArray[np.bool_], count: int
+) -> list[dict[str, Any]]:
+    """The pairs to decide on, as the page shows them; `key` is what the decisions' file calls a pair."""
+    counts = Counter(one.text for one in captions)
+    worst = np.lexsort((result.score, -result.judged.wrong))[:count]
+    return [
+        {
+            **captions[m]._asdict(),
+            "key": f"{captions[m].clip_id}\t{captions[m].language}\t{captions[m].slot}",
+            "preferred": captions[result.preferred[m]].text,
+            "wrong": float(result.judged.wrong[m]),
+            "is_flagged": bool(flagged[m]),
+            "repeats": counts[captions[m].text],
+        }
+        for m in worst
+    ]
+
+
+def _write_page(
+    path: Path,
+    facts: Mapping[str, Any],
+    suspects: Sequence[Mapping[str, Any]],
+    listen: Callable[[int], bytes | None] | None,
+) -> None:
+    """Write the page to listen, read and decide by keyboard; decisions are kept in the browser and saved as a file.
+
+    It is self-contained, works from a file and makes no request. Audio of a clip is embedded once. `listen` None: the clips are
+    vectors, of which there is nothing to hear.
+    """
+    rows = sorted({suspect["row"] for suspect in suspects}) if listen is not None else []
+    audio = {row: data_url(sound) for row in rows if listen is not None and (sound := listen(row)) is not None}
+    page = render_template(
+        "audit.html.j2",
+        package="ray_atr.workshop.audit",
+        facts=facts,
+        caveat=RATE_CAVEAT,
+        suspects=suspects,
+        audio=audio,
+        counted=counted,
+    )
+    path.write_text(page, encoding="utf-8")

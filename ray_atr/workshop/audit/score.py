@@ -1,0 +1,177 @@
+"""Every pair of a data set judged by heads that never saw its clip, what the heads would rather see, and shifted blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ray_atr.workshop.audit.beliefs import Verdicts, judge, p_values
+from ray_atr.workshop.audit.folds import Fold, Pairs, cross_fit
+from ray_atr.workshop.audit.options import CrossFit
+
+CLIPS_AT_ONCE = 256
+FIRST = 0.05
+OFFSETS = (-2, -1, 1, 2)
+LEAST_ROWS = 3
+LEAST_EVIDENCE = 6.0
+"""Of a shifted block, sum over its rows of log posterior odds, beyond the log of the rows where one may begin: about 400 to 1."""
+FLOOR = 0.02
+"""No row counts for more than log((1 - FLOOR) / FLOOR)."""
+
+
+class Shift(NamedTuple):
+    """Rows first to last (both included) whose clips fit the captions `offset` rows further on; evidence in nats.
+
+    As they are when a table loses a line.
+    """
+
+    first: int
+    last: int
+    offset: int
+    evidence: float
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The judgement on M pairs; `score` [M], `preferred` [M], the caption of its language that fits the clip best."""
+
+    judged: Verdicts
+    score: NDArray[np.float64]
+    preferred: NDArray[np.int64]
+    shifts: list[Shift] = field(default_factory=list)
+
+    @property
+    def found_share(self) -> float:
+        """Share of the right pairs, as estimated, with a p-value of at most 0.05: 0.05 if the judges tell nothing, 1 at most."""
+        right = 1 - self.judged.wrong_share
+        found = float((self.judged.p_value <= FIRST).mean()) - FIRST * self.judged.wrong_share
+        return min(1.0, max(FIRST, found / right)) if right > 0 else FIRST
+
+
+def audit_pairs(pairs: Pairs, settings: CrossFit, progress: Callable[[int, int], None] | None = None) -> Audit:
+    """Score, judge and look for shifts. Deterministic in the seed. Memory is linear in clips and captions.
+
+    Raises ValueError if there are too few clips for the folds, or no caption that is a mispair of any clip.
+    """
+    random = np.random.default_rng((settings.seed, 1))
+    score = np.full(len(pairs.text), np.nan)
+    preferred = np.arange(len(pairs.text))
+    first = _first_captions(pairs)
+    shifted = {offset: np.full(len(pairs.audio), np.nan) for offset in (0, *OFFSETS)}
+    mispairs: list[NDArray[np.float64]] = []
+    for fold in cross_fit(pairs, settings, progress):
+        place = np.full(len(pairs.audio), -1)
+        place[fold.clips] = np.arange(len(fold.clips))
+        own = np.flatnonzero(place[pairs.clip] >= 0)
+        null = fold.score(*_mispairs(pairs, fold, settings.mispairs // settings.folds, random))
+        if not len(null):
+            raise ValueError("no caption differs from a clip's own: there is nothing to compare the pairs with")
+        scale = float(null.std()) or 1.0
+        mispairs.append(null / scale)
+        score[own] = fold.score(place[pairs.clip[own]], own) / scale
+        preferred[own] = _preferred(pairs, fold, place, own)
+        with_caption = fold.clips[first[fold.clips] >= 0]
+        for offset, values in shifted.items():
+            neighbour = with_caption + offset
+            rows = with_caption[(neighbour >= 0) & (neighbour < len(first))]
+            rows = rows[first[rows + offset] >= 0]
+            values[rows] = fold.score(place[rows], first[rows + offset]) / scale
+    null = np.concatenate(mispairs)
+    judged = judge(score, null, pairs.clip)
+    wrong = {offset: _wrong(values, judged, null) for offset, values in shifted.items()}
+    return Audit(judged, score, preferred, find_shifts(wrong.pop(0), wrong))
+
+
+def _wrong(scores: NDArray[np.float64], judged: Verdicts, null: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The posterior of being wrong at other scores [N], read off the judged pairs' by p-value; NaN stays NaN."""
+    order = np.argsort(judged.p_value)
+    wrong = np.interp(p_values(scores, null), judged.p_value[order], judged.wrong[order])
+    return np.where(np.isnan(scores), np.nan, wrong)
+
+
+def _first_captions(pairs: Pairs) -> NDArray[np.int64]:
+    """Of each clip [N] its first caption in the language that most captions are in; -1 if it has none."""
+    languages, counts = np.unique(pairs.language, return_counts=True)
+    rows = np.flatnonzero(pairs.language == languages[counts.argmax()])
+    first = np.full(len(pairs.audio), -1)
+    clips, where = np.unique(pairs.clip[rows], return_index=True)
+    first[clips] = rows[where]
+    return first
+
+
+def _mispairs(
+    pairs: Pairs, fold: Fold, count: int, random: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Random (place of a clip, caption) that are none of the clip's own and say nothing that its own do, at most `count`."""
+    place = random.integers(0, len(fold.clips), count)
+    caption = random.integers(0, len(pairs.text), count)
+    own = set(zip(pairs.clip.tolist(), pairs.key.tolist(), strict=True))
+    clips = fold.clips[place].tolist()
+    keys = pairs.key[caption].tolist()
+    differs = np.array([pair not in own for pair in zip(clips, keys, strict=True)], dtype=bool)
+    return place[differs], caption[differs]
+
+
+def _preferred(pairs: Pairs, fold: Fold, place: NDArray[np.int64], own: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of these captions [m] the caption of the same language that fits their clip best, [m]."""
+    best = own.copy()
+    for language in np.unique(pairs.language[own]):
+        candidates = np.flatnonzero(pairs.language == language)
+        captions = np.flatnonzero(pairs.language[own] == language)
+        for start in range(0, len(captions), CLIPS_AT_ONCE):
+            part = captions[start : start + CLIPS_AT_ONCE]
+            scores = fold.audio[place[pairs.clip[own[part]]]] @ fold.text[candidates].T
+            best[part] = candidates[scores.argmax(axis=1)]
+    return best
+
+
+def find_shifts(own_wrong: NDArray[np.float64], shifted_wrong: dict[int, NDArray[np.float64]]) -> list[Shift]:
+    """The blocks, without overlap, strongest first.
+
+    own_wrong [N]: posterior that row i's own captions are wrong. shifted_wrong: offset -> [N], the posterior that the
+    captions of row i + offset are wrong for clip i; NaN if there is no such row.
+    """
+    candidates = []
+    for offset, wrong in shifted_wrong.items():
+        shifted, own = (np.log(np.clip(1 - beliefs, FLOOR, 1 - FLOOR)) for beliefs in (wrong, own_wrong))
+        segments = _segments(np.nan_to_num(shifted - own, nan=-np.inf))
+        candidates += [Shift(first, last, offset, total) for first, last, total in segments]
+    found: list[Shift] = []
+    for shift in sorted(candidates, key=lambda shift: -shift.evidence):
+        if all(shift.last < other.first or shift.first > other.last for other in found):
+            found.append(shift)
+    return found
+
+
+def _segments(evidence: NDArray[np.float64]) -> list[tuple[int, int, float]]:
+    """The maximal segments (first, last, sum) whose evidence is enough: the best one, then left and right of it."""
+    segments: list[tuple[int, int, float]] = []
+    pending = [(0, len(evidence))]
+    while pending:
+        start, end = pending.pop()
+        best = _best_segment(evidence[start:end])
+        if best is None or best[2] < LEAST_EVIDENCE + math.log(len(evidence)):
+            continue
+        first, last, total = start + best[0], start + best[1], best[2]
+        if last - first + 1 >= LEAST_ROWS:
+            segments.append((first, last, total))
+        pending += [(start, first), (last + 1, end)]
+    return segments
+
+
+def _best_segment(evidence: NDArray[np.float64]) -> tuple[int, int, float] | None:
+    """The segment of the largest sum (Kadane's scan), or None if no value is above 0."""
+    best: tuple[int, int, float] | None = None
+    total, start = 0.0, 0
+    for i, value in enumerate(evidence):
+        if total <= 0:
+            total, start = 0.0, i
+        total += float(value)
+        if total > (best[2] if best is not None else 0.0):
+            best = start, i, total
+    return best

@@ -1,0 +1,383 @@
+"""What is right and wrong with a data set on disk: files, schema, ids, audio, languages, leaks between splits; one page.
+
+A *problem* makes the set unfit (a changed file, a repeated id, audio in two splits); a *remark* is for a person to judge
+(silent clips, a language that some clips lack, a caption text in two splits).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, product
+
+import numpy as np
+
+from ray_atr.common.settings import counted, shortened
+from ray_atr.common.storage import open_folder
+from ray_atr.common.table import text_table
+from ray_atr.data import vector_clip
+from ray_atr.data.decoding import open_sound
+from ray_atr.data.language_codes import ENGLISH
+from ray_atr.data.sampling import uniform
+from ray_atr.data.schema import SPLITS, Clip, check_clip, to_clips
+from ray_atr.data.shards import Manifest, Progress, Shard, hash_of_file, read_manifest, read_shard
+from ray_atr.workshop.importing.caption_checks import MANY_CLIPS, WINDOW, RowOrder, looks_like, other_language
+from ray_atr.workshop.importing.import_options import Check
+from ray_atr.workshop.importing.sources.source import UNUSUAL_SPLIT, unusual_splits
+
+EXAMPLES = 3
+OTHER_LANGUAGE, MOSTLY = "{} caption is in another language", 0.5
+"""What is said of a caption, and the share of a language's captions of which it is a problem."""
+TRAIN = SPLITS[0]
+ROWS_TOGETHER = 1024
+"""Rows of a split whose order is looked at together."""
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+@dataclass
+class Finding:
+    """One kind of thing found: how often, and the first few examples."""
+
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, example: str) -> None:
+        self.count += 1
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(example)
+
+
+@dataclass
+class Report:
+    """Problems and remarks by kind, and what the page says of the set itself."""
+
+    manifest: Manifest
+    problems: defaultdict[str, Finding] = field(default_factory=lambda: defaultdict(Finding))
+    remarks: defaultdict[str, Finding] = field(default_factory=lambda: defaultdict(Finding))
+    num_decoded: int = 0
+    clips: Counter[str] = field(default_factory=Counter)
+    with_language: Counter[tuple[str, str]] = field(default_factory=Counter)
+    shared_text: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Clips of a (split, language) that share a caption text with another clip of the same split."""
+    looked_at: Counter[str] = field(default_factory=Counter)
+    """Captions of each language whose language was looked at."""
+    seconds: float = 0.0
+    long_clips: int = 0
+    seconds_cut: float = 0.0
+    """Seconds of long clips beyond the front end's window."""
+    leaked_text: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    """Caption texts of (split, other split, language) that are in both."""
+
+    @property
+    def is_fit(self) -> bool:
+        return not self.problems
+
+    @property
+    def verdict(self) -> str:
+        """Whether the set is fit for use, and for what."""
+        if not self.is_fit:
+            return "NOT fit for use"
+        if TRAIN not in self.manifest.splits:
+            return f"fit for evaluation; to train on it, name a split with --data.train_split: none is called {TRAIN}"
+        return "fit for use"
+
+
+def check_data_set(folder: str, options: Check | None = None, progress: Progress | None = None) -> Report:
+    """Read a whole data set and report what is wrong. ValueError only if there is no data set. Memory grows by about 30
+    bytes a caption: hashes of ids, audio and texts, never the audio.
+    """
+    options = options or Check()
+    manifest = read_manifest(folder)
+    report, memory, orders = Report(manifest), _Memory(), dict[str, RowOrder]()
+    for split in unusual_splits(manifest.splits):
+        report.remarks[UNUSUAL_SPLIT].add(split)
+    for number, shard in enumerate(manifest.shards, start=1):
+        order = orders.setdefault(shard.split, RowOrder())
+        _check_shard(shard, options, report, memory, order)
+        if len(order.names) >= ROWS_TOGETHER:
+            orders[shard.split] = _remark_shifts(order, shard.split, report)
+        if progress is not None:
+            progress(number, len(manifest.shards))
+    for split, order in orders.items():
+        _remark_shifts(order, split, report)
+    for language, number in report.looked_at.items():
+        kind = OTHER_LANGUAGE.format(language)
+        if number >= MANY_CLIPS and report.remarks.get(kind, Finding()).count > MOSTLY * number:
+            report.problems[f"most {kind}"] = report.remarks.pop(kind)
+    _compare_splits(report, memory)
+    return report
+
+
+def _remark_shifts(order: RowOrder, split: str, report: Report) -> RowOrder:
+    """Remark what looks moved by a row; returns the last rows, with which the next ones are looked at."""
+    for language, clips in order.shifted():
+        report.remarks[f"captions look moved by one row ({language})"].add(f"{clips} ({split})")
+    return RowOrder(order.names[-WINDOW:], order.words[-WINDOW:], order.captions[-WINDOW:])
+
+
+def _check_shard(shard: Shard, options: Check, report: Report, memory: _Memory, order: RowOrder) -> None:
+    folder = open_folder(report.manifest.folder)
+    if not folder.exists(shard.file):
+        report.problems["shard is missing"].add(shard.file)
+        return
+    found = hash_of_file(folder, shard.file)
+    if found != shard.sha256:
+        report.problems["shard has another SHA-256 than the manifest says"].add(f"{shard.file} ({found[:12]}...)")
+    num_rows = 0
+    batches = read_shard(report.manifest, shard)
+    while True:
+        try:
+            batch = next(batches, None)
+        except (ValueError, OSError) as error:
+            # Arrow's errors are of both kinds; the shard is unreadable from here on.
+            report.problems["shard cannot be read"].add(str(error))
+            return
+        if batch is None:
+            break
+        num_rows += batch.num_rows
+        for clip in to_clips(batch):
+            _check_clip(clip, shard, options, report, memory)
+            order.add(clip.clip_id, clip.labels, clip.captions)
+    if num_rows != shard.num_rows:
+        report.problems["shard has another number of clips than the manifest says"].add(f"{shard.file}: {num_rows}")
+
+
+def _check_clip(clip: Clip, shard: Shard, options: Check, report: Report, memory: _Memory) -> None:
+    name = f"{clip.clip_id} ({clip.split})"
+    if clip.split != shard.split:
+        report.problems["clip is in a shard of another split"].add(f"{name} in {shard.file}")
+    try:
+        check_clip(clip)
+    except ValueError as error:
+        report.problems["clip breaks the schema"].add(str(error))
+    report.clips[clip.split] += 1
+    memory.add(clip)
+    for language, texts in clip.captions.items():
+        report.with_language[clip.split, language] += 1
+        if len(set(texts)) < len(texts):
+            report.remarks[f"clip has the same {language} caption twice"].add(name)
+    reference = ENGLISH if ENGLISH in clip.captions else next(iter(clip.captions), "")
+    for language, texts in clip.captions.items():
+        if len(texts) != len(clip.captions[reference]):
+            whom = "English" if reference == ENGLISH else reference
+            report.remarks[f"clip has another number of {language} captions than of {whom} ones"].add(name)
+    _check_texts(clip, name, options, report)
+    if not vector_clip.is_vector(clip.audio):
+        report.seconds += clip.seconds
+        if clip.seconds > options.clip_seconds:
+            report.long_clips += 1
+            report.seconds_cut += clip.seconds - options.clip_seconds
+    if uniform([clip.clip_id], 0, "check")[0] < options.audio_share:
+        report.num_decoded += 1
+        check = _check_vector if vector_clip.is_vector(clip.audio) else _check_audio
+        check(clip, name, options, report)
+
+
+def _check_texts(clip: Clip, name: str, options: Check, report: Report) -> None:
+    is_looked_at = uniform([clip.clip_id], 0, "language")[0] < options.language_share
+    for language, texts in clip.captions.items():
+        for text in texts:
+            for kind in looks_like(text):
+                report.remarks[f"{language} caption looks like {kind}"].add(f"{name}: {shortened(text, 80)}")
+            if len(text) > options.caption_characters:
+                kind = (
+                    f"{language} caption is longer than {options.caption_characters} characters, more than towers read"
+                )
+                report.remarks[kind].add(f"{name}: {len(text):,}: {shortened(text, 40)}")
+            report.looked_at[language] += is_looked_at
+            if is_looked_at and (other := other_language(text, language)):
+                kind = OTHER_LANGUAGE.format(language)
+                report.remarks[kind].add(f"{name}: {other}: {shortened(text, 80)}")
+
+
+def _check_audio(clip: Clip, name: str, options: Check, report: Report) -> None:
+    length, peak, clipped = 0, 0.0, 0
+    try:
+        sound = open_sound(clip.audio, name, options.audio)
+        for block in sound.blocks():
+            level = np.abs(block)
+            length, peak = length + len(block), max(peak, float(level.max()))
+            clipped += int((level >= options.clipped_level).sum())
+    except ValueError as error:
+        report.problems["audio cannot be decoded"].add(str(error))
+        return
+    found = length / sound.sample_rate
+    if abs(found - clip.seconds) > max(0.01, 1e-3 * clip.seconds):
+        durations = f"{name}: {found:.2f} s, not {clip.seconds:.2f} s"
+        report.problems["clip has another duration than its row says"].add(durations)
+    if found < options.min_seconds:
+        report.remarks["clip is shorter than one analysis window"].add(f"{name}: {found:.4f} s")
+    if peak < options.silent_peak:
+        report.remarks["clip is silent"].add(name)
+    elif clipped / length >= options.clipped_share:
+        report.remarks["clip is clipped"].add(f"{name}: {clipped / length:.1%} at full scale")
+
+
+def _check_vector(clip: Clip, name: str, options: Check, report: Report) -> None:
+    try:
+        vector = vector_clip.loaded(clip.audio, name)
+    except ValueError as error:
+        report.problems["vector cannot be read"].add(str(error))
+        return
+    if vector.ndim != 1 or not np.issubdtype(vector.dtype, np.floating) or not np.isfinite(vector).all():
+        report.problems["vector is not finite numbers"].add(name)
+    elif not vector.any():
+        report.remarks["vector is zero"].add(name)
+
+
+class _Memory:
+    """Hashes of what must not repeat, and in which clip, by its number, each was seen first."""
+
+    def __init__(self) -> None:
+        self.clips: list[tuple[str, str]] = []
+        """Id and split."""
+        self.ids: dict[str, int] = {}
+        self.audio: dict[int, int] = {}
+        self.repeated_ids: list[tuple[int, int]] = []
+        self.repeated_audio: list[tuple[int, int]] = []
+        self.texts: dict[tuple[str, str], tuple[array[int], array[int]]] = {}
+
+    def add(self, clip: Clip) -> None:
+        number = len(self.clips)
+        self.clips.append((clip.clip_id, clip.split))
+        if (first := self.ids.setdefault(clip.clip_id, number)) != number:
+            self.repeated_ids.append((first, number))
+        if (first := self.audio.setdefault(_digest(clip.audio), number)) != number:
+            self.repeated_audio.append((first, number))
+        for language, texts in clip.captions.items():
+            hashes, clips = self.texts.setdefault((clip.split, language), (array("Q"), array("Q")))
+            hashes.extend(_digest(text.casefold().encode()) for text in texts)
+            clips.extend(number for _ in texts)
+
+
+def _digest(content: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
+def _compare_splits(report: Report, memory: _Memory) -> None:
+    for first, second in memory.repeated_ids:
+        (clip_id, split), (_, other) = memory.clips[first], memory.clips[second]
+        kind = "id occurs twice" if split == other else "id occurs in two splits"
+        report.problems[kind].add(f"{clip_id} ({split}, {other})")
+    for first, second in memory.repeated_audio:
+        (clip_id, split), (other_id, other) = memory.clips[first], memory.clips[second]
+        example = f"{clip_id} ({split}) = {other_id} ({other})"
+        if split == other:
+            report.remarks["two clips of a split have the same audio"].add(example)
+        else:
+            report.problems["the same audio is in two splits"].add(example)
+    languages = report.manifest.languages
+    for split, language in product(report.clips, languages):
+        if missing := report.clips[split] - report.with_language[split, language]:
+            of_all = f"{missing:,} of {report.clips[split]:,} {split} clips"
+            report.remarks["language is missing"].add(f"{language} in {of_all}")
+    for (split, language), (hashes, clips) in memory.texts.items():
+        report.shared_text[split, language] = num_clips_sharing(np.asarray(hashes), np.asarray(clips))
+        for clip, number in widespread(np.asarray(hashes), np.asarray(clips)):
+            report.remarks[f"one {language} caption is on many clips"].add(f"{number:,} as {memory.clips[clip][0]}")
+    for (split, other), language in product(combinations(report.clips, 2), languages):
+        if (split, language) in memory.texts and (other, language) in memory.texts:
+            ours, theirs = (np.asarray(memory.texts[name, language][0]) for name in (split, other))
+            if len(common := np.intersect1d(ours, theirs)):
+                report.leaked_text[split, other, language] = len(common)
+
+
+def num_clips_sharing(hashes: np.ndarray, clips: np.ndarray) -> int:
+    """Number of clips that have a text which another clip has too; `hashes` and `clips` are [N], one entry a text."""
+    pairs = np.unique(np.stack([hashes, clips.astype(hashes.dtype)], axis=1), axis=0)
+    _, inverse, counts = np.unique(pairs[:, 0], return_inverse=True, return_counts=True)
+    return len(np.unique(pairs[counts[inverse.reshape(-1)] > 1, 1]))
+
+
+def widespread(hashes: np.ndarray, clips: np.ndarray) -> list[tuple[int, int]]:
+    """(a clip, number of clips) of each text that is on many clips, and on more than a hundredth of all; both are [N]."""
+    values, first, counts = np.unique(hashes, return_index=True, return_counts=True)
+    many = np.flatnonzero(counts >= max(MANY_CLIPS, 0.01 * len(values)))
+    return [(int(clips[first[place]]), int(counts[place])) for place in many]
+
+
+def hours_of(manifest: Manifest) -> str:
+    """How long the clips of a data set are together, to follow their number; nothing of vectors, which last no time."""
+    return f", {manifest.seconds / 3600:.2f} hours" if manifest.seconds else ""
+
+
+def page(report: Report) -> list[str]:
+    """The report as lines of text, one page."""
+    manifest = report.manifest
+    lines = [
+        f"{manifest.name} at {manifest.folder}",
+        f"licence: {manifest.licence}",
+        f"{counted(manifest.num_rows, 'clip')}{hours_of(manifest)}, {counted(len(manifest.shards), 'shard')},"
+        f" {sum(shard.num_bytes for shard in manifest.shards) / 2**20:,.1f} MiB, hash {manifest.hash[:16]}",
+        *manifest.notes,
+        "",
+    ]
+    columns = ["language", "captions", "by machine"]
+    columns += [head for split in report.clips for head in (f"{split} clips", "sharing a text")]
+    languages = manifest.languages
+    rows = [[code, f"{manifest.num_captions(code):,}", f"{manifest.num_translated(code):,}"] for code in languages]
+    for row, (split, number) in product(rows, report.clips.items()):
+        row.append(f"{report.with_language[split, row[0]]:,} of {number:,}")
+        row.append(f"{report.shared_text.get((split, row[0]), 0):,}")
+    lines += text_table(columns, rows)
+    lines += [
+        "",
+        f"audio decoded: {counted(report.num_decoded, 'clip')}; left out at import: {len(manifest.skipped):,}",
+    ]
+    lines += lines_left_out(manifest)
+    if report.long_clips:
+        beyond = (
+            f"{counted(report.long_clips, 'clip')}; {report.seconds_cut / report.seconds:.1%} of the audio is beyond it"
+        )
+        heard_by = "is heard only by models whose windows are not cut (--model.windows)"
+        lines.append(f"longer than one window: {beyond}, and {heard_by}")
+    for (first, second, language), number in report.leaked_text.items():
+        lines.append(f"caption texts in both {first} and {second}: {number:,} {language}")
+    for title, findings in (("remarks", report.remarks), ("problems", report.problems)):
+        lines += ["", f"{title}: {sum(finding.count for finding in findings.values()) or 'none'}"]
+        for kind, finding in findings.items():
+            more = "" if finding.count <= EXAMPLES else ", ..."
+            lines.append(f"  {finding.count:,} x {kind}: {'; '.join(finding.examples)}{more}")
+    return [*lines, "", report.verdict]
+
+
+def reasons_left_out(manifest: Manifest) -> list[tuple[str, int]]:
+    """Why clips were left out at import and how many for each reason, the most frequent first."""
+    return [(reason, len(clips)) for reason, clips in _left_out(manifest)]
+
+
+def lines_left_out(manifest: Manifest, most: int | None = None) -> list[str]:
+    """A line for each reason why clips were left out, with the first of them; the `most` frequent reasons."""
+    lines = []
+    for reason, clips in _left_out(manifest)[:most]:
+        named = ", ".join(shortened(clip, 40) for clip in clips[:EXAMPLES]) + (", ..." if len(clips) > EXAMPLES else "")
+        lines.append(f"  {len(clips):,} x {reason}: {named}")
+    return lines
+
+
+def _left_out(manifest: Manifest) -> list[tuple[str, list[str]]]:
+    """The clips by the reason for which they were left out, the most frequent first. Reasons that differ in their numbers
+    alone count together; the first few numbers are shown.
+    """
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for entry in manifest.skipped:
+        # A reason may begin with the file it speaks of and quote what was found there.
+        reason = entry.reason.rsplit(": ", 1)[-1].split("; allowed")[0]
+        reason = re.sub(rf"\S*(?<!\w){re.escape(entry.clip_id)}(?!\w)\S*", "its file", reason)
+        kinds.setdefault(NUMBER.sub("N", reason), []).append((reason, entry.clip_id))
+    most_first = sorted(kinds.items(), key=lambda item: -len(item[1]))
+    return [
+        (_with_numbers(kind, [reason for reason, _ in own]), [clip_id for _, clip_id in own])
+        for kind, own in most_first
+    ]
+
+
+def _with_numbers(kind: str, reasons: Sequence[str]) -> str:
+    if len(set(reasons)) == 1:
+        return reasons[0]
+    numbers = [" and ".join(NUMBER.findall(reason)) for reason in dict.fromkeys(reasons)]
+    return f"{kind} (N: {', '.join(numbers[:EXAMPLES])}{', ...' if len(numbers) > EXAMPLES else ''})"

@@ -1,0 +1,124 @@
+"""A data set while it is being written shard by shard, by any number of processes, over any number of attempts.
+
+The shards, and a note next to each that says what is in it, are in a hidden folder next to a local destination (in
+`_import` inside an object store's). A stopped attempt leaves them; the next attempt at the same work continues with the
+shards that are missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ray_atr.common.jobs import Resources, run_jobs
+from ray_atr.common.runtime import advising
+from ray_atr.common.storage import Folder, hold, locate, open_folder
+from ray_atr.common.storage.lock import HOLDER_FILE, LOCK_FILE
+from ray_atr.data.shards import (
+    MANIFEST_FILE,
+    Manifest,
+    read_manifest,
+    refuse_overwrite,
+    require_writable,
+    write_manifest,
+)
+
+HASH_FILE = "work.sha256"
+Job = TypeVar("Job")
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """`work` holds plan and notes, `target` gets the shards, `destination` is what the user named."""
+
+    destination: Folder
+    work: Folder
+    target: Folder
+
+    def already_made(self, origin: str, *keep: str) -> Manifest | None:
+        """The data set at the destination when it came from the same origin. ValueError when it holds another. If there
+        is none, the work of an earlier attempt at the same origin is kept, that of another removed, but for the files
+        `keep`.
+        """
+        if self.work.exists(HASH_FILE) and self.work.read(HASH_FILE).decode() != origin:
+            for name in self.work.names():
+                if name not in (*keep, LOCK_FILE, HOLDER_FILE):
+                    self.work.remove(name)
+        self.work.write(HASH_FILE, origin.encode())
+        if self.destination.exists(MANIFEST_FILE):
+            held = read_manifest(self.destination.name)
+            if held.origin == origin:
+                self.work.remove_all()
+                return held
+        refuse_overwrite(self.destination)
+        return None
+
+    def written(
+        self, jobs: Mapping[str, Job], make_worker: Callable[[], Callable[[Job], dict[str, Any]]], ray: Resources | None
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The position and the note of each shard, of jobs by their shards' files. First those that an earlier attempt
+        wrote and that have a note, then those written now.
+        """
+        names = set(self.work.names())
+        waiting: list[tuple[int, Job]] = []
+        for index, (file, job) in enumerate(jobs.items()):
+            if note_file(file) in names:
+                yield index, json.loads(self.work.read(note_file(file)))
+            else:
+                waiting.append((index, job))
+        for number, note in run_jobs([job for _, job in waiting], make_worker, ray=ray):
+            yield waiting[number][0], note
+
+    def finish(self, manifest: Manifest) -> Manifest:
+        """Write the manifest and make the destination whole."""
+        write_manifest(self.target, manifest)
+        if self.destination.is_local:
+            keep = {MANIFEST_FILE, *(shard.file for shard in manifest.shards)}
+            for name in self.work.names():
+                if name not in keep:
+                    self.work.remove(name)
+            # An empty folder is replaced, no other.
+            refuse_overwrite(self.destination)
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(self.destination.name)
+            os.rename(self.work.name, self.destination.name)
+        else:
+            self.work.remove_all()
+        return read_manifest(self.destination.name)
+
+
+def note_file(shard_file: str) -> str:
+    return shard_file.removesuffix(".parquet") + ".note.json"
+
+
+def write_note(work: Folder, shard_file: str, note: dict[str, Any]) -> None:
+    """Say that a shard is whole and what is in it; written after the shard."""
+    work.write(note_file(shard_file), json.dumps(note).encode())
+
+
+@contextlib.contextmanager
+def unfinished(out: str | Path) -> Iterator[Unfinished]:
+    """Work on the data set `out`, alone. Bad input (ValueError) removes the work; any other stop leaves it for the next
+    attempt, and Ctrl-C says so.
+    """
+    destination = open_folder(out)
+    if destination.is_local:
+        path = Path(destination.name)
+        require_writable(path)
+        work = open_folder(path.with_name(f".{path.name}.import"))
+        Path(work.name).mkdir(parents=True, exist_ok=True)
+    else:
+        work = open_folder(f"{destination.name}/_import")
+    state = Unfinished(destination, work, work if destination.is_local else destination)
+    advice = f"run the same command again to continue ({work.name} holds the work so far)"
+    with advising(advice), hold(locate(work.name), "this data set"):
+        try:
+            yield state
+        except ValueError:
+            work.remove_all()
+            raise

@@ -1,0 +1,17 @@
+"""One file a data set: from the files people have on disk to clips."""
+
+from ray_atr.workshop.importing.sources.audiocaps import AudioCaps
+from ray_atr.workshop.importing.sources.clotho import Clotho
+from ray_atr.workshop.importing.sources.esc50 import Esc50, Esc50Clotho
+from ray_atr.workshop.importing.sources.huggingface import HuggingFace
+from ray_atr.workshop.importing.sources.source import Absent, Entry, Source
+from ray_atr.workshop.importing.sources.table import TableSource
+from ray_atr.workshop.importing.sources.wavcaps import WavCaps
+from ray_atr.workshop.importing.sources.webdataset import WebDataset
+
+SOURCES: dict[str, type[Source]] = {
+    source.name: source
+    for source in (Esc50, Esc50Clotho, AudioCaps, Clotho, WavCaps, TableSource, HuggingFace, WebDataset)
+}
+
+__all__ = ["SOURCES", "Absent", "Entry", "Source"]

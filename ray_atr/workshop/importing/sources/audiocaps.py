@@ -1,0 +1,136 @@
+"""AudioCaps: about 50,000 clips of 10 s from YouTube; one caption in train, five in val and test.
+
+C. D. Kim et al., "AudioCaps: Generating Captions for Audios in The Wild", NAACL 2019. Tables `train.csv`, `val.csv`,
+`test.csv` in one of two layouts: the original's (audiocap_id, youtube_id, start_time, caption; one row a caption) or the
+retrieval split's (file_name, caption or caption_1 ... caption_5). Videos vanish from YouTube, so absent audio is normal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ray_atr.common.settings import nearest, refuse, setting
+from ray_atr.common.storage import Folder, open_folder
+from ray_atr.data.schema import SPLITS
+from ray_atr.workshop.importing.sources.read_table import read_table, require_columns
+from ray_atr.workshop.importing.sources.source import (
+    Absent,
+    Entry,
+    Place,
+    Source,
+    captions_of,
+    is_audio,
+    list_files,
+    stem,
+)
+
+# Downloaders name a clip by its video's id, often after a Y, often followed by its times.
+WITH_TIMES = re.compile(r"Y?(?P<id>[\w-]{11})_[\d._-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AudioCaps(Source):
+    """AudioCaps, original tables or retrieval split, with whatever audio is there."""
+
+    name: ClassVar[str] = "audiocaps"
+    licence: ClassVar[str] = "captions: MIT (AudioCaps); audio: the uploaders' of each YouTube video"
+
+    audio: str = setting("", "folder or URL of the audio; unset: anywhere below --source", path="always")
+    tables: str = setting("", "folder below --source with train.csv, val.csv, test.csv; unset: the one that has them")
+
+    def entries(self) -> Iterator[Entry | Absent]:
+        folder = open_folder(self.source)
+        audio_folder = open_folder(self.audio or self.source)
+        audio = _audio_by_name(audio_folder)
+        for split, table in _find_tables(folder, self.tables).items():
+            for clip in _read_clips(table):
+                path = _find_audio(audio, clip, split)
+                if path is None:
+                    yield Absent(clip.youtube_id, split, "its audio is absent", is_normal=True)
+                else:
+                    place, captions = Place(audio_folder.file(path)), {"eng": tuple(clip.captions)}
+                    yield Entry(clip_id=clip.youtube_id, place=place, captions=captions, split=split)
+
+    def id_of(self, row: Mapping[str, Any]) -> str | None:
+        if row.get("youtube_id"):
+            return str(row["youtube_id"])
+        return youtube_id(str(row["file_name"])) if row.get("file_name") else None
+
+
+@dataclass
+class _YouTubeClip:
+    youtube_id: str
+    captions: list[str] = field(default_factory=list)
+    audiocap_ids: list[str] = field(default_factory=list)
+
+
+def youtube_id(file_name: str) -> str:
+    """The video's id in the name of an audio file: `Yr1nicOVtvkQ.wav`, `r1nicOVtvkQ.wav` or `r1nicOVtvkQ_130.wav`."""
+    name = stem(file_name)
+    if len(name) == 12 and name.startswith("Y"):
+        return name[1:]
+    times = WITH_TIMES.fullmatch(name)
+    return times["id"] if times else name
+
+
+def _find_tables(folder: Folder, tables: str) -> dict[str, str]:
+    """The csv file of each split. ValueError if none is there, or several folders have them and none was chosen."""
+    found: dict[str, dict[str, str]] = {}
+    for path in list_files(folder):
+        parent, _, name = path.rpartition("/")
+        split = name.removesuffix(".csv")
+        if name.endswith(".csv") and split in SPLITS:
+            found.setdefault(parent, {})[split] = folder.file(path)
+    wanted = tables.strip("/")
+    if wanted and wanted not in found:
+        raise refuse("tables", tables, "one of " + ", ".join(sorted(found)), nearest(wanted, found))
+    if not found:
+        raise ValueError(f"{folder.name}: no train.csv, val.csv or test.csv of AudioCaps")
+    if len(found) > 1 and not wanted:
+        folders = ", ".join(sorted(found))
+        raise ValueError(f"{folder.name}: captions in several folders; choose with --tables: {folders}")
+    chosen = found[wanted or next(iter(found))]
+    return {split: chosen[split] for split in SPLITS if split in chosen}
+
+
+def _read_clips(table: str) -> list[_YouTubeClip]:
+    """The clips of a table in the order of their first rows, their captions in the order of the rows."""
+    clips: dict[str, _YouTubeClip] = {}
+    is_original: bool | None = None
+    for at, row in read_table(table):
+        if is_original is None:
+            is_original = "youtube_id" in row or "audiocap_id" in row
+            require_columns(table, list(row), ["youtube_id", "caption"] if is_original else ["file_name"])
+        captions = captions_of(row, at)
+        if not captions:
+            raise ValueError(f"{at}: no caption; its columns are {', '.join(row)}")
+        clip_id = str(row["youtube_id"]) if is_original else youtube_id(str(row["file_name"]))
+        if clip_id in clips and not is_original:
+            raise ValueError(f"{at}: file {row['file_name']} occurs twice")
+        clip = clips.setdefault(clip_id, _YouTubeClip(clip_id))
+        clip.captions += captions
+        if row.get("audiocap_id"):
+            clip.audiocap_ids.append(str(row["audiocap_id"]))
+    return list(clips.values())
+
+
+def _audio_by_name(folder: Folder) -> dict[str, list[str]]:
+    """The audio files below a folder by the names that downloaders give them; `ID/times` for those with times."""
+    found: dict[str, list[str]] = {}
+    for path in filter(is_audio, list_files(folder)):
+        found.setdefault(stem(path), []).append(path)
+        if times := WITH_TIMES.fullmatch(stem(path)):
+            found.setdefault(f"{times['id']}/times", []).append(path)
+    return found
+
+
+def _find_audio(audio: Mapping[str, list[str]], clip: _YouTubeClip, split: str) -> str | None:
+    """The file of a clip: by the video's id, with Y or without, with times, or by a caption's number in its split."""
+    names = (f"Y{clip.youtube_id}", clip.youtube_id, f"{clip.youtube_id}/times", *clip.audiocap_ids)
+    paths = next((audio[name] for name in names if name in audio), [])
+    # Where a name occurs in several folders, the one of the clip's own split is meant.
+    own = [path for path in paths if split in path.lower().split("/")[:-1]]
+    return next(iter(own or paths), None)

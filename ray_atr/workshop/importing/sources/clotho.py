@@ -1,0 +1,54 @@
+"""Clotho v2: clips of 15 to 30 s from Freesound with five captions each.
+
+K. Drossos et al., "Clotho: an Audio Captioning Dataset", ICASSP 2020. Layout: `clotho_captions_development.csv` (file_name,
+caption_1 ... caption_5) and a folder `development` with the audio; likewise validation and evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ray_atr.common.settings import setting
+from ray_atr.common.storage import open_folder
+from ray_atr.workshop.importing.sources.read_table import read_table
+from ray_atr.workshop.importing.sources.source import Absent, Entry, Place, Source, is_audio, list_files, stem
+
+SPLIT_OF = {"development": "train", "validation": "val", "evaluation": "test"}
+CAPTION_COLUMNS = tuple(f"caption_{number}" for number in range(1, 6))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clotho(Source):
+    """Clotho v2; development, validation and evaluation become train, val and test."""
+
+    name: ClassVar[str] = "clotho"
+    licence: ClassVar[str] = "captions: Tampere University, non-commercial research; audio: Freesound, per clip"
+
+    audio: str = setting("", "folder or URL of the audio folders; unset: anywhere below --source", path="always")
+
+    def entries(self) -> Iterator[Entry | Absent]:
+        folder = open_folder(self.source)
+        tables = {path.rsplit("/", 1)[-1]: path for path in list_files(folder) if path.endswith(".csv")}
+        audio_folder = open_folder(self.audio or self.source)
+        audio: dict[str, dict[str, str]] = {}
+        for path in filter(is_audio, list_files(audio_folder)):
+            for part in path.split("/")[:-1]:
+                audio.setdefault(part, {})[stem(path).strip()] = path
+        parts = [part for part in SPLIT_OF if f"clotho_captions_{part}.csv" in tables]
+        if not parts:
+            raise ValueError(f"{folder.name}: no clotho_captions_development.csv, _validation.csv or _evaluation.csv")
+        for part in parts:
+            found = audio.get(part) or audio.get(f"clotho_audio_{part}") or {}
+            table = folder.file(tables[f"clotho_captions_{part}.csv"])
+            for at, row in read_table(table, required=("file_name", *CAPTION_COLUMNS)):
+                clip_id = stem(row["file_name"]).strip()
+                captions = tuple(row[column] for column in CAPTION_COLUMNS)
+                if not all(text.strip() for text in captions):
+                    raise ValueError(f"{at}: a caption of {row['file_name']} is blank")
+                if clip_id not in found:
+                    yield Absent(clip_id, SPLIT_OF[part], f"{row['file_name']} is not in a folder {part}")
+                    continue
+                place = Place(audio_folder.file(found[clip_id]))
+                yield Entry(clip_id=clip_id, place=place, captions={"eng": captions}, split=SPLIT_OF[part])

@@ -1,0 +1,129 @@
+"""ESC-50: 2,000 clips of 5 s in 50 classes and five folds, captioned by a template in every language.
+
+K. J. Piczak, "ESC: Dataset for Environmental Sound Classification", ACM Multimedia 2015. Layout: `audio/` and
+`meta/esc50.csv` with the columns filename, fold, category.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ray_atr.common.settings import refuse, setting
+from ray_atr.common.storage import Folder, open_folder
+from ray_atr.data.language_codes import DEFAULT_LANGUAGES, ENGLISH, language_codes
+from ray_atr.data.schema import check_captions, check_split
+from ray_atr.workshop.importing.sources.read_table import read_table
+from ray_atr.workshop.importing.sources.source import (
+    Absent,
+    Entry,
+    Place,
+    Source,
+    is_audio,
+    list_files,
+    require_split_choices,
+    stem,
+)
+from ray_atr.workshop.languages.templates import ESC50_CLASSES, caption, label_sentence
+
+DEFAULT_FOLDS = ("train=1,2,3", "val=4", "test=5")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Esc50(Source):
+    """ESC-50 with template captions; folds become splits."""
+
+    name: ClassVar[str] = "esc50"
+    licence: ClassVar[str] = "CC BY-NC 3.0 (https://github.com/karolpiczak/ESC-50), attribution per clip in its LICENSE"
+
+    folds: tuple[str, ...] = setting(
+        (), "split=fold,fold ...; unset: train=1,2,3 val=4 and, if fold 5 is there, test=5"
+    )
+    languages: tuple[str, ...] = setting(
+        DEFAULT_LANGUAGES, "ISO 639 codes of the captions, of languages with words for the classes"
+    )
+
+    wording: str = setting(
+        "sentences",
+        "captions: sentences, in which a class is said as people say it, in every language; labels, the English label's own "
+        "words, as m-LTM's zero-shot table has them (needs languages eng)",
+        choices=("sentences", "labels"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "languages", language_codes(self.languages))
+        if self.wording == "labels" and self.languages != (ENGLISH,):
+            raise refuse(
+                "wording", "labels", f"sentences with languages {','.join(self.languages)}: labels are English"
+            )
+        for language in self.languages:
+            caption(ESC50_CLASSES[0], language)
+        for split in require_split_choices(self.folds, "folds"):
+            check_split(split, "folds")
+
+    def entries(self) -> Iterator[Entry | Absent]:
+        return self.entries_with(caption if self.wording == "sentences" else lambda name, _: label_sentence(name))
+
+    def entries_with(self, template: Callable[[str, str], str]) -> Iterator[Entry | Absent]:
+        """The clips, captioned by `template(class_name, language)`."""
+        folder = open_folder(self.source)
+        audio = _audio(folder)
+        table = folder.file("meta/esc50.csv")
+        rows = list(read_table(table, required=["filename", "fold", "category"]))
+        split_of = _splits(self.folds, {row["fold"] for _, row in rows})
+        for _, row in rows:
+            split, clip_id = split_of.get(row["fold"]), stem(row["filename"])
+            if split is None:
+                continue
+            if clip_id not in audio:
+                yield Absent(clip_id, split, f"audio/{row['filename']} is not there")
+                continue
+            captions = {code: (template(row["category"], code),) for code in self.languages}
+            labels = (row["category"],)
+            yield Entry(clip_id=clip_id, place=audio[clip_id], captions=captions, labels=labels, split=split)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Esc50Clotho(Source):
+    """The ESC-50 clips whose recording is in Clotho, with its five captions of a longer excerpt (a loose match), as one split."""
+
+    name: ClassVar[str] = "esc50_clotho"
+    licence: ClassVar[str] = "audio: CC BY-NC 3.0 (ESC-50); captions: Tampere University, non-commercial (Clotho)"
+
+    split: str = setting("test", "name of the one split")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_split(self.split)
+
+    def entries(self) -> Iterator[Entry | Absent]:
+        folder = open_folder(self.source)
+        audio = _audio(folder)
+        table = folder.file("meta/esc50_clotho_captions.jsonl")
+        for at, row in read_table(table, required=["filename", "category", "captions"]):
+            clip_id = stem(row["filename"])
+            if clip_id not in audio:
+                yield Absent(clip_id, self.split, f"audio/{row['filename']} is not there")
+                continue
+            if not isinstance(row["captions"], dict):
+                raise refuse(f"{at}, captions", row["captions"], "an object of lists of captions by language")
+            captions, labels = check_captions(row["captions"], at), (row["category"],)
+            yield Entry(clip_id=clip_id, place=audio[clip_id], captions=captions, labels=labels, split=self.split)
+
+
+def _audio(folder: Folder) -> dict[str, Place]:
+    """Where the audio of each clip is, by its id."""
+    files = [path for path in list_files(folder) if path.startswith("audio/") and is_audio(path)]
+    return {stem(path): Place(folder.file(path)) for path in files}
+
+
+def _splits(assignments: tuple[str, ...], found: set[str]) -> dict[str, str]:
+    """The split of each fold. ValueError if a fold was asked for that the table does not have."""
+    chosen = require_split_choices(assignments or DEFAULT_FOLDS, "folds")
+    split_of = {fold: split for split, folds in chosen.items() for fold in folds}
+    for fold, split in split_of.items():
+        if fold not in found and assignments:
+            raise refuse("folds", f"{split}={fold}", "folds of this copy: " + ", ".join(sorted(found)))
+    return split_of

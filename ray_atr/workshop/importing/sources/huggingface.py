@@ -1,0 +1,191 @@
+"""A local export of a Hugging Face data set that has an Audio column: Parquet files, or a folder of `save_to_disk`.
+
+An Audio column is a struct of `bytes` (the encoded file) and `path`. Splits come from the names that such exports have:
+`data/train-00000-of-00004.parquet`, or a folder a split with `data-00000-of-00002.arrow`.
+The library `datasets` is not used: it copies Parquet files to a cache of its own before they are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ray_atr.common.settings import nearest, refuse, setting, shortened
+from ray_atr.common.storage import Folder, open_folder
+from ray_atr.data.schema import SPLITS, check_language
+from ray_atr.data.shards import open_arrow
+from ray_atr.workshop.importing.sources.source import (
+    SPLIT_OF,
+    Absent,
+    Entry,
+    Place,
+    Source,
+    captions_of,
+    labels_of,
+    list_files,
+    place_in,
+    stem,
+    texts_of,
+)
+
+IN_NAME = re.compile(r"(?P<split>[a-z0-9_]+?)(-\d+(-of-\d+)?)?(-[0-9a-f]{8,})?\.parquet")
+ROW_NUMBER = "row"
+ID_COLUMNS = ("clip_id", "id", "youtube_id", "file_name", "filename")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HuggingFace(Source):
+    """A local Hugging Face export (Parquet, or save_to_disk) with an Audio column."""
+
+    name: ClassVar[str] = "huggingface"
+    licence: ClassVar[str] = "as stated on the data set's card"
+
+    audio_column: str = setting("", "the Audio column; unset: the only column of bytes and path")
+    caption_columns: tuple[str, ...] = setting(
+        (),
+        "language=column ..., e.g. eng=caption fra=caption_fr; unset: eng from caption, captions, text or caption_1 ...",
+    )
+    id_column: str = setting(
+        "",
+        "column of clip ids, or row for SPLIT-NUMBER; unset: clip_id, id, youtube_id, file_name, else the audio's path",
+    )
+    label_column: str = setting("", "column of labels; unset: none")
+    split: str = setting("train", "split of files whose name tells none")
+
+    def entries(self) -> Iterator[Entry | Absent]:
+        folder = open_folder(self.source)
+        files = list_files(folder)
+        tables = [path for path in files if path.endswith((".parquet", ".arrow")) and "cache-" not in path]
+        if not tables:
+            raise ValueError(f"{folder.name}: no .parquet or .arrow file of a Hugging Face data set")
+        there = set(files)
+        rows_of_split: Counter[str] = Counter()
+        for path in tables:
+            split = self._split_of(path)
+            for group, row, values, audio_column in _rows(folder, path, self._columns):
+                number = rows_of_split[split]
+                rows_of_split[split] += 1
+                at = f"{folder.file(path)}, row {number}"
+                clip_id = self._id(values, f"{split}-{number:07d}")
+                if values["has bytes"]:
+                    place = Place(folder.file(path), path.rpartition(".")[2], group, row, audio_column)
+                else:
+                    inner = values["audio path"] or ""
+                    place = place_in(folder, inner, at)
+                    if inner not in there:
+                        yield Absent(clip_id, split, f"the table holds no audio, and {inner or 'no path'} is not there")
+                        continue
+                captions = self._captions(values, at)
+                labels = labels_of(values.get(self.label_column) if self.label_column else None, f"{at}, label")
+                yield Entry(clip_id=clip_id, place=place, captions=captions, labels=labels, split=split)
+
+    def _split_of(self, path: str) -> str:
+        parent, _, name = path.rpartition("/")
+        found = IN_NAME.fullmatch(name)
+        split = found["split"] if found else parent.rpartition("/")[2]
+        split = SPLIT_OF.get(split, split)
+        return split if split in SPLITS or split.startswith(("train_", "test_", "val_")) else self.split
+
+    def _columns(self, file: str, schema: pa.Schema) -> tuple[str, list[str]]:
+        """The Audio column of a file and the others to read. ValueError if one that was asked for is not there."""
+        structs = [field for field in schema if pa.types.is_struct(field.type)]
+        audio = [field.name for field in structs if {"bytes", "path"} <= {inner.name for inner in field.type}]
+        chosen = (self.id_column if self.id_column != ROW_NUMBER else "", self.label_column, self.audio_column)
+        wanted = [*self._assigned().values(), *filter(None, chosen)]
+        for column in wanted:
+            if column not in schema.names:
+                has = f"{', '.join(schema.names)}{nearest(column, schema.names)}"
+                raise ValueError(f"{file}: column {column} is missing; it has {has}")
+        if self.audio_column and self.audio_column not in audio:
+            allowed = "a column of bytes and path: " + ", ".join(audio)
+            raise refuse(f"{file}, audio_column", self.audio_column, allowed)
+        if not self.audio_column and len(audio) != 1:
+            kinds = ", ".join(f"{field.name} ({field.type})" for field in schema)
+            found = f"{len(audio)} Audio columns (of bytes and path)"
+            raise ValueError(f"{file}: {found}; choose with --audio-column: {kinds}")
+        return self.audio_column or audio[0], [name for name in schema.names if name not in audio]
+
+    def _assigned(self) -> dict[str, str]:
+        assigned = {}
+        for assignment in self.caption_columns:
+            language, equals, column = assignment.partition("=")
+            if not equals or not column:
+                raise ValueError(f"caption_columns: got {assignment!r}; allowed LANGUAGE=COLUMN such as fra=caption_fr")
+            assigned[check_language(language, "caption_columns")] = column
+        return assigned
+
+    def _captions(self, values: Mapping[str, Any], at: str) -> dict[str, tuple[str, ...]]:
+        assigned = self._assigned()
+        if assigned:
+            found = {language: texts_of(values[column], f"{at}, {column}") for language, column in assigned.items()}
+        else:
+            column = next((name for name in ("text", "texts") if values.get(name)), None)
+            found = {"eng": captions_of(values, at) or (texts_of(values[column], f"{at}, {column}") if column else [])}
+        if not any(found.values()):
+            raise ValueError(f"{at}: no caption; choose its column with --caption-columns: {', '.join(values)}")
+        return {language: tuple(texts) for language, texts in found.items() if texts}
+
+    def _id(self, values: Mapping[str, Any], default: str) -> str:
+        if self.id_column == ROW_NUMBER:
+            return default
+        column = self.id_column or next((name for name in ID_COLUMNS if values.get(name)), "")
+        if column:
+            return stem(str(values[column]))
+        return stem(values["audio path"]) if values["audio path"] else default
+
+
+def _rows(folder: Folder, path: str, choose: Any) -> Iterator[tuple[int, int, dict[str, Any], str]]:
+    """Row group (or record batch), row in it, values, Audio column. Of the audio only its path and presence are kept."""
+    file = folder.file(path)
+    with open_arrow(folder, path) as source:
+        try:
+            if path.endswith(".parquet"):
+                parquet = pq.ParquetFile(source)
+                column, others = choose(file, parquet.schema_arrow)
+                for group in range(parquet.num_row_groups):
+                    for row, values in enumerate(_rows_of_group(parquet, group, column, others)):
+                        yield group, row, values, column
+            else:
+                reader = pa.ipc.open_stream(source)
+                column, others = choose(file, reader.schema)
+                for group, batch in enumerate(reader):
+                    for row, values in enumerate(_values(batch.select([column, *others]), column)):
+                        yield group, row, values, column
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(f"{file}: cannot be read ({shortened(str(error))})") from None
+
+
+def _rows_of_group(parquet: pq.ParquetFile, group: int, column: str, others: list[str]) -> Iterator[dict[str, Any]]:
+    known = _has_bytes(parquet.metadata.row_group(group), column)
+    # The file's statistics mostly tell which rows hold audio; where they do not, the audio itself must be read.
+    columns = [f"{column}.path" if known is not None else column, *others]
+    for batch in parquet.iter_batches(batch_size=32, row_groups=[group], columns=columns):
+        yield from _values(batch, column, known)
+
+
+def _has_bytes(group: Any, column: str) -> bool | None:
+    """Whether all (True) or none (False) of a row group's rows hold audio; None if the statistics do not tell."""
+    for index in range(group.num_columns):
+        chunk = group.column(index)
+        if chunk.path_in_schema == f"{column}.bytes":
+            statistics = chunk.statistics
+            if statistics is None or not statistics.has_null_count:
+                return None
+            return {0: True, group.num_rows: False}.get(statistics.null_count)
+    return None
+
+
+def _values(batch: pa.RecordBatch, audio_column: str, known: bool | None = None) -> Iterator[dict[str, Any]]:
+    """The rows, with the path of their audio and whether they hold it, if that is not known."""
+    audio = batch.column(audio_column)
+    paths = audio.field("path").to_pylist()
+    has_bytes = [known] * batch.num_rows if known is not None else audio.field("bytes").is_valid().to_pylist()
+    rows = batch.drop_columns([audio_column]).to_pylist() if batch.num_columns > 1 else [{}] * batch.num_rows
+    for row, is_there, path in zip(rows, has_bytes, paths, strict=True):
+        yield {**row, "has bytes": is_there, "audio path": path}

@@ -1,0 +1,246 @@
+"""Reading tables of captions (CSV, TSV, JSON lines, Parquet) row by row, with errors that name file, line and column.
+
+pyarrow and pandas read such files too, but neither says in which line of a text file something is wrong.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import itertools
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from charset_normalizer import from_bytes
+
+from ray_atr.common.settings import RepeatedNameError, each_once, nearest, refuse, shortened
+from ray_atr.common.storage import Folder, open_folder
+from ray_atr.data.shards import Skipped
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+DELIMITERS = (",", ";", "\t", "|")
+MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32"}
+MARKS |= dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-16")
+Row = dict[str, Any]
+
+csv.field_size_limit(2**24)
+
+
+@dataclass
+class Reading:
+    """How tables are read, and what came up: columns' delimiter and text encoding (empty: found), bad rows dropped or not."""
+
+    delimiter: str = ""
+    encoding: str = ""
+    drops: bool = False
+    bad_rows: list[Skipped] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def refuse_row(self, at: str, reason: str) -> None:
+        """Count a row as dropped, or raise ValueError if rows are not to be dropped; a reason may begin with its place."""
+        rest = reason.removeprefix(at) if reason.startswith((f"{at}: ", f"{at}, ")) else f": {reason}"
+        if not self.drops:
+            raise ValueError(f"{at}{rest}")
+        self.bad_rows.append(Skipped(at, shortened(rest[2:])))
+
+
+def read_table(file: str, required: Sequence[str] = (), reading: Reading | None = None) -> Iterator[tuple[str, Row]]:
+    """The rows of a table, each with its place (`captions.csv, line 7`). `required` names columns that must be there.
+    Raises ValueError for a missing file, column or header, an unknown encoding, and, unless they are dropped, a row of
+    another length or a line that is no JSON object.
+    """
+    reading = reading or Reading()
+    suffix = next((known for known in TABLE_SUFFIXES if file.lower().endswith(known)), None)
+    if suffix is None:
+        raise ValueError(f"{file}: not a table of captions; allowed {', '.join(TABLE_SUFFIXES)}")
+    if suffix == ".parquet":
+        yield from _read_parquet(file, required)
+    elif suffix == ".jsonl":
+        yield from _read_json_lines(file, required, reading)
+    else:
+        yield from _read_csv(file, required, reading, "\t" if suffix == ".tsv" else ",")
+
+
+def require_columns(file: str, found: Sequence[str], required: Sequence[str]) -> None:
+    """ValueError naming the first required column that is not among those found, or one that has the name of another."""
+    try:
+        # Columns without a name, as spreadsheets leave them at the end, are not read.
+        each_once((column, None) for column in found if column)
+    except RepeatedNameError as error:
+        raise ValueError(f"{file}: column {error}") from None
+    for column in required:
+        if column not in found:
+            hint = nearest(column, found)
+            has = shortened(", ".join(found)) or "none"
+            raise ValueError(f"{file}: column {column} is missing; it has {has}{hint}")
+
+
+def parse_json(text: str, at: str) -> Any:
+    """The value that a text of JSON holds. ValueError, beginning with `at`, for anything that is none."""
+    try:
+        return json.loads(text, object_pairs_hook=each_once)
+    except RepeatedNameError as error:
+        raise ValueError(f"{at}: {error}") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{at}: not JSON ({error.msg} at character {error.pos + 1})") from None
+    except (ValueError, RecursionError) as error:
+        # A number of thousands of digits, or thousands of brackets within each other.
+        raise ValueError(f"{at}: not JSON that can be read ({shortened(str(error))})") from None
+
+
+def numbered_lines(file: str, reading: Reading | None = None) -> Iterator[tuple[int, str]]:
+    """The lines of a text file from 1, decoded. ValueError names the line that cannot be, or a missing file."""
+    reading = reading or Reading()
+    parent, _, name = file.rpartition("/")
+    folder = open_folder(parent or ".")
+    if not folder.exists(name):
+        raise ValueError(f"{file}: no such file")
+    encoding = _encoding_of(folder, name, reading.encoding)
+    if not reading.encoding and encoding not in ("utf-8", "utf-8-sig"):
+        reading.notes.append(f"{name} was read as {encoding}, which its bytes suggest; --encoding says otherwise")
+    with folder.open(name) as file_of_bytes:
+        if encoding.startswith(("utf-16", "utf-32")):
+            try:
+                yield from enumerate(io.TextIOWrapper(file_of_bytes, encoding=encoding, newline=""), start=1)
+            except UnicodeError as error:
+                raise ValueError(f"{file}: not {encoding.upper()} ({shortened(str(error))})") from None
+            return
+        for number, line in enumerate(file_of_bytes, start=1):
+            try:
+                yield number, line.decode(encoding if number == 1 else encoding.removesuffix("-sig"))
+            except UnicodeDecodeError as error:
+                found = f"byte {error.object[error.start]:#04x} at position {error.start}"
+                what = f"not {encoding.removesuffix('-sig').upper()} ({found})"
+                advice = "save the file as UTF-8, or choose --encoding"
+                raise ValueError(f"{file}, line {number}: {what}; {advice}") from None
+
+
+def _encoding_of(folder: Folder, name: str, given: str) -> str:
+    """The encoding that was given for a text file, or that it has: by its byte order mark, UTF-8 if it is that, else as
+    its bytes suggest. One that is UTF-8 but for a few bytes is damaged, and stays UTF-8 so that its line is named.
+    """
+    if given:
+        try:
+            known = codecs.lookup(given).name
+        except LookupError:
+            raise refuse("encoding", given, "an encoding that Python knows, such as utf-8, cp1252, shift_jis") from None
+        return "utf-8-sig" if known == "utf-8" else known
+    content = folder.read(name)
+    for mark, encoding in MARKS.items():
+        if content.startswith(mark):
+            return encoding
+    text = content.decode("utf-8", errors="replace")
+    broken = text.count("\ufffd")
+    if not broken or sum(not character.isascii() for character in text) > 2 * broken:
+        return "utf-8"
+    likely = from_bytes(content[: 2**20], cp_isolation=["cp1252", "cp1251", "cp932", "cp949", "gb18030"]).best()
+    return likely.encoding if likely is not None else "cp1252"
+
+
+def _read_csv(file: str, required: Sequence[str], reading: Reading, usual: str) -> Iterator[tuple[str, Row]]:
+    number = 0
+
+    def text() -> Iterator[str]:
+        nonlocal number
+        for number, line in lines:
+            if "\0" in line:
+                reading.refuse_row(f"{file}, line {number}", "holds a zero byte; not a text file in UTF-8")
+                continue
+            yield line
+
+    lines = iter(numbered_lines(file, reading))
+    first = next(lines, None)
+    if first is None or not first[1].strip():
+        raise ValueError(f"{file}: the file is empty")
+    said = re.fullmatch(r'"?sep=(.)"?\s*', first[1])
+    if said is None:
+        lines = itertools.chain([first], lines)
+    delimiter = _delimiter(reading.delimiter or (said[1] if said else ""), first[1], required, usual)
+    rows = csv.reader(text(), delimiter=delimiter, strict=True)
+    header: list[str] | None = None
+    is_empty = True
+    while True:
+        start = number + 1
+        try:
+            row = next(rows, None)
+        except csv.Error as error:
+            if "unexpected end" in str(error):
+                # Nobody knows where the field should have ended, so no single row can be dropped for it.
+                raise ValueError(f"{file}, line {start}: a quote that opens here is not closed by the end") from None
+            reading.refuse_row(f"{file}, line {number}", f"not a CSV row ({error})")
+            continue
+        if row is None:
+            break
+        if header is None:
+            header = [name.strip() for name in row]
+            require_columns(file, header, required)
+        elif len(row) == len(header):
+            is_empty = False
+            yield f"{file}, line {number}", dict(zip(header, row, strict=True))
+        elif row:
+            counts = f"{len(row)} fields where the header has {len(header)}"
+            reading.refuse_row(f"{file}, line {number}", f"{counts}; a field that holds the delimiter must be quoted")
+    if is_empty and not reading.bad_rows:
+        raise ValueError(f"{file}: there are no rows below the header")
+
+
+def _delimiter(given: str, header: str, required: Sequence[str], usual: str) -> str:
+    """The delimiter that was given, or the one that splits the header into the required columns, or into most columns."""
+    named = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";"}.get(given, given)
+    if named:
+        if len(named) != 1:
+            raise refuse("delimiter", given, "one character, or tab")
+        return named
+
+    def fitness(delimiter: str) -> tuple[int, int, bool]:
+        columns = [name.strip() for name in next(csv.reader([header], delimiter=delimiter))]
+        return len(set(required) & set(columns)), len(columns), delimiter == usual
+
+    return max(DELIMITERS, key=fitness)
+
+
+def _read_json_lines(file: str, required: Sequence[str], reading: Reading) -> Iterator[tuple[str, Row]]:
+    is_empty = True
+    for number, line in numbered_lines(file, reading):
+        if not line.strip():
+            continue
+        at = f"{file}, line {number}"
+        is_empty = False
+        try:
+            row = parse_json(line, at)
+            if not isinstance(row, dict):
+                raise ValueError(f"{at}: a JSON object is expected, with {', '.join(required)}")
+            require_columns(at, list(row), required)
+        except ValueError as error:
+            reading.refuse_row(at, str(error))
+            continue
+        yield at, row
+    if is_empty:
+        raise ValueError(f"{file}: the file is empty")
+
+
+def _read_parquet(file: str, required: Sequence[str]) -> Iterator[tuple[str, Row]]:
+    parent, _, name = file.rpartition("/")
+    folder = open_folder(parent or ".")
+    if not folder.exists(name):
+        raise ValueError(f"{file}: no such file")
+    with folder.open(name) as source:
+        number = 0
+        try:
+            parquet = pq.ParquetFile(source)
+            require_columns(file, parquet.schema_arrow.names, required)
+            if parquet.metadata.num_rows == 0:
+                raise ValueError(f"{file}: the file is empty")
+            for batch in parquet.iter_batches(batch_size=1024):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{file}, row {number}", row
+        except (pa.ArrowException, OSError) as error:
+            what = f"cannot be read after row {number}" if number else "not a Parquet file"
+            raise ValueError(f"{file}: {what} ({shortened(str(error))})") from None

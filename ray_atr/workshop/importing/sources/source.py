@@ -1,0 +1,245 @@
+"""What every source yields: entries, clips of which the words and the place of the audio are known, the audio unread."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import PurePosixPath
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ray_atr.common.settings import Settings, counted, refuse, setting
+from ray_atr.common.storage import Folder, open_folder
+from ray_atr.data.schema import SPLITS
+from ray_atr.data.shards import Skipped, open_arrow
+
+AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif", ".au", ".caf", ".w64")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a clip's encoded audio is. `kind` file: the whole of `file`; span: `second` bytes from byte `first` of it;
+    parquet and arrow: `column`, in row group or record batch `first`, row `second`.
+    """
+
+    file: str
+    kind: str = "file"
+    first: int = 0
+    second: int = 0
+    column: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A clip to import."""
+
+    clip_id: str
+    place: Place
+    captions: Mapping[str, Sequence[str]]
+    labels: Sequence[str] = ()
+    split: str
+    translated: Sequence[str] = ()
+    alias: str = ""
+    """Another name of the clip, by which tables of further captions may speak of it."""
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A clip that the source's tables name but whose audio is not there. `is_normal`: as happens with the data set."""
+
+    clip_id: str
+    split: str
+    reason: str
+    is_normal: bool = False
+
+
+SPLIT_OF = {
+    **{split: split for split in SPLITS},
+    **dict.fromkeys(("validation", "valid", "dev"), "val"),
+    **dict.fromkeys(("evaluation", "eval", "testing"), "test"),
+}
+"""The split that a word in the name of a file or folder stands for."""
+UNUSUAL_SPLIT = "split that training looks for only if --data.train_split or the like names it (not train, val, test)"
+
+
+def unusual_splits(splits: Iterable[str]) -> list[str]:
+    """Those that training does not look for by default, each with the one that may be meant."""
+    unusual = [split for split in splits if split not in SPLITS]
+    close = {split: difflib.get_close_matches(split, SPLIT_OF, n=1, cutoff=0.5) for split in unusual}
+    return [split + "".join(f" (did you mean {SPLIT_OF[name]}?)" for name in names) for split, names in close.items()]
+
+
+def blank_splits(count: int, split: str) -> str:
+    """What to say of rows whose cell in a column of splits is blank."""
+    return f"blank splits: {counted(count, 'row')}, taken to be in {split} (--split)"
+
+
+ID_COLUMNS = ("file_name", "filename", "path", "youtube_id", "id")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(Settings):
+    """A data set on disk. Subclasses read one layout: `entries` yields every clip once, in a fixed order."""
+
+    name: ClassVar[str]
+    licence: ClassVar[str]
+
+    source: str = setting(help="folder or URL of the data set", path="always")
+
+    def entries(self) -> Iterator[Entry | Absent | Note | Skipped]:
+        """The clips, with the words read and the audio found but unread; rows of tables that were dropped are skipped.
+        ValueError on a layout that is another's.
+        """
+        raise NotImplementedError
+
+    def id_of(self, row: Mapping[str, Any]) -> str | None:
+        """The clip that a row of an extra caption file speaks of, or None if no column names a clip."""
+        if row.get("clip_id"):
+            return str(row["clip_id"])
+        column = next((name for name in ID_COLUMNS if row.get(name)), None)
+        return stem(str(row[column])).strip() if column else None
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that a person should know of the import."""
+
+    text: str
+
+
+@dataclass
+class ListedClip:
+    """A clip that rows of a table speak of: its path or number there, its id, its split, and where its first row is."""
+
+    place: Any
+    given_id: str
+    split: str
+    at: str
+    captions: dict[str, list[str]] = field(default_factory=dict)
+    labels: list[str] = field(default_factory=list)
+
+
+def captions_of(row: Mapping[str, Any], at: str) -> list[str]:
+    """The captions in a row: `caption`, `captions`, `caption_1`, `caption_2`, ... in this order, blanks left out. A
+    cell may hold one text or a list of them. ValueError, beginning with `at`, for anything else.
+    """
+    numbers = [name.removeprefix("caption_") for name in row if name.startswith("caption_")]
+    numbered = [f"caption_{number}" for number in sorted(filter(str.isdigit, numbers), key=lambda n: (int(n), n))]
+    names = [name for name in ("caption", "captions") if name in row] + numbered
+    return [text for name in names for text in texts_of(row[name], f"{at}, {name}")]
+
+
+def texts_of(value: Any, at: str) -> list[str]:
+    """The texts in a cell that holds one, or a list of them; none in an absent or blank one. ValueError for anything else."""
+    values = value if isinstance(value, list | tuple) else [value]
+    for text in values:
+        if not isinstance(text, str) and not is_absent(text):
+            raise refuse(at, text, "a text, or a list of texts")
+    return [text for text in values if not is_absent(text) and text.strip()]
+
+
+def labels_of(value: Any, at: str) -> tuple[str, ...]:
+    """The labels in a cell that holds one, a list of them, or none. ValueError for anything else."""
+    values = value if isinstance(value, list | tuple) else [value]
+    for label in values:
+        if isinstance(label, dict | list | tuple | bytes):
+            raise refuse(at, label, "a label, or a list of labels")
+    return tuple(str(label).strip() for label in values if not is_absent(label) and str(label).strip())
+
+
+def cell_of(row: Mapping[str, Any], column: str) -> str:
+    """The text in a cell, without blanks around it; empty if there is none."""
+    value = row.get(column)
+    return "" if is_absent(value) else str(value).strip()
+
+
+def is_absent(value: Any) -> bool:
+    """Whether a cell holds nothing: None, or the number that stands for nothing in tables of pandas."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def require_split_choices(assignments: Sequence[str], path: str) -> dict[str, list[str]]:
+    """`("train=1,2", "val=3")` -> `{"train": ["1", "2"], "val": ["3"]}`. ValueError on another form or a value named twice."""
+    chosen: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    for assignment in assignments:
+        name, equals, values = assignment.partition("=")
+        parts = [part.strip() for part in values.split(",") if part.strip()]
+        if not equals or not name or not parts:
+            raise ValueError(f"{path}: got {assignment!r}; allowed NAME=VALUE,VALUE such as train=1,2,3")
+        for part in parts:
+            if part in seen:
+                raise ValueError(f"{path}: {part} occurs in two splits")
+            seen.add(part)
+        chosen[name] = parts
+    return chosen
+
+
+# --- places
+
+
+def read_place(place: Place) -> bytes:
+    """The encoded audio. OSError if it cannot be read, ValueError if the place holds none."""
+    if place.kind in ("parquet", "arrow"):
+        value = _column(place.file, place.kind, place.first, place.column)[place.second].as_py()
+        if isinstance(value, dict):
+            value = value["bytes"]
+        if not value:
+            raise ValueError("the table holds no audio for it")
+        return bytes(value)
+    parent, _, name = place.file.rpartition("/")
+    with open_folder(parent).open(name) if "://" in place.file else open(place.file, "rb") as file:
+        file.seek(place.first)
+        return bytes(file.read(-1 if place.kind == "file" else place.second))
+
+
+@lru_cache(maxsize=1)
+def _column(file: str, kind: str, group: int, column: str) -> pa.Array:
+    # One group at a time: the clips of a shard follow each other in the table.
+    parent, _, name = file.rpartition("/")
+    with open_arrow(open_folder(parent), name) as source:
+        if kind == "parquet":
+            return pq.ParquetFile(source).read_row_group(group, columns=[column]).column(column).combine_chunks()
+        for index, batch in enumerate(pa.ipc.open_stream(source)):
+            if index == group:
+                return batch.column(column)
+    raise ValueError(f"{file}: no record batch {group}")
+
+
+def list_files(folder: Folder) -> list[str]:
+    """The paths of all files below a folder, relative to it, sorted; hidden ones left out. ValueError if there are none."""
+    files = [path for path in folder.files() if not any(part.startswith(".") for part in path.split("/"))]
+    if not files:
+        raise ValueError(f"{folder.name}: the folder is empty or does not exist")
+    return files
+
+
+def place_in(folder: Folder, relative: str, at: str) -> Place:
+    """The file at a path written in a table of captions. ValueError, beginning with `at`, if it leaves the folder."""
+    path = PurePosixPath(relative.replace("\\", "/"))
+    depth = 0
+    for part in path.parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0:
+            break
+    if path.is_absolute() or depth < 0 or (path.parts and path.parts[0].endswith(":")):
+        raise refuse(f"{at}, path", relative, f"a path inside {folder.name}")
+    return Place(folder.file(str(path)))
+
+
+def stem(path: str) -> str:
+    """The file name without folders and without a known audio suffix (`a/b.c.wav` -> `b.c`)."""
+    return without_suffix(path.replace("\\", "/").rsplit("/", 1)[-1])
+
+
+def without_suffix(path: str) -> str:
+    return next((path[: -len(suffix)] for suffix in AUDIO_SUFFIXES if path.lower().endswith(suffix)), path)
+
+
+def is_audio(path: str) -> bool:
+    return path.lower().endswith(AUDIO_SUFFIXES)

@@ -1,0 +1,247 @@
+"""Any folder of audio with a table of `path, caption[, language, split, clip_id, label]`, one row a caption or a clip."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ray_atr.common.settings import counted, nearest, refuse, setting, shortened
+from ray_atr.common.storage import open_folder
+from ray_atr.data.language_codes import has_two_letters
+from ray_atr.data.schema import check_captions, check_language, check_split
+from ray_atr.data.shards import Skipped
+from ray_atr.workshop.importing.sources.read_table import TABLE_SUFFIXES, Reading, read_table, require_columns
+from ray_atr.workshop.importing.sources.source import (
+    SPLIT_OF,
+    Absent,
+    Entry,
+    ListedClip,
+    Note,
+    Place,
+    Source,
+    blank_splits,
+    captions_of,
+    cell_of,
+    is_audio,
+    labels_of,
+    list_files,
+    place_in,
+    texts_of,
+    without_suffix,
+)
+
+NAMED = 3
+"""Files that no row names which a note lists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSource(Source):
+    """A folder of audio files and one table (CSV, TSV, JSON lines, Parquet) with the columns path and caption."""
+
+    name: ClassVar[str] = "folder"
+    licence: ClassVar[str] = "as given by the owner of the folder"
+
+    table: str = setting("", "the table, below --source; unset: the only one there")
+    path_column: str = setting("path", "column with the path of the audio, below --source")
+    caption_column: tuple[str, ...] = setting(
+        (),
+        "columns of captions, LANGUAGE=COLUMN or COLUMN ..., which may be named by a language's code; unset: caption, "
+        "captions, caption_1, caption_2, ...",
+    )
+    split_column: str = setting("split", "column with the split of a clip")
+    language_column: str = setting("language", "column with the ISO 639 code of a row's captions")
+    id_column: str = setting("clip_id", "column of clip ids; clips without one are named after their path")
+    language: str = setting("eng", "ISO 639 code of captions whose row or column names none")
+    split: str = setting("train", "split of clips whose row names none")
+    delimiter: str = setting("", "what separates the columns of a CSV table: a character, or tab; unset: detected")
+    encoding: str = setting("", "encoding of a text table, such as cp1252; unset: detected")
+    drop_bad_rows: bool = setting(False, "leave out the rows that cannot be read, and list them")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "language", check_language(self.language, "language"))
+        check_split(self.split)
+        self._columns()
+
+    def entries(self) -> Iterator[Entry | Absent | Note | Skipped]:
+        folder = open_folder(self.source)
+        files = list_files(folder)
+        # A name may be composed on disk and decomposed in the table, or the other way.
+        there = {unicodedata.normalize("NFC", path): path for path in files}
+        table = folder.file(_choose_table(files, self.table, folder.name))
+        reading = Reading(self.delimiter, self.encoding, self.drop_bad_rows)
+        clips = self._read(table, reading)
+        named: set[str] = set()
+        ids = _ids(clips)
+        for path, clip in clips.items():
+            try:
+                # Checked before presence, so that a path outside the folder is refused whether or not it exists.
+                place = place_in(folder, clip.place, clip.at)
+            except ValueError as error:
+                reading.refuse_row(clip.at, str(error))
+                continue
+            composed = unicodedata.normalize("NFC", path)
+            found = there.get(composed, path)
+            if composed not in there and not folder.exists(found):
+                yield Absent(ids[path], clip.split, f"{clip.place} is not there")
+                continue
+            named.add(found)
+            place = place if found == path else Place(folder.file(found))
+            captions, labels = {code: tuple(texts) for code, texts in clip.captions.items()}, tuple(clip.labels)
+            yield Entry(clip_id=ids[path], place=place, captions=captions, labels=labels, split=clip.split, alias=path)
+        yield from reading.bad_rows
+        yield from map(Note, reading.notes)
+        if unnamed := [path for path in files if is_audio(path) and path not in named]:
+            shown = ", ".join(unnamed[:NAMED]) + (", ..." if len(unnamed) > NAMED else "")
+            yield Note(
+                f"{counted(len(unnamed), 'audio file is', 'audio files are')} named by no row: {shortened(shown)}"
+            )
+
+    def _read(self, table: str, reading: Reading) -> dict[str, ListedClip]:
+        """The clips by path, in the order of their first rows. ValueError, or a dropped row, for one that is not right."""
+        clips: dict[str, ListedClip] = {}
+        blank = 0
+        columns: dict[str, None] = {}
+        usual = TableSource(source="")
+        chosen = [
+            own
+            for own, default in (
+                (self.split_column, usual.split_column),
+                (self.language_column, usual.language_column),
+                (self.id_column, usual.id_column),
+            )
+            if own != default
+        ]
+        for at, row in read_table(table, [self.path_column, *chosen], reading):
+            columns.update(dict.fromkeys(row))
+            try:
+                self._add(clips, row, at)
+            except ValueError as error:
+                reading.refuse_row(at, str(error))
+            else:
+                blank += self.split_column in row and not cell_of(row, self.split_column)
+        if blank:
+            reading.notes.append(blank_splits(blank, self.split))
+        named = [f"{column} ({code})" for code, column in self._columns() if code and column in self.caption_column]
+        if named:
+            reading.notes.append(f"columns of captions by language: {', '.join(named)}")
+        if unread := self._unread(columns):
+            reading.notes.append(f"columns that were not read: {shortened(', '.join(unread), 200)}")
+        return clips
+
+    def _add(self, clips: dict[str, ListedClip], row: Mapping[str, Any], at: str) -> None:
+        path = cell_of(row, self.path_column)
+        if not path:
+            raise ValueError(f"{at}: {self.path_column} is blank")
+        captions = self._captions(row, at)
+        if not captions:
+            raise ValueError(f"{at}: no caption; its columns are {shortened(', '.join(row))}")
+        split = self._split(row, f"{at}, {self.split_column}")
+        labels = labels_of(row.get("labels") or row.get("label"), f"{at}, label")
+        relative = _relative(path)
+        given = cell_of(row, self.id_column)
+        clip = clips.setdefault(relative, ListedClip(path, given, split, at))
+        if (clip.given_id, clip.split) != (given, split):
+            raise ValueError(f"{at}: {path} has another split or clip_id in an earlier row ({clip.at})")
+        for language, texts in captions.items():
+            clip.captions.setdefault(language, []).extend(texts)
+        clip.labels += [label for label in labels if label not in clip.labels]
+
+    def _captions(self, row: Mapping[str, Any], at: str) -> dict[str, list[str]]:
+        """The captions of a row by language: from the columns asked for, an object by language, or the usual columns."""
+        own = check_language(cell_of(row, self.language_column) or self.language, f"{at}, {self.language_column}")
+        if self.caption_column:
+            require_columns(at, list(row), [column for _, column in self._columns()])
+            found: dict[str, list[str]] = {}
+            for language, column in self._columns():
+                found.setdefault(language or own, []).extend(texts_of(row[column], f"{at}, {column}"))
+            return {language: texts for language, texts in found.items() if texts}
+        by_language = next((row[name] for name in ("captions", "caption") if isinstance(row.get(name), dict)), None)
+        if by_language is not None:
+            texts = {code: texts_of(value, f"{at}, captions[{code}]") for code, value in by_language.items()}
+            return {code: list(own) for code, own in check_captions({c: t for c, t in texts.items() if t}, at).items()}
+        texts_of_row = captions_of(row, at)
+        return {own: texts_of_row} if texts_of_row else {}
+
+    def _split(self, row: Mapping[str, Any], at: str) -> str:
+        """A row's split. ValueError, with what may be meant, for a name that a split cannot have."""
+        given = cell_of(row, self.split_column)
+        try:
+            return check_split(given or self.split, at)
+        except ValueError as error:
+            meant = SPLIT_OF.get(given.casefold())
+            raise ValueError(f"{error}" + (f" (did you mean {meant}?)" if meant else "")) from None
+
+    def _unread(self, columns: Collection[str]) -> list[str]:
+        """The columns of a table that mean nothing to this source, each with the one that may be meant."""
+        options = {
+            self.split_column: "--split-column",
+            self.language_column: "--language-column",
+            self.id_column: "--id-column",
+        }
+        known = {self.path_column, *options, "label", "labels", *(column for _, column in self._columns())}
+        if not self.caption_column:
+            known |= {name for name in columns if re.fullmatch(r"captions?|caption_\d+", name)}
+        absent = [column for column in (*options, "label", "caption") if column not in columns]
+        return [
+            column + nearest(column.casefold(), absent, 0.7) for column in columns if column and column not in known
+        ]
+
+    def _columns(self) -> list[tuple[str, str]]:
+        """(language, column) of each caption column that was asked for; the language is empty if none was named.
+
+        Columns that are all named by the codes of languages with two letters are of those languages: `txt` and `cap` are codes
+        too, of languages that few tables hold.
+        """
+        bare = [entry for entry in self.caption_column if "=" not in entry]
+        if bare and all(map(_is_common_code, bare)):
+            named = {entry: f"{entry}={entry}" for entry in bare}
+            return self._parsed([named.get(entry, entry) for entry in self.caption_column])
+        return self._parsed(self.caption_column)
+
+    def _parsed(self, entries: Sequence[str]) -> list[tuple[str, str]]:
+        columns = []
+        for entry in entries:
+            language, equals, column = entry.partition("=")
+            columns.append((check_language(language, "caption_column"), column) if equals else ("", entry))
+        return columns
+
+    def id_of(self, row: Any) -> str | None:
+        given, path = cell_of(row, self.id_column), cell_of(row, self.path_column)
+        return given or (_relative(path) if path else super().id_of(row))
+
+
+def _is_common_code(name: str) -> bool:
+    """Whether a column's name is the code of a language that has one of two letters, or is of the family of one."""
+    with contextlib.suppress(ValueError):
+        return len(name) in (2, 3) and has_two_letters(name)
+    return False
+
+
+def _relative(path: str) -> str:
+    return path.replace("\\", "/").removeprefix("./")
+
+
+def _ids(clips: Mapping[str, ListedClip]) -> dict[str, str]:
+    """The id of each path: its own, else the path without its audio suffix, or with it where two would be called alike."""
+    short = {path: clip.given_id or without_suffix(path) for path, clip in clips.items()}
+    count = Counter(short.values())
+    return {path: name if clips[path].given_id or count[name] == 1 else path for path, name in short.items()}
+
+
+def _choose_table(files: list[str], wanted: str, folder: str) -> str:
+    tables = [path for path in files if path.lower().endswith(TABLE_SUFFIXES)]
+    if wanted and wanted.removeprefix("./") not in files:
+        raise refuse("table", wanted, shortened(", ".join(tables)) or f"a table in {folder}")
+    if wanted:
+        return wanted.removeprefix("./")
+    if not tables:
+        raise ValueError(f"{folder}: no table of captions; allowed {', '.join(TABLE_SUFFIXES)} with path, caption")
+    if len(tables) > 1:
+        raise ValueError(f"{folder}: several tables; choose with --table: {shortened(', '.join(tables))}")
+    return tables[0]

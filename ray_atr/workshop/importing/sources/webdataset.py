@@ -1,0 +1,133 @@
+"""WebDataset tars: members that share a name up to its first dot are one clip (`a.flac`, `a.json`, `a.txt`).
+
+Nothing is unpacked: the audio is read later from its span of the tar, so no member's name ever becomes a path on disk.
+The library `webdataset` is not used: it reads tars as streams and gives no offset of a member.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, ClassVar
+
+from ray_atr.common.settings import refuse, setting
+from ray_atr.common.storage import open_folder
+from ray_atr.data.schema import check_captions, check_language, check_split
+from ray_atr.workshop.importing.sources.read_table import parse_json
+from ray_atr.workshop.importing.sources.source import (
+    SPLIT_OF,
+    Absent,
+    Entry,
+    Place,
+    Source,
+    captions_of,
+    is_audio,
+    labels_of,
+    list_files,
+    texts_of,
+)
+
+IN_NAME = re.compile(rf"({'|'.join(SPLIT_OF)})(?![a-z])")
+LARGEST_TEXT = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebDataset(Source):
+    """Uncompressed tars of audio with a .json (text, caption or captions by language) or .txt for each clip."""
+
+    name: ClassVar[str] = "webdataset"
+    licence: ClassVar[str] = "as given by the owner of the tars"
+
+    language: str = setting("eng", "ISO 639 code of captions that name no language")
+    split: str = setting("train", "split of tars whose name or folder tells none")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "language", check_language(self.language, "language"))
+        check_split(self.split)
+
+    def entries(self) -> Iterator[Entry | Absent]:
+        folder = open_folder(self.source)
+        files = list_files(folder)
+        packed = [path for path in files if path.endswith((".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"))]
+        if packed:
+            advice = "a compressed tar cannot be read in parts; unpack it to .tar first"
+            raise ValueError(f"{folder.file(packed[0])}: {advice}")
+        tars = [path for path in files if path.endswith(".tar")]
+        if not tars:
+            raise ValueError(f"{folder.name}: no .tar file")
+        for path in tars:
+            with folder.open(path) as file:
+                yield from self._clips(file, folder.file(path), self._split_of(path))
+
+    def _split_of(self, path: str) -> str:
+        found = next((IN_NAME.match(part) for part in reversed(path.lower().split("/")) if IN_NAME.match(part)), None)
+        return SPLIT_OF[found[1]] if found else self.split
+
+    def _clips(self, file: IO[bytes], tar: str, split: str) -> Iterator[Entry | Absent]:
+        try:
+            with tarfile.open(fileobj=file, mode="r:") as members:
+                files = filter(tarfile.TarInfo.isfile, members)
+                for key, of_clip in itertools.groupby(files, key=lambda member: _key(member.name)[0]):
+                    place, texts = _read_members(key, of_clip, members, tar)
+                    if place is None:
+                        yield Absent(key, split, f"{tar} has no audio for it")
+                        continue
+                    captions, labels = self._words(texts, f"{tar}, {key}")
+                    yield Entry(clip_id=key, place=place, captions=captions, labels=labels, split=split)
+        except tarfile.TarError as error:
+            raise ValueError(f"{tar}: not a whole tar file ({error})") from None
+
+    def _words(self, texts: Mapping[str, bytes], at: str) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+        """The captions by language and the labels, of the contents of a clip's files of text by their suffix."""
+        try:
+            text = {suffix: content.decode() for suffix, content in texts.items()}
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{at}: its text is not UTF-8 ({error.reason} at byte {error.start})") from None
+        row = parse_json(text["json"], f"{at}.json") if "json" in text else {}
+        if not isinstance(row, dict):
+            raise ValueError(f"{at}.json: a JSON object is expected")
+        labels = labels_of(row.get("labels") or row.get("tag") or row.get("label"), f"{at}.json, labels")
+        if isinstance(row.get("captions"), dict):
+            return check_captions(row["captions"], f"{at}.json"), labels
+        found = captions_of(row, f"{at}.json") or texts_of(row.get("text"), f"{at}.json, text")
+        if not found:
+            found = [line.strip() for line in text.get("txt", "").splitlines() if line.strip()]
+        if not found:
+            raise ValueError(f"{at}: no caption in its .json (text, caption, captions) or .txt")
+        language = check_language(str(row.get("language") or self.language), f"{at}, language")
+        return {language: tuple(found)}, labels
+
+
+def _read_members(
+    key: str, of_clip: Iterable[tarfile.TarInfo], members: tarfile.TarFile, tar: str
+) -> tuple[Place | None, dict[str, bytes]]:
+    """Where a clip's audio is, and its files of text by their suffix. ValueError for a second audio file, a text that
+    is too long, or a name that leads away.
+    """
+    place, texts = None, dict[str, bytes]()
+    for member in of_clip:
+        if member.name.startswith("/") or ".." in member.name.split("/"):
+            raise refuse(f"{tar}, member", member.name, "names inside the tar's own folder")
+        suffix = _key(member.name)[1]
+        if is_audio(member.name):
+            if place is not None:
+                raise ValueError(f"{tar}: {key} has two audio files")
+            place = Place(tar, "span", member.offset_data, member.size)
+        elif suffix in ("json", "txt"):
+            if member.size > LARGEST_TEXT:
+                raise ValueError(f"{tar}, {member.name}: {member.size} bytes of text; at most {LARGEST_TEXT}")
+            content = members.extractfile(member)
+            assert content is not None
+            texts[suffix] = content.read()
+    return place, texts
+
+
+def _key(name: str) -> tuple[str, str]:
+    """`a/b.c.flac` -> (`a/b`, `c.flac`): the key ends at the first dot of the file's name."""
+    parent, _, file = name.removeprefix("./").rpartition("/")
+    base, _, suffix = file.partition(".")
+    return (f"{parent}/{base}" if parent else base), suffix.lower()

@@ -1,0 +1,203 @@
+"""Vectors that a user has already, of clips and of captions, made into a data set that trains like any other.
+
+    --audio X.npy   [N, W]       a clip's vector a row
+    --text T.npy    [M, V]       a caption's vector a row
+    --table pairs.csv            a caption a row: audio_row, caption[, text_row, language, split, clip_id, label]
+
+`audio_row` and `text_row` count from 0; without `text_row` the table's own row counts. X and T may be NumPy files, safetensors
+(`FILE` of one tensor, or `FILE::NAME`) or Parquet columns (`FILE::COLUMN`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from ray_atr.common.settings import refuse, shortened
+from ray_atr.common.storage import is_local, locate
+from ray_atr.common.storage.digests import seal_folder
+from ray_atr.data.caption_vectors import GIVEN, KEYS_FILE, PART, Caption, in_key_order, part_file
+from ray_atr.data.features import MANIFEST_FILE
+from ray_atr.data.schema import Clip, check_language, check_split
+from ray_atr.data.shards import (
+    CLIPS_PER_SHARD,
+    Manifest,
+    new_data_set,
+    read_manifest,
+    shard_file,
+    write_manifest,
+    write_shard,
+)
+from ray_atr.data.vector_clip import array_bytes, read_array
+from ray_atr.workshop.importing.import_options import VectorImport
+from ray_atr.workshop.importing.sources.read_table import read_table
+from ray_atr.workshop.importing.sources.source import ListedClip, blank_splits, captions_of, cell_of
+
+
+def import_vectors(settings: VectorImport, out: str | Path) -> Manifest:
+    """Write the data set to a new folder. ValueError names the file and the row of what is wrong, and leaves nothing behind."""
+    if not is_local(locate(out)):
+        raise refuse("out", str(out), "a folder on this machine; copy the finished data set to a store")
+    audio, text = read_vectors(settings.audio, "audio"), read_vectors(settings.text, "text")
+    clips, captions, notes = _read_pairs(settings, audio, text)
+    with new_data_set(out) as aside:
+        shards = []
+        for split in dict.fromkeys(clip.split for clip in clips):
+            of_split = [clip for clip in clips if clip.split == split]
+            for number, start in enumerate(range(0, len(of_split), CLIPS_PER_SHARD)):
+                rows = _as_rows(of_split[start : start + CLIPS_PER_SHARD], audio, settings.name)
+                shard = write_shard(aside, shard_file(split, number), split, rows)
+                assert shard is not None, "a shard of clips"
+                shards.append(shard)
+        digest = _write_captions(aside, captions, text)
+        notes.insert(0, f"vectors: clips {audio.shape[1]}, captions {text.shape[1]} numbers each")
+        about: dict[str, Any] = {"name": settings.name, "licence": settings.licence, "origin": digest}
+        write_manifest(aside, Manifest(shards=tuple(shards), notes=tuple(notes), **about))
+    return read_manifest(out)
+
+
+def read_vectors(place: str, path: str) -> NDArray[np.float32]:
+    """Vectors [N, W] of a file. ValueError names the file, and the row of a vector that is not finite."""
+    file, _, part = place.partition("::")
+    if not Path(file).is_file():
+        raise refuse(path, file, "a file of vectors; this one is not there")
+    try:
+        array = np.asarray(_load(file, part, path))
+    except (ValueError, TypeError, OSError, SafetensorError) as error:
+        if str(error).startswith(f"{path}: got"):
+            raise
+        raise refuse(path, place, f"a file of vectors ({shortened(str(error))})") from None
+    if array.ndim != 2 or 0 in array.shape or not np.issubdtype(array.dtype, np.floating):
+        got = f"{place}: {array.dtype} of shape {list(array.shape)}"
+        raise refuse(path, got, "floating-point vectors [rows, width]")
+    if len(bad := np.flatnonzero(~np.isfinite(array).all(axis=1))):
+        raise refuse(f"{path}: {place}, row {bad[0]}", "NaN or infinity", f"finite numbers ({len(bad)} rows are not)")
+    return array.astype(np.float32)
+
+
+def _load(file: str, part: str, path: str) -> Any:
+    suffix = Path(file).suffix.lower()
+    if suffix == ".npy":
+        with open(file, "rb") as opened:
+            return read_array(opened)
+    if suffix == ".safetensors":
+        tensors = load_file(file)
+        if not part and len(tensors) == 1:
+            return next(iter(tensors.values()))
+        if part not in tensors:
+            raise _no_part(file, part, path, "tensors", tensors)
+        return tensors[part]
+    if suffix == ".parquet":
+        return _column(file, part, path)
+    raise refuse(path, file, "a .npy, .safetensors or .parquet file")
+
+
+def _no_part(file: str, part: str, path: str, kind: str, names: Iterable[str]) -> ValueError:
+    return refuse(path, f"{file}::{part}", f"one of its {kind}: " + ", ".join(f"{file}::{name}" for name in names))
+
+
+def _column(file: str, part: str, path: str) -> NDArray[Any]:
+    names = pq.read_schema(file).names
+    if part not in names:
+        raise _no_part(file, part, path, "columns", names)
+    rows = pq.read_table(file, columns=[part]).column(part).to_pylist()
+    width = len(rows[0]) if rows and rows[0] is not None else 0
+    for number, row in enumerate(rows):
+        if row is None or len(row) != width:
+            got = "nothing" if row is None else f"{len(row)} numbers"
+            raise refuse(f"{path}: {file}, row {number}", got, f"{width} numbers, as the first row has")
+    return np.array(rows, np.float32)
+
+
+def _read_pairs(
+    settings: VectorImport, audio: NDArray[np.float32], text: NDArray[np.float32]
+) -> tuple[list[ListedClip], dict[Caption, int], list[str]]:
+    """The clips in the order of their first rows, the vector's row of each caption, and what a person should know."""
+    clips: dict[int, ListedClip] = {}
+    owners: dict[str, ListedClip] = {}
+    captions: dict[Caption, int] = {}
+    blank = 0
+    for number, (at, row) in enumerate(read_table(settings.table, required=["audio_row", "caption"])):
+        place = _row(row["audio_row"], len(audio), f"{at}, audio_row", settings.audio)
+        at_text = f"{at}, text_row" if row.get("text_row") not in (None, "") else f"{at} (the table has no text_row)"
+        text_place = _row(row.get("text_row") if "text_row" in row else number, len(text), at_text, settings.text)
+        found = captions_of(row, at)
+        if len(found) != 1:
+            raise refuse(f"{at}, caption", f"{len(found)} captions", "one caption a row: it has one vector")
+        language = check_language(cell_of(row, "language") or settings.language, f"{at}, language")
+        blank += "split" in row and not cell_of(row, "split")
+        split = check_split(cell_of(row, "split") or settings.split, f"{at}, split")
+        caption = (" ".join(found[0].split()), language)
+        if not np.array_equal(text[captions.setdefault(caption, text_place)], text[text_place]):
+            allowed = f"the vector that {caption[0]!r} has already, row {captions[caption]}"
+            raise refuse(f"{at}, text_row", text_place, allowed)
+        clip = _clip_of_row(ListedClip(place, cell_of(row, "clip_id"), split, at), clips, owners)
+        clip.captions.setdefault(language, []).append(caption[0])
+        if row.get("label") and str(row["label"]) not in clip.labels:
+            clip.labels.append(str(row["label"]))
+    if not clips:
+        raise ValueError(f"{settings.table}: no pairs")
+    return list(clips.values()), captions, [blank_splits(blank, settings.split)] if blank else []
+
+
+def _clip_of_row(found: ListedClip, clips: dict[int, ListedClip], owners: dict[str, ListedClip]) -> ListedClip:
+    """The clip that a row speaks of, new or known. ValueError if an earlier row says otherwise of it or of its id."""
+    place, at, given = found.place, found.at, found.given_id
+    clip = clips.setdefault(place, replace(found, given_id=given or f"clip-{place:08d}"))
+    if clip.split != found.split:
+        raise ValueError(f"{at}: clip {place} is in split {clip.split} in an earlier row and in {found.split} here")
+    if given not in ("", clip.given_id):
+        allowed = f"{clip.given_id!r}, the id of audio_row {place} in an earlier row ({clip.at})"
+        raise refuse(f"{at}, clip_id", given, allowed)
+    owner = owners.setdefault(clip.given_id, clip)
+    if owner is not clip:
+        allowed = f"an id of one clip alone: audio_row {owner.place} has it already ({owner.at})"
+        raise refuse(f"{at}, clip_id", clip.given_id, allowed)
+    return clip
+
+
+def _row(value: Any, count: int, at: str, file: str) -> int:
+    try:
+        row = int(str(value).strip())
+    except ValueError:
+        row = -1
+    if not 0 <= row < count:
+        raise refuse(at, value, f"a row of {file}, 0 to {count - 1}")
+    return row
+
+
+def _as_rows(clips: list[ListedClip], audio: NDArray[np.float32], source: str) -> Iterator[Clip]:
+    for clip in clips:
+        captions = {language: tuple(texts) for language, texts in clip.captions.items()}
+        words: dict[str, Any] = {"captions": captions, "labels": tuple(clip.labels), "split": clip.split}
+        # The schema asks for a rate and a duration; nothing reads them of a vector.
+        words |= {"sample_rate": 1, "seconds": 1.0, "source": source}
+        yield Clip(clip_id=clip.given_id, audio=array_bytes(audio[clip.place]), **words)
+
+
+def _write_captions(folder: Any, captions: dict[Caption, int], text: NDArray[np.float32]) -> str:
+    """Write the captions' vectors in the layout of `data/caption_vectors.py`; returns their SHA-256."""
+    ordered, keys = in_key_order(captions)
+    digest = hashlib.sha256()
+    place = Path(folder.name) / GIVEN
+    place.mkdir(parents=True)
+    arrays: dict[str, NDArray[Any]] = {KEYS_FILE: keys}
+    for number, start in enumerate(range(0, len(ordered), PART)):
+        arrays[part_file(number)] = text[[captions[caption] for caption in ordered[start : start + PART]]]
+    for name, array in arrays.items():
+        content = array_bytes(array)
+        digest.update(content)
+        (place / name).write_bytes(content)
+    (place / MANIFEST_FILE).write_text(json.dumps({"width": int(text.shape[1]), "num_captions": len(ordered)}))
+    seal_folder(place)
+    return digest.hexdigest()

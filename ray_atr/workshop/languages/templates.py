@@ -1,0 +1,48 @@
+"""A sentence for each class of a data set's labels: "This is a sound of {class}".
+
+K. J. Piczak, "ESC: Dataset for Environmental Sound Classification", ACM Multimedia 2015, for the 50 classes of ESC-50.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ray_atr.common.settings import nearest, refuse
+from ray_atr.data.language_codes import ENGLISH
+from ray_atr.workshop.languages import eng
+from ray_atr.workshop.languages.language import Said
+from ray_atr.workshop.languages.words import WORDS, words_of
+
+ESC50_CLASSES: tuple[str, ...] = tuple(eng.NOUNS)
+"""The class names as `meta/esc50.csv` writes them."""
+
+
+def caption(class_name: str, language: str) -> str:
+    """The sentence of a class of ESC-50 in a language. ValueError for an unknown class or language."""
+    words = words_of(language)
+    if class_name not in ESC50_CLASSES:
+        raise refuse("class_name", class_name, "the 50 classes of ESC-50", nearest(class_name, ESC50_CLASSES))
+    return words.template(words.nouns[class_name])
+
+
+def label_sentence(class_name: str) -> str:
+    """An English sentence with the label's own words, as m-LTM's Table 3 has it: "This is a sound of door wood knock"."""
+    return f"This is a sound of {' '.join(class_name.replace('_', ' ').split())}"
+
+
+def class_sentences(classes: Sequence[str], languages: Sequence[str]) -> dict[str, list[str]]:
+    """Language -> the sentence of each class, for zero-shot classification; only languages with words for all of them.
+
+    The classes of ESC-50 and the kinds of the soundscapes have words in the languages of `WORDS`.
+    Other labels are taken as English words.
+    """
+    if set(classes) <= set(ESC50_CLASSES):
+        return {language: [caption(name, language) for name in classes] for language in languages if language in WORDS}
+    if set(classes) <= set(eng.SOUNDS):
+        return {
+            language: [WORDS[language].grammar.sentence("single", "sound", [Said(name)], None) for name in classes]
+            for language in languages
+            if language in WORDS
+        }
+    of_labels = [f"{label_sentence(name)}." for name in classes]
+    return {ENGLISH: of_labels} if ENGLISH in languages else {}
