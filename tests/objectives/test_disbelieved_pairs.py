@@ -15,7 +15,15 @@ from torch import Tensor
 
 from ray_atr.objectives import PAIRS
 from ray_atr.objectives.correspondence import CORRESPONDENCES, Estimator, TrainingPairs
-from ray_atr.objectives.pairs import Comparison, Contrastive, ContrastiveEntropic, LearningToMatch, PairLoss, Triplet
+from ray_atr.objectives.pairs import (
+    Comparison,
+    Contrastive,
+    ContrastiveEntropic,
+    LearningToMatch,
+    PairLoss,
+    PartialLearningToMatch,
+    Triplet,
+)
 from ray_atr.transport import Ranks
 
 N, LANGUAGES = 8, 2
@@ -27,7 +35,7 @@ LOSSES: dict[str, PairLoss] = {name: loss() for name, loss in PAIRS.items()} | {
     "triplet": Triplet(mining="all", margin=0.6),
     # The largest cost of a batch, by which all are divided, has a gradient of its own, whoever's it is.
     "learning_to_match": LearningToMatch(metric="euclidean", detach_maximum=True),
-    "partial_learning_to_match": PAIRS["partial_learning_to_match"](metric="euclidean", detach_maximum=True),
+    "partial_learning_to_match": PartialLearningToMatch(metric="euclidean", detach_maximum=True),
     "contrastive shared": Contrastive(shared_from=2),
     # The entropic term alone spreads every row over all of it.
     "contrastive_entropic": ContrastiveEntropic(epsilon=1e-9),
@@ -59,7 +67,8 @@ def pulls(case: tuple[str, str, str | None, int], gather: Callable[[Tensor], Ten
     The other side is the identity matrix, so that a side's values are its similarities.
     """
     loss, correspondence, caption, language = case
-    rows, found = torch.arange(N), []
+    rows = torch.arange(N)
+    found: list[Tensor] = []
     # A wrong pair fits badly and every other one well, so that those that judge by one batch agree.
     similarity = torch.rand(N, N, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.2
     similarity += 0.25 * (TWINS[:, None] == TWINS)
