@@ -439,9 +439,10 @@ def test_a_clip_has_no_vote_on_itself_and_a_pair_that_is_not_believed_none_at_al
     estimator: Any = method("neighbour_votes", warmup_epochs=1).estimator(world.pairs(languages=1, slots=1))
     audio, text = functional.normalize(torch.eye(4)[[0, 0, 1, 1]] + 0.01, dim=1), torch.eye(4)[[0, 1, 2, 3]]
     bank = torch.arange(4)
+    voting: Any = estimator
 
     def share(weights: list[float]) -> list[float]:
-        return estimator._log_share(audio, text, bank, bank, text, torch.tensor(weights)).exp().tolist()
+        return voting._log_share(audio, text, bank, bank, text, torch.tensor(weights)).exp().tolist()
 
     # Each clip's one near neighbour has another caption: memorised or not, nobody speaks for a pair.
     alone = share([1.0, 1.0, 1.0, 1.0])

@@ -104,8 +104,8 @@ class Page:
             notes.append(f"Mean ± standard deviation over {runs} runs that differ in their seed.")
         if self.comparison:
             notes.append(
-                "Differences: paired bootstrap over clips, each interval by itself; among many metrics one or the other "
-                "leaves out zero by chance. It measures the choice of test clips, not that of the training seed."
+                "Differences: each interval by itself; among many metrics one or the other leaves out zero by chance. Of single "
+                "runs it measures the choice of test clips alone, of several that of the training seed too; two seeds are few."
             )
         return notes
 
