@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from side_by_side import compared
 
 from ray_atr.deploy.index.layout import FILE_SCHEMA, ROWS, STRUCTURE, WINDOW_SCHEMA, check_files, write_state
 from ray_atr.deploy.index.opened import Index
@@ -110,6 +111,9 @@ def measure(count: int, width: int) -> None:
         best = exact(rows, queries)
         recall = np.mean([len(set(one) & set(other)) / TOP for one, other in zip(found, best, strict=True)])
         milliseconds = np.array(taken[10:]) * 1000
+        size, goal = f"{count:,} x {width}", 20.0 if count > 200_000 else 30.0
+        compared(f"query of {size}, p95", float(np.percentile(milliseconds, 95)), goal, "the goal", at_most=1.0)
+        compared(f"recall@10 of {size}", 1 - float(recall), 0.01, "the share that may be missed", unit="", at_most=1.0)
         tell(
             "query",
             recall_at_10=float(recall),

@@ -91,7 +91,7 @@ def test_the_lines_that_load_a_retriever_run(
     build_retriever(settings, tokenizer=tokenizer, learned=learned, seed=0).save_pretrained("runs/.../best")
     for index, name in enumerate(("rain.wav", "dog.flac")):
         Path(name).write_bytes(tone(index, index))
-    lines = re.findall(r"```python\n(from ray_atr.models.retriever .*?)```", (ROOT / page).read_text(), re.DOTALL)
+    lines = re.findall(r"```python\n(from ray_atr import Retriever\n.*?)```", (ROOT / page).read_text(), re.DOTALL)
     made: dict[str, Any] = {}
     exec(lines[0], made)  # the file is this repository's own
     assert made["retriever"].distance == ("euclidean" if metric == "mahalanobis" else "cosine")

@@ -1,4 +1,4 @@
-"""A name has one meaning: no class name occurs in two modules, no file name more than twice."""
+"""A name has one meaning: no class name occurs in two modules."""
 
 from __future__ import annotations
 
@@ -14,8 +14,3 @@ def test_a_class_name_occurs_in_one_module() -> None:
     count = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
     assert count, "the package has classes"
     assert [name for name, number in count.items() if number > 1] == []
-
-
-def test_a_file_name_occurs_at_most_twice() -> None:
-    count = Counter(file.name for file in FILES if file.name != "__init__.py")
-    assert [name for name, number in count.items() if number > 2] == []

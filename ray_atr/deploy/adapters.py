@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any
 
 from ray_atr.common.extras import require_extra
-from ray_atr.common.settings import refuse
 from ray_atr.deploy.export.sentence_transformers import EXTRA
 from ray_atr.models.retriever import Retriever
 
-require_extra("sentence_transformers", EXTRA, "as_sentence_transformer")
-
-from sentence_transformers import SentenceTransformer  # noqa: E402 (after the check that names the extra)
-from sentence_transformers.base.modules import InputModule  # noqa: E402
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 
 def as_sentence_transformer(retriever: Retriever, language: str = "eng") -> SentenceTransformer:
@@ -25,53 +18,15 @@ def as_sentence_transformer(retriever: Retriever, language: str = "eng") -> Sent
     Texts are of one language, which counts only for a tokeniser with language tags. A clip is a mono waveform with its rate,
     `{"array": [S], "sampling_rate": Hz}`, alone or as `{"audio": ...}`. For use in this process: nothing of it can be saved, as
     that library opens no modules but its own; `ray-atr export --to sentence-transformers` writes what it opens.
+
+    ValueError, with what to install, without sentence-transformers.
     """
+    require_extra("sentence_transformers", EXTRA, "as_sentence_transformer")
+    from sentence_transformers import SentenceTransformer
+
+    from ray_atr.deploy.retriever_module import RetrieverModule
+
     similarity: Any = retriever.distance
     return SentenceTransformer(
         modules=[RetrieverModule(retriever, language)], similarity_fn_name=similarity, device=str(retriever.device)
     )
-
-
-class RetrieverModule(InputModule):
-    """The only module of such a model: what is given is encoded whole in `forward`."""
-
-    save_in_root = True
-
-    def __init__(self, retriever: Retriever, language: str) -> None:
-        super().__init__()
-        self.retriever, self.language = retriever, language
-
-    @property
-    def modalities(self) -> list[Any]:
-        return ["text", "audio"]
-
-    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
-        """The inputs as they are. ValueError for a batch of texts and clips together, or for neither."""
-        if all(isinstance(one, str) for one in inputs):
-            return {"texts": [f"{prompt or ''}{text}" for text in inputs], "modality": "text"}
-        clips = [one.get("audio", one) if isinstance(one, dict) else None for one in inputs]
-        if any(not isinstance(clip, dict) or {"array", "sampling_rate"} - clip.keys() for clip in clips):
-            allowed = 'texts alone, or clips alone, each {"array": [S], "sampling_rate": Hz}'
-            raise refuse("inputs", [type(one).__name__ for one in inputs][:3], allowed)
-        return {"clips": clips, "modality": "audio"}
-
-    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Adds `sentence_embedding` [N, r]."""
-        if "texts" in features:
-            vectors = self.retriever.encode_text(features["texts"], self.language)
-        else:
-            vectors = torch.cat(
-                [
-                    self.retriever.encode_audio([np.asarray(clip["array"], np.float32)], int(clip["sampling_rate"]))
-                    for clip in features["clips"]
-                ]
-            )
-        return {**features, "sentence_embedding": vectors.to(self.retriever.device)}
-
-    def get_embedding_dimension(self) -> int:
-        """Width r of the vectors."""
-        return self.retriever.vector_width
-
-    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """ValueError: what that library would open again is written by the export."""
-        raise refuse("save", output_path, "ray-atr export --to sentence-transformers, or Retriever.save_pretrained")

@@ -328,7 +328,7 @@ def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, t
     assert index.search("a low tone", "eng", at_least=min(1.0, likely + 1e-6)) == [] or likely == 1.0
 
 
-@pytest.mark.parametrize(("scheme", "expected"), [("one_to_k", ("eng", "fra")), ("english", ("eng",))])
+@pytest.mark.parametrize(("scheme", "expected"), [("kcl", ("eng", "fra")), ("english", ("eng",))])
 def test_a_retriever_knows_the_languages_that_it_was_trained_in(
     tmp_path: Path, scheme: str, expected: tuple[str, ...]
 ) -> None:
