@@ -7,7 +7,7 @@ from ray_atr.common.storage import Location
 from ray_atr.common.storage.digests import write_text
 from ray_atr.data.shards import Manifest, read_manifest
 from ray_atr.evaluation.run import Evaluated
-from ray_atr.models.card import CARD_FILE, card_text
+from ray_atr.models.card import CARD_FILE
 from ray_atr.models.retriever import Retriever
 
 MEASURES = ("recall_at_1", "recall_at_5", "recall_at_10", "map_at_10")
@@ -44,13 +44,7 @@ def evaluated_card(evaluated: Evaluated, retriever: Retriever) -> str:
     facts["evaluation data, SHA-256"] = manifest.hash
     facts["intervals"] = evaluated.page.facts.get("intervals", "")
     facts |= {f"note {number}": note for number, note in enumerate(evaluated.page.warnings, start=1)}
-    return card_text(
-        audio=retriever.settings.audio.name,
-        text=retriever.settings.text.name,
-        front_end=retriever.audio_tower.front_end,
-        hears_windows=retriever.settings.hears_windows,
-        distance=retriever.distance,
-        vector_width=retriever.vector_width,
+    return retriever.card(
         languages=evaluated.eval_split.languages,
         licence=training.licence if training is not None else "",
         facts=facts,

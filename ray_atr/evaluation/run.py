@@ -88,7 +88,7 @@ def evaluate(
     others = [] if earlier else [find_checkpoint(path) for path in baseline]
     check_seeds(others, "baseline")
     folder = _new_folder(out)
-    manifest = read_manifest(_data_folder(options.data, found[0], say))
+    manifest = read_manifest(data_folder(options.data, found[0], say))
     options = dataclasses.replace(options, split=options.split or _own_split(manifest, found[0]))
     eval_split = read_eval_split(
         manifest, options.split, options.languages, relevance=options.relevance, max_captions=options.max_captions
@@ -129,7 +129,7 @@ def evaluate(
     )
     printed_beside = wing("papers.printed_tables").printed_beside
     beside = printed_beside(page.metrics, eval_split.manifest.name, options.split, found[0].data_name)
-    cases = case_tables(found[0], embedded, eval_split, options.seed, named, lambda: _data_folder("", found[0], say))
+    cases = case_tables(found[0], embedded, eval_split, options.seed, named, lambda: data_folder("", found[0], say))
     # In this process, wherever the encoders were.
     here = EncodingSource.of(found[0].folder, manifest, options.split, dataclasses.replace(encoding, ray="never"))
     drift = drift_pictures(found[0], here)
@@ -153,7 +153,8 @@ def _own_split(manifest: Manifest, checkpoint: Checkpoint) -> str:
     return data.validation_split if has_validation_alone else data.test_split
 
 
-def _data_folder(data: str, checkpoint: Checkpoint, say: Say) -> str:
+def data_folder(data: str, checkpoint: Checkpoint, say: Say) -> str:
+    """The data set asked for, else that of the checkpoint's training; soundscapes are made first. ValueError if neither is known."""
     trained = checkpoint.experiment.data if checkpoint.experiment is not None else None
     if not data and trained is None:
         allowed = f"a data set's folder: {checkpoint.folder} is not in a run folder that would name one"

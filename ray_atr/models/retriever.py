@@ -421,8 +421,8 @@ class Retriever(nn.Module):
             # Not sealed: an evaluation replaces it, and nobody computes with it.
             (aside / CARD_FILE).write_text(self.card(), encoding="utf-8")
 
-    def card(self) -> str:
-        """The card of a retriever that nobody has evaluated yet, as Markdown."""
+    def card(self, **known: Any) -> str:
+        """The card of this retriever as Markdown; `known` is what an evaluation adds (`models.card.card_text`)."""
         return card_text(
             audio=self.settings.audio.name,
             text=self.settings.text.name,
@@ -430,6 +430,7 @@ class Retriever(nn.Module):
             hears_windows=self.settings.hears_windows,
             distance=self.distance,
             vector_width=self.vector_width,
+            **known,
         )
 
     def push_to_hub(self, repository: str, *, folder: str | Path | None = None, private: bool = True) -> str:

@@ -25,11 +25,11 @@ from ray_atr.common.storage import Location, locate, whole_folder
 from ray_atr.common.storage.digests import seal_folder
 from ray_atr.data.decoding import IMPORTED, Waveform, open_sound, resampled_blocks
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
-from ray_atr.data.soundscapes import SoundscapesSettings, ensure_soundscapes
 from ray_atr.deploy.export import clap, mlflow, onnx, sentence_transformers
 from ray_atr.deploy.export.export_options import ExportOptions
 from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
 from ray_atr.evaluation.eval_split import read_eval_split
+from ray_atr.evaluation.run import data_folder
 from ray_atr.models.retriever import Retriever
 
 Vectors = NDArray[np.float32]
@@ -232,15 +232,7 @@ def _name(folder: Location) -> str:
 def _asked(found: Checkpoint, retriever: Retriever, options: ExportOptions) -> Asked:
     """The first clips of a split, cut to a window, and their captions in every language."""
     trained = found.experiment.data if found.experiment is not None else None
-    source = options.data or (trained.source if trained is not None else "")
-    if not source:
-        raise refuse("data", source, f"a data set's folder: {found.folder} is not in a run folder that would name one")
-    if source == "soundscapes":
-        settings = (
-            trained.soundscapes if trained is not None and trained.source == "soundscapes" else SoundscapesSettings()
-        )
-        source = str(ensure_soundscapes(settings, home() / "data"))
-    manifest = read_manifest(source)
+    manifest = read_manifest(data_folder(options.data, found, print))
     split = options.split or (trained.test_split if trained is not None else "test")
     asked = read_eval_split(manifest, split)
     waveforms = list(itertools.islice(_waveforms(manifest, split, retriever), options.most_clips))
