@@ -154,7 +154,7 @@ def _own_split(manifest: Manifest, checkpoint: Checkpoint) -> str:
 
 
 def data_folder(data: str, checkpoint: Checkpoint, say: Say) -> str:
-    """The data set asked for, else that of the checkpoint's training; soundscapes are made first. ValueError if neither is known."""
+    """The data set asked for, else that of the training; soundscapes are made first. ValueError if neither is known."""
     trained = checkpoint.experiment.data if checkpoint.experiment is not None else None
     if not data and trained is None:
         allowed = f"a data set's folder: {checkpoint.folder} is not in a run folder that would name one"
