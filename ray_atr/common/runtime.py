@@ -118,8 +118,8 @@ def _start_local(**options: Any) -> None:
             reason = shortened(str(error), 120)
     load, cpus = os.getloadavg()[0], os.cpu_count() or 1
     raise RayStartError(
-        f"Ray did not start on this machine in {time.monotonic() - started:.0f} s, tried {STARTS} times ({reason}; load {load:.0f} on "
-        f"{cpus} CPUs); run the same command again when the machine is less busy"
+        f"Ray did not start on this machine in {time.monotonic() - started:.0f} s, tried {STARTS} times ({reason}; load "
+        f"{load:.0f} on {cpus} CPUs); run the same command again when the machine is less busy"
     )
 
 
