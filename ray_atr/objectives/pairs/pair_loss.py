@@ -24,7 +24,7 @@ LEAST_LOG_WEIGHT = -80.0
 """The logarithm that a weight of 0 counts as: nothing beside any other logit, and finite in float32."""
 
 _BY_PAIR = ("u", "v", "u_language", "v_language", "row_weight", "column_weight", "belief")
-_BY_TWO_PAIRS = ("positives", "similarity", "gain", "targets")
+_BY_TWO_PAIRS = ("positives", "similarity", "gain", "targets", "reverse_targets")
 # A batch is as badly converged as the worst of its pairs; every other scalar is averaged.
 _WORST = ("_residual", "_iterations", "_is_capped")
 
@@ -68,6 +68,8 @@ class Comparison:
                     a pair of 0 is as good as not in the batch. A transport loss takes it as the marginals. None: ones.
     targets         [N, N], >= 0, rows sum to 1: soft partners of each u_i in the place of its own; the diagonal is the own
                     partner's share. The direction v -> u reads the columns, brought to sum to 1. None: the own partner.
+    reverse_targets [N, N], >= 0, rows sum to 1: soft partners of each v_j, where they are not the columns of `targets`. A
+                    transport loss, which has one matching for both directions, does not read them.
     extra_v         [Q, D] shared by all rows, or [N, Q, D] own ones: further negatives for the direction u -> v.
     extra_u         the same for the direction v -> u.
 
@@ -86,6 +88,7 @@ class Comparison:
     column_weight: Tensor | None = None
     belief: Tensor | None = None
     targets: Tensor | None = None
+    reverse_targets: Tensor | None = None
     extra_u: Tensor | None = None
     extra_v: Tensor | None = None
     kept: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict, repr=False)
@@ -171,9 +174,10 @@ class Comparison:
         """
         if self.targets is None:
             return None
-        targets = self.targets if self.belief is None else self.targets * self.belief[:, None]
-        totals = targets.sum(dim=0)
-        return targets.T / totals.where(totals > 0, 1.0)[:, None]
+        targets = self.targets.T if self.reverse_targets is None else self.reverse_targets
+        targets = targets if self.belief is None else targets * self.belief
+        totals = targets.sum(dim=1, keepdim=True)
+        return targets / totals.where(totals > 0, 1.0)
 
     def directions(self) -> tuple[Direction, Direction]:
         """The comparison as every u_i sees it among the v, and as every v_j does among the u."""
