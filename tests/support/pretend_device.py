@@ -42,19 +42,19 @@ INDEXED = {
 
 
 class PretendTensor(Tensor):
-    """A tensor on the pretend GPU; `inner` is the CPU's, with the same shape and strides."""
+    """A tensor on the pretend GPU; `on_cpu` is the CPU's, with the same shape and strides."""
 
-    inner: Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    on_cpu: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> PretendTensor:
         assert inner.device.type == "cpu", "made on `meta` past the modes"
         made = Tensor._make_wrapper_subclass(
             cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
-            layout=inner.layout, device="meta",
+            layout=inner.layout, device=torch.device("meta"),
         )  # fmt: skip
-        made.inner = inner.detach()
+        made.on_cpu = inner.detach()
         return made
 
     @property
@@ -73,28 +73,28 @@ class PretendTensor(Tensor):
         return 0
 
     def tolist(self) -> Any:
-        return self.inner.tolist()
+        return self.on_cpu.tolist()
 
     def numpy(self, *arguments: Any, **options: Any) -> Any:
         raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first")
 
     __array__ = numpy
 
-    def __repr__(self, **options: Any) -> str:
-        return f"PretendTensor({self.inner})"
+    def __repr__(self, **options: Any) -> str:  # type: ignore[override]
+        return f"PretendTensor({self.on_cpu})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if id(self) not in memo:
-            copied = PretendTensor(self.inner.clone()).requires_grad_(self.requires_grad)
+            copied = PretendTensor(self.on_cpu.clone()).requires_grad_(self.requires_grad)
             memo[id(self)] = torch.nn.Parameter(copied, self.requires_grad) if _is_parameter(self) else copied
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # A saved file holds the numbers; who loads it says where they are to be.
-        return self.inner.__reduce_ex__(protocol)
+        return self.on_cpu.__reduce_ex__(protocol)
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, operation: Any, types: Any, arguments: Sequence[Any] = (), options: dict[str, Any] | None = None
     ) -> Any:
         return _run(operation, arguments, options or {}, is_pretended=True)
@@ -107,7 +107,7 @@ def _is_parameter(tensor: Tensor) -> bool:
 def _inner(value: Any) -> Any:
     """An argument of an operation, with the CPU's tensors in place of pretended ones."""
     if isinstance(value, PretendTensor):
-        return value.inner
+        return value.on_cpu
     return type(value)(map(_inner, value)) if type(value) in (list, tuple) else value
 
 
@@ -135,17 +135,17 @@ def _run(operation: Any, arguments: Sequence[Any], options: dict[str, Any], *, i
     if inner.get("device") is not None:
         is_pretended = torch.device(inner["device"]).type in ("meta", "cuda")
         inner["device"] = CPU
-    with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+    with torch._C._DisableTorchDispatch():
         result = operation(*map(_inner, arguments), **inner)
     changed = _changed(operation)
     if not changed:
         return _wrapped(result) if is_pretended else result
     written = [arguments[number] if number < len(arguments) else options.get(name) for number, name in changed]
     for one in written:
-        if isinstance(one, PretendTensor) and one.shape != one.inner.shape:
+        if isinstance(one, PretendTensor) and one.shape != one.on_cpu.shape:
             # `out` may be empty before.
-            with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
-                one.resize_(one.inner.shape)
+            with torch._C._DisableTorchDispatch():
+                one.resize_(one.on_cpu.shape)
     if not operation._schema.returns:
         return result
     return written[0] if len(operation._schema.returns) == 1 else tuple(written)
@@ -282,7 +282,7 @@ def pretend_device() -> Iterator[torch.device]:
         for name, answer in _answers().items():
             stack.enter_context(mock.patch.object(torch.cuda, name, answer))
         # A mode is off within the functions that it handles, and the backward pass is one.
-        run_backward = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+        run_backward = torch.autograd._engine_run_backward
 
         def run_backward_with_mode(*arguments: Any, **options: Any) -> Any:
             with _CudaIsMeta():
