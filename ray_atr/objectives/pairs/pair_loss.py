@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ray_atr.common.settings import Settings, refuse
 from ray_atr.objectives.learned import NOTHING_LEARNED, Learned, LearnedSettings
-from ray_atr.objectives.transport import Ranks
+from ray_atr.objectives.ranks import Ranks
 
 LEAST_BELIEF = 1e-6
 """A pair that is believed less has no part in a transport plan: its marginal would be lost in rounding."""
@@ -109,13 +109,15 @@ class Comparison:
         """`rows`, or all of them in order: int64 [N]."""
         return torch.arange(self.size, device=self.u.device) if self.rows is None else self.rows
 
-    def is_shared(self, shared_from: int) -> bool:
-        """Whether workers share the rows of this comparison; not if it holds a matrix [N, N] of its own anyway.
+    def is_shared(self, usual: int) -> bool:
+        """Whether workers share the rows of this comparison, of `usual` pairs or more where `Ranks.share` states no number.
+
+        Not if it holds a matrix [N, N] of its own anyway.
 
         One worker alone takes the same way: the result does not depend on how many there are.
         """
         has_matrix = self.similarity is not None or self.gain is not None
-        return 0 < shared_from <= self.size and Ranks.sharing().size <= self.size and not has_matrix
+        return 0 < Ranks.share_from(usual) <= self.size and Ranks.sharing().size <= self.size and not has_matrix
 
     def cross_similarity(self, *, keep: bool = False) -> Tensor:
         """The realigned similarity S' = G * S, [N, N]. A judge asks to `keep` the product u v^T for the loss."""
@@ -295,3 +297,8 @@ class PairLoss(Settings):
 
 PAIRS: dict[str, type[PairLoss]] = {}
 """Every pair loss by name; `ray_atr.objectives.pairs` lists them."""
+
+
+def without(logits: Tensor, positives: Tensor) -> Tensor:
+    """The logits of the negatives; positives are a finite "minus infinity", so that a row without negatives has no NaN."""
+    return logits.masked_fill(positives, torch.finfo(logits.dtype).min / 4)
