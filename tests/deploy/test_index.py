@@ -293,9 +293,12 @@ def test_an_index_in_a_store_is_fetched_once_and_again_if_its_copy_is_damaged(
     monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path))
     fetched: list[str] = []
     original = opened_index.get
-    monkeypatch.setattr(
-        opened_index, "get", lambda source, target: (fetched.append(source.name), original(source, target))
-    )
+
+    def counted(source: Any, target: Any) -> Any:
+        fetched.append(source.name)
+        return original(source, target)
+
+    monkeypatch.setattr(opened_index, "get", counted)
     target = UPath("memory://indexes/tones")
     for file in (place / "index").rglob("*"):
         if file.is_file():
