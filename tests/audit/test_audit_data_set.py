@@ -162,7 +162,7 @@ def test_answers_that_are_not_of_the_list_are_refused(audited: tuple[Path, Path,
 
 def test_the_certified_captions_make_a_data_set(vectors: Path, tmp_path: Path) -> None:
     audit = audit_data_set(str(vectors), None, tmp_path / "audit", cross_fit=JUDGES)
-    applied = keep_certified(audit, 0.2, tmp_path / "kept")
+    applied = keep_certified(audit, 0.05, tmp_path / "kept")
     kept = set(clips_of(tmp_path / "kept"))
     assert "clip-00000000" not in kept
     assert len(kept) > 50
