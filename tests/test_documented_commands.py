@@ -90,6 +90,8 @@ def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
         "ray_atr.cli.prepare.VectorsCommand.run": understood,
         "ray_atr.workshop.audit.run.audit_data_set": understood,
         "ray_atr.cli.audit.run_apply": understood,
+        "ray_atr.cli.audit.run_keep": understood,
+        "ray_atr.cli.audit.run_estimate": understood,
         "ray_atr.cli.translate.Fill.run": understood,
         "ray_atr.deploy.index.build_index": understood,
         "ray_atr.deploy.index.update_index": understood,
