@@ -129,7 +129,8 @@ def test_long_clips_batches_and_eight_bits_of_a_graph(made, tmp_path):
     folder = made("small_cnn", "small_transformer", projection="mlp")
     options = ExportOptions(int8_text=True)
     found = export(folder, "onnx", tmp_path / "out", options, asked=asked_of(folder, (0.5, 25.0)), say=lambda _: None)
-    assert (found.folder / "text.int8.onnx").stat().st_size < 0.5 * (found.folder / "text.onnx").stat().st_size
+    # Of towers this small, half of the file is the graph and the table of tokens.
+    assert (found.folder / "text.int8.onnx").stat().st_size < 0.7 * (found.folder / "text.onnx").stat().st_size
     spec = importlib.util.spec_from_file_location("load", found.folder / "load.py")
     loader: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loader)
