@@ -148,7 +148,7 @@ def ask_for(run: Path, esc50: Path, exports: Path) -> None:
         json.dumps({"classes": [*ESC50_CLASSES], "texts": texts}, ensure_ascii=False), "utf-8"
     )
     ours = {language: retriever.encode_text(own, language).numpy() for language, own in texts.items()}
-    np.savez(exports / FILES[1], audio=retriever.encode_audio(waveforms, 16_000).numpy(), **ours)
+    np.savez(exports / FILES[1], audio=retriever.encode_audio(waveforms, 16_000).numpy(), **ours)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -157,11 +157,11 @@ def fit_calibration(
     random = np.random.default_rng(seed)
     parts = {code: _split(code, np.asarray(given), relevance[code], random) for code, given in scores.items()}
     answers = {code: best_answers(np.asarray(given), relevance[code]) for code, given in scores.items()}
-    joint = tuple(np.concatenate([part[side] for part in parts.values()]) for side in (0, 1))
-    all_answers = tuple(np.concatenate([own[side] for own in answers.values()]) for side in (0, 1))
+    matching, others = (np.concatenate([part[side] for part in parts.values()]) for side in (0, 1))
+    best, is_right = (np.concatenate([own[side] for own in answers.values()]) for side in (0, 1))
     shares = {code: relevance[code].text.numel() / np.asarray(given).size for code, given in scores.items()}
     fitted = {code: _fit(*part, *answers[code], prior or shares[code]) for code, part in parts.items()}
-    fitted[ANY_LANGUAGE] = _fit(*joint, *all_answers, prior or float(np.mean(list(shares.values()))))
+    fitted[ANY_LANGUAGE] = _fit(matching, others, best, is_right, prior or float(np.mean(list(shares.values()))))
     return Calibration(fitted, dict(fitted_on or {}))
 
 

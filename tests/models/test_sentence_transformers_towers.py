@@ -76,10 +76,17 @@ def test_a_saved_retriever_of_frozen_towers_embeds_as_the_library(folders, tmp_p
 
 def test_a_sweep_over_objectives_encodes_once(folders, tmp_path, monkeypatch):
     data = make_data(tmp_path / "tones", num_train=12, num_val=4, num_test=4)
-    built = []
+    built: list[str] = []
+
+    def counted(build):
+        def counting(settings, *arguments):
+            built.append(settings.name)
+            return build(settings, *arguments)
+
+        return counting
+
     for kind in (SentenceTransformersAudio, SentenceTransformersText):
-        given = kind.build
-        monkeypatch.setattr(kind, "build", lambda self, *a, given=given: built.append(self.name) or given(self, *a))
+        monkeypatch.setattr(kind, "build", counted(kind.build))
     models = {
         "model.audio": "sentence_transformers",
         "model.audio.checkpoint": str(folders / "clap"),
