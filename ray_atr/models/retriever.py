@@ -417,9 +417,21 @@ class Retriever(nn.Module):
             for name, tower in (("audio", self.audio_tower), ("text", self.text_tower)):
                 (aside / name).mkdir()
                 tower.save(aside / name)
-            seal_folder(aside, write_state(aside, self.state_dict(), frozen or {}))
+            linked = {
+                kind: file for kind, file in (frozen or {}).items() if f"{kind}_tower." not in self._saved_by_towers
+            }
+            state = {
+                name: value for name, value in self.state_dict().items() if not name.startswith(self._saved_by_towers)
+            }
+            seal_folder(aside, write_state(aside, state, linked))
             # Not sealed: an evaluation replaces it, and nobody computes with it.
             (aside / CARD_FILE).write_text(self.card(), encoding="utf-8")
+
+    @property
+    def _saved_by_towers(self) -> tuple[str, ...]:
+        """How the names of weights begin that a tower's own folder holds."""
+        towers = (("audio_tower.", self.audio_tower), ("text_tower.", self.text_tower))
+        return tuple(prefix for prefix, tower in towers if tower.saves_weights)
 
     def card(self, **known: Any) -> str:
         """The card of this retriever as Markdown; `known` is what an evaluation adds (`models.card.card_text`)."""
@@ -493,7 +505,8 @@ class Retriever(nn.Module):
         if flatten(retriever.audio_tower.front_end) != content["front_end"]:
             raise refuse("model folder", str(folder), "a model whose front end this version computes the same way")
         retriever.adapt(compiles=False)
-        load_weights(retriever, read_weights(folder), source=str(folder), path="model folder")
+        held = {n: value for n, value in retriever.state_dict().items() if n.startswith(retriever._saved_by_towers)}
+        load_weights(retriever, {**held, **read_weights(folder)}, source=str(folder), path="model folder")
         retriever.languages = tuple(map(str, content.get("languages", ())))
         return retriever.eval()
 
