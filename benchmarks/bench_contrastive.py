@@ -65,9 +65,8 @@ def compare(rank: int, B: int, D: int) -> None:
     group = WorkerGroup(rank, WORKERS)
 
     def of_settings(u: Tensor, v: Tensor, shared_from: int) -> Tensor:
-        pair = Contrastive(temperature=TEMPERATURE, shared_from=shared_from)
-        with group.ranks.share():
-            return pair(Comparison(group.gather(u), group.gather(v))).loss
+        with group.ranks.share(at_least=shared_from):
+            return Contrastive(temperature=TEMPERATURE)(Comparison(group.gather(u), group.gather(v))).loss
 
     contenders: dict[str, Step] = {
         "ours": lambda: step(lambda u, v: of_settings(u, v, shared_from=1)),

@@ -25,8 +25,9 @@ from torch import Tensor, multiprocessing
 from torch.nn import functional
 
 from ray_atr.objectives.pairs import Comparison, LearningToMatch
+from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.transport.across_ranks import balanced_sweeps
-from ray_atr.objectives.transport.distributed import Ranks, TiledRows
+from ray_atr.objectives.transport.row_blocks import TiledRows
 
 TOLERATED = 1e-5
 
@@ -40,8 +41,8 @@ def embeddings(B: int, D: int) -> tuple[Tensor, Tensor]:
 
 def loss_and_gradients(B: int, D: int, epsilon: float) -> dict[str, Tensor]:
     u, v = (side.requires_grad_() for side in embeddings(B, D))
-    with Ranks.here().share():
-        terms = LearningToMatch(epsilon=epsilon, shared_from=1, metric="euclidean")(Comparison(u, v))
+    with Ranks.here().share(at_least=1):
+        terms = LearningToMatch(epsilon=epsilon, metric="euclidean")(Comparison(u, v))
     terms.loss.backward()
     assert u.grad is not None
     assert v.grad is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -26,17 +27,34 @@ import ray_atr
 after = resource.getrusage(resource.RUSAGE_SELF)
 print(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 """
-OWN = """
-import torch
-import ray_atr
-from ray_atr import objectives
+RECORDINGS = """
+import pathlib
+import numpy as np
+import soundfile
 
-a, t, m = torch.randn(4, 8), torch.randn(4, 1, 8), torch.ones(8, requires_grad=True)
-objective = objectives.preset("m_ltm_pot", transport_mass=0.8, epsilon=0.05, metric="diagonal")
-objective(objectives.Embeddings(audio=a, text=t), learned=objectives.Learned(metric=m)).loss.backward()
-assert m.grad.isfinite().all()
-assert callable(ray_atr.train)
+folder = pathlib.Path("recordings")
+folder.mkdir()
+rows = ["file,text,split"]
+for index in range(48):
+    hertz = 200 + 30 * index
+    time = np.arange(8000) / 16_000
+    soundfile.write(folder / f"{index}.flac", np.sin(2 * np.pi * hertz * time), 16_000)
+    rows.append(f"{index}.flac,a tone of {hertz} hertz,{'train' if index < 40 else 'val'}")
+(folder / "table.csv").write_text("\\n".join(rows))
+for name in ("rain.wav", "dog.flac"):
+    soundfile.write(name, np.sin(np.arange(16_000) / 9), 16_000)
 """
+"""A folder of tones with a table, and the two files that README encodes."""
+README = """
+import torch
+
+a, t, m = torch.randn(4, 8, requires_grad=True), torch.randn(4, 2, 8), torch.ones(8)
+{objective}
+assert a.grad.abs().sum() > 0
+{retriever}
+assert retriever.similarity(text, audio).shape == (1, 2)
+"""
+"""Both of README's snippets of Python."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -104,10 +122,6 @@ def test_what_is_installed_fits_together_and_is_imported_at_once(bare: Path) -> 
     assert float(by_user(bare, "python", "-c", IMPORT)) < 0.3
 
 
-def test_the_first_snippet_runs(bare: Path) -> None:
-    by_user(bare, "python", "-c", OWN)
-
-
 def test_an_epoch_with_a_base_is_trained_evaluated_and_reported(bare: Path) -> None:
     said = by_user(bare, "ray-atr", "train", "--ray", "never", "--out", "runs/ask", *SMALL, *BASE)
     assert "1 trial finished, 0 failed" in said
@@ -124,6 +138,41 @@ def test_an_epoch_with_a_base_is_trained_evaluated_and_reported(bare: Path) -> N
     assert "to load it in Python" in by_user(bare, "ray-atr", "report", "runs/ask", "--register", "first")
 
 
-def test_a_sweep_runs_on_ray(bare: Path) -> None:
-    space = ["--space", "data.noise.ratio=grid(0,0.4)", "--seeds", "0"]
-    assert "2 trials finished, 0 failed" in by_user(bare, "ray-atr", "sweep", "--out", "runs/two", *space, *SMALL)
+def test_recordings_are_prepared_checked_and_audited_with_what_was_trained(bare: Path) -> None:
+    by_user(bare, "python", "-c", RECORDINGS)
+    table = ["--path-column", "file", "--caption-column", "text", "--language", "eng"]
+    by_user(bare, "ray-atr", "prepare", "folder", "--source", "recordings", *table, "--out", "data/tones")
+    assert "eng" in by_user(bare, "ray-atr", "prepare", "check", "data/tones")
+    few = ["--judges.epochs", "2", "--judges.mispairs", "2000", "--ray", "never"]
+    by_user(bare, "ray-atr", "audit", "data/tones", "--checkpoint", "runs/ask", *few, "--out", "audits/tones")
+    assert "a tone of 200 hertz" in (bare / "audits" / "tones" / "pairs.csv").read_text()
+
+
+def test_the_snippets_of_readme_run(bare: Path) -> None:
+    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert [name for text in snippets for name in re.findall(r"^from ray_atr import (\w+)", text)] == [
+        "objectives",
+        "Retriever",
+    ]
+    objective, retriever = snippets
+    (best,) = (bare / "runs" / "ask").glob("trials/*/best")
+    by_user(
+        bare,
+        "python",
+        "-c",
+        README.format(objective=objective, retriever=retriever.replace("runs/.../best", str(best))),
+    )
+
+
+def test_the_notebook_trains_modules_of_ones_own(bare: Path) -> None:
+    cells = json.loads((ROOT / "docs" / "own.ipynb").read_text())["cells"]
+    (bare / "own.py").write_text("\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"))
+    said = by_user(bare, "python", "own.py")
+    assert "epochs is" in said
+    assert "text_to_audio/eng/recall_at_1" in said
+
+
+def test_a_sweep_of_noise_runs_on_ray(bare: Path) -> None:
+    points = ["--objectives", "kcl", "--noise", "0", "0.4", "--seeds", "0", "--recipe", "from_scratch"]
+    said = by_user(bare, "ray-atr", "sweep", "noise", "--out", "runs/two", *points, *SMALL)
+    assert "2 trials finished, 0 failed" in said

@@ -11,7 +11,7 @@ from typing import Any
 
 from ray_atr.common.settings import refuse
 
-FORMATS = {"data set": 1, "retriever": 1, "run": 3, "checkpoint": 1, "knowledge base": 2}
+FORMATS = {"data set": 2, "retriever": 1, "run": 3, "checkpoint": 1, "knowledge base": 2}
 """What is written -> the number under `format` in its manifest, as since 0.2."""
 
 

@@ -43,7 +43,7 @@ DECIDING_PACKAGES = [
 CONNECT_SECONDS = 10
 ROOM_SECONDS = 600
 """How long work may wait for its first process: by then resources have come free, or a cluster has grown, or never will."""
-START_SECONDS = (30, 120)  # how long the first and the second try to start a Ray may wait for its node
+STARTS = 3  # tries to start a Ray, which gives its node 30 s to appear
 
 
 def is_inside_a_cluster() -> bool:
@@ -101,51 +101,26 @@ def start_ray(num_cpus: int | None = None) -> None:
 
 
 class RayStartError(ConnectionError):
-    """A Ray on this machine that did not start in time, twice."""
+    """A Ray on this machine that did not start in time, however often it was tried."""
 
 
 def _start_local(**options: Any) -> None:
-    """Start a Ray, a second time with more patience. RayStartError, in one line, if it does not start then either."""
+    """Start a Ray, again if the machine was too busy. RayStartError, in one line, if it does not start then either."""
     import ray
 
     started, reason = time.monotonic(), ""
-    for seconds in START_SECONDS:
+    for _ in range(STARTS):
         try:
-            with start_timeout(seconds):
-                ray.init(**options)
+            ray.init(**options)
             return
         except Exception as error:  # noqa: BLE001 Ray raises a plain Exception when its node does not appear
             ray.shutdown()
             reason = shortened(str(error), 120)
     load, cpus = os.getloadavg()[0], os.cpu_count() or 1
     raise RayStartError(
-        f"Ray did not start on this machine in {time.monotonic() - started:.0f} s, tried twice ({reason}; load {load:.0f} on "
-        f"{cpus} CPUs); run the same command again when the machine is less busy"
+        f"Ray did not start on this machine in {time.monotonic() - started:.0f} s, tried {STARTS} times ({reason}; load "
+        f"{load:.0f} on {cpus} CPUs); run the same command again when the machine is less busy"
     )
-
-
-@contextlib.contextmanager
-def start_timeout(seconds: float) -> Iterator[None]:
-    """Ray gives a new node 30 s to appear, a number in the middle of its code: here each of its questions waits as long."""
-    from ray._private import services
-
-    ask = services.get_node
-
-    def ask_patiently(*arguments: Any) -> Any:
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                return ask(*arguments)
-            except RuntimeError:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(0.2)
-
-    services.get_node = ask_patiently
-    try:
-        yield
-    finally:
-        services.get_node = ask
 
 
 @contextlib.contextmanager

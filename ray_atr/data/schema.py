@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,21 +14,25 @@ import pyarrow as pa
 from ray_atr.common.settings import refuse
 from ray_atr.data.language_codes import normalise, require_language
 
+AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+CAPTIONS = pa.list_(pa.struct([("language", pa.string()), ("texts", pa.list_(pa.string()))]))
 SCHEMA = pa.schema(
     [
         pa.field("clip_id", pa.string(), nullable=False),
-        pa.field("audio", pa.large_binary(), nullable=False),
+        # `datasets` takes a column for its own Audio only if the type is the very same, nulls allowed.
+        pa.field("audio", AUDIO),
         pa.field("sample_rate", pa.int32(), nullable=False),
         pa.field("seconds", pa.float32(), nullable=False),
-        pa.field("captions", pa.map_(pa.string(), pa.list_(pa.string())), nullable=False),
+        pa.field("captions", CAPTIONS, nullable=False),
         pa.field("labels", pa.list_(pa.string()), nullable=False),
         pa.field("split", pa.string(), nullable=False),
         pa.field("source", pa.string(), nullable=False),
         pa.field("translated", pa.list_(pa.string()), nullable=False),
     ]
 )
-"""`audio` is the encoded file as it came (WAV, FLAC, OGG, MP3); `captions` maps ISO 639-3 codes to captions, caption j
-being the same sentence in every language; `translated` names the languages whose captions a machine made."""
+"""`audio` is the encoded file as it came (WAV, FLAC, OGG, MP3), its path the clip's id; `captions` are by ISO 639-3 code, caption
+j being the same sentence in every language; `translated` names the languages whose captions a machine made. Audio and captions
+are in the columns that `datasets` of Hugging Face has types for; it has none for maps."""
 
 SPLITS = ("train", "val", "test")
 """The usual splits, in the order of shards and reports; a data set may have others."""
@@ -55,6 +61,8 @@ def check_clip(clip: Clip) -> Clip:
         raise refuse("clip_id", clip.clip_id, "printable text that is not blank")
     if not clip.audio:
         raise refuse(f"{at}, audio", clip.audio, "the bytes of an encoded audio file")
+    if len(clip.audio) >= 2**31:
+        raise refuse(f"{at}, audio", f"{len(clip.audio):,} bytes", "fewer than 2 GiB, the most that Parquet holds")
     if clip.sample_rate <= 0:
         raise refuse(f"{at}, sample_rate", clip.sample_rate, "a positive number of Hz")
     if not clip.seconds > 0:
@@ -107,22 +115,62 @@ def to_batch(clips: Iterable[Clip]) -> pa.RecordBatch:
 def _column(rows: Sequence[Clip], field: pa.Field) -> pa.Array:
     values = [getattr(row, field.name) for row in rows]
     if field.name == "captions":
-        values = [[(code, list(texts)) for code, texts in captions.items()] for captions in values]
-    if field.name == "audio" and len(values) == 1:
-        # One alone, which may be hours long, is not copied.
-        ends = np.array([0, len(values[0])], np.int64)
-        return pa.Array.from_buffers(field.type, 1, [None, pa.py_buffer(ends), pa.py_buffer(values[0])])
+        values = list(map(caption_rows, values))
+    if field.name == "audio":
+        paths = pa.array([row.clip_id for row in rows], pa.string())
+        return pa.StructArray.from_arrays([_encoded(values), paths], fields=list(AUDIO))
     return pa.array(values, field.type)
 
 
+def _encoded(values: Sequence[bytes]) -> pa.Array:
+    if len(values) > 1:
+        return pa.array(values, pa.binary())
+    # One alone, which may be hours long, is not copied.
+    ends = np.array([0, len(values[0])], np.int32)
+    return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(ends), pa.py_buffer(values[0])])
+
+
+def caption_rows(captions: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+    """Captions by language as a value of the column `captions`."""
+    return [{"language": code, "texts": list(texts)} for code, texts in captions.items()]
+
+
+def captions_by_language(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """A value of the column `captions` as captions by language."""
+    return {row["language"]: row["texts"] for row in rows}
+
+
+def with_audio_bytes(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with the encoded files themselves as its column `audio`, if it has one; nothing is copied."""
+    place = batch.schema.get_field_index("audio")
+    return batch if place < 0 else batch.set_column(place, "audio", batch.column(place).field("bytes"))
+
+
 def to_clips(batch: pa.RecordBatch) -> list[Clip]:
-    """The clips of a record batch that has every column of `SCHEMA`."""
+    """The clips of a record batch that has every column of `SCHEMA`, as `read_shard` gives it."""
     clips = []
     for row in batch.select(SCHEMA.names).to_pylist():
         row |= {name: tuple(row[name]) for name in ("labels", "translated")}
-        row["captions"] = {code: tuple(texts) for code, texts in row["captions"]}
+        row["captions"] = {code: tuple(texts) for code, texts in captions_by_language(row["captions"]).items()}
         clips.append(Clip(**row))
     return clips
+
+
+def file_schema(*, holds_vectors: bool) -> pa.Schema:
+    """`SCHEMA` with the key by which `datasets` knows which column is audio that it decodes; vectors it leaves alone."""
+    features = {field.name: _feature(field.type) for field in SCHEMA}
+    if not holds_vectors:
+        features["audio"] = {"_type": "Audio"}
+    return SCHEMA.with_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+
+
+def _feature(kind: pa.DataType) -> Any:
+    """A type in the words of `datasets`; a list of one is its oldest form of a list, which all versions read."""
+    if pa.types.is_struct(kind):
+        return {field.name: _feature(field.type) for field in kind}
+    if pa.types.is_list(kind):
+        return [_feature(kind.value_type)]
+    return {"dtype": "float32" if kind == pa.float32() else str(kind), "_type": "Value"}
 
 
 def check_schema(found: pa.Schema, path: str) -> None:
@@ -136,8 +184,11 @@ def check_schema(found: pa.Schema, path: str) -> None:
 
 
 def _same_type(found: pa.DataType, expected: pa.DataType) -> bool:
-    # Parquet readers name the inner fields of lists and maps differently (item, element, key_value).
     if not expected.num_fields:
         return bool(found == expected)
-    inner = range(expected.num_fields)
-    return found.id == expected.id and all(_same_type(found.field(i).type, expected.field(i).type) for i in inner)
+    if found.id != expected.id or found.num_fields != expected.num_fields:
+        return False
+    pairs = [(found.field(place), expected.field(place)) for place in range(expected.num_fields)]
+    # Parquet readers name the inner field of a list differently (item, element).
+    is_named = not pa.types.is_struct(expected) or all(one.name == other.name for one, other in pairs)
+    return is_named and all(_same_type(one.type, other.type) for one, other in pairs)

@@ -33,7 +33,17 @@ from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import DamagedFileError, Folder, open_folder, safe_name
 from ray_atr.common.storage.whole import new_folder
 from ray_atr.data.language_codes import english_first
-from ray_atr.data.schema import SCHEMA, SPLITS, Clip, check_clip, check_schema, to_batch
+from ray_atr.data.schema import (
+    SCHEMA,
+    SPLITS,
+    Clip,
+    captions_by_language,
+    check_clip,
+    check_schema,
+    file_schema,
+    to_batch,
+    with_audio_bytes,
+)
 from ray_atr.data.vector_clip import is_vector
 
 Progress = Callable[[int, int], None]
@@ -145,7 +155,8 @@ def write_shard(folder: Folder, file: str, split: str, clips: Iterable[Clip]) ->
     layout: dict[str, Any] = {"compression": "none", "use_dictionary": ["split", "source"]}
     with folder.writing(file) as output:
         sink = _HashingSink(output)
-        with pq.ParquetWriter(sink, SCHEMA, write_statistics=statistics, **layout) as writer:
+        schema = file_schema(holds_vectors=is_vector(first.audio))
+        with pq.ParquetWriter(sink, schema, write_statistics=statistics, **layout) as writer:
             for group in _row_groups(itertools.chain([first], iterator)):
                 for clip in group:
                     assert clip.split == split, f"clip {clip.clip_id} of split {clip.split} in a shard of {split}"
@@ -341,7 +352,9 @@ def _manifest_type() -> TypeAdapter[Manifest]:
 def read_shard(
     manifest: Manifest, shard: Shard, columns: Sequence[str] | None = None, batch_size: int = ROW_GROUP_CLIPS
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one shard as record batches of at most `batch_size`, of the given columns or all of them."""
+    """The rows of one shard as record batches of at most `batch_size`, of the given columns or all of them; `audio` is the
+    encoded files.
+    """
     folder = open_folder(manifest.folder)
     path = folder.file(shard.file)
     if not folder.exists(shard.file):
@@ -350,7 +363,8 @@ def read_shard(
         try:
             parquet = pq.ParquetFile(source)
             check_schema(parquet.schema_arrow, path)
-            yield from parquet.iter_batches(batch_size=batch_size, columns=list(columns) if columns else None)
+            names = ["audio.bytes" if name == "audio" else name for name in columns or SCHEMA.names]
+            yield from map(with_audio_bytes, parquet.iter_batches(batch_size=batch_size, columns=names))
         except (pa.ArrowException, OSError) as error:
             raise ValueError(f"{path}: not a whole Parquet file ({shortened(str(error))})") from None
 
@@ -368,7 +382,7 @@ def iterate_rows(manifest: Manifest, split: str, columns: Sequence[str] | None =
         for batch in read_shard(manifest, shard, columns):
             for row in batch.to_pylist():
                 if "captions" in row:
-                    row["captions"] = dict(row["captions"])
+                    row["captions"] = captions_by_language(row["captions"])
                 yield row
 
 

@@ -157,6 +157,13 @@ class ScalingSettings(Settings):
         "stream cached features through Ray Data's tasks; false: the trainer reads them, which suits short trials; auto: "
         "where there are workers, GPUs, several nodes, or data in a store",
     )
+    share_losses_from: int | Literal["auto"] = setting(
+        AUTO,
+        "pairs in a comparison from which a trial's workers share a loss, each with its own rows of the similarities or of the "
+        "plan: the same loss in the time and memory of one share; auto: 1,024 for contrastive losses, 4,096 for learning to "
+        "match; 0: never",
+        at_least=0,
+    )
     feature_store: str = setting(
         "",
         "folder or URL that keeps log-mel features and vectors of frozen towers for all nodes; rows of features are read as they "
@@ -207,6 +214,11 @@ class ScalingSettings(Settings):
                 raise refuse("workers", self.workers, "auto, a number, or FEWEST:MOST with 1 <= FEWEST <= MOST")
         for name in ("worker_labels", "encoder_labels"):
             parse_labels(name, getattr(self, name))
+
+    @property
+    def losses_shared_from(self) -> int | None:
+        """`share_losses_from`, None for auto."""
+        return None if self.share_losses_from == AUTO else self.share_losses_from
 
     @property
     def is_elastic(self) -> bool:

@@ -10,6 +10,7 @@ that holds all B pairs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ray_atr.objectives.transport import Ranks
+from ray_atr.objectives.ranks import Ranks
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients that travel together, as in DistributedDataParallel: large enough for the network, small enough to begin early."""
@@ -33,6 +34,8 @@ class WorkerGroup:
     device: torch.device = torch.device("cpu")
     shares: tuple[int, ...] = ()
     """Samples of a global batch that each worker has; empty: as many on each."""
+    share_losses_from: int | None = None
+    """Pairs from which the workers share a loss; None: as the loss states, 0: never."""
 
     @property
     def is_first(self) -> bool:
@@ -42,6 +45,10 @@ class WorkerGroup:
     def ranks(self) -> Ranks:
         """The workers as those that share a loss."""
         return Ranks(self.rank, self.size)
+
+    def share_losses(self) -> AbstractContextManager[None]:
+        """Within, the workers share the losses of many pairs."""
+        return self.ranks.share(at_least=self.share_losses_from)
 
     def gather(self, tensor: Tensor) -> Tensor:
         """The workers' `[b, ...]` tensors of their shares, stacked in rank order to `[B, ...]`, with gradient."""

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from ray_atr.common.override import flatten
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import fetched, open_folder
 from ray_atr.common.storage.caches import cache_folder, mark_used
@@ -57,9 +56,7 @@ class Prepared:
 
     def features_of(self, experiment: Experiment, data: str) -> Path:
         """The features of another data set, of the kind that these are."""
-        tower = FrozenTower(
-            "audio", flatten(experiment), self.tokenizer, self.home, use_ray=False, say=lambda message: None
-        )
+        tower = FrozenTower("audio", experiment, self.tokenizer, self.home, use_ray=False, say=lambda message: None)
         return _features(tower, data, is_encoded=self.is_audio_encoded)
 
     def on_this_node(self, experiment: Experiment) -> Prepared:
@@ -148,7 +145,7 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
     for fewer in _fewer_than_asked(experiment, manifest):
         say(fewer)
     is_audio_encoded = encodes_once(experiment, "audio")
-    audio, text = (FrozenTower(kind, flatten(experiment), tokenizer, home, use_ray, say) for kind in ("audio", "text"))
+    audio, text = (FrozenTower(kind, experiment, tokenizer, home, use_ray, say) for kind in ("audio", "text"))
     return Prepared(
         data=folder,
         data_hash=manifest.hash,
@@ -168,10 +165,9 @@ def _fewer_than_asked(experiment: Experiment, manifest: Manifest) -> Iterator[st
         return
     source = manifest if knowledge.source == "train" else read_manifest(knowledge.source)
     entries = source.num_rows_of(experiment.data.train_split)
-    asked = flatten(knowledge)
     for name, most in (("prototypes", entries), ("neighbours", entries - knowledge.exclude_own)):
-        if asked.get(name, 0) > most:
-            yield f"objective.knowledge.{name}: {asked[name]:,} asked for, {most:,} taken: the base has {entries:,} clips"
+        if (asked := getattr(knowledge, name, 0)) > most:
+            yield f"objective.knowledge.{name}: {asked:,} asked for, {most:,} taken: the base has {entries:,} clips"
 
 
 def _unheard(experiment: Experiment, manifest: Manifest) -> str:

@@ -76,7 +76,11 @@ def train_trial(
     the weights.
     """
     group, experiment, clock = group or WorkerGroup(), with_languages(experiment), Clock()
-    group = replace(group, shares=tuple(share_sizes(experiment.train.batch_size, group.size)))
+    group = replace(
+        group,
+        shares=tuple(share_sizes(experiment.train.batch_size, group.size)),
+        share_losses_from=experiment.scaling.losses_shared_from,
+    )
     if sync is not None:
         # The knowledge base is the first worker's affair.
         sync.fetch("" if group.is_first else f"{LAST}/")

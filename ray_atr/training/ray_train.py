@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 
 from ray_atr.common.jobs import Resources
-from ray_atr.common.override import flatten, override
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import WORKER_CPU_SHARE
 from ray_atr.common.settings import shortened
@@ -72,7 +71,7 @@ def run_trial(
     with the metrics `shown`; with 0 (or auto, not decided) in this process, calling `report_here(metrics)`. Raises
     TrialError, or Ray's error when workers died more often than allowed.
     """
-    config = {"experiment": flatten(experiment), "folder": str(folder), "home": str(home), "shown": list(shown)}
+    config = {"experiment": experiment, "folder": str(folder), "home": str(home), "shown": list(shown)}
     if not experiment.scaling.has_workers:
         _train_in_worker(config, report_here)
         return
@@ -130,7 +129,7 @@ def _train_in_worker(config: dict[str, Any], report: Any) -> None:
     try:
         _train_once(config, report)
     except DamagedCacheError as error:
-        if override(Experiment(), config["experiment"]).scaling.has_workers:
+        if config["experiment"].scaling.has_workers:
             # The other workers wait for this one: Ray Train starts all of them again, from the last checkpoint.
             raise
         logger.warning("%s; training continues from the last checkpoint", error)
@@ -141,7 +140,7 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
     import ray
     import ray.train
 
-    experiment, folder = override(Experiment(), config["experiment"]), locate(config["folder"])
+    experiment, folder = config["experiment"], locate(config["folder"])
     torch.set_num_threads(max(1, int(experiment.scaling.cpus_per_worker)))
     try:
         prepared = prepare(experiment, Path(config["home"]), use_ray=False, say=lambda message: None)

@@ -90,7 +90,7 @@ def training_step(
                 mask = needed & columns.to(needed.device)
                 embeddings = Embeddings(anchor, text, mask, positives, similarity)
                 learned = retriever.learned.values()
-                with group.ranks.share():
+                with group.share_losses():
                     terms = objective(
                         embeddings, learned=learned, draw=global_batch.draw, retrieved=retrieved, believe=believe
                     )

@@ -5,7 +5,7 @@ import dataclasses
 import pyarrow as pa
 import pytest
 
-from ray_atr.data.schema import SCHEMA, Clip, check_clip, check_schema, to_batch, to_clips
+from ray_atr.data.schema import SCHEMA, Clip, check_clip, check_schema, to_batch, to_clips, with_audio_bytes
 
 CLIP = Clip(
     clip_id="a",
@@ -21,7 +21,7 @@ CLIP = Clip(
 
 
 def test_a_clip_survives_arrow() -> None:
-    assert to_clips(to_batch([CLIP, CLIP])) == [CLIP, CLIP]
+    assert to_clips(with_audio_bytes(to_batch([CLIP, CLIP]))) == [CLIP, CLIP]
 
 
 def test_captions_are_composed_but_keep_their_case() -> None:
@@ -64,3 +64,6 @@ def test_a_foreign_schema_is_refused_by_column() -> None:
     index = SCHEMA.get_field_index("audio")
     with pytest.raises(ValueError, match="column audio is string"):
         check_schema(SCHEMA.set(index, pa.field("audio", pa.string())), "x.parquet")
+    other = pa.struct([("data", pa.binary()), ("path", pa.string())])
+    with pytest.raises(ValueError, match="column audio is struct<data"):
+        check_schema(SCHEMA.set(index, pa.field("audio", other)), "x.parquet")

@@ -32,7 +32,6 @@ from own_ray import SWITCHES, end_processes_of, wait_until  # noqa: E402
 from tiny import make_data, prepared_for  # noqa: E402
 
 from ray_atr.common.override import override  # noqa: E402
-from ray_atr.common.runtime import start_timeout  # noqa: E402
 from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint  # noqa: E402
 from ray_atr.training.experiment import Experiment  # noqa: E402
 from ray_atr.training.loop import train_trial  # noqa: E402
@@ -41,7 +40,7 @@ from ray_atr.training.run_folder import LAST, RunFolder, TrialFolder  # noqa: E4
 
 CLIPS, EPOCHS = 96, 1000
 """An epoch is long enough that a checkpoint is seen within it, which only a notice makes; the run is stopped before it ends."""
-NOTICE_SECONDS, START_SECONDS = 30.0, 120
+NOTICE_SECONDS = 30.0
 STARTING, RESIZING = 400.0, 300.0
 """Seconds that a start of workers, and Ray Train's next look at the cluster, may take."""
 TOLERANCE = 1e-6
@@ -164,8 +163,7 @@ class Nodes:
         self.by_name = {"head": cluster.head_node}
 
     def add(self, name: str, cpus: int, labels: dict[str, str]) -> None:
-        with start_timeout(START_SECONDS):
-            self.by_name[name] = self.cluster.add_node(num_cpus=cpus, labels=labels, object_store_memory=80 << 20)
+        self.by_name[name] = self.cluster.add_node(num_cpus=cpus, labels=labels, object_store_memory=80 << 20)
 
     def remove(self, name: str) -> None:
         self.cluster.remove_node(self.by_name.pop(name), allow_graceful=False)
@@ -206,8 +204,7 @@ def cluster() -> Iterator[Nodes]:
             "health_check_failure_threshold": 10,
         }
         head = {"num_cpus": 1, "labels": BASE, "include_dashboard": False, "_system_config": health}
-        with start_timeout(START_SECONDS):
-            started = Cluster(initialize_head=True, head_node_args={**head, "object_store_memory": 160 << 20})
+        started = Cluster(initialize_head=True, head_node_args={**head, "object_store_memory": 160 << 20})
         nodes = Nodes(started)
         try:
             nodes.add("a", 4, TRAINING)

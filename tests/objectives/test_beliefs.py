@@ -22,6 +22,7 @@ from ray_atr.objectives.pairs import (
     Sigmoid,
     Triplet,
 )
+from ray_atr.objectives.ranks import Ranks
 
 TRANSPORT = (LearningToMatch, PartialLearningToMatch)
 
@@ -80,13 +81,14 @@ def test_beliefs_are_in_loops_what_the_docstrings_say() -> None:
                 sigmoid += y[i] * weight[j] * math.log(1 + math.exp(-logit if same_text[i, j] else logit))
     for loss, expected in (
         (Contrastive(temperature=TAU), contrastive),
-        (Contrastive(temperature=TAU, shared_from=2), contrastive),
         (Sigmoid(), sigmoid),
         (Triplet(mining="all"), triplet),
         (Complementary(temperature=TAU), complementary),
     ):
-        found = loss(dataclasses.replace(case, belief=BELIEF)).loss.item()
-        assert found == pytest.approx(expected / 12, abs=1e-9)
+        for at_least in (0, 2):
+            with Ranks().share(at_least=at_least):
+                found = loss(dataclasses.replace(case, belief=BELIEF)).loss.item()
+            assert found == pytest.approx(expected / 12, abs=1e-9)
 
 
 @pytest.mark.parametrize(("mass", "loss"), [(1.0, LearningToMatch), (0.7, PartialLearningToMatch)])

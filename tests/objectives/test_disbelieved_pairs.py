@@ -24,7 +24,7 @@ from ray_atr.objectives.pairs import (
     PartialLearningToMatch,
     Triplet,
 )
-from ray_atr.objectives.transport import Ranks
+from ray_atr.objectives.ranks import Ranks
 
 N, LANGUAGES = 8, 2
 WRONG = torch.tensor([2, 5])
@@ -36,10 +36,10 @@ LOSSES: dict[str, PairLoss] = {name: loss() for name, loss in PAIRS.items()} | {
     # The largest cost of a batch, by which all are divided, has a gradient of its own, whoever's it is.
     "learning_to_match": LearningToMatch(metric="euclidean", detach_maximum=True),
     "partial_learning_to_match": PartialLearningToMatch(metric="euclidean", detach_maximum=True),
-    "contrastive shared": Contrastive(shared_from=2),
+    "contrastive shared": Contrastive(),
     # The entropic term alone spreads every row over all of it.
     "contrastive_entropic": ContrastiveEntropic(epsilon=1e-9),
-    "contrastive_entropic shared": ContrastiveEntropic(epsilon=1e-9, shared_from=2),
+    "contrastive_entropic shared": ContrastiveEntropic(epsilon=1e-9),
 }
 JUDGING = [name for name in CORRESPONDENCES if name not in ("none", "teacher")]
 """The others believe every pair."""
@@ -79,7 +79,7 @@ def pulls(case: tuple[str, str, str | None, int], gather: Callable[[Tensor], Ten
         comparison = Comparison(u=u, v=v, v_language=torch.full((N,), language))
         if caption is not None:
             comparison = Comparison(u=u, v=v, v_language=comparison.v_language, positives=TWINS[:, None] == TWINS)
-        with Ranks.here().share():
+        with Ranks.here().share(at_least=2 if loss.endswith("shared") else None):
             judged = judging(correspondence).of(rows, 0 * rows)(comparison)
             assert judged.belief is not None
             if correspondence == "transport":

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from ray._private import state
-from tiny import make_data
+from tiny import make_data, typed_settings
 
 from ray_atr.cli import main as command
 from ray_atr.evaluation.report import write
@@ -22,12 +22,7 @@ def main(folder: Path, cpus: str) -> None:
     # Figures take seconds, and other tests draw them.
     write._figures = lambda runs, folder: []
     data = make_data(folder / "auto-tones", num_test=0)
-    settings = {
-        "data.source": data, "data.languages": "eng,fra", "model.embedding_width": 16, "model.text.width": 16,
-        "model.text.num_layers": 1, "model.text.vocab_size": 300, "train.epochs": 2, "train.batch_size": 8,
-        "scaling.cpus_per_worker": cpus, "tracking.mlflow": "false",
-    }  # fmt: skip
-    typed = [f"--{path}={value}" for path, value in settings.items()]
+    typed = typed_settings(data, cpus)
     command("train", arguments=[f"--out={folder}/runs/auto", *typed])
     in_one_process = ["--scaling.workers=0", "--scaling.ray_data=false"]
     command("train", arguments=[f"--out={folder}/runs/alone", *in_one_process, *typed])

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from ray._private import state
-from tiny import make_data
+from tiny import make_data, typed_settings
 
 from ray_atr.cli import main as command
 from ray_atr.evaluation.report import write
@@ -23,12 +23,7 @@ def main(folder: Path, cpus: str) -> None:
     write._figures = lambda runs, folder: []
     # Of two splits: the features of each take a process that imports torch.
     data = make_data(folder / "tones", num_test=0)
-    settings = {
-        "data.source": data, "data.languages": "eng,fra", "model.embedding_width": 16, "model.text.width": 16,
-        "model.text.num_layers": 1, "model.text.vocab_size": 300, "train.epochs": 2, "train.batch_size": 8,
-        "scaling.cpus_per_worker": cpus, "tracking.mlflow": "false",
-    }  # fmt: skip
-    typed = [f"--{path}={value}" for path, value in settings.items()]
+    typed = typed_settings(data, cpus)
     ask = ["--objective=ask", "--objective.knowledge.prototypes=4", "--objective.knowledge.refresh_lag=2"]
     beside = ["--scaling.validate_beside=true", "--scaling.cpus_per_validation=0"]
     command("train", arguments=[f"--out={folder}/runs/one", "--scaling.workers=2", *ask, *beside, *typed])

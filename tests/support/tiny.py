@@ -84,3 +84,13 @@ def tiny(data: Path, **changes: Any) -> Experiment:
 def prepared_for(experiment: Experiment, home: Path) -> Prepared:
     """The experiment's inputs, made in this process without a word."""
     return prepare(experiment, home, use_ray=False, say=lambda message: None)
+
+
+def typed_settings(data: Path, cpus: str) -> list[str]:
+    """A small training in two languages as options of a command; `cpus` are those of a worker."""
+    settings = {
+        "data.source": data, "data.languages": "eng,fra", "model.embedding_width": 16, "model.text.width": 16,
+        "model.text.num_layers": 1, "model.text.vocab_size": 300, "train.epochs": 2, "train.batch_size": 8,
+        "scaling.cpus_per_worker": cpus, "tracking.mlflow": "false",
+    }  # fmt: skip
+    return [f"--{path}={value}" for path, value in settings.items()]

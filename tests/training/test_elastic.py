@@ -33,7 +33,7 @@ from ray_atr.training.run_folder import LAST
 PHASES = ((4, 4), (2, 3), (3, 1000))
 """Workers, and steps after which the notice comes; 3 workers share a batch of 8 unevenly."""
 CASES: dict[str, dict[str, Any]] = {
-    "shared plan": {"objective": "m_ltm", "objective__pair__shared_from": 2},
+    "shared plan": {"objective": "m_ltm", "scaling__share_losses_from": 2},
     "knowledge base": {
         "objective": "ask",
         "objective.scheme": "cacl",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from ray_atr.data.stream import stream, training_plan
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives import PRESETS
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
-from ray_atr.objectives.transport import Ranks
+from ray_atr.objectives.ranks import Ranks
 from ray_atr.training.base_encoding import SourceEncoder
 from ray_atr.training.batch import Batch
 from ray_atr.training.checkpoint import load_checkpoint
@@ -57,8 +58,8 @@ CASES: dict[str, dict[str, Any]] = {
         "train__language_chunk": 1,
         "train__embedding_chunk": 3,
     },
-    "plans that workers share": {"objective": "m_ltm_pot", "objective__pair__shared_from": 2},
-    "similarities that workers share": {"objective": "kcl", "objective__pair__shared_from": 2},
+    "plans that workers share": {"objective": "m_ltm_pot", "scaling__share_losses_from": 2},
+    "similarities that workers share": {"objective": "kcl", "scaling__share_losses_from": 2},
     "ask, in chunks": {"objective": "ask", "objective__scheme": "cacl", "train__embedding_chunk": 3},
     # Beliefs of a first step: by the row of each clip of the global batch, by that batch's plan, by its probabilities.
     "oracle": {"objective__correspondence": "oracle"},
@@ -102,6 +103,7 @@ def one_step(
     experiment: Experiment, prepared: Prepared, group: WorkerGroup, folder: Path
 ) -> tuple[float, torch.Tensor]:
     """Loss and all gradients, as one vector, of the first step."""
+    group = dataclasses.replace(group, share_losses_from=experiment.scaling.losses_shared_from)
     features = open_features(prepared.features, "train")
     captions = TrainingCaptions(features, experiment.data.languages, experiment.data.noise, experiment.seed)
     retriever = build_retriever(
@@ -139,15 +141,18 @@ def worker(
         with patch.object(Ranks, "total", autospec=True, side_effect=Ranks.total) as total:
             found.append(one_step(override(Experiment(), flat), ready, group, folder / f"{rank}-{case}"))
         shared = {call.args[0].size for call in total.call_args_list}
-        assert shared == ({size} if flat.get("objective.pair.shared_from") == 2 else set()), (case, shared)
+        assert shared == ({size} if flat["scaling.share_losses_from"] == 2 else set()), (case, shared)
     return found
 
 
 @pytest.mark.slow
 def test_two_workers_give_the_loss_and_gradients_of_one(home: Path, tmp_path: Path) -> None:
     always = {"data__noise__ratio": 0.2, "model__learn_temperature": True}
+    # Noise gives several clips one caption. Which of two equal captions a base finds is decided by rounding.
+    of_ask = {**ASK, "data__noise__ratio": 0.0}
     experiments = [
-        tiny(home / "tones", **always, **settings, **(ASK if "ask" in name else {})) for name, settings in CASES.items()
+        tiny(home / "tones", **{**always, **settings, **(of_ask if "ask" in name else {})})
+        for name, settings in CASES.items()
     ]
     prepared = [prepared_for(experiment, home) for experiment in experiments]
     flats = [flatten(experiment) for experiment in experiments]

@@ -20,8 +20,9 @@ from ray_atr.objectives.pairs import (
     LearningToMatch,
     PartialLearningToMatch,
 )
-from ray_atr.objectives.transport import Ranks, log_plan, log_plan_across_ranks
-from ray_atr.objectives.transport.distributed import KernelRows, LogRows, TiledRows
+from ray_atr.objectives.ranks import Ranks
+from ray_atr.objectives.transport import log_plan, log_plan_across_ranks
+from ray_atr.objectives.transport.row_blocks import KernelRows, LogRows, TiledRows
 
 N, D = 13, 6
 EXACT: dict[str, Any] = {"tolerance": 1e-12, "max_iterations": 20_000}
@@ -119,10 +120,11 @@ def loss_of(name: str, change: str, shared_from: int) -> dict[str, Tensor]:
         "temperature": numbers(9, 1).abs()[0],
     }
     owned = {key: value.requires_grad_() for key, value in owned.items()}
-    loss = LOSSES[name].__class__(**{**vars(LOSSES[name]), "shared_from": shared_from})
     u, v = (functional.normalize(owned[side], dim=1) for side in ("u", "v"))
-    with Ranks.here().share():
-        terms = loss(comparison_of(change, u, v), Learned(metric=owned["metric"], temperature=owned["temperature"]))
+    with Ranks.here().share(at_least=shared_from):
+        terms = LOSSES[name](
+            comparison_of(change, u, v), Learned(metric=owned["metric"], temperature=owned["temperature"])
+        )
     (3 * terms.loss).backward()
     gradients = {key: torch.zeros_like(value) if value.grad is None else value.grad for key, value in owned.items()}
     logged = {key: value for key, value in terms.scalars.items() if not key.startswith("transport_")}
@@ -141,7 +143,7 @@ def work(rank: int, size: int, folder: Path) -> dict[Any, Any]:
             found[2, name, outer] = plan_of(name, outer, Ranks.here(pairs[rank // 2]))
     if rank == 0:
         # By itself, without `share`: a loss is a function of its pairs, whatever processes there are.
-        found["alone"] = Contrastive(shared_from=2)(Comparison(*unit_pairs())).loss
+        found["alone"] = Contrastive()(Comparison(*unit_pairs())).loss
     found["tiled"] = tiled_sums(Ranks.here())
     cost = some_cost()[Ranks.here().own(N)]
     try:
@@ -198,7 +200,7 @@ def test_every_worker_has_the_loss_and_gradients_of_one_that_holds_the_plan(
 
 
 def test_a_loss_asks_no_other_process_unless_it_is_told_to(by_two: Any) -> None:
-    torch.testing.assert_close(by_two[0]["alone"], Contrastive(shared_from=0)(Comparison(*unit_pairs())).loss)
+    torch.testing.assert_close(by_two[0]["alone"], Contrastive()(Comparison(*unit_pairs())).loss)
 
 
 def test_rows_held_as_a_kernel_as_they_are_or_not_at_all_have_the_same_sums(by_four: Any) -> None:
@@ -221,15 +223,22 @@ def test_an_epsilon_that_is_not_positive_is_refused() -> None:
 
 def test_a_plan_is_shared_from_a_size_on() -> None:
     pairs = Comparison(numbers(6, N, D), numbers(7, N, D))
+    with Ranks(0, N + 1).share(at_least=2):
+        assert not LearningToMatch().is_shared(pairs), "a worker would have no row"
+    for at_least, is_shared in ((N, True), (N + 1, False), (0, False), (None, False)):
+        with Ranks(0, 2).share(at_least=at_least):
+            assert LearningToMatch().is_shared(pairs) is is_shared
     # Alone too: the result must not depend on the number of workers.
-    assert LearningToMatch(shared_from=2).is_shared(pairs)
-    with Ranks(0, N + 1).share():
-        assert not LearningToMatch(shared_from=2).is_shared(pairs), "a worker would have no row"
-    with Ranks(0, 2).share():
-        assert LearningToMatch(shared_from=N).is_shared(pairs)
-    assert not LearningToMatch(shared_from=N + 1).is_shared(pairs)
-    assert not LearningToMatch(shared_from=0).is_shared(pairs)
-    assert not PartialLearningToMatch(shared_from=2, transport_mass="auto").is_shared(pairs)
-    assert Contrastive(shared_from=2).is_shared(pairs)
-    for more in ({"gain": pairs.u @ pairs.v.T}, {"targets": torch.eye(N)}, {"extra_v": pairs.v}):
-        assert not Contrastive(shared_from=2).is_shared(dataclasses.replace(pairs, **more))
+    with Ranks().share(at_least=2):
+        assert LearningToMatch().is_shared(pairs)
+        assert not PartialLearningToMatch(transport_mass="auto").is_shared(pairs)
+        assert Contrastive().is_shared(pairs)
+        for more in ({"gain": pairs.u @ pairs.v.T}, {"targets": torch.eye(N)}, {"extra_v": pairs.v}):
+            assert not Contrastive().is_shared(dataclasses.replace(pairs, **more))
+
+
+@pytest.mark.parametrize(("loss", "usual"), [(Contrastive(), 1024), (LearningToMatch(metric="euclidean"), 4096)])
+def test_a_large_loss_is_shared_without_being_told_to(loss: Contrastive | LearningToMatch, usual: int) -> None:
+    for size in (usual - 1, usual):
+        side = torch.ones(size, 1)
+        assert loss.is_shared(Comparison(side, side)) is (size == usual)

@@ -110,8 +110,8 @@ class DataSetArchive(Archive):
                 for group in range(parquet.num_row_groups):
                     names = parquet.read_row_group(group, columns=["clip_id"])["clip_id"].to_pylist()
                     if clip_id in names:
-                        audio = parquet.read_row_group(group, columns=["audio"])["audio"]
-                        return bytes(audio[names.index(clip_id)].as_py())
+                        audio = parquet.read_row_group(group, columns=["audio.bytes"])["audio"]
+                        return bytes(audio[names.index(clip_id)]["bytes"].as_py())
         raise refuse("path", sound.path, "a clip of the data set")
 
 

@@ -20,6 +20,7 @@ from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import Location, hold, is_there, remove_folder, whole_file
 from ray_atr.common.storage.digests import digest_of
 from ray_atr.common.storage.whole import remove_leftovers_below
+from ray_atr.data.schema import caption_rows, captions_by_language
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, ReadyVectors, open_archive
 from ray_atr.deploy.index.fingerprint import model_fingerprint
 from ray_atr.deploy.index.layout import (
@@ -266,12 +267,12 @@ def _indexed(folder: Path, manifest: IndexManifest) -> tuple[pa.Table, dict[str,
 
 
 def _sound(row: Mapping[str, Any]) -> ArchivedSound:
-    captions = {one["language"]: one["texts"] for one in row["captions"] or ()}
+    captions = captions_by_language(row["captions"] or ())
     return ArchivedSound(row["path"], row["size"], row["modified_ns"], row["clip_id"], captions)
 
 
 def _row(sound: ArchivedSound) -> dict[str, Any]:
-    captions = [{"language": code, "texts": list(texts)} for code, texts in sound.captions.items() if texts]
+    captions = caption_rows({code: texts for code, texts in sound.captions.items() if texts})
     facts = {"path": sound.path, "size": sound.size, "modified_ns": sound.modified_ns}
     return {**facts, "clip_id": sound.clip_id, "captions": captions}
 

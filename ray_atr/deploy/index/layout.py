@@ -38,6 +38,7 @@ from ray_atr.common.storage import (
     write_json,
 )
 from ray_atr.common.storage.digests import digest_of_file
+from ray_atr.data.schema import CAPTIONS
 from ray_atr.deploy.index.structure import EXACT_ROWS, Rows, build_structure, write_structure
 
 INDEX_FILE, FORMAT = "index.json", 1
@@ -45,7 +46,6 @@ VECTORS, FILES, WINDOWS, STRUCTURE, ROWS = "vectors.parquet", "files.arrow", "wi
 REMEDY = "make the index again with `ray-atr index build`, or restore the file from a copy"
 ROW_GROUP = 16_384
 
-CAPTIONS = pa.list_(pa.struct([("language", pa.string()), ("texts", pa.list_(pa.string()))]))
 FILE_SCHEMA = pa.schema(
     [
         ("path", pa.string()),

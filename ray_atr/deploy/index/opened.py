@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import DamagedFileError, Location, fetched, locate
 from ray_atr.data.language_codes import require_language
+from ray_atr.data.schema import captions_by_language
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
 from ray_atr.deploy.index.fingerprint import fitted_to, is_told_language, model_fingerprint
 from ray_atr.deploy.index.layout import (
@@ -290,7 +291,7 @@ class Index:
                 score=score,
                 probability=chance,
                 clip_id=sound["clip_id"],
-                captions={one["language"]: one["texts"] for one in sound["captions"] or ()},
+                captions=captions_by_language(sound["captions"] or ()),
             )
             for window, sound, score, chance in zip(
                 windows, sounds.to_pylist(), scores[is_there].tolist(), likely, strict=True

@@ -124,7 +124,7 @@ class Estimator:
             places = Places(rows[chosen], slots[chosen], comparison.v_language)
             judgement = self.judge(comparison, places)
             self.note(self.judged, places, judgement.worth(comparison))
-            return dataclasses.replace(comparison, belief=judgement.belief, targets=judgement.targets)
+            return dataclasses.replace(comparison, **judgement._asdict())
 
         return believe
 
@@ -169,10 +169,13 @@ class Estimator:
 
 
 class Judgement(NamedTuple):
-    """What is believed of a comparison's n pairs: belief [n], None for ones; soft targets [n, n], None for the own partner."""
+    """What is believed of a comparison's n pairs: belief [n], None for ones; soft targets [n, n], None for the own partner,
+    and those of the texts [n, n], None for the columns of `targets`.
+    """
 
     belief: Tensor | None = None
     targets: Tensor | None = None
+    reverse_targets: Tensor | None = None
 
     def worth(self, comparison: Comparison) -> Tensor:
         """How far each pair itself is believed, [n]: belief times the own partner's share of the target."""

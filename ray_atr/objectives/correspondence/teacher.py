@@ -4,7 +4,8 @@
 
 The teachers' retrievers embed the training set once, before the first epoch. The paper trains on t alone (share 1), from the
 first stage's weights (`train.start_from`); every pair loss takes the targets here, where the paper has the contrastive one. From
-captions to clips the targets are t by columns, brought to sum to 1, where the paper takes a softmax over the clips.
+captions to clips the targets are the softmax over the clips, as the released code has it. Ours: tau is a setting, where the
+released code divides by the student's own tau.
 """
 
 from __future__ import annotations
@@ -58,6 +59,9 @@ class _Taught(Estimator):
     def judge(self, comparison: Comparison, places: Places) -> Judgement:
         similarities = [teacher.audio[places.rows] @ teacher.text[places].T for teacher in self.pairs.teaching]
         mean = torch.stack(similarities).mean(dim=0).to(comparison.u)
-        taught = (mean / self.settings.temperature).softmax(dim=1)
-        identity = torch.eye(comparison.size, dtype=taught.dtype, device=taught.device)
-        return Judgement(targets=(1 - self.settings.share) * identity + self.settings.share * taught)
+        identity = torch.eye(comparison.size, dtype=mean.dtype, device=mean.device)
+        of_clips, of_texts = (
+            identity.lerp((side / self.settings.temperature).softmax(dim=1), self.settings.share)
+            for side in (mean, mean.T)
+        )
+        return Judgement(targets=of_clips, reverse_targets=of_texts)

@@ -22,7 +22,8 @@ from torch.autograd.function import once_differentiable
 from ray_atr.common.settings import refuse, setting
 from ray_atr.objectives.learned import METRICS, Learned, LearnedSettings
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
-from ray_atr.objectives.transport import Ranks, TransportPlan, log_plan, log_plan_across_ranks, matching_loss
+from ray_atr.objectives.ranks import Ranks
+from ray_atr.objectives.transport import TransportPlan, log_plan, log_plan_across_ranks, matching_loss
 from ray_atr.objectives.transport.mahalanobis import Mahalanobis, shape_of, squared_distances
 from ray_atr.objectives.transport.solve import SolveOptions
 
@@ -33,6 +34,7 @@ class LearningToMatch(PairLoss):
 
     name: ClassVar[str] = "learning_to_match"
     short_name: ClassVar[str] = "ltm"
+    shared_from: ClassVar[int] = 4096
     epsilon: float = setting(0.05, "entropic regularisation, for costs in [0, 1]", above=0)
     metric: str = setting(
         "mahalanobis",
@@ -44,12 +46,6 @@ class LearningToMatch(PairLoss):
     project_every: int = setting(1, "optimiser steps between projections of a full M to the PSD cone", at_least=1)
     detach_maximum: bool = setting(False, "treat the maximum that the cost is divided by as a constant in the gradient")
     max_iterations: int = setting(2000, "cap on the solver's iterations", at_least=1)
-    shared_from: int = setting(
-        4096,
-        "pairs in a comparison from which a trial's workers share its plan, each with its own rows of it: the same loss in the "
-        "memory of one share; 0: never",
-        at_least=0,
-    )
 
     def learns(self) -> LearnedSettings:
         return LearnedSettings(metric=self.metric, metric_rank=self.metric_rank, project_every=self.project_every)

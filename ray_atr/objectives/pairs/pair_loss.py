@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ray_atr.common.settings import Settings, refuse
 from ray_atr.objectives.learned import NOTHING_LEARNED, Learned, LearnedSettings
-from ray_atr.objectives.transport import Ranks
+from ray_atr.objectives.ranks import Ranks
 
 LEAST_BELIEF = 1e-6
 """A pair that is believed less has no part in a transport plan: its marginal would be lost in rounding."""
@@ -24,7 +24,7 @@ LEAST_LOG_WEIGHT = -80.0
 """The logarithm that a weight of 0 counts as: nothing beside any other logit, and finite in float32."""
 
 _BY_PAIR = ("u", "v", "u_language", "v_language", "row_weight", "column_weight", "belief")
-_BY_TWO_PAIRS = ("positives", "similarity", "gain", "targets")
+_BY_TWO_PAIRS = ("positives", "similarity", "gain", "targets", "reverse_targets")
 # A batch is as badly converged as the worst of its pairs; every other scalar is averaged.
 _WORST = ("_residual", "_iterations", "_is_capped")
 
@@ -68,6 +68,8 @@ class Comparison:
                     a pair of 0 is as good as not in the batch. A transport loss takes it as the marginals. None: ones.
     targets         [N, N], >= 0, rows sum to 1: soft partners of each u_i in the place of its own; the diagonal is the own
                     partner's share. The direction v -> u reads the columns, brought to sum to 1. None: the own partner.
+    reverse_targets [N, N], >= 0, rows sum to 1: soft partners of each v_j, where they are not the columns of `targets`. A
+                    transport loss, which has one matching for both directions, does not read them.
     extra_v         [Q, D] shared by all rows, or [N, Q, D] own ones: further negatives for the direction u -> v.
     extra_u         the same for the direction v -> u.
 
@@ -86,6 +88,7 @@ class Comparison:
     column_weight: Tensor | None = None
     belief: Tensor | None = None
     targets: Tensor | None = None
+    reverse_targets: Tensor | None = None
     extra_u: Tensor | None = None
     extra_v: Tensor | None = None
     kept: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict, repr=False)
@@ -109,13 +112,15 @@ class Comparison:
         """`rows`, or all of them in order: int64 [N]."""
         return torch.arange(self.size, device=self.u.device) if self.rows is None else self.rows
 
-    def is_shared(self, shared_from: int) -> bool:
-        """Whether workers share the rows of this comparison; not if it holds a matrix [N, N] of its own anyway.
+    def is_shared(self, usual: int) -> bool:
+        """Whether workers share the rows of this comparison, of `usual` pairs or more where `Ranks.share` states no number.
+
+        Not if it holds a matrix [N, N] of its own anyway.
 
         One worker alone takes the same way: the result does not depend on how many there are.
         """
         has_matrix = self.similarity is not None or self.gain is not None
-        return 0 < shared_from <= self.size and Ranks.sharing().size <= self.size and not has_matrix
+        return 0 < Ranks.share_from(usual) <= self.size and Ranks.sharing().size <= self.size and not has_matrix
 
     def cross_similarity(self, *, keep: bool = False) -> Tensor:
         """The realigned similarity S' = G * S, [N, N]. A judge asks to `keep` the product u v^T for the loss."""
@@ -169,9 +174,10 @@ class Comparison:
         """
         if self.targets is None:
             return None
-        targets = self.targets if self.belief is None else self.targets * self.belief[:, None]
-        totals = targets.sum(dim=0)
-        return targets.T / totals.where(totals > 0, 1.0)[:, None]
+        targets = self.targets.T if self.reverse_targets is None else self.reverse_targets
+        targets = targets if self.belief is None else targets * self.belief
+        totals = targets.sum(dim=1, keepdim=True)
+        return targets / totals.where(totals > 0, 1.0)
 
     def directions(self) -> tuple[Direction, Direction]:
         """The comparison as every u_i sees it among the v, and as every v_j does among the u."""
@@ -295,3 +301,8 @@ class PairLoss(Settings):
 
 PAIRS: dict[str, type[PairLoss]] = {}
 """Every pair loss by name; `ray_atr.objectives.pairs` lists them."""
+
+
+def without(logits: Tensor, positives: Tensor) -> Tensor:
+    """The logits of the negatives; positives are a finite "minus infinity", so that a row without negatives has no NaN."""
+    return logits.masked_fill(positives, torch.finfo(logits.dtype).min / 4)

@@ -4,19 +4,17 @@ In use:
 
     plan = solve(cost, epsilon=0.05, mass=0.8)       # plan.matrix, plan.residual, plan.iterations, plan.is_converged
     loss, plan = matching_loss(cost, epsilon=0.05)   # KL(I/N || plan), differentiable in the cost
-    ranks = Ranks.here()                             # a cost whose rows are on several processes
+    ranks = Ranks.here()                             # a cost whose rows are on several processes (objectives.ranks)
     log_rows, plan = log_plan_across_ranks(own_rows, 0.05, N, ranks)
 """
 
 from ray_atr.objectives.transport.across_ranks import log_plan_across_ranks
-from ray_atr.objectives.transport.distributed import Ranks
 from ray_atr.objectives.transport.gradient import log_plan, matching_loss
 from ray_atr.objectives.transport.problem import Problem, TransportPlan
 from ray_atr.objectives.transport.solve import exact_plan, solve
 
 __all__ = [
     "Problem",
-    "Ranks",
     "TransportPlan",
     "exact_plan",
     "log_plan",

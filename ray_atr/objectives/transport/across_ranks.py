@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.settings import refuse
+from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.transport.active_set import solve_active_set_across_ranks
 from ray_atr.objectives.transport.balanced import CHECK_EVERY
-from ray_atr.objectives.transport.distributed import KernelRows, LogRows, Ranks, RowBlock
 from ray_atr.objectives.transport.gradient import LogPlan
 from ray_atr.objectives.transport.partial import shared_blocks
 from ray_atr.objectives.transport.problem import Problem, TransportPlan, marginal_of, require_marginal
+from ray_atr.objectives.transport.row_blocks import KernelRows, LogRows, RowBlock
 from ray_atr.objectives.transport.solve import MAX_ITERATIONS
 
 MATCHED = 1e-5

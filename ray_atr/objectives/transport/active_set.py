@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ray_atr.objectives.transport.distributed import Ranks
+from ray_atr.objectives.ranks import Ranks
 
 MOST_ITERATIONS = 2000
 LEAST_DIAGONAL = 1e-6

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ray_atr.objectives.transport.distributed import LogRows, Ranks, RowBlock
+from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.transport.newton import ascend_projected
 from ray_atr.objectives.transport.problem import Problem, TransportPlan
+from ray_atr.objectives.transport.row_blocks import LogRows, RowBlock
 from ray_atr.objectives.transport.scalings import has_view, is_small, times
 
 CHECK_EVERY = 5

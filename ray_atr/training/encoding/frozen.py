@@ -22,7 +22,7 @@ import torch
 from filelock import FileLock
 
 from ray_atr.common.jobs import FolderHere, Resources, run_jobs
-from ray_atr.common.override import flatten, override
+from ray_atr.common.override import flatten
 from ray_atr.common.runtime import WORKER_CPU_SHARE
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import read_json, write_bytes
@@ -59,15 +59,11 @@ class FrozenTower:
 
     kind: str
     """audio or text"""
-    flat: dict[str, Any]
+    experiment: Experiment
     tokenizer: Path | None
     home: Path
     use_ray: bool
     say: Say
-
-    @property
-    def experiment(self) -> Experiment:
-        return override(Experiment(), self.flat)
 
     @property
     def settings(self) -> AudioSettings | TextSettings:
@@ -96,13 +92,13 @@ class FrozenTower:
         """What tells the tower's weights from others without reading them; None if only reading them tells."""
         if self.checkpoint is not None:
             return identity_of_checkpoint(self.checkpoint)
-        model = {k: value for k, value in self.flat.items() if k.startswith("model.") and ".adapt." not in k}
+        model = {k: value for k, value in flatten(self.experiment.model, "model.").items() if ".adapt." not in k}
         checkpoints = [value for k, value in model.items() if k.endswith(".checkpoint") and value is not None]
         files = [identity_of_checkpoint(value) for value in checkpoints]
         if None in files:
             return None
         tokenizer = self.tokenizer and self.tokenizer.name
-        return {"seed": self.flat["seed"], "model": model, "files": files, "tokenizer": tokenizer}
+        return {"seed": self.experiment.seed, "model": model, "files": files, "tokenizer": tokenizer}
 
 
 def why_encoded_anew(experiment: Experiment) -> dict[str, str]:

@@ -24,7 +24,15 @@ from ray_atr.common.runtime import is_inside_a_cluster
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import open_folder
 from ray_atr.data.decoding import AudioBounds, open_sound
-from ray_atr.data.schema import SCHEMA, Clip, check_captions, check_language, check_split
+from ray_atr.data.schema import (
+    SCHEMA,
+    Clip,
+    caption_rows,
+    captions_by_language,
+    check_captions,
+    check_language,
+    check_split,
+)
 from ray_atr.data.shards import Manifest, Progress, Shard, Skipped, in_shards, open_arrow, order_shards, write_shard
 from ray_atr.workshop.importing.import_options import Import
 from ray_atr.workshop.importing.session import Unfinished, unfinished, write_note
@@ -147,7 +155,7 @@ def _read_clip(row: dict[str, Any], job: ShardJob) -> Clip | str:
     if seconds < job.min_seconds:
         return f"{place.file}: {seconds:.4f} s long; at least {job.min_seconds:g} s"
     words = {name: row[name] for name in ("clip_id", "labels", "split", "translated")}
-    words |= {"captions": dict(row["captions"]), "source": job.source}
+    words |= {"captions": captions_by_language(row["captions"]), "source": job.source}
     return Clip(audio=audio, sample_rate=sound.sample_rate, seconds=seconds, **words)
 
 
@@ -157,7 +165,7 @@ def _make_plan(source: Source, captions: Sequence[str], options: Import, work: A
     with work.writing(f"{PLAN_FILE}.new") as output, pa.ipc.new_file(output, PLAN_SCHEMA) as writer:
         for file, entries in in_shards(_entries(source, extra, plan, counts), options.clips_per_shard):
             plan.shards.append((file, entries[0].split, len(entries)))
-            rows = [{**vars(entry), **vars(entry.place), "captions": list(entry.captions.items())} for entry in entries]
+            rows = [{**vars(entry), **vars(entry.place), "captions": caption_rows(entry.captions)} for entry in entries]
             writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=PLAN_SCHEMA))
     if not plan.shards:
         left_out = plan.absent + plan.missing

@@ -1,0 +1,123 @@
+"""Several processes that each hold some rows of one matrix, and the sums over all of them, forward and backward.
+
+What every process holds alike enters through `replicated`, whose gradient is the sum of the processes' parts; what each holds a
+part of leaves through `total`, whose gradient is that of the whole. Between the two, every process computes with its own rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process's place among those that share the rows; `group` is torch's, None for the default one."""
+
+    rank: int = 0
+    size: int = 1
+    group: Any = None
+
+    @classmethod
+    def here(cls, group: Any = None) -> Ranks:
+        """The processes of a torch.distributed group; one alone if there is none."""
+        if not distributed.is_available() or not distributed.is_initialized():
+            return cls()
+        return cls(distributed.get_rank(group), distributed.get_world_size(group), group)
+
+    @contextmanager
+    def share(self, *, at_least: int | None = None) -> Iterator[None]:
+        """Within, a loss of many pairs is computed by these processes together: each must compute it, of the same pairs.
+
+        A loss is shared from `at_least` pairs on. None: from the number of pairs that the loss states; 0: never.
+        """
+        token = _SHARING.set((self, at_least))
+        try:
+            yield
+        finally:
+            _SHARING.reset(token)
+
+    @classmethod
+    def sharing(cls) -> Ranks:
+        """The processes that share a loss here: this one alone outside of `share`, so that a loss is a function of its pairs."""
+        return _SHARING.get()[0]
+
+    @classmethod
+    def share_from(cls, usual: int) -> int:
+        """The pairs from which a loss is shared here; 0: never. `usual` is what the loss states."""
+        at_least = _SHARING.get()[1]
+        return usual if at_least is None else at_least
+
+    def own(self, N: int) -> slice:
+        """This process's rows of N: they differ by at most one between processes."""
+        least, more = divmod(N, self.size)
+        first = self.rank * least + min(self.rank, more)
+        return slice(first, first + least + (self.rank < more))
+
+    def sum(self, part: Tensor) -> Tensor:
+        """The sum of the processes' tensors, without gradient."""
+        return self._reduced(part, distributed.ReduceOp.SUM)
+
+    def maximum(self, part: Tensor) -> Tensor:
+        """The elementwise maximum of the processes' tensors, without gradient."""
+        return self._reduced(part, distributed.ReduceOp.MAX)
+
+    def log_sum_exp(self, part: Tensor) -> Tensor:
+        """log of the sum of the exponentials of the processes' tensors, without gradient."""
+        if self.size == 1:
+            return part.detach()
+        largest = self.maximum(part)
+        return largest + self.sum((part - largest).exp_()).log_()
+
+    def joined(self, own: Tensor, N: int) -> Tensor:
+        """The processes' numbers of their own rows, [N], on each of them, without gradient."""
+        if self.size == 1:
+            return own.detach()
+        whole = own.new_zeros(N)
+        whole[self.own(N)] = own.detach()
+        return self.sum(whole)
+
+    def replicated(self, whole: Tensor) -> Tensor:
+        """What every process holds alike, as it is; its gradient is the sum of what the processes find."""
+        return whole if self.size == 1 else _Replicated.apply(whole, self)
+
+    def total(self, part: Tensor) -> Tensor:
+        """The sum of the processes' tensors; its gradient reaches each part as it is."""
+        return part if self.size == 1 else _Total.apply(part, self)
+
+    def _reduced(self, part: Tensor, operation: Any) -> Tensor:
+        if self.size == 1:
+            return part.detach()
+        reduced = part.detach().clone()
+        distributed.all_reduce(reduced, operation, group=self.group)
+        return reduced
+
+
+_SHARING: ContextVar[tuple[Ranks, int | None]] = ContextVar("sharing", default=(Ranks(), None))
+
+
+class _Replicated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, ranks: Ranks) -> Tensor:
+        ctx.ranks = ranks
+        return whole.view_as(whole)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.ranks.sum(gradient.contiguous()), None
+
+
+class _Total(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, ranks: Ranks) -> Tensor:
+        return ranks.sum(part)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
