@@ -17,7 +17,7 @@ from ray_atr.deploy.index import Index, build_index
 from ray_atr.deploy.pack import Pack, make_pack
 from ray_atr.deploy.pack.making import training_rows
 from ray_atr.deploy.pack.pack_options import PackOptions
-from ray_atr.deploy.pack.space import Space, read_space
+from ray_atr.deploy.pack.space import ForeignSpace, read_space
 from ray_atr.models.retriever import Retriever
 
 D, CLIPS = 6, 40
@@ -188,4 +188,4 @@ def test_text_vectors_of_another_count_or_width_are_refused(inputs: Path, tmp_pa
     for name, message in (("few", "got '7 rows'"), ("wide", f"got 'vectors of {D + 1} numbers'")):
         with pytest.raises(ValueError, match=message):
             read_space(str(inputs / "audio.npy"), str(inputs / "pairs.csv"), str(tmp_path / f"{name}.npy"))
-    assert Space(np.ones((1, D), np.float32), []).text_of() == {}
+    assert ForeignSpace(np.ones((1, D), np.float32), []).text_of() == {}

@@ -32,7 +32,7 @@ from ray_atr.data.shards import Manifest, read_manifest
 from ray_atr.deploy.export.onnx import EXTRA, write_graph
 from ray_atr.deploy.index.fingerprint import PACK_FILE
 from ray_atr.deploy.pack.pack_options import METHODS, PackOptions
-from ray_atr.deploy.pack.space import PairedCaption, Space, read_space
+from ray_atr.deploy.pack.space import ForeignSpace, PairedCaption, read_space
 from ray_atr.deploy.pack.text_side import TextSide, encode_table
 from ray_atr.evaluation.eval_split import read_eval_split
 from ray_atr.metrics import evaluate_languages
@@ -143,7 +143,7 @@ def _split_settings(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[s
     return of_text, {path: value for path, value in settings.items() if path not in of_text}
 
 
-def _check(space: Space, method: str, split: str) -> None:
+def _check(space: ForeignSpace, method: str, split: str) -> None:
     """ValueError if the pairs lack a split, or what the method learns from."""
     there = {pair.split or "train" for pair in space.pairs}
     for name in ("train", "val", split):
@@ -158,7 +158,7 @@ def _is_own_text(pair: PairedCaption) -> bool:
     return pair.language == ENGLISH and pair.text_row is not None and pair.split in ("", "train")
 
 
-def training_rows(space: Space, text: Vectors, method: str) -> tuple[Vectors, Vectors, list[PairedCaption]]:
+def training_rows(space: ForeignSpace, text: Vectors, method: str) -> tuple[Vectors, Vectors, list[PairedCaption]]:
     """What a method trains on: clips' vectors [N, D], captions' [M, W], and their pairs, whose `text_row` is among the latter.
 
     The space's vector of an English caption stands in the place of a clip, with that caption and, under `both`, its translations:
@@ -256,7 +256,7 @@ def _packed(trained: Retriever, side: TextSide, method: str) -> Retriever:
     return retriever
 
 
-def _audio_of(space: Space, clip_ids: Sequence[str]) -> Vectors:
+def _audio_of(space: ForeignSpace, clip_ids: Sequence[str]) -> Vectors:
     row_of = {pair.clip_id: pair.audio_row for pair in space.pairs}
     return space.audio[[row_of[clip_id] for clip_id in clip_ids]]
 
@@ -314,7 +314,7 @@ def _write_projection(projection: nn.Module, folder: Path) -> int:
 
 
 def _about(
-    space: Space, experiment: Experiment, options: PackOptions, split: str, before: Worth | None, after: Worth
+    space: ForeignSpace, experiment: Experiment, options: PackOptions, split: str, before: Worth | None, after: Worth
 ) -> dict[str, Any]:
     return {
         "format": 1,

@@ -37,7 +37,7 @@ class PairedCaption:
 
 
 @dataclass(frozen=True)
-class Space:
+class ForeignSpace:
     """Audio vectors [N, D] and text vectors [.., D] of unit norm, and the captions of the audio; `model` of an index's space."""
 
     audio: Vectors
@@ -59,18 +59,18 @@ class Space:
 
 def read_space(
     space: str, captions: str, space_text: str | None = None, *, language: str = ENGLISH, seed: int = 0
-) -> Space:
+) -> ForeignSpace:
     """The space and its pairs. ValueError names the file, and the row, of what is wrong."""
     audio, model = _audio_of(space)
     pairs = _pairs(captions, len(audio), require_language(language).code)
     if not any(pair.split for pair in pairs):
         pairs = _drawn_splits(pairs, seed)
     if space_text is None:
-        return Space(audio, pairs, model=model)
+        return ForeignSpace(audio, pairs, model=model)
     text = unit_rows(read_vectors(space_text, "--space-text"), f"--space-text: {space_text}")
     if text.shape[1] != audio.shape[1]:
         raise refuse("--space-text", f"vectors of {text.shape[1]} numbers", f"{audio.shape[1]}, as --space has")
-    return Space(audio, place_text_rows(pairs, len(text)), text, model)
+    return ForeignSpace(audio, place_text_rows(pairs, len(text)), text, model)
 
 
 def read_vectors(place: str, path: str) -> Vectors:
