@@ -70,8 +70,14 @@ class ModelSettings(Settings):
     embedding_width: int = setting(128, "width D of the space that audio and text share", at_least=2, at_most=2**14)
     projection: str = setting(
         "linear",
-        "from a tower to the shared space: one linear layer, or two with a ReLU between (mlp)",
-        choices=("linear", "mlp"),
+        "from a tower to the shared space: one linear layer, two (two_linear), or two with a ReLU between (mlp)",
+        choices=("linear", "two_linear", "mlp"),
+    )
+    audio_projection: str = setting(
+        "same",
+        "same: the audio side's is as the text side's; none: the audio tower's vectors stay as they are, brought to unit norm, "
+        "so that texts are fitted to a space that exists (the tower's width is embedding_width)",
+        choices=("same", "none"),
     )
     interaction: str = setting(
         "global",
@@ -133,7 +139,12 @@ class Retriever(nn.Module):
         self.ranking = ranking or RankingSettings()
         self.audio_tower, self.text_tower = audio_tower, text_tower
         D = settings.embedding_width
-        self.audio_projection = _projection(audio_tower.width, D, settings.projection)
+        if settings.audio_projection == "none" and audio_tower.width != D:
+            raise refuse(
+                "model.embedding_width", D, f"{audio_tower.width}, the audio tower's width, without a projection"
+            )
+        own = "none" if settings.audio_projection == "none" else settings.projection
+        self.audio_projection = _projection(audio_tower.width, D, own)
         self.text_projection = _projection(text_tower.width, D, settings.projection)
         self.learned = LearnedParameters(_with_temperature(learned or LearnedSettings(), settings), D)
         learns_windows = settings.windows == "attention" and settings.training_windows > 1
@@ -588,6 +599,9 @@ def _projected_tokens(encoded: Encoded, projection: nn.Module) -> Encoded:
 
 
 def _projection(width: int, D: int, kind: str) -> nn.Module:
+    if kind == "none":
+        return nn.Identity()
     if kind == "linear":
         return nn.Linear(width, D)
-    return nn.Sequential(nn.Linear(width, D), nn.ReLU(), nn.Linear(D, D))
+    between = [nn.ReLU()] if kind == "mlp" else []
+    return nn.Sequential(nn.Linear(width, D), *between, nn.Linear(D, D))

@@ -56,13 +56,13 @@ def write_onnx(retriever: Retriever, folder: Path, *, int8_text: bool = False) -
     shortest = max(front_end.minimum_samples, front_end.window_size)
     samples = torch.randn(2, max(shortest + 1, min(front_end.clip_samples - 1, front_end.clip_samples * 5 // 7))) * 0.1
     audio = AudioGraph(retriever).eval()
-    _export(audio, (samples,), folder / AUDIO_FILE, {"waveforms": {0: "clips", 1: "samples"}})
+    write_graph(audio, (samples,), folder / AUDIO_FILE, {"waveforms": {0: "clips", 1: "samples"}})
     text = TextGraph(retriever).eval()
     token_ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 0, 0]]).clamp(max=_tokens_of(retriever.text_tower) - 1)
     token_mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     token_ids[~token_mask] = retriever.text_tower.pad_token_id
     axes = {0: "texts", 1: "tokens"}
-    _export(text, (token_ids, token_mask), folder / TEXT_FILE, {"token_ids": axes, "token_mask": dict(axes)})
+    write_graph(text, (token_ids, token_mask), folder / TEXT_FILE, {"token_ids": axes, "token_mask": dict(axes)})
     if int8_text:
         _quantise(folder / TEXT_FILE, folder / SMALL_TEXT_FILE)
     tokenizer = _tokenizer_of(retriever.text_tower)
@@ -189,7 +189,7 @@ def _columns(spectrum: NDArray[np.complex128]) -> NDArray[np.float64]:
     return np.concatenate([spectrum.real, spectrum.imag], axis=1)
 
 
-def _export(graph: nn.Module, example: tuple[Tensor, ...], file: Path, axes: dict[str, dict[int, str]]) -> None:
+def write_graph(graph: nn.Module, example: tuple[Tensor, ...], file: Path, axes: dict[str, dict[int, str]]) -> None:
     """Write a graph whose named axes are free, weights inside."""
     dynamic = tuple(dict.fromkeys(own, torch.export.Dim.DYNAMIC) for own in axes.values())
     levels = {name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript", "onnx_ir")}
