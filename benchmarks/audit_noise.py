@@ -1,10 +1,10 @@
-"""What an audit finds of injected noise, against plain similarity: vectors of ESC-50, several seeds.
+"""What an audit finds of injected noise: vectors of ESC-50, several seeds.
 
     uv run python benchmarks/audit_noise.py --vectors VECTORS
 
 VECTORS holds audio vectors [N, D], a table of the clips in the same order, and the class captions' vectors [50, K, E].
 The kinds are those of `data.noise`: pair, near and shift of English captions, language of captions in K languages, and
-caption, where K captions a clip are wrong each by itself. `plain` trains the same heads on all pairs and scores the same pairs.
+caption, where K captions a clip are wrong each by itself.
 Precision and recall are of the pairs called wrong at the stated share of false alarms; by chance the precision would be
 the share of wrong pairs. `area`: under the ROC curve.
 """
@@ -16,21 +16,17 @@ import csv
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from ray_atr.data.noise import Noise, assign_captions
-from ray_atr.workshop.audit import folds
-from ray_atr.workshop.audit.folds import Pairs
+from ray_atr.objectives.correspondence.cross_fit import Pairs
 from ray_atr.workshop.audit.options import CrossFit
 from ray_atr.workshop.audit.score import audit_pairs
 from ray_atr.workshop.languages.templates import ESC50_CLASSES, caption
 
 KINDS = ("pair", "near", "shift", "language", "caption")
-HEAD = (
-    "wrong", "share found", "called", "precision", "recall", "area", "plain area", "plain precision at that recall",
-)  # fmt: skip
+HEAD = ("wrong", "share found", "called", "precision", "recall", "area")
 
 
 def owners(kind: str, ratio: float, labels: NDArray[np.int64], K: int, seed: int) -> NDArray[np.int64]:
@@ -64,11 +60,7 @@ def found(
     settings = CrossFit(seed=seed)
     result = audit_pairs(pairs, settings)
     called = result.judged.flagged(rate)
-    heads = folds._train(pairs, np.arange(N * k), settings, 0, None)
-    plain = folds._fold(heads, pairs, np.arange(N)).score(clip, np.arange(N * k))
     recall = (called & is_wrong).sum() / is_wrong.sum()
-    order = np.argsort(plain)
-    enough = np.searchsorted(np.cumsum(is_wrong[order]), recall * is_wrong.sum())
     return [
         is_wrong.mean(),
         result.judged.wrong_share,
@@ -76,8 +68,6 @@ def found(
         (called & is_wrong).sum() / max(1, called.sum()),
         recall,
         roc_auc_score(~is_wrong, result.score),
-        roc_auc_score(~is_wrong, plain),
-        is_wrong[order[: enough + 1]].mean(),
     ]
 
 
@@ -92,7 +82,6 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.1)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
-    torch.set_num_threads(1)
     audio = np.load(options.vectors / options.audio).astype(np.float32)
     text = np.load(options.vectors / options.text).astype(np.float32)
     with (options.vectors / options.clips).open(newline="") as file:

@@ -90,10 +90,13 @@ def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
         "ray_atr.cli.prepare.VectorsCommand.run": understood,
         "ray_atr.workshop.audit.run.audit_data_set": understood,
         "ray_atr.cli.audit.run_apply": understood,
+        "ray_atr.cli.audit.run_keep": understood,
+        "ray_atr.cli.audit.run_estimate": understood,
         "ray_atr.cli.translate.Fill.run": understood,
         "ray_atr.deploy.index.build_index": understood,
         "ray_atr.deploy.index.update_index": understood,
         "ray_atr.deploy.index.Index.open": understood,
+        "ray_atr.deploy.pack.make_pack": understood,
         "ray_atr.cli.translate.BackTranslate.run": understood,
     }
     for place, instead in work.items():
@@ -138,5 +141,6 @@ def test_commands_are_found_on_every_page_that_shows_some() -> None:
         "report",
         "translate",
         "index",
+        "pack",
         "serve",
     }

@@ -5,41 +5,54 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 from rich.console import Console
 
 from ray_atr.cli.parse import counting, option, parse, print_plain
-from ray_atr.common.settings import counted
+from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import read_json
 from ray_atr.evaluation.options import Encoding
-from ray_atr.workshop.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
+from ray_atr.workshop.audit.options import RATE_CAVEAT, TELLING, AuditOptions, CrossFit
+
+if TYPE_CHECKING:
+    from ray_atr.workshop.audit.decisions import Applied
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditCommand:
     """Find wrong pairs of a data set, or apply the decisions on them.
 
-    Every caption of the split is judged by small heads that never saw its clip. They use the vectors of a saved retriever that
-    was not trained on these pairs, or the vectors that a data set holds. The new folder holds the page to listen and decide
-    (audit.html) and every pair, worst first (pairs.csv). With --apply, DATA is the folder of an audit, and --out is the data
-    set to write, with the fixed captions and without the dropped ones.
+    Every caption of the split is judged by small heads that never saw its clip. They use the vectors of a saved retriever
+    that was not trained on these pairs, or the vectors that a data set holds. The new folder holds the page to listen and
+    decide (audit.html) and every pair, worst first (pairs.csv), and a random sample to listen to (listen.html, listen.csv).
+    With --apply, --keep or --estimate, DATA is the folder of an audit. --apply and --keep write the data set --out: with the
+    fixed captions and without the dropped ones, or with the captions alone of which at most a share is wrong. --estimate
+    writes the file --out.
     """
 
     data: tyro.conf.Positional[str] = option(
-        help="folder or URL of a data set; with --apply, the folder of an audit", metavar="DATA"
+        help="folder or URL of a data set; with --apply, --keep, --estimate: the folder of an audit", metavar="DATA"
     )
-    out: str = option(help="new folder to write", metavar="FOLDER")
+    out: str = option(help="new folder to write; with --estimate, the JSON file", metavar="FOLDER")
     checkpoint: str | None = option(
         None, "saved retriever whose vectors the judges are trained on", "FOLDER", "the data set's own vectors"
     )
     apply: str | None = option(None, "decisions that the page saved", "FILE", "audit, apply nothing")
+    keep: float | None = option(
+        None,
+        "keep the largest set of captions of which at most this share is wrong, in 95% of such sets",
+        "SHARE",
+        "none",
+    )
+    estimate: str | None = option(
+        None, "answers to listen.csv: give the share of wrong captions with its 95% interval", "FILE", "none"
+    )
     audit: tyro.conf.OmitArgPrefixes[AuditOptions] = field(default_factory=AuditOptions)
     judges: CrossFit = field(default_factory=CrossFit)
     encoding: tyro.conf.OmitArgPrefixes[Encoding] = field(default_factory=Encoding)
 
-
-TELLING = 0.5  # least share of right pairs that the judges must find for their list to be believed
 
 OPTIONS = AuditCommand
 
@@ -47,8 +60,11 @@ OPTIONS = AuditCommand
 def run(arguments: Sequence[str], program: str) -> None:
     given = parse(OPTIONS, arguments, program)
     console = Console()
-    if given.apply is not None:
-        run_apply(given, console)
+    chosen = [name for name in ("apply", "keep", "estimate") if getattr(given, name) is not None]
+    if len(chosen) > 1:
+        raise refuse("--" + " --".join(chosen), "together", "one of them at a time")
+    if chosen:
+        {"apply": run_apply, "keep": run_keep, "estimate": run_estimate}[chosen[0]](given, console)
         return
     from ray_atr.workshop.audit.run import audit_data_set
 
@@ -70,7 +86,28 @@ def run_apply(given: AuditCommand, console: Console) -> None:
     from ray_atr.workshop.audit.decisions import apply_decisions
 
     assert given.apply is not None
-    applied = apply_decisions(Path(given.data), Path(given.apply), given.out)
+    print_applied(apply_decisions(Path(given.data), Path(given.apply), given.out), console)
+
+
+def run_keep(given: AuditCommand, console: Console) -> None:
+    from ray_atr.workshop.audit.decisions import keep_certified
+
+    assert given.keep is not None
+    print_applied(keep_certified(Path(given.data), given.keep, given.out), console)
+
+
+def run_estimate(given: AuditCommand, console: Console) -> None:
+    from ray_atr.workshop.audit.answers import estimate
+
+    assert given.estimate is not None
+    found = estimate(Path(given.data), Path(given.estimate), Path(given.out))
+    print_plain(
+        console,
+        [f"{found.share:.1%} wrong, 95% interval {found.low:.1%} to {found.high:.1%}", f"written to {given.out}"],
+    )
+
+
+def print_applied(applied: Applied, console: Console) -> None:
     found = f"{counted(applied.dropped, 'caption')} dropped, {applied.fixed:,} fixed"
     left_out = (
         f"{counted(applied.clips_without_captions, 'clip was', 'clips were')} left out, with all their captions dropped"
@@ -86,12 +123,18 @@ def audit_lines(folder: Path) -> list[str]:
         called = f"none can be called wrong with at most {facts['rate']:.0%} of them right"
         if facts["wrong_share"] > 0:
             called += "; the worst stand first on the page all the same, and a higher --rate calls more of them"
+    if facts["wrong_but_not_called"]:
+        more = "more are" if facts["called_wrong"] else "are"
+        called += f"; an estimated {facts['wrong_but_not_called']:,} {more} wrong and cannot be named"
     of_all = f"{counted(facts['captions'], 'caption')} of {counted(facts['clips'], 'clip')}"
-    lines = [f"{of_all}: an estimated {facts['wrong_share']:.0%} wrong, {called}", RATE_CAVEAT]
+    lines = [
+        f"{of_all}: an estimated {facts['wrong_share']:.0%} wrong (at most {facts['wrong_share_at_most']:.0%}), {called}",
+        RATE_CAVEAT,
+    ]
     if facts["found_share"] < TELLING:
         lines.append(
             f"warning: only {facts['found_share']:.0%} of the right pairs fit clearly better than random ones: with vectors that "
-            "carry too little information, trust neither the list nor the blocks; use a better encoder or more clips"
+            "carry too little information, do not trust the list; no shifted block is named; use a better encoder or more clips"
         )
     lines += [
         f"shifted: {block['rows']} rows from {block['first']} to {block['last']} fit the captions {block['offset']:+d} rows away"

@@ -17,7 +17,7 @@ from ray_atr.common.storage.caches import list_caches, prune
 
 @dataclass(frozen=True)
 class CacheCommand:
-    """List what is cached under data/ (features, vectors, tokenisers): everything listed can be made again."""
+    """List what is cached under data/ (features, vectors, tokenisers, copies of indexes): all of it can be made again."""
 
     prune: bool = option(False, "remove caches that were not used for --unused-days, and what killed runs left")
     unused_days: float = option(30.0, "with --prune: days without use after which a cache is removed", "DAYS")

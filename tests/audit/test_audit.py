@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import binom, norm
+from scipy.stats import t as student
 
+from ray_atr.objectives.correspondence.cross_fit import Pairs
 from ray_atr.workshop.audit.beliefs import decreasing_density, judge
-from ray_atr.workshop.audit.folds import Pairs
+from ray_atr.workshop.audit.certify import certified
+from ray_atr.workshop.audit.estimate import STRATA, draw, interval, strata_of
 from ray_atr.workshop.audit.options import CrossFit
 from ray_atr.workshop.audit.score import Audit, Shift, audit_pairs, find_shifts
 
 N, CLASSES = 480, 24
-SETTINGS = CrossFit(epochs=15, width=64, batch_size=64)
+SETTINGS = CrossFit()
 
 
 def clustered(owner: np.ndarray | None = None, seed: int = 0) -> Pairs:
@@ -116,23 +119,70 @@ def test_swapped_captions_are_found_and_clean_ones_left() -> None:
     assert (preferred == np.flatnonzero(is_wrong) % CLASSES).mean() > 0.5
 
 
-def test_without_held_out_folds_the_heads_believe_what_they_saw(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Taken out, the cross-fitting shows: heads trained on the wrong pairs too find fewer of them."""
+def test_without_held_out_folds_the_regression_believes_what_it_saw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken out, the cross-fitting shows: a regression on the wrong pairs too finds fewer of them."""
     owner = shuffled(0.3)
     is_wrong = owner != np.arange(N)
-    long = CrossFit(epochs=30, width=64, batch_size=64)
-    honest = audit_pairs(clustered(owner), long).score
-    import ray_atr.workshop.audit.folds as module
+    few, settings = clustered(owner), CrossFit(folds=4)
+    # As many numbers a clip as clips, so that a regression can remember each.
+    many = np.maximum(few.audio @ np.random.default_rng(9).normal(size=(40, N)), 0).astype(np.float32)
+    pairs = Pairs(many, few.text, few.clip, few.language, few.key)
+    honest = audit_pairs(pairs, settings).score
+    import ray_atr.objectives.correspondence.cross_fit as module
 
-    train = module._train
-    monkeypatch.setattr(module, "_train", lambda pairs, _, *rest: train(pairs, np.arange(N), *rest))
-    fooled = audit_pairs(clustered(owner), long).score
+    predicted, audio = module._predicted, pairs.audio / np.linalg.norm(pairs.audio, axis=1, keepdims=True)
+    text = module._centred(pairs.text.astype(np.float64), np.zeros(N, np.int64))
+    monkeypatch.setattr(module, "STRENGTHS", (1e-3,))
+    monkeypatch.setattr(module, "_predicted", lambda seen, targets, new: predicted(audio, text, new))
+    fooled = audit_pairs(pairs, settings).score
 
     def auc(score: np.ndarray) -> float:
         return float((score[~is_wrong][:, None] > score[is_wrong][None, :]).mean())
 
     assert auc(honest) > 0.9
     assert auc(fooled) < auc(honest) - 0.05
+
+
+def test_the_interval_is_that_of_a_binomial_where_there_is_one_stratum() -> None:
+    """Its ends lose as much likelihood as the test allows, by a plain search; a stratum heard to its end is known."""
+    found = interval(np.array([10**9]), np.array([60]), np.array([12]))
+    rates = np.linspace(0.001, 0.999, 99_801)
+    likelihood = binom.logpmf(12, 60, rates)
+    allowed = rates[2 * (binom.logpmf(12, 60, 0.2) - likelihood) <= student.ppf(0.975, 59) ** 2]
+    assert found == pytest.approx((0.2, allowed[0], allowed[-1]), abs=1e-4)
+    assert interval(np.array([10]), np.array([10]), np.array([3])) == (0.3, 0.3, 0.3)
+    nothing_wrong = interval(np.array([1000, 10]), np.array([30, 0]), np.array([0, 0]))
+    assert nothing_wrong.low == 0
+    assert 0.03 < nothing_wrong.high < 0.1
+
+
+def test_intervals_cover_and_kept_pairs_keep_their_promise() -> None:
+    """Of known normals, 400 pairs with 80 wrong: nearly all of 200 intervals, bounds and kept sets hold what they say."""
+    random = np.random.default_rng(5)
+    is_wrong = np.arange(400) < 80
+    null = random.normal(size=20_000)
+    held = []
+    for seed in range(200):
+        judged = judge(np.where(is_wrong, random.normal(size=400), random.normal(3, 1, size=400)), null)
+        strata = strata_of(judged.p_value, judged.wrong_share)
+        heard = draw(strata, 60, seed)
+        counts = (
+            np.bincount(some, minlength=STRATA) for some in (strata, strata[heard], strata[heard[is_wrong[heard]]])
+        )
+        found = interval(*counts)
+        kept = certified(judged.p_value, 0.05, judged.share.most)
+        held.append(
+            (
+                found.low <= 0.2 <= found.high,
+                judged.share.most >= 0.2,
+                is_wrong[kept].mean() <= 0.05,
+                kept[~is_wrong].mean() > 0.9,
+                found.high - found.low < 0.15,
+            )
+        )
+    shares = np.mean(held, axis=0)
+    assert (shares[:3] >= 0.93).all(), shares
+    assert (shares[3:] > 0.8).all(), shares
 
 
 def test_a_shifted_block_is_named() -> None:

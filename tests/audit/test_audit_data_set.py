@@ -17,13 +17,14 @@ from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import read_manifest, read_shard, write_clips
 from ray_atr.evaluation.options import Encoding
 from ray_atr.models.retriever import build_retriever
-from ray_atr.workshop.audit.decisions import apply_decisions, read_decisions
+from ray_atr.workshop.audit.answers import estimate
+from ray_atr.workshop.audit.decisions import apply_decisions, keep_certified, read_decisions
 from ray_atr.workshop.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
 from ray_atr.workshop.audit.run import audit_data_set
 from ray_atr.workshop.importing.import_options import VectorImport
 from ray_atr.workshop.importing.vector_import import import_vectors
 
-JUDGES = CrossFit(epochs=5, width=32, batch_size=32)
+JUDGES = CrossFit()
 HERE = Encoding(ray="never")
 
 
@@ -77,7 +78,13 @@ def test_table_and_page_say_the_same(audited: tuple[Path, Path, set[str]]) -> No
     assert facts["called_wrong"] == len(called) == sum(facts["called_wrong_by_language"].values())
     assert facts["data_hash"] == read_manifest(data).hash
     # A noise index is what `data.noise.index` reads, caption -> clip; decisions are applied with --apply.
-    assert sorted(path.name for path in audit.iterdir()) == ["audit.html", "audit.json", "pairs.csv"]
+    assert sorted(path.name for path in audit.iterdir()) == [
+        "audit.html",
+        "audit.json",
+        "listen.csv",
+        "listen.html",
+        "pairs.csv",
+    ]
 
 
 def test_the_page_shows_the_worst_and_runs_nothing_of_the_data(audited: tuple[Path, Path, set[str]]) -> None:
@@ -99,10 +106,69 @@ def test_an_audit_that_can_call_nothing_wrong_says_what_to_do(
 ) -> None:
     """It said that 0 were called wrong, at most 10% of these right, of 120 wrong ones."""
     facts = json.loads((audited[1] / "audit.json").read_text())
-    (tmp_path / "audit.json").write_text(json.dumps({**facts, "called_wrong": 0, "wrong_share": 0.2, "rate": 0.1}))
+    none = {"called_wrong": 0, "wrong_share": 0.2, "wrong_share_at_most": 0.3, "wrong_but_not_called": 64, "rate": 0.1}
+    (tmp_path / "audit.json").write_text(json.dumps({**facts, **none}))
     said = audit_lines(tmp_path)[0]
-    assert "an estimated 20% wrong, none can be called wrong with at most 10% of them right" in said
-    assert said.endswith("a higher --rate calls more of them")
+    assert "an estimated 20% wrong (at most 30%), none can be called wrong with at most 10% of them right" in said
+    assert said.endswith("a higher --rate calls more of them; an estimated 64 are wrong and cannot be named")
+
+
+def answers_of(audit: Path, swapped: set[str]) -> list[dict[str, str]]:
+    """The list to listen to, answered as the truth is."""
+    with (audit / "listen.csv").open(newline="", encoding="utf-8") as file:
+        return [{**row, "wrong": str(int(row["clip_id"] in swapped))} for row in csv.DictReader(file)]
+
+
+def write_answers(path: Path, answers: list[dict[str, str]]) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, ["clip_id", "language", "caption_number", "wrong"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(answers)
+    return path
+
+
+def test_sixty_answers_give_an_interval_that_holds_the_truth(
+    audited: tuple[Path, Path, set[str]], tmp_path: Path
+) -> None:
+    _, audit, swapped = audited
+    answers = answers_of(audit, swapped)
+    assert len(answers) == 60
+    found = estimate(audit, write_answers(tmp_path / "answers.csv", answers), tmp_path / "estimate.json")
+    truth = np.mean([row["clip_id"] in swapped for row in rows(audit)])
+    assert found.low <= truth <= found.high < found.low + 0.25
+    assert found.low <= found.share <= found.high
+    written = json.loads((tmp_path / "estimate.json").read_text())
+    assert (written["heard"], written["unanswered"]) == (60, 0)
+    # What cannot be told is left out, and costs width.
+    fewer = write_answers(tmp_path / "fewer.csv", [{**row, "wrong": ""} for row in answers[:30]] + answers[30:])
+    wider = estimate(audit, fewer, tmp_path / "fewer.json")
+    assert wider.high - wider.low > found.high - found.low
+
+
+def test_answers_that_are_not_of_the_list_are_refused(audited: tuple[Path, Path, set[str]], tmp_path: Path) -> None:
+    _, audit, swapped = audited
+    answers = answers_of(audit, swapped)
+    cases = [
+        ([{**answers[0], "clip_id": "nobody"}], "line 2: got 'nobody eng 0|a pair that this audit asks for"),
+        ([answers[0], answers[0]], "line 3.*each pair once"),
+        ([{**answers[0], "wrong": "perhaps"}], "line 2, wrong: got 'perhaps'"),
+        ([{**answers[0], "wrong": ""}], "at least one pair that was heard"),
+    ]
+    for given, message in cases:
+        with pytest.raises(ValueError, match=message):
+            estimate(audit, write_answers(tmp_path / "answers.csv", given), tmp_path / "estimate.json")
+    assert not (tmp_path / "estimate.json").exists()
+
+
+def test_the_certified_captions_make_a_data_set(vectors: Path, tmp_path: Path) -> None:
+    audit = audit_data_set(str(vectors), None, tmp_path / "audit", cross_fit=JUDGES)
+    applied = keep_certified(audit, 0.05, tmp_path / "kept")
+    kept = set(clips_of(tmp_path / "kept"))
+    assert "clip-00000000" not in kept
+    assert len(kept) > 50
+    assert applied.dropped == applied.clips_without_captions == 64 - len(kept)
+    with pytest.raises(ValueError, match=r"keep: got 0\.0001; allowed a larger share"):
+        keep_certified(audit, 1e-4, tmp_path / "none")
 
 
 def test_the_terminal_says_what_the_rate_leaves_out(audited: tuple[Path, Path, set[str]]) -> None:

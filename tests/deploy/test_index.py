@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -19,8 +20,10 @@ from crash_points import every_crash
 from tiny import make_data, prepared_for, tiny, tone
 
 import ray_atr.deploy.index.build as building
+import ray_atr.deploy.index.opened as opened_index
 from ray_atr.cli.main import main
 from ray_atr.common.storage import DamagedFileError
+from ray_atr.common.storage.caches import list_caches
 from ray_atr.deploy.index import Index, build_index, update_index
 from ray_atr.deploy.index.archive import open_archive
 from ray_atr.deploy.index.structure import build_structure, nearest_rows, read_structure, write_structure
@@ -283,16 +286,40 @@ def test_the_command_answers_and_refuses(place: Path, tmp_path: Path, capsys: py
     assert "index update" in capsys.readouterr().err
 
 
-def test_an_index_in_a_store_is_opened_from_there(place: Path) -> None:
+def test_an_index_in_a_store_is_fetched_once_and_again_if_its_copy_is_damaged(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from upath import UPath
 
+    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path))
+    fetched: list[str] = []
+    original = opened_index.get
+
+    def counted(source: Any, target: Any) -> Any:
+        fetched.append(source.name)
+        return original(source, target)
+
+    monkeypatch.setattr(opened_index, "get", counted)
     target = UPath("memory://indexes/tones")
     for file in (place / "index").rglob("*"):
         if file.is_file():
             (target / file.relative_to(place / "index").as_posix()).parent.mkdir(parents=True, exist_ok=True)
             (target / file.relative_to(place / "index").as_posix()).write_bytes(file.read_bytes())
-    index = Index.open("memory://indexes/tones")
-    assert len(index.search("a low tone", top=3)) == 3
+    for _ in range(2):
+        index = Index.open("memory://indexes/tones")
+        assert len(index.search("a low tone", top=3)) == 3
+        index.check_vectors()
+        assert sorted(fetched) == ["files.arrow", "search.faiss", "vectors.parquet", "windows.arrow"]
+    assert [(cache.kind, cache.is_whole) for cache in list_caches(tmp_path)] == [("indexes", True)]
+    (copy,) = tmp_path.rglob("search.faiss")
+    copy.write_bytes(copy.read_bytes()[:-1] + b"!")
+    assert len(Index.open("memory://indexes/tones").search("a low tone", top=3)) == 3
+    assert fetched.count("search.faiss") == 2
+    for part in target.rglob("search.faiss"):
+        part.write_bytes(b"not what was written")
+    copy.unlink()
+    with pytest.raises(DamagedFileError, match=r"search\.faiss"):
+        Index.open("memory://indexes/tones")
 
 
 def test_a_place_that_is_no_archive_is_refused(tmp_path: Path) -> None:

@@ -269,3 +269,18 @@ def test_neighbours_of_some_rows_and_languages_are_picked():
     of_audio = looked.fine.found(rows, None, language)
     assert torch.equal(of_audio.partner[0], looked.fine.by_audio.text[2, 1])
     assert torch.equal(of_audio.own[0], looked.fine.by_audio.audio[2, 0])
+
+
+def test_narrow_rows_in_long_blocks_are_ranked_as_in_one_matrix() -> None:
+    # Several pieces that are widened, groups of scores, and a rest that fills no group.
+    random = torch.Generator().manual_seed(0)
+    rows = torch.randn(2 * 1024 + 45, 8, generator=random)
+    rows[-1] = 9.0
+    queries = torch.randn(5, 8, generator=random)
+    queries[0] = 1.0
+    for entries in (rows, rows.half()):
+        expected, positions = (queries @ entries.float().T).sort(dim=1, descending=True)
+        scores, found = exact_top_k(queries, entries, 12)
+        assert torch.equal(found, positions[:, :12])
+        assert torch.allclose(scores, expected[:, :12])
+        assert found[0, 0] == len(rows) - 1

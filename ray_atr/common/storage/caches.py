@@ -1,4 +1,6 @@
-"""What is cached under a home's `data/cache/`: features, vectors of frozen towers, tokenisers. Each can be made again.
+"""What is cached under a home's `data/cache/`, each of which can be made again: features, vectors, tokenisers, indexes.
+
+`vectors` are of frozen towers, `indexes` copies of those in a store.
 
 A cache is last used when its manifest, or the file that it is, was last changed: whoever finds one whole marks it.
 """
@@ -15,8 +17,8 @@ from filelock import FileLock, Timeout
 
 from ray_atr.common.storage.whole import remove_folder, remove_leftovers_below
 
-KINDS = ("features", "vectors", "tokenizers")
-MANIFEST_FILE = "manifest.json"
+KINDS = ("features", "vectors", "tokenizers", "indexes")
+MANIFEST_FILES = ("manifest.json", "index.json")
 DAY = 86_400.0
 
 
@@ -53,7 +55,8 @@ def list_caches(home: Path) -> list[Cache]:
         for path in sorted(cache_folder(home, kind).glob("[!.]*")):
             # Locks and notes are none.
             if path.suffix != ".lock" and path.name != "known":
-                marked = path / MANIFEST_FILE if path.is_dir() else path
+                manifests = [path / name for name in MANIFEST_FILES if (path / name).is_file()]
+                marked = path if path.is_file() else next(iter(manifests), path / MANIFEST_FILES[0])
                 num_bytes = sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
                 last_used = (marked if marked.is_file() else path).stat().st_mtime
                 found.append(Cache(kind, path, num_bytes, last_used, marked.is_file()))

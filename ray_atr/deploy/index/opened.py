@@ -5,9 +5,10 @@ Shapes: M queries, k answers, r width of a vector.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import weakref
+import contextlib
+import dataclasses
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,16 +18,21 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import pyarrow as pa
 import torch
+from filelock import FileLock
 from numpy.typing import NDArray
 
+from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import DamagedFileError, Location, fetched, locate
+from ray_atr.common.storage import DamagedFileError, Location, is_there, locate, remove_folder, whole_folder
+from ray_atr.common.storage.caches import cache_folder, mark_used
+from ray_atr.common.storage.transfer import get
 from ray_atr.data.language_codes import require_language
 from ray_atr.data.schema import captions_by_language
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
-from ray_atr.deploy.index.fingerprint import is_told_language, model_fingerprint
+from ray_atr.deploy.index.fingerprint import fitted_to, is_told_language, model_fingerprint
 from ray_atr.deploy.index.layout import (
     FILES,
+    INDEX_FILE,
     ROWS,
     STRUCTURE,
     VECTORS,
@@ -35,6 +41,7 @@ from ray_atr.deploy.index.layout import (
     check_files,
     mapped_table,
     read_index_manifest,
+    write_index_manifest,
 )
 from ray_atr.deploy.index.structure import Rows, nearest_rows, read_structure
 from ray_atr.models.retriever import Clip, Retriever
@@ -95,7 +102,8 @@ class Index:
         retriever: Retriever | None = None,
         audio: str | None = None,
     ) -> Self:
-        """The index in a folder or at a URL, of which a copy is then made on this machine until the index is let go of.
+        """The index in a folder or at a URL, of which a copy is kept in the home's cache: it is fetched again only if the store's
+        index has changed or the copy is damaged.
 
         Its files' digests are checked. The retriever is the one it was made with, or `checkpoint` or `retriever` where that
         has moved; `audio` is where its archive has moved to. ValueError if there is no index or a file is damaged.
@@ -111,17 +119,23 @@ class Index:
                     if read_index_manifest(place).state == manifest.state:
                         raise
             raise ValueError(f"{place}: it is being updated without a pause; try again")
-        read_index_manifest(place)
-        scratch = Path(tempfile.mkdtemp(prefix="ray_atr-index-"))
-        try:
-            with fetched(place) as copy:
-                shutil.copytree(copy, scratch, dirs_exist_ok=True)
-            index = cls.open(scratch, checkpoint=checkpoint, retriever=retriever, audio=audio)
-        except BaseException:
-            shutil.rmtree(scratch, ignore_errors=True)
-            raise
-        weakref.finalize(index, shutil.rmtree, scratch, ignore_errors=True)
-        return index
+        manifest = read_index_manifest(place)
+        identity = json.dumps([str(place), dataclasses.asdict(manifest)], sort_keys=True)
+        copy = cache_folder(home(), "indexes") / hashlib.sha256(identity.encode()).hexdigest()[:16]
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{copy}.lock"):
+            if is_there(copy / INDEX_FILE):
+                with contextlib.suppress(DamagedFileError, ValueError):
+                    check_files(copy, manifest, sorted(manifest.digests))
+                    mark_used(copy / INDEX_FILE)
+                    return cls(copy, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
+            remove_folder(copy)
+            with whole_folder(copy) as aside:
+                for name in sorted(manifest.digests):
+                    get(place / str(manifest.state) / name, aside / str(manifest.state) / name)
+                check_files(aside, manifest, sorted(manifest.digests))
+                write_index_manifest(aside, manifest)
+            return cls(copy, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
 
     @cached_property
     def retriever(self) -> Retriever:
@@ -130,11 +144,16 @@ class Index:
         if retriever is None:
             retriever = Retriever.from_pretrained(str(self._retriever_folder))
             retriever.to("cuda" if torch.cuda.is_available() else "cpu")
-        if model_fingerprint(retriever) != self.manifest.model:
+        if model_fingerprint(retriever) != self.manifest.model and not self._has_pack:
             given = "the retriever given" if self._given is not None else str(self._retriever_folder)
             allowed = f"the model that made the index's vectors, {self.manifest.checkpoint}"
             raise refuse("checkpoint", given, allowed)
         return retriever
+
+    @property
+    def _has_pack(self) -> bool:
+        """Whether the retriever is a language pack that was fitted to these very vectors' space."""
+        return self._given is None and fitted_to(self._retriever_folder) == self.manifest.model
 
     @property
     def _retriever_folder(self) -> Location:

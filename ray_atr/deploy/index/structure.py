@@ -6,6 +6,7 @@ Shapes: N rows, M queries, r width of a vector.
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from ray_atr.common.storage.whole import disk_errors
+from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
 from ray_atr.training.knowledge_base.searcher import exact_top_k
 
 EXACT_ROWS = 200_000
@@ -37,8 +39,11 @@ def number_of_lists(N: int) -> int:
 
 def build_structure(rows: Rows, distance: str, *, exact_rows: int = EXACT_ROWS, seed: int = 0) -> Any:
     """FAISS's index of rows [N, r] for `cosine` or `euclidean`: equal rows give equal indexes."""
-    import faiss
+    with faiss_for_search() as faiss:
+        return _built(faiss, rows, distance, exact_rows, seed)
 
+
+def _built(faiss: ModuleType, rows: Rows, distance: str, exact_rows: int, seed: int) -> Any:
     N, r = rows.shape
     metric = faiss.METRIC_INNER_PRODUCT if distance == "cosine" else faiss.METRIC_L2
     if exact_rows >= N:
@@ -58,9 +63,7 @@ def build_structure(rows: Rows, distance: str, *, exact_rows: int = EXACT_ROWS, 
 
 
 def write_structure(index: Any, file: Path) -> None:
-    import faiss
-
-    with disk_errors(file):
+    with faiss_for_search() as faiss, disk_errors(file):
         faiss.write_index(index, str(file))
 
 
@@ -69,13 +72,12 @@ def read_structure(file: Path, rows: Rows | None) -> tuple[Any, Rows]:
 
     The codes of lists stay in the file, mapped.
     """
-    import faiss
-
-    if rows is None:
-        index: Any = faiss.read_index(str(file))
-        codes = faiss.rev_swig_ptr(index.codes.data(), index.codes.size())
-        return index, codes.view(np.float16).reshape(index.ntotal, index.d)
-    index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP)
+    with faiss_for_search() as faiss:
+        if rows is None:
+            index: Any = faiss.read_index(str(file))
+            codes = faiss.rev_swig_ptr(index.codes.data(), index.codes.size())
+            return index, codes.view(np.float16).reshape(index.ntotal, index.d)
+        index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP)
     index.nprobe = min(PROBES, index.nlist)
     return index, rows
 
@@ -93,7 +95,8 @@ def nearest_rows(
         values, where = exact_top_k(torch.from_numpy(queries), entries, k, block=BLOCK)
         return values.numpy(), where.numpy()
     wanted = k if is_exact else min(max(k, RANKED_AGAIN), len(rows))
-    _, found = index.search(np.ascontiguousarray(queries, np.float32), wanted)
+    with faiss_for_search():
+        _, found = index.search(np.ascontiguousarray(queries, np.float32), wanted)
     scores = exact_scores(rows, queries, found, distance)
     # Of equal scores the earlier row comes first.
     order = np.lexsort((found, -scores), axis=-1)[:, :k]

@@ -24,6 +24,8 @@ from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
 from ray_atr.training.knowledge_base.snapshot import Snapshot
 
 BLOCK = 16_384
+WIDENED = 1_024  # rows that are widened at a time
+GROUP = 32  # scores of which the largest is taken first
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -50,16 +52,45 @@ def exact_top_k(
     best_scores, best_positions = [], []
     for start in range(0, len(entries), block):
         part = entries[start : start + block]
-        scores = queries @ part.to(queries.dtype).T
+        scores = _products(queries, part)
         if present is not None:
             scores.masked_fill_(~present[start : start + block], -torch.inf)
-        values, where = scores.topk(min(k, len(part)), dim=1)
+        values, where = _best_of(scores, min(k, len(part)))
         best_scores.append(values)
         best_positions.append(where + start)
     if len(best_scores) == 1:
         return best_scores[0], best_positions[0]
     values, where = torch.cat(best_scores, dim=1).topk(k, dim=1)
     return values, torch.cat(best_positions, dim=1).gather(1, where)
+
+
+def _products(queries: Tensor, part: Tensor) -> Tensor:
+    """Inner products [B, n]. Rows of another type are widened so few at a time that a CPU's cache holds them."""
+    if part.dtype == queries.dtype or part.device.type != "cpu" or queries.requires_grad:
+        return queries @ part.to(queries.dtype).T
+    scores, wide = queries.new_empty(len(queries), len(part)), queries.new_empty(WIDENED, part.shape[1])
+    for first in range(0, len(part), WIDENED):
+        few = part[first : first + WIDENED]
+        rows = wide[: len(few)].copy_(few)
+        torch.mm(queries, rows.T, out=scores[:, first : first + len(few)])
+    return scores
+
+
+def _best_of(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """(values, positions) [B, k] of the k largest of scores [B, n], best first.
+
+    The k largest are in the k groups with the largest maxima: maxima are found much faster than an order.
+    """
+    count = scores.shape[1] // GROUP
+    if count < 4 * k:
+        return scores.topk(k, dim=1)
+    maxima = scores[:, : count * GROUP].unflatten(1, (count, GROUP)).amax(dim=2)
+    groups = maxima.topk(k, dim=1).indices
+    inside = (groups[:, :, None] * GROUP + torch.arange(GROUP, device=scores.device)).flatten(1)
+    rest = torch.arange(count * GROUP, scores.shape[1], device=scores.device).expand(len(scores), -1)
+    candidates = torch.cat([inside, rest], dim=1)
+    values, where = scores.gather(1, candidates).topk(k, dim=1)
+    return values, candidates.gather(1, where)
 
 
 def fused_top_k(queries: Tensor, entries: Tensor, k: int) -> tuple[Tensor, Tensor]:

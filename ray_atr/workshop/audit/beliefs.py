@@ -18,21 +18,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.common.settings import refuse
+from ray_atr.objectives.correspondence.noise_rate import WrongShare, p_values, wrong_share
 
 Floats = NDArray[np.float64]
-LAMBDA = 0.5
-QUANTILE = 1.645
-"""Standard errors from an estimate to the end of its one-sided 95% interval."""
 BINS = 64
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What the scores say of M pairs: p-values [M], posteriors of being wrong [M], and Storey's estimate of the wrong share."""
+    """What the scores say of M pairs: p-values [M], posteriors of being wrong [M], and the share of wrong ones."""
 
     p_value: Floats
     wrong: Floats
-    wrong_share: float
+    share: WrongShare
+
+    @property
+    def wrong_share(self) -> float:
+        """Storey's estimate."""
+        return self.share.share
 
     def flagged(self, rate: float) -> NDArray[np.bool_]:
         """The pairs [M] called wrong: the longest list, most suspicious first, of which at most `rate` is right, as estimated.
@@ -61,17 +64,13 @@ def judge(scores: Floats, mispairs: Floats, clip: NDArray[np.int64] | None = Non
         if not len(values) or not np.isfinite(values).all():
             raise refuse(name, f"{len(values)} values", "finite numbers, at least one")
     p_value = p_values(scores, mispairs)
-    by_clip = np.bincount(np.arange(len(p_value)) if clip is None else clip, p_value > LAMBDA)
-    large, error = by_clip.sum(), np.sqrt((by_clip**2).sum())
-    share, surely = (min(1.0, max(0.0, n) / (1 - LAMBDA) / len(p_value)) for n in (large, large - QUANTILE * error))
-    return Verdicts(p_value, np.minimum(1.0, surely / decreasing_density(p_value)), float(share))
+    share = wrong_share(p_value, clip)
+    return Verdicts(p_value, posterior(p_value, share.least), share)
 
 
-def p_values(scores: Floats, mispairs: Floats) -> Floats:
-    """Of scores [M] the share of random mispairs [R] that score at least as high, never 0."""
-    null = np.sort(mispairs)
-    at_least = len(null) - np.searchsorted(null, scores, side="left")
-    return np.asarray((at_least + 1) / (len(null) + 1))
+def posterior(p_value: Floats, share: float) -> Floats:
+    """Of pairs with p-values [M] the probability [M] of being wrong, if this share of them is."""
+    return np.asarray(np.minimum(1.0, share / decreasing_density(p_value)))
 
 
 def decreasing_density(p_value: Floats) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import itertools
 import json
@@ -9,13 +10,19 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import read_json
 from ray_atr.data.caption_vectors import GIVEN, has_vectors, open_caption_vectors
 from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import Manifest, read_manifest, read_shard, write_clips
-from ray_atr.workshop.audit.run import FACTS_FILE
+from ray_atr.objectives.correspondence.noise_rate import wrong_share
+from ray_atr.workshop.audit.answers import FACTS_FILE, Key
+from ray_atr.workshop.audit.certify import certified
+from ray_atr.workshop.audit.run import TABLE_FILE
 
 DECISIONS = ("keep", "drop", "fix")
 
@@ -36,10 +43,6 @@ class Applied:
     dropped: int
     fixed: int
     clips_without_captions: int
-
-
-Key = tuple[str, str, int]
-"""Clip id, language, caption number."""
 
 
 def read_decisions(path: Path, data_hash: str) -> dict[Key, Decision]:
@@ -77,11 +80,47 @@ def apply_decisions(audit: Path, decisions: Path, out: str | Path) -> Applied:
     A clip of the audited split that loses its last caption is left out: it has nothing left to train on. Raises ValueError if
     the data set changed since the audit, or a decision names a caption that is not there; nothing is written then.
     """
+    facts, manifest = audited(audit)
+    return _apply(manifest, facts["split"], read_decisions(decisions, manifest.hash), decisions, out)
+
+
+def keep_certified(audit: Path, rate: float, out: str | Path) -> Applied:
+    """Write the audited data set again, the split with the captions alone of which at most `rate` are wrong (`certified`).
+
+    Raises ValueError if the data set changed since the audit, the rate is none, or no caption can be kept.
+    """
+    facts, manifest = audited(audit)
+    with (audit / TABLE_FILE).open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    p_value = np.array([float(row["p_value"]) for row in rows])
+    _, clip = np.unique([row["clip_id"] for row in rows], return_inverse=True)
+    found = wrong_share(p_value, clip)
+    kept = certified(p_value, rate, found.most, found.together)
+    if not kept.any():
+        raise refuse("keep", rate, "a larger share: of no set of pairs can so little be promised")
+    dropped = [row for row, is_kept in zip(rows, kept, strict=True) if not is_kept]
+    wanted = {(row["clip_id"], row["language"], int(row["caption_number"])): Decision("drop") for row in dropped}
+    return _apply(manifest, facts["split"], wanted, audit / TABLE_FILE, out, "kept")
+
+
+def audited(audit: Path) -> tuple[Mapping[str, Any], Manifest]:
+    """What an audit says, and the data set that it is of. ValueError if that is another one by now."""
     facts = read_json(audit / FACTS_FILE)
     manifest = read_manifest(facts["data"])
     if manifest.hash != facts["data_hash"]:
         raise refuse(f"{audit}: data", facts["data"], "the data set as it was when it was audited")
-    wanted = read_decisions(decisions, manifest.hash)
+    return facts, manifest
+
+
+def _apply(
+    manifest: Manifest,
+    audited_split: str,
+    wanted: Mapping[Key, Decision],
+    decisions: Path,
+    out: str | Path,
+    suffix: str = "audited",
+) -> Applied:
+    """Write the data set with what was decided in a file on captions of one split."""
     unused, num_empty = set(wanted), 0
 
     def clips() -> Iterator[Clip]:
@@ -89,7 +128,7 @@ def apply_decisions(audit: Path, decisions: Path, out: str | Path) -> Applied:
         for split in manifest.splits:
             for shard in manifest.shards_of(split):
                 for clip in itertools.chain.from_iterable(map(to_clips, read_shard(manifest, shard))):
-                    cleaned = _cleaned(clip, wanted, unused) if split == facts["split"] else clip
+                    cleaned = _cleaned(clip, wanted, unused) if split == audited_split else clip
                     if cleaned is None:
                         num_empty += 1
                     else:
@@ -100,7 +139,7 @@ def apply_decisions(audit: Path, decisions: Path, out: str | Path) -> Applied:
     given = [Path(manifest.folder) / GIVEN] if has_vectors(manifest.folder) else []
     if given:
         _require_known(decisions, wanted, given[0])
-    name = f"{manifest.name}_audited"
+    name = f"{manifest.name}_{suffix}"
     written = write_clips(out, clips(), name=name, licence=manifest.licence, skipped=manifest.skipped, beside=given)
     # Every decision was of one caption.
     counts = Counter(one.decision for one in wanted.values())

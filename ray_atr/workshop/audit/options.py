@@ -11,18 +11,17 @@ RATE_CAVEAT = (
 )
 """Said wherever the share of right pairs among those called wrong is."""
 
+TELLING = 0.5
+"""Least share of right pairs that the judges must find for their list to be believed, and for any block to be named."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CrossFit(Settings):
-    """How the judges are trained."""
+    """How the pairs are judged."""
 
-    folds: int = setting(4, "parts of the clips; each is judged by heads trained on the others", at_least=2)
-    epochs: int = setting(20, "passes over the clips", at_least=1)
-    width: int = setting(256, "width of the heads' hidden layer and of their embeddings", at_least=2)
-    batch_size: int = setting(128, "clips per step", at_least=2)
-    learning_rate: float = setting(1e-3, "learning rate of Adam", above=0)
+    folds: int = setting(10, "parts of the clips; each is judged by what the others say", at_least=2)
     mispairs: int = setting(200_000, "most random mismatched pairs that pairs are compared with", at_least=100)
-    seed: int = setting(0, "seed of folds, heads, order and mismatched pairs", at_least=0)
+    seed: int = setting(0, "seed of folds and mismatched pairs", at_least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,3 +34,8 @@ class AuditOptions(Settings):
         0.1, "share of right pairs among those called wrong that is accepted (false discovery rate)", above=0, below=1
     )
     worst: int = setting(200, "pairs on the page, worst first", at_least=1)
+    listen: int = setting(
+        60,
+        "pairs drawn at random that the second page asks one to listen to, for the interval of --estimate",
+        at_least=10,
+    )

@@ -25,11 +25,12 @@ from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import languages_among, read_eval_split, require_split
 from ray_atr.evaluation.options import Encoding
 from ray_atr.evaluation.report.html import data_url, render_template
-from ray_atr.workshop.audit.folds import Pairs
+from ray_atr.objectives.correspondence.cross_fit import Pairs
+from ray_atr.objectives.correspondence.noise_rate import wrong_share
+from ray_atr.workshop.audit.answers import FACTS_FILE, LIST_FILE, sample_of, write_list
 from ray_atr.workshop.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
 from ray_atr.workshop.audit.score import Audit, audit_pairs
 
-FACTS_FILE = "audit.json"
 TABLE_FILE = "pairs.csv"
 Progress = Callable[[str, int, int], None]
 Say = Callable[[str], None]
@@ -90,8 +91,9 @@ def audit_data_set(
         language=np.array([one.language for one in captions]),
         key=np.array([normalise(one.text).casefold() for one in captions]),
     )
-    result = audit_pairs(pairs, cross_fit, None if progress is None else partial(progress, "training the judges"))
+    result = audit_pairs(pairs, cross_fit, None if progress is None else partial(progress, "judging"))
     flagged = result.judged.flagged(options.rate)
+    sample = sample_of(result.judged, min(options.listen, len(captions)), cross_fit.seed)
     facts = {
         "data": manifest.folder,
         "data_hash": manifest.hash,
@@ -101,6 +103,10 @@ def audit_data_set(
         "clips": len(clip_ids),
         "captions": len(captions),
         **_findings(pairs, clip_ids, result, flagged, options.rate),
+        "listen": {
+            "sizes": sample.sizes.tolist(),
+            "pairs": [[*captions[m][1:4], int(h)] for m, h in zip(sample.pairs, sample.strata, strict=True)],
+        },
         "cross_fit": asdict(cross_fit),
         "made": time.strftime("%Y-%m-%d %H:%M"),
     }
@@ -109,6 +115,9 @@ def audit_data_set(
         place = Path(str(aside))
         _write_table(place / TABLE_FILE, captions, result, flagged)
         _write_page(place / "audit.html", facts, _suspects(captions, result, flagged, options.worst), listen)
+        heard = [captions[m] for m in sample.pairs]
+        write_list(place / LIST_FILE, [one[1:] for one in heard])
+        _write_page(place / "listen.html", facts, [one._asdict() for one in heard], listen)
         (place / FACTS_FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return folder
 
@@ -137,16 +146,27 @@ def _findings(
     languages = [str(language) for language in np.unique(pairs.language)]
     return {
         "languages": languages,
-        "wrong_share": round(result.judged.wrong_share, 4),
+        "wrong_share": round(result.judged.share.share, 4),
+        "wrong_share_at_most": round(result.judged.share.most, 4),
+        "wrong_share_by_language": {one: _shares(result, pairs, pairs.language == one) for one in languages},
         "found_share": round(result.found_share, 4),
         "rate": rate,
         "called_wrong": int(flagged.sum()),
+        "wrong_but_not_called": max(
+            0, round(result.judged.wrong_share * len(flagged) - (1 - rate) * int(flagged.sum()))
+        ),
         "called_wrong_by_language": {one: int(flagged[pairs.language == one].sum()) for one in languages},
         "shifted_blocks": [
             {"first": clip_ids[first], "last": clip_ids[last], "rows": last - first + 1, "offset": offset}
             for first, last, offset, _ in result.shifts
         ],
     }
+
+
+def _shares(result: Audit, pairs: Pairs, chosen: NDArray[np.bool_]) -> dict[str, float]:
+    """The estimated share of wrong ones among some pairs, and the end of its one-sided interval."""
+    found = wrong_share(result.judged.p_value[chosen], pairs.clip[chosen])
+    return {"share": round(found.share, 4), "at_most": round(found.most, 4)}
 
 
 def _write_table(path: Path, captions: Sequence[Caption], result: Audit, flagged: NDArray[np.bool_]) -> None:
@@ -156,7 +176,7 @@ def _write_table(path: Path, captions: Sequence[Caption], result: Audit, flagged
             ["clip_id", "language", "caption_number", "caption", "wrong", "p_value", "called_wrong", "preferred"]
         )
         for m in np.argsort(-result.judged.wrong, kind="stable"):
-            judged = [f"{result.judged.wrong[m]:.4f}", f"{result.judged.p_value[m]:.6f}", int(flagged[m])]
+            judged = [f"{result.judged.wrong[m]:.4f}", f"{result.judged.p_value[m]:.9f}", int(flagged[m])]
             writer.writerow([*captions[m][1:], *judged, captions[result.preferred[m]].text])
 
 
@@ -182,22 +202,22 @@ def _suspects(
 def _write_page(
     path: Path,
     facts: Mapping[str, Any],
-    suspects: Sequence[Mapping[str, Any]],
+    shown: Sequence[Mapping[str, Any]],
     listen: Callable[[int], bytes | None] | None,
 ) -> None:
-    """Write the page to listen, read and decide by keyboard; decisions are kept in the browser and saved as a file.
+    """Write a page to listen, read and decide by keyboard; decisions are kept in the browser and saved as a file.
 
-    It is self-contained, works from a file and makes no request. Audio of a clip is embedded once. `listen` None: the clips are
-    vectors, of which there is nothing to hear.
+    Its template has its name. It is self-contained and makes no request. Audio of a clip is embedded once.
+    `listen` None: the clips are vectors, of which there is nothing to hear.
     """
-    rows = sorted({suspect["row"] for suspect in suspects}) if listen is not None else []
+    rows = sorted({pair["row"] for pair in shown}) if listen is not None else []
     audio = {row: data_url(sound) for row in rows if listen is not None and (sound := listen(row)) is not None}
     page = render_template(
-        "audit.html.j2",
+        f"{path.name}.j2",
         package="ray_atr.workshop.audit",
         facts=facts,
         caveat=RATE_CAVEAT,
-        suspects=suspects,
+        pairs=shown,
         audio=audio,
         counted=counted,
     )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.workshop.audit.beliefs import Verdicts, judge, p_values
-from ray_atr.workshop.audit.folds import Fold, Pairs, cross_fit
-from ray_atr.workshop.audit.options import CrossFit
+from ray_atr.objectives.correspondence.cross_fit import Fold, Pairs, cross_fit
+from ray_atr.objectives.correspondence.noise_rate import p_values
+from ray_atr.workshop.audit.beliefs import Verdicts, judge
+from ray_atr.workshop.audit.options import TELLING, CrossFit
 
 CLIPS_AT_ONCE = 256
 FIRST = 0.05
@@ -64,7 +65,7 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: Callable[[int, int],
     first = _first_captions(pairs)
     shifted = {offset: np.full(len(pairs.audio), np.nan) for offset in (0, *OFFSETS)}
     mispairs: list[NDArray[np.float64]] = []
-    for fold in cross_fit(pairs, settings, progress):
+    for fold in cross_fit(pairs, settings.folds, settings.seed, progress):
         place = np.full(len(pairs.audio), -1)
         place[fold.clips] = np.arange(len(fold.clips))
         own = np.flatnonzero(place[pairs.clip] >= 0)
@@ -84,7 +85,11 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: Callable[[int, int],
     null = np.concatenate(mispairs)
     judged = judge(score, null, pairs.clip)
     wrong = {offset: _wrong(values, judged, null) for offset, values in shifted.items()}
-    return Audit(judged, score, preferred, find_shifts(wrong.pop(0), wrong))
+    found = Audit(judged, score, preferred)
+    # Judges that tell nothing are as sure of a block as of any other.
+    if found.found_share < TELLING:
+        return found
+    return replace(found, shifts=find_shifts(wrong.pop(0), wrong))
 
 
 def _wrong(scores: NDArray[np.float64], judged: Verdicts, null: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -107,9 +112,12 @@ def _first_captions(pairs: Pairs) -> NDArray[np.int64]:
 def _mispairs(
     pairs: Pairs, fold: Fold, count: int, random: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Random (place of a clip, caption) that are none of the clip's own and say nothing that its own do, at most `count`."""
+    """Random (place of a clip, caption) of a fold that are not its own and say nothing that its own do, at most `count`.
+
+    The regressions saw neither, so that a wrong pair is a random mispair to them.
+    """
     place = random.integers(0, len(fold.clips), count)
-    caption = random.integers(0, len(pairs.text), count)
+    caption = random.choice(fold.captions, count)
     own = set(zip(pairs.clip.tolist(), pairs.key.tolist(), strict=True))
     clips = fold.clips[place].tolist()
     keys = pairs.key[caption].tolist()
@@ -125,7 +133,7 @@ def _preferred(pairs: Pairs, fold: Fold, place: NDArray[np.int64], own: NDArray[
         captions = np.flatnonzero(pairs.language[own] == language)
         for start in range(0, len(captions), CLIPS_AT_ONCE):
             part = captions[start : start + CLIPS_AT_ONCE]
-            scores = fold.audio[place[pairs.clip[own[part]]]] @ fold.text[candidates].T
+            scores = fold.audio[fold.language[candidates[0]], place[pairs.clip[own[part]]]] @ fold.text[candidates].T
             best[part] = candidates[scores.argmax(axis=1)]
     return best
 

@@ -1,0 +1,92 @@
+"""Whether the audit's noise rate and certified subset keep what they state: intervals, bounds and kept sets of many audits.
+
+    uv run python benchmarks/noise_rate.py --vectors VECTORS
+
+VECTORS as in audit_noise.py. For each kind and ratio all clips are scored once, by regressions that never saw them; then a set of
+`--clips` of them is drawn many times, its share is estimated from the scores and from 60 pairs that are heard, and a
+subset is kept. `covers`: share of the 95% intervals that hold the set's true share; `above`: of the one-sided bounds.
+`kept wrong`: mean share of wrong pairs among those kept; `promise held`: how often it is at most the stated one; `right
+kept`: share of the right pairs that are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+import numpy as np
+from audit_noise import KINDS, owners
+from numpy.typing import NDArray
+
+from ray_atr.objectives.correspondence.cross_fit import Pairs
+from ray_atr.objectives.correspondence.noise_rate import wrong_share
+from ray_atr.workshop.audit.certify import certified
+from ray_atr.workshop.audit.estimate import STRATA, draw, interval, strata_of
+from ray_atr.workshop.audit.options import CrossFit
+from ray_atr.workshop.audit.score import audit_pairs
+
+HEAD = ("wrong", "estimated", "covers", "width", "above", "kept wrong", "promise held", "right kept")
+HEARD = 60
+
+
+def one_set(
+    p_value: NDArray[np.float64], is_wrong: NDArray[np.bool_], clip: NDArray[np.int64], rate: float, seed: int
+) -> list[float]:
+    """The figures of `HEAD` for one set of pairs [m]."""
+    truth = float(is_wrong.mean())
+    found = wrong_share(p_value, clip)
+    strata = strata_of(p_value, found.share)
+    heard = draw(strata, HEARD, seed)
+    of_strata = (strata, strata[heard], strata[heard[is_wrong[heard]]])
+    interval_ = interval(*(np.bincount(some, minlength=STRATA) for some in of_strata))
+    kept = certified(p_value, rate, found.most, found.together)
+    wrong_kept = float(is_wrong[kept].mean()) if kept.any() else 0.0
+    return [
+        truth,
+        found.share,
+        interval_.low - 1e-9 <= truth <= interval_.high + 1e-9,
+        interval_.high - interval_.low,
+        found.most >= truth,
+        wrong_kept,
+        wrong_kept <= rate,
+        float(kept[~is_wrong].mean()),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vectors", type=Path, required=True)
+    parser.add_argument("--audio", default="esc50_audio_aisfx.npy")
+    parser.add_argument("--text", default="esc50_text_use.npy")
+    parser.add_argument("--clips-table", default="esc50_clips.csv")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--ratios", nargs="+", type=float, default=(0.05, 0.1, 0.2, 0.4))
+    parser.add_argument("--rate", type=float, default=0.05)
+    parser.add_argument("--clips", type=int, default=400)
+    parser.add_argument("--sets", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    audio, text = (np.load(options.vectors / name).astype(np.float32) for name in (options.audio, options.text))
+    with (options.vectors / options.clips_table).open(newline="") as file:
+        labels = np.array([int(row["target"]) for row in csv.DictReader(file)])
+    print("| kind | ratio | " + " | ".join(HEAD) + " |\n| --- |" + " ---: |" * (1 + len(HEAD)))
+    for kind in options.kinds:
+        for ratio in options.ratios:
+            owner = owners(kind, ratio, labels, text.shape[1], options.seed)
+            clip, column = np.divmod(np.arange(owner.size), owner.shape[1])
+            assigned = labels[owner].ravel()
+            keys = np.array([f"{label} {place}" for label, place in zip(assigned, column, strict=True)])
+            pairs = Pairs(audio, text[assigned, column], clip, column.astype(str), keys)
+            p_value = audit_pairs(pairs, CrossFit(seed=options.seed)).judged.p_value
+            random, rows = np.random.default_rng(options.seed), []
+            for number in range(options.sets):
+                chosen = np.isin(clip, random.choice(len(labels), options.clips, replace=False))
+                _, own = np.unique(clip[chosen], return_inverse=True)
+                rows.append(one_set(p_value[chosen], (assigned != labels[clip])[chosen], own, options.rate, number))
+            cells = " | ".join(f"{value:.3f}" for value in np.mean(rows, axis=0))
+            print(f"| {kind} | {ratio} | {cells} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""How many pairs are wrong, from scores by what never saw them, against the scores of random mispairs.
+
+A wrong pair that was drawn at random scores as a random mispair does. So the p-value of a pair, the share of mispairs that
+score at least as high, is uniform if the pair is wrong and small if it is right (a conformal p-value; Bates et al. 2023,
+"Testing for outliers with conformal p-values"), and twice the share of p-values above 1/2 is the share of wrong pairs (Storey
+2002). Right pairs that fit no better than a random one count as wrong, so it is an upper bound with what chance adds. A wrong
+caption that nearly fits scores as a right one: no bound holds for such pairs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+LAMBDA = 0.5
+QUANTILE = 1.645
+"""Standard errors from an estimate to the end of its one-sided 95% interval."""
+
+
+class WrongShare(NamedTuple):
+    """The estimated share of wrong pairs, the ends of its two one-sided 95% intervals, and how many pairs one observation is."""
+
+    share: float
+    least: float
+    most: float
+    together: float
+
+
+def p_values(scores: Floats, mispairs: Floats) -> Floats:
+    """Of scores [M] the share of random mispairs [R] that score at least as high, never 0."""
+    null = np.sort(mispairs)
+    at_least = len(null) - np.searchsorted(null, scores, side="left")
+    return np.asarray((at_least + 1) / (len(null) + 1))
+
+
+def wrong_share(p_value: Floats, clip: NDArray[np.int64] | None = None) -> WrongShare:
+    """What p-values [M] say of the share of wrong pairs.
+
+    Pairs of one of the clips [M] count as one observation, as they fit or do not fit together; None: each is its own.
+    """
+    by_clip = np.bincount(np.arange(len(p_value)) if clip is None else clip, p_value > LAMBDA)
+    large = float(by_clip.sum())
+    # How many pairs one observation is: all that a clip has, if there is nothing to see it by.
+    clips = len(p_value) if clip is None else len(np.unique(clip))
+    together = float((by_clip**2).sum()) / large if large else len(p_value) / clips
+    error = QUANTILE * np.sqrt(together * large)
+    # Of a count's mean, that of the score test: above 0 though none was seen.
+    most = large + together * QUANTILE**2 / 2 + QUANTILE * np.sqrt(together * large + (together * QUANTILE) ** 2 / 4)
+    share, least, most = (
+        min(1.0, float(max(0.0, n)) / (1 - LAMBDA) / len(p_value)) for n in (large, large - error, most)
+    )
+    return WrongShare(share, least, most, together)

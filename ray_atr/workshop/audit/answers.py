@@ -1,0 +1,111 @@
+"""The pairs to listen to, the answers that somebody gave, and the share of wrong pairs with the interval that these give."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ray_atr.common.settings import refuse, shortened
+from ray_atr.common.storage import read_json, write_json
+from ray_atr.workshop.audit.beliefs import Verdicts
+from ray_atr.workshop.audit.estimate import STRATA, Interval, draw, interval, strata_of
+
+Key = tuple[str, str, int]
+"""Clip id, language, caption number."""
+
+FACTS_FILE = "audit.json"
+LIST_FILE = "listen.csv"
+ANSWERS = {"0": False, "right": False, "1": True, "wrong": True}
+COLUMNS = ("clip_id", "language", "caption_number", "caption", "wrong")
+
+
+class Sample(NamedTuple):
+    """The pairs to listen to, [n] in random order, the stratum of each, [n], and the strata's sizes, [H]."""
+
+    pairs: NDArray[np.int64]
+    strata: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+
+def sample_of(judged: Verdicts, count: int, seed: int) -> Sample:
+    """Which of the judged pairs to listen to. ValueError if they are too few for the strata."""
+    strata = strata_of(judged.p_value, judged.wrong_share)
+    drawn = draw(strata, count, seed)
+    return Sample(drawn, strata[drawn], np.bincount(strata, minlength=STRATA))
+
+
+def estimate(audit: Path, answers: Path, out: Path) -> Interval:
+    """The share of wrong pairs of an audit's split by the answers, also written to a new JSON file.
+
+    Raises ValueError if the answers are not those of the audit's list, or `out` is there.
+    """
+    if out.exists() or not out.parent.is_dir():
+        raise refuse("out", str(out), "a new file in a folder that exists")
+    facts = read_json(audit / FACTS_FILE)
+    listed = {(clip, language, int(slot)): int(stratum) for clip, language, slot, stratum in facts["listen"]["pairs"]}
+    given = read_answers(answers, listed)
+    sizes = np.array(facts["listen"]["sizes"], np.int64)
+    heard = np.bincount([listed[key] for key in given], minlength=len(sizes))
+    wrong = np.bincount([listed[key] for key, is_wrong in given.items() if is_wrong], minlength=len(sizes))
+    found = interval(sizes, heard, wrong)
+    about: dict[str, Any] = {
+        "audit": str(audit),
+        "data_hash": facts["data_hash"],
+        "heard": int(heard.sum()),
+        "unanswered": len(listed) - len(given),
+        "wrong_of_these": int(wrong.sum()),
+        "wrong_share": round(found.share, 4),
+        "interval_95": [round(found.low, 4), round(found.high, 4)],
+    }
+    write_json(out, about)
+    return found
+
+
+def read_answers(path: Path, listed: dict[Key, int]) -> dict[Key, bool]:
+    """Whether each pair that was answered is wrong. Pairs of the list without an answer are left out.
+
+    Raises ValueError that names the file and the row that is not understood, or not of the list.
+    """
+    try:
+        rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file; the listening page saves it") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise ValueError(f"{path}: not a table (CSV, UTF-8) of answers") from None
+    answers: dict[Key, bool] = {}
+    for number, row in enumerate(rows, start=2):
+        at = f"{path}, line {number}"
+        key = _key(at, row)
+        if key not in listed:
+            raise refuse(at, " ".join(map(str, key)), "a pair that this audit asks for (" + LIST_FILE + ")")
+        if key in answers:
+            raise refuse(at, " ".join(map(str, key)), "each pair once")
+        text = (row.get("wrong") or "").strip().lower()
+        if text:
+            if text not in ANSWERS:
+                raise refuse(f"{at}, wrong", shortened(text, 40), "0 (right), 1 (wrong) or empty (cannot be told)")
+            answers[key] = ANSWERS[text]
+    if not answers:
+        raise refuse(f"{path}: answers", 0, "at least one pair that was heard")
+    return answers
+
+
+def _key(at: str, row: dict[str, str]) -> Key:
+    clip, language, slot = (row.get(name) for name in COLUMNS[:3])
+    if clip is None or language is None or slot is None or not slot.strip().isdecimal():
+        raise refuse(at, ", ".join(filter(None, row)), "the columns " + ", ".join((*COLUMNS[:3], "wrong")))
+    return clip, language, int(slot)
+
+
+def write_list(path: Path, pairs: Sequence[tuple[str, str, int, str]]) -> None:
+    """The list to fill in by hand: a row each of clip id, language, caption number, caption, with an empty answer."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        writer.writerows([*pair, ""] for pair in pairs)
