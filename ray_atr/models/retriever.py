@@ -35,6 +35,7 @@ from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn
 from ray_atr.models.augment import SpecAugment
 from ray_atr.models.card import CARD_FILE, card_text
 from ray_atr.models.clap import Clap, read_clap
+from ray_atr.models.laion_clap import laion_file
 from ray_atr.models.text import TEXT_TOWERS, SmallTransformer
 from ray_atr.models.tower import (
     AudioSettings,
@@ -490,7 +491,7 @@ class Retriever(nn.Module):
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
         """The retriever that `save_pretrained` wrote, in evaluation mode, on the CPU; it encodes the same, bit for bit. Or a
-        published one: the `ClapModel` of transformers in a folder, whose projected embeddings this one's are.
+        published one, whose projected embeddings this one's are: a folder of transformers' `ClapModel`, or of LAION-CLAP's `.pt`.
 
         `folder` may be a URL (`s3://bucket/runs/x/trials/.../best`). Raises ValueError for a folder that is missing,
         incomplete or broken.
@@ -499,7 +500,7 @@ class Retriever(nn.Module):
             with fetched(locate(folder)) as copy:
                 return cls.from_pretrained(copy)
         folder = Path(folder)
-        if not (folder / SETTINGS_FILE).is_file() and is_clap(folder):
+        if not (folder / SETTINGS_FILE).is_file() and (is_clap(folder) or laion_file(folder) is not None):
             return cls._published(read_clap(folder))
         check_folder(folder)
         content = read_settings(folder)
