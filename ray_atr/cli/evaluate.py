@@ -110,8 +110,7 @@ def print_calibration(worth: Mapping[str, CalibrationScore], evaluated: Evaluate
 
     console.rule("calibration, measured on other clips than it was fitted on")
     for language, one in worth.items():
-        numbers = (
-            f"error {one.error:.4f}, of the best answer {one.error_of_best:.3f}; a cut for 90% holds {one.coverage:.1%}"
-        )
+        best = f"of the best answer {one.error_of_best:.3f} ({one.chance:.3f} by chance)"
+        numbers = f"error {one.error:.4f}, {best}; a cut for 90% holds {one.coverage:.1%}"
         print_plain(console, [f"{language}: {numbers}; prior {one.prior:.2g}"])
     print_plain(console, [f"calibration: {evaluated.checkpoint.folder / CALIBRATION_FILE}"])

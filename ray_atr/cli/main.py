@@ -23,6 +23,7 @@ COMMANDS = {
     "prepare": "Import a data set, or check one.",
     "audit": "Find wrong pairs of a data set, and apply the decisions on them.",
     "index": "Build an index of an archive of sounds, bring it up to date, and ask it.",
+    "pack": "Teach an index, or vectors of another model, languages.",
     "serve": "Serve an index: a page to search and listen, and the same by HTTP.",
     "translate": "Fill missing languages with a translation model, or check translations.",
     "report": "Write the report of run folders.",

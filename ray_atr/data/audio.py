@@ -222,9 +222,10 @@ def _power_db(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
     frames = padded.unfold(0, size, front_end.hop_size)[: 1 + len(waveform) // front_end.hop_size]
     power = samples.new_empty(len(frames), half + 1)
     for part, power_part in zip(frames.split(FRAMES_TOGETHER), power.split(FRAMES_TOGETHER), strict=True):
+        # In float64: beside a loud band, a quiet one is below float32's rounding, by up to 1 dB in real clips.
         spectrum = torch.fft.rfft(part * window)
         # A sum over the last axis, of two elements, takes five times as long.
-        torch.square(spectrum.real, out=power_part).add_(spectrum.imag.square())
+        power_part.copy_(torch.square(spectrum.real).add_(spectrum.imag.square()))
     decibels = 10.0 * torch.log10(torch.clamp(power @ filters, min=front_end.floor))
     if front_end.top_db is not None:
         decibels = torch.clamp(decibels, min=(decibels.max() - front_end.top_db).item())
@@ -245,10 +246,12 @@ def _kaldi(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
     frames = samples.unfold(0, size, hop)
     energies = samples.new_empty(len(frames), front_end.num_mels)
     for part, energies_part in zip(frames.split(FRAMES_TOGETHER), energies.split(FRAMES_TOGETHER), strict=True):
-        centred = part - part.mean(dim=1, keepdim=True)
+        # In float64, as above.
+        whole = part.double()
+        centred = whole - whole.mean(dim=1, keepdim=True)
         emphasised = centred - PRE_EMPHASIS * torch.cat([centred[:, :1], centred[:, :-1]], dim=1)
         spectrum = torch.fft.rfft(emphasised * window, n=fft_size(front_end))
-        torch.matmul(spectrum.real.square() + spectrum.imag.square(), filters, out=energies_part)
+        torch.matmul((spectrum.real.square() + spectrum.imag.square()).float(), filters, out=energies_part)
     return energies.clamp_(min=torch.finfo(torch.float32).eps).log_()
 
 
@@ -262,7 +265,7 @@ def _samples(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
 
 @cache
 def _window_and_filters(front_end: FrontEnd) -> tuple[torch.Tensor, torch.Tensor]:
-    window = torch.hann_window(front_end.window_size, periodic=front_end.kind != "kaldi")
+    window = torch.hann_window(front_end.window_size, periodic=front_end.kind != "kaldi", dtype=torch.float64)
     return window, torch.from_numpy(mel_filters(front_end))
 
 

@@ -58,7 +58,7 @@ WINDOWS_TOGETHER = 64
 
 def _folder_name(manifest: Manifest, front_end: FrontEnd, has_windows: bool) -> str:
     """The data set's name, and a hash of what the features depend on, and nothing else."""
-    content: dict[str, Any] = {"data": manifest.hash, "front_end": flatten(front_end), "layout": 2}
+    content: dict[str, Any] = {"data": manifest.hash, "front_end": flatten(front_end), "layout": 3}
     if has_windows:
         content |= {"layout": 3, "windows": SLACK}
     return f"{manifest.name}-{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]}"

@@ -9,7 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ray_atr.deploy.calibration import Calibration, expected_calibration_error, fit_calibration
+from ray_atr.deploy.calibration import (
+    Calibration,
+    best_answers,
+    error_by_chance,
+    expected_calibration_error,
+    fit_calibration,
+)
 from ray_atr.evaluation.run import Evaluated
 from ray_atr.metrics.relevance import Relevance
 from ray_atr.models.retriever import Retriever
@@ -24,7 +30,9 @@ class CalibrationScore:
     error: float
     """Expected calibration error over all pairs, weighted to the prior."""
     error_of_best: float
-    """The same over each clip's best text alone: what one sees of an answer."""
+    """That of `probability_of_best` over each clip's best text alone: what one sees of an answer."""
+    chance: float
+    """What that would be on average for probabilities that are right: few answers make an error by themselves."""
     coverage: float
     """Share of matching pairs at or above the cut that promises `COVERAGE`."""
     prior: float
@@ -83,10 +91,12 @@ def measure(
     match[relevance.text.numpy(), relevance.clip.numpy()] = True
     probability, prior = calibration.probability(scores, language), calibration.of(language).prior
     weight = np.where(match, prior / match.sum(), (1 - prior) / (~match).sum())
-    best = scores.argmax(axis=0), np.arange(scores.shape[1])
+    best, is_right = best_answers(scores, relevance)
+    of_best = calibration.of(language).probability_of_best(best)
     return CalibrationScore(
         error=expected_calibration_error(probability, match, weight),
-        error_of_best=expected_calibration_error(probability[best], match[best]),
+        error_of_best=expected_calibration_error(of_best, is_right),
+        chance=error_by_chance(of_best),
         coverage=float((scores >= calibration.cut(language, COVERAGE))[match].mean()),
         prior=prior,
     )

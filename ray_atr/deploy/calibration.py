@@ -45,10 +45,22 @@ class LanguageCalibration:
     """Share of matching pairs that `probabilities` take for granted."""
     pairs: int
     """Matching pairs that it was fitted on."""
+    best_scores: tuple[float, ...] = ()
+    """Ascending scores of answers: each clip's best text among those of the split."""
+    best_probabilities: tuple[float, ...] = ()
+    """Share of answers at each of `best_scores` that match, never falling."""
 
     def probability(self, scores: ArrayLike) -> Floats:
         """Probability in [0, 1] that a pair with such a score matches, of the scores' shape."""
         return np.interp(np.asarray(scores, np.float64), self.scores, self.probabilities)
+
+    def probability_of_best(self, scores: ArrayLike) -> Floats:
+        """Probability in [0, 1] that a clip's best text matches, of the scores' shape: of a text that was picked because it
+        scores highest among about as many as the split had. ValueError for an older calibration, which lacks it.
+        """
+        if not self.best_scores:
+            raise refuse("calibration", "one without answers", "one that evaluate --calibrate makes now")
+        return np.interp(np.asarray(scores, np.float64), self.best_scores, self.best_probabilities)
 
     def cut(self, coverage: float = 0.9) -> float:
         """The score that a share `coverage` of matching pairs reaches. ValueError unless it is above 0 and below 1."""
@@ -120,6 +132,8 @@ def _language(content: Mapping[str, Any]) -> LanguageCalibration:
         random=tuple(map(float, content["random"])),
         prior=float(content["prior"]),
         pairs=int(content["pairs"]),
+        best_scores=tuple(map(float, content.get("best_scores", ()))),
+        best_probabilities=tuple(map(float, content.get("best_probabilities", ()))),
     )
 
 
@@ -142,10 +156,12 @@ def fit_calibration(
         raise refuse("prior", prior, "a share above 0 and below 1")
     random = np.random.default_rng(seed)
     parts = {code: _split(code, np.asarray(given), relevance[code], random) for code, given in scores.items()}
-    joint = tuple(np.concatenate([part[side] for part in parts.values()]) for side in (0, 1))
+    answers = {code: best_answers(np.asarray(given), relevance[code]) for code, given in scores.items()}
+    matching, others = (np.concatenate([part[side] for part in parts.values()]) for side in (0, 1))
+    best, is_right = (np.concatenate([own[side] for own in answers.values()]) for side in (0, 1))
     shares = {code: relevance[code].text.numel() / np.asarray(given).size for code, given in scores.items()}
-    fitted = {code: _fit(*part, prior or shares[code]) for code, part in parts.items()}
-    fitted[ANY_LANGUAGE] = _fit(joint[0], joint[1], prior or float(np.mean(list(shares.values()))))
+    fitted = {code: _fit(*part, *answers[code], prior or shares[code]) for code, part in parts.items()}
+    fitted[ANY_LANGUAGE] = _fit(matching, others, best, is_right, prior or float(np.mean(list(shares.values()))))
     return Calibration(fitted, dict(fitted_on or {}))
 
 
@@ -167,7 +183,15 @@ def _split(code: str, scores: NDArray[Any], relevance: Relevance, random: np.ran
     return scores[match].astype(np.float64), others
 
 
-def _fit(matching: Floats, others: Floats, prior: float) -> LanguageCalibration:
+def best_answers(scores: NDArray[Any], relevance: Relevance) -> tuple[Floats, Floats]:
+    """The highest score [N] of each clip's texts, and whether that text matches (0 or 1), from scores [M, N]."""
+    best, clips = scores.argmax(axis=0), np.arange(scores.shape[1])
+    match = np.zeros(scores.shape)
+    match[relevance.text.numpy(), relevance.clip.numpy()] = 1
+    return scores[best, clips].astype(np.float64), match[best, clips]
+
+
+def _fit(matching: Floats, others: Floats, best: Floats, is_right: Floats, prior: float) -> LanguageCalibration:
     # Whoever only reads a calibration does without it: it takes a second to import.
     from sklearn.isotonic import IsotonicRegression
 
@@ -175,6 +199,8 @@ def _fit(matching: Floats, others: Floats, prior: float) -> LanguageCalibration:
     is_match = np.concatenate([np.ones(len(matching)), np.zeros(len(others))])
     weight = np.where(is_match > 0, prior / len(matching), (1 - prior) / len(others))
     isotonic = IsotonicRegression(y_min=0, y_max=1).fit(scores, is_match, sample_weight=weight / weight.max())
+    # Answers were picked for their score, so the same score means another chance.
+    answers = IsotonicRegression(y_min=0, y_max=1).fit(best, is_right)
     # Where it is constant, only the ends of the stretch are kept by scikit-learn.
     return LanguageCalibration(
         scores=tuple(isotonic.X_thresholds_.tolist()),
@@ -184,6 +210,8 @@ def _fit(matching: Floats, others: Floats, prior: float) -> LanguageCalibration:
         random=tuple(np.quantile(others, LEVELS, method="weibull").tolist()),
         prior=float(prior),
         pairs=len(matching),
+        best_scores=tuple(answers.X_thresholds_.tolist()),
+        best_probabilities=tuple(answers.y_thresholds_.tolist()),
     )
 
 
@@ -199,3 +227,12 @@ def expected_calibration_error(
     place = np.minimum((p * bins).astype(np.int64), bins - 1)
     gap = np.bincount(place, w * (p - y), minlength=bins)
     return float(np.abs(gap).sum() / w.sum())
+
+
+def error_by_chance(probability: ArrayLike, bins: int = 15, draws: int = 200, seed: int = 0) -> float:
+    """The expected calibration error that probabilities [P] have on average when they are right: of answers drawn by them.
+
+    It is not 0 for a few hundred answers: what is measured is to be read beside it.
+    """
+    p, random = np.asarray(probability, np.float64).ravel(), np.random.default_rng(seed)
+    return float(np.mean([expected_calibration_error(p, random.random(len(p)) < p, bins=bins) for _ in range(draws)]))

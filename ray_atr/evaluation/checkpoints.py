@@ -57,7 +57,9 @@ class Checkpoint:
         """The languages whose captions it was trained on: of its run, or as the saved retriever says; None if not known."""
         if self.experiment is not None:
             return list(self.experiment.trained_languages) or None
-        return read_json(self.folder / SETTINGS_FILE).get("languages") or None
+        file = self.folder / SETTINGS_FILE
+        # A published model of others has none.
+        return (read_json(file).get("languages") or None) if is_there(file) else None
 
     @property
     def data_name(self) -> str:

@@ -1,4 +1,4 @@
-"""CLAP as transformers writes it (`ClapModel.save_pretrained`; LAION's models on the hub are in this layout), both towers."""
+"""A published CLAP, both towers: a folder of transformers' `ClapModel`, or one with LAION-CLAP's own `.pt`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Clap:
 
 
 def read_clap(folder: Path) -> Clap:
-    """The parts of the CLAP in a folder: config.json, safetensors, preprocessor_config.json, and a tokeniser.
+    """The parts of the CLAP in a folder: config.json, safetensors, preprocessor_config.json, and a tokeniser; or LAION's `.pt`
+    and a tokeniser (`laion_clap`).
 
     Raises ValueError if a file is missing or broken, or if its projections are not two linear layers with a ReLU between.
     Longer clips than its window are cut, or heard by windows, as `model.windows` says.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ray_atr.common.settings import refuse
+from ray_atr.models.laion_clap import BESIDE, laion_config, laion_extractor, laion_file, laion_model
 from ray_atr.models.weights import LoadReport, refusing, require_match
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ TOKENIZER_FILES = (
 
 
 def read_model_config(checkpoint: str | os.PathLike[str], path: str, dropout: float | None = None) -> PreTrainedConfig:
-    """The configuration of a checkpoint (folder or hub id), every dropout replaced where one is given.
+    """The configuration of a checkpoint (folder, LAION-CLAP's too, or hub id), every dropout replaced where one is given.
 
     Layer dropping is switched off in any case: a layer that one worker skips leaves the others waiting for its gradient.
     Raises ValueError if there is no readable configuration of a known architecture.
@@ -38,8 +39,12 @@ def read_model_config(checkpoint: str | os.PathLike[str], path: str, dropout: fl
     from transformers import AutoConfig, PreTrainedConfig
 
     require_name(checkpoint, path)
-    with refusing(path, checkpoint, "a folder or hub id with the config.json of a model of transformers"):
-        config = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False)
+    laion = laion_file(checkpoint)
+    if laion is None:
+        with refusing(path, checkpoint, "a folder or hub id with the config.json of a model of transformers"):
+            config = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False)
+    else:
+        config = laion_config(laion, path)
     for part in (config, *(value for value in vars(config).values() if isinstance(value, PreTrainedConfig))):
         for name, value in vars(part).items():
             if isinstance(value, int | float) and not isinstance(value, bool):
@@ -70,6 +75,9 @@ def load_model(
     """
     from transformers.utils import logging as transformers_logging
 
+    laion = laion_file(checkpoint)
+    if laion is not None:
+        return laion_model(laion, config, path, allowed)
     transformers_logging.disable_progress_bar()
     level = transformers_logging.get_verbosity()
     # Its warnings say again, in forty lines, what the report below says in one.
@@ -106,14 +114,18 @@ def load_model(
 
 def load_tokenizer(checkpoint: str | os.PathLike[str], config: PreTrainedConfig, path: str) -> PreTrainedTokenizerBase:
     """The checkpoint's tokeniser. Raises ValueError if it is missing, broken, or larger than the model's vocabulary."""
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, ClapConfig
 
     folder = Path(checkpoint)
+    is_laion = laion_file(folder) is not None
     if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         # Without this, transformers makes an empty vocabulary that turns every word into the unknown token.
-        raise refuse(path, str(checkpoint), "a folder with its tokeniser (" + ", ".join(TOKENIZER_FILES[:4]) + ")")
+        files = "its tokeniser (" + ", ".join(TOKENIZER_FILES[:4]) + ")"
+        raise refuse(path, str(checkpoint), f"a folder with {BESIDE if is_laion else files}")
+    # Without a config.json beside it, nothing else says whose tokeniser it is.
+    told = {"config": ClapConfig()} if is_laion else {}
     with refusing(path, checkpoint, "a folder or hub id with a whole tokeniser", TypeError, ImportError):
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False, **told)
     if len(tokenizer) > config.vocab_size:
         allowed = f"the tokeniser of this model; it has {len(tokenizer)} tokens, the model's table {config.vocab_size}"
         raise refuse(path, str(checkpoint), allowed)
@@ -123,10 +135,16 @@ def load_tokenizer(checkpoint: str | os.PathLike[str], config: PreTrainedConfig,
 
 
 def read_feature_extractor(checkpoint: str | os.PathLike[str], path: str) -> Any:
-    """The checkpoint's feature extractor: what its preprocessor_config.json says. Raises ValueError if there is none."""
+    """The checkpoint's feature extractor: what its preprocessor_config.json says, or LAION's beside a `.pt` of LAION-CLAP.
+
+    Raises ValueError if there is none.
+    """
     from transformers import AutoFeatureExtractor
 
     require_name(checkpoint, path)
+    laion = laion_file(checkpoint)
+    if laion is not None and not (laion.parent / "preprocessor_config.json").is_file():
+        return laion_extractor(laion_config(laion, path))
     allowed = "a folder or hub id with a whole preprocessor_config.json"
     with refusing(path, checkpoint, allowed, TypeError, ImportError):
         return AutoFeatureExtractor.from_pretrained(checkpoint, trust_remote_code=False)

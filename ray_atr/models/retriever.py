@@ -35,6 +35,7 @@ from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn
 from ray_atr.models.augment import SpecAugment
 from ray_atr.models.card import CARD_FILE, card_text
 from ray_atr.models.clap import Clap, read_clap
+from ray_atr.models.laion_clap import laion_file
 from ray_atr.models.text import TEXT_TOWERS, SmallTransformer
 from ray_atr.models.tower import (
     AudioSettings,
@@ -70,8 +71,14 @@ class ModelSettings(Settings):
     embedding_width: int = setting(128, "width D of the space that audio and text share", at_least=2, at_most=2**14)
     projection: str = setting(
         "linear",
-        "from a tower to the shared space: one linear layer, or two with a ReLU between (mlp)",
-        choices=("linear", "mlp"),
+        "from a tower to the shared space: one linear layer, two (two_linear), or two with a ReLU between (mlp)",
+        choices=("linear", "two_linear", "mlp"),
+    )
+    audio_projection: str = setting(
+        "same",
+        "same: the audio side's is as the text side's; none: the audio tower's vectors stay as they are, brought to unit norm, "
+        "so that texts are fitted to a space that exists (the tower's width is embedding_width)",
+        choices=("same", "none"),
     )
     interaction: str = setting(
         "global",
@@ -133,7 +140,12 @@ class Retriever(nn.Module):
         self.ranking = ranking or RankingSettings()
         self.audio_tower, self.text_tower = audio_tower, text_tower
         D = settings.embedding_width
-        self.audio_projection = _projection(audio_tower.width, D, settings.projection)
+        if settings.audio_projection == "none" and audio_tower.width != D:
+            raise refuse(
+                "model.embedding_width", D, f"{audio_tower.width}, the audio tower's width, without a projection"
+            )
+        own = "none" if settings.audio_projection == "none" else settings.projection
+        self.audio_projection = _projection(audio_tower.width, D, own)
         self.text_projection = _projection(text_tower.width, D, settings.projection)
         self.learned = LearnedParameters(_with_temperature(learned or LearnedSettings(), settings), D)
         learns_windows = settings.windows == "attention" and settings.training_windows > 1
@@ -417,9 +429,21 @@ class Retriever(nn.Module):
             for name, tower in (("audio", self.audio_tower), ("text", self.text_tower)):
                 (aside / name).mkdir()
                 tower.save(aside / name)
-            seal_folder(aside, write_state(aside, self.state_dict(), frozen or {}))
+            linked = {
+                kind: file for kind, file in (frozen or {}).items() if f"{kind}_tower." not in self._saved_by_towers
+            }
+            state = {
+                name: value for name, value in self.state_dict().items() if not name.startswith(self._saved_by_towers)
+            }
+            seal_folder(aside, write_state(aside, state, linked))
             # Not sealed: an evaluation replaces it, and nobody computes with it.
             (aside / CARD_FILE).write_text(self.card(), encoding="utf-8")
+
+    @property
+    def _saved_by_towers(self) -> tuple[str, ...]:
+        """How the names of weights begin that a tower's own folder holds."""
+        towers = (("audio_tower.", self.audio_tower), ("text_tower.", self.text_tower))
+        return tuple(prefix for prefix, tower in towers if tower.saves_weights)
 
     def card(self, **known: Any) -> str:
         """The card of this retriever as Markdown; `known` is what an evaluation adds (`models.card.card_text`)."""
@@ -467,7 +491,7 @@ class Retriever(nn.Module):
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
         """The retriever that `save_pretrained` wrote, in evaluation mode, on the CPU; it encodes the same, bit for bit. Or a
-        published one: the `ClapModel` of transformers in a folder, whose projected embeddings this one's are.
+        published one, whose projected embeddings this one's are: a folder of transformers' `ClapModel`, or of LAION-CLAP's `.pt`.
 
         `folder` may be a URL (`s3://bucket/runs/x/trials/.../best`). Raises ValueError for a folder that is missing,
         incomplete or broken.
@@ -476,7 +500,7 @@ class Retriever(nn.Module):
             with fetched(locate(folder)) as copy:
                 return cls.from_pretrained(copy)
         folder = Path(folder)
-        if not (folder / SETTINGS_FILE).is_file() and is_clap(folder):
+        if not (folder / SETTINGS_FILE).is_file() and (is_clap(folder) or laion_file(folder) is not None):
             return cls._published(read_clap(folder))
         check_folder(folder)
         content = read_settings(folder)
@@ -493,7 +517,8 @@ class Retriever(nn.Module):
         if flatten(retriever.audio_tower.front_end) != content["front_end"]:
             raise refuse("model folder", str(folder), "a model whose front end this version computes the same way")
         retriever.adapt(compiles=False)
-        load_weights(retriever, read_weights(folder), source=str(folder), path="model folder")
+        held = {n: value for n, value in retriever.state_dict().items() if n.startswith(retriever._saved_by_towers)}
+        load_weights(retriever, {**held, **read_weights(folder)}, source=str(folder), path="model folder")
         retriever.languages = tuple(map(str, content.get("languages", ())))
         return retriever.eval()
 
@@ -575,6 +600,9 @@ def _projected_tokens(encoded: Encoded, projection: nn.Module) -> Encoded:
 
 
 def _projection(width: int, D: int, kind: str) -> nn.Module:
+    if kind == "none":
+        return nn.Identity()
     if kind == "linear":
         return nn.Linear(width, D)
-    return nn.Sequential(nn.Linear(width, D), nn.ReLU(), nn.Linear(D, D))
+    between = [nn.ReLU()] if kind == "mlp" else []
+    return nn.Sequential(nn.Linear(width, D), *between, nn.Linear(D, D))

@@ -56,6 +56,8 @@ class SentenceTransformersText(TextSettings):
 class SentenceTransformersTextTower(TextTower):
     """Its pooled vector is the whole model's, after whatever layers that has."""
 
+    saves_weights: ClassVar[bool] = True
+
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model.eval()
@@ -110,6 +112,8 @@ class SentenceTransformersAudio(AudioSettings):
 
 class SentenceTransformersAudioTower(AudioTower):
     """Encodes one clip at a time: that library pads the clips of a batch, and a vector would depend on its batch-mates."""
+
+    saves_weights: ClassVar[bool] = True
 
     def __init__(self, model: Any, front_end: FrontEnd) -> None:
         super().__init__()

@@ -42,6 +42,8 @@ class AudioTower(nn.Module):
     """Of towers that can: whether `run` keeps no activations."""
     trains_batch_norms: bool = False
     """Of towers that can: whether batch norms have the statistics of the batch in training."""
+    saves_weights: ClassVar[bool] = False
+    """Whether `save` writes the weights too, which a saved retriever then holds nowhere else."""
 
     @abstractmethod
     def forward(self, features: Tensor, frames: Tensor) -> Encoded:
@@ -74,6 +76,8 @@ class TextTower(nn.Module):
 
     width: int
     pad_token_id: int
+    saves_weights: ClassVar[bool] = False
+    """Whether `save` writes the weights too, which a saved retriever then holds nowhere else."""
 
     @abstractmethod
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:

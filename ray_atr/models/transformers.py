@@ -308,6 +308,9 @@ class TransformersTextTower(TextTower):
         return token_ids
 
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
+        if not texts:
+            # The library's own tokenisers fail on none.
+            return []
         return [list(ids) for ids in self.tokenizer(texts, truncation=True, max_length=self.max_tokens)["input_ids"]]
 
     def forward(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import shutil
+import subprocess
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +15,14 @@ import pytest
 from tiny import make_data, prepared_for, tiny
 
 from ray_atr.cli.audit import audit_lines
+from ray_atr.common.storage import DamagedFileError
 from ray_atr.data.caption_vectors import read_given
 from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import read_manifest, read_shard, write_clips
 from ray_atr.evaluation.options import Encoding
 from ray_atr.models.retriever import build_retriever
 from ray_atr.workshop.audit.answers import estimate
-from ray_atr.workshop.audit.decisions import apply_decisions, keep_certified, read_decisions
+from ray_atr.workshop.audit.decisions import apply_decisions, check_of, keep_certified, read_decisions
 from ray_atr.workshop.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
 from ray_atr.workshop.audit.run import audit_data_set
 from ray_atr.workshop.importing.import_options import VectorImport
@@ -290,3 +294,32 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_read(
     monkeypatch.setattr("os.access", lambda *_, **__: False)
     with pytest.raises(PermissionError, match=f"cannot be written: '{tmp_path}'"):
         audit_data_set(str(tmp_path / "none"), None, tmp_path / "audit")
+
+
+def test_a_saved_file_of_decisions_with_another_byte_is_refused(tmp_path: Path) -> None:
+    entries = {"train-001\teng\t0": {"decision": "fix", "text": "un été “sonore”\n"}, "b\tfra\t1": {"decision": "drop"}}
+    file = tmp_path / "decisions.json"
+    content = {"data_hash": "hash", "decisions": entries, "check": check_of("hash", entries)}
+    file.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+    whole = file.read_bytes()
+    assert set(read_decisions(file, "hash")) == {("train-001", "eng", 0), ("b", "fra", 1)}
+    for old, new in ((b"sonore", b"sonare"), (b"train-001", b"train-002"), (b'"drop"', b'"keep"')):
+        file.write_bytes(whole.replace(old, new))
+        with pytest.raises(DamagedFileError, match="save it again from the audit's page"):
+            read_decisions(file, "hash")
+    del content["check"]
+    file.write_text(json.dumps(content), encoding="utf-8")
+    assert read_decisions(file, "hash")["b", "fra", 1].decision == "drop"
+
+
+@pytest.mark.skipif(
+    shutil.which("node") is None, reason="runs the page's JavaScript in Node.js, which is not installed"
+)
+def test_the_page_computes_the_check_that_is_asked_for() -> None:
+    template = resources.files("ray_atr.workshop.audit").joinpath("templates/audit.html.j2").read_text(encoding="utf-8")
+    (line,) = (line for line in template.splitlines() if line.startswith("const checkOf"))
+    decisions = {"train-001\teng\t0": {"decision": "fix", "text": 'un été “sonore” \u2028 " \x01 日本'}}
+    script = f"{line}; console.log(checkOf(JSON.parse(process.argv[1])))"
+    given = json.dumps({"data_hash": "hash", "decisions": decisions})
+    found = subprocess.run(["node", "-e", script, given], capture_output=True, text=True, check=True).stdout
+    assert int(found) == check_of("hash", decisions)

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 from ray_atr.deploy.calibrate import measure
-from ray_atr.deploy.calibration import fit_calibration
+from ray_atr.deploy.calibration import (
+    best_answers,
+    error_by_chance,
+    expected_calibration_error,
+    fit_calibration,
+)
 from ray_atr.metrics.relevance import Relevance, relevance_by_label
 
 VECTORS = Path(__file__).resolve().parents[3] / "shared" / "data" / "vectors"
@@ -51,10 +56,20 @@ def folds() -> dict[int, tuple[dict[str, np.ndarray], dict[str, Relevance]]]:
 def test_probabilities_and_cuts_hold_on_a_fold_they_were_not_fitted_on(folds):
     calibration = fit_calibration(*folds[3])
     scores, relevance = folds[4]
+    answers = []
     for language in LANGUAGES:
         found = measure(calibration, language, scores[language], relevance[language])
         print(
-            f"{language}: error {found.error:.4f}, of the best {found.error_of_best:.3f}, coverage {found.coverage:.3f}"
+            f"{language}: error {found.error:.4f}, of the best {found.error_of_best:.3f} ({found.chance:.3f} by chance), "
+            f"coverage {found.coverage:.3f}"
         )
         assert found.error <= 0.05
         assert 0.88 <= round(found.coverage, 2) <= 0.92
+        # 400 answers show no error below what chance makes of them.
+        assert found.error_of_best <= found.chance + 0.05
+        best, is_right = best_answers(scores[language], relevance[language])
+        answers.append((calibration.of(language).probability_of_best(best), is_right))
+    probability, is_right = (np.concatenate(side) for side in zip(*answers, strict=True))
+    error = expected_calibration_error(probability, is_right)
+    print(f"the answers in all languages: {error:.4f} ({error_by_chance(probability):.4f} by chance)")
+    assert error <= 0.05

@@ -129,7 +129,8 @@ def test_long_clips_batches_and_eight_bits_of_a_graph(made, tmp_path):
     folder = made("small_cnn", "small_transformer", projection="mlp")
     options = ExportOptions(int8_text=True)
     found = export(folder, "onnx", tmp_path / "out", options, asked=asked_of(folder, (0.5, 25.0)), say=lambda _: None)
-    assert (found.folder / "text.int8.onnx").stat().st_size < 0.5 * (found.folder / "text.onnx").stat().st_size
+    # Of towers this small, half of the file is the graph and the table of tokens.
+    assert (found.folder / "text.int8.onnx").stat().st_size < 0.7 * (found.folder / "text.onnx").stat().st_size
     spec = importlib.util.spec_from_file_location("load", found.folder / "load.py")
     loader: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loader)
@@ -168,7 +169,7 @@ def test_an_export_that_differs_is_not_kept(made, tmp_path, monkeypatch):
     retriever = Retriever.from_pretrained(folder)
     ours = retriever.encode_audio(asked.waveforms).numpy(), retriever.encode_text(asked.texts, asked.languages).numpy()
     monkeypatch.setattr(exporting, "loaded_vectors", lambda *_: (ours[0], ours[1] + 1e-3))
-    with pytest.raises(ValueError, match=r"difference from encode_\*: got '0.001'; allowed at most 0.0001"):
+    with pytest.raises(ValueError, match=r"difference from encode_\*: got '0.001'; allowed at most 1e-05"):
         export(folder, "clap", tmp_path / "out", asked=asked, say=lambda _: None)
     assert list(tmp_path.iterdir()) == []
 
@@ -213,16 +214,17 @@ FRONT_ENDS = {
 
 @ONNX
 @pytest.mark.parametrize("name", FRONT_ENDS)
-def test_the_convolution_front_end_is_the_front_end(name):
+def test_the_front_end_of_a_graph_is_the_front_end(name):
     from ray_atr.deploy.export.onnx import LogMel
 
     front_end = FRONT_ENDS[name]
     clips = np.random.default_rng(0).normal(0, 0.1, (2, 12_345)).astype(np.float32)
-    clips[1] *= 0.01
+    # A loud tone beside silence, which rounding of the samples' size would fill.
+    clips[1] = np.sin(2 * np.pi * 440 / front_end.sample_rate * np.arange(12_345)) * np.hanning(12_345)
     found = LogMel(front_end)(torch.from_numpy(clips))
     expected = np.stack([log_mel(fit(clip, front_end), front_end) for clip in clips])
     assert found.shape == expected.shape
-    np.testing.assert_allclose(found, expected, atol=2e-3)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
 def test_equal_lists_are_counted():

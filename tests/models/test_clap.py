@@ -10,7 +10,6 @@ import pytest
 import tiny_checkpoints
 import torch
 from tiny import make_data, prepared_for
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import ClapFeatureExtractor, ClapModel, PreTrainedTokenizerFast
 
 from ray_atr.common.override import override
@@ -18,7 +17,6 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import saved_retriever
 
-WORDS = ["<s>", "<pad>", "</s>", "<unk>", "a", "dog", "barks", "twice", "rain", "falls", "tone", "number"]
 TEXTS = ["a dog barks twice", "rain falls", "a tone"]
 
 
@@ -26,11 +24,7 @@ TEXTS = ["a dog barks twice", "rain falls", "a tone"]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both towers with RoBERTa's special tokens, as on the hub."""
     place = tiny_checkpoints.clap(tmp_path_factory.mktemp("clap"))
-    words = Tokenizer(models.WordLevel({word: place for place, word in enumerate(WORDS)}, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    words.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
-    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
-    PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(place)
+    tiny_checkpoints.roberta_words(place)
     return place
 
 

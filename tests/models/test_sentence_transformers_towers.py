@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 import tiny_checkpoints as tiny
 import torch
+from safetensors import safe_open
+from tiny import make_data
+from tiny import tiny as small
 from transformers import AutoTokenizer, ClapModel
 
+from ray_atr.common.override import override
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.sentence_transformers import SentenceTransformersAudio, SentenceTransformersText
 from ray_atr.models.text import SmallTransformer
+from ray_atr.training.inputs import prepare
 
 sentence_transformers = pytest.importorskip(
     "sentence_transformers", reason="no sentence_transformers: an optional extra"
@@ -61,9 +66,42 @@ def test_a_saved_retriever_of_frozen_towers_embeds_as_the_library(folders, tmp_p
     torch.testing.assert_close(retriever.encode_audio(clips), expected, atol=1e-6, rtol=0)
 
     retriever.save_pretrained(tmp_path / "R")
+    # Each tower's weights are there once: in its own folder.
+    with safe_open(tmp_path / "R" / "model.safetensors", "pt") as file:
+        assert not [name for name in file.keys() if "tower" in name]  # noqa: SIM118
     again = Retriever.from_pretrained(tmp_path / "R")
     assert torch.equal(again.embed_sentences(tiny.TEXTS), found)
     assert torch.equal(again.encode_audio(clips), retriever.encode_audio(clips))
+
+
+def test_a_sweep_over_objectives_encodes_once(folders, tmp_path, monkeypatch):
+    data = make_data(tmp_path / "tones", num_train=12, num_val=4, num_test=4)
+    built: list[str] = []
+
+    def counted(build):
+        def counting(settings, *arguments):
+            built.append(settings.name)
+            return build(settings, *arguments)
+
+        return counting
+
+    for kind in (SentenceTransformersAudio, SentenceTransformersText):
+        monkeypatch.setattr(kind, "build", counted(kind.build))
+    models = {
+        "model.audio": "sentence_transformers",
+        "model.audio.checkpoint": str(folders / "clap"),
+        "model.text": "sentence_transformers",
+        "model.text.checkpoint": str(folders / "text"),
+    }
+    for objective in ("kcl", "contrastive", "triplet"):
+        experiment = override(small(data, objective=objective), models)
+        prepared = prepare(experiment, tmp_path, use_ray=False, say=lambda _: None)
+        assert prepared.is_audio_encoded
+        assert prepared.captions is not None
+        if objective == "kcl":
+            first = len(built)
+            assert first
+    assert len(built) == first
 
 
 def test_what_is_no_frozen_tower_is_refused(folders):

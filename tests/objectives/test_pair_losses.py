@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from ray_atr.objectives import Learned
 from ray_atr.objectives.pairs import (
+    M2M,
     PAIRS,
     Comparison,
     Complementary,
@@ -183,6 +184,19 @@ def test_sigmoid_is_the_formula(positives: Tensor | None) -> None:
             z = 1 if mask[i, j] else -1
             total += math.log(1 + math.exp(-z * (float(case.u[i] @ case.v[j]) / 0.1 - 10)))
     assert Sigmoid()(case).loss.item() == pytest.approx(total / 6, abs=1e-12)
+
+
+def test_m2m_is_the_released_arithmetic() -> None:
+    """Mean squared error over all numbers, 44 times, and that of the two sides' similarities, as torch computes them."""
+    case = comparison()
+    distance = functional.mse_loss(case.v, case.u)
+    structure = functional.mse_loss(case.v @ case.v.T, case.u @ case.u.T)
+    torch.testing.assert_close(M2M()(case).loss, 44 * distance + structure)
+    total = 0.0
+    for i in range(6):
+        total += 44 / 5 * sum(float(case.u[i, d] - case.v[i, d]) ** 2 for d in range(5)) / 6
+        total += sum(float(case.u[i] @ case.u[j] - case.v[i] @ case.v[j]) ** 2 for j in range(6)) / 36
+    assert M2M()(case).loss.item() == pytest.approx(total, abs=1e-12)
 
 
 @pytest.mark.parametrize("form", ["log", "tan", "gce"])

@@ -162,6 +162,16 @@ def clap(folder: Path, whole: bool = True) -> Path:
     return folder
 
 
+def roberta_words(folder: Path) -> None:
+    """A tokeniser of twelve words with RoBERTa's special tokens, as CLAP's on the hub."""
+    known = ["<s>", "<pad>", "</s>", "<unk>", "a", "dog", "barks", "twice", "rain", "falls", "tone", "number"]
+    words = Tokenizer(models.WordLevel({word: place for place, word in enumerate(known)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
+
+
 def ast(folder: Path) -> Path:
     """The audio spectrogram transformer as it is published: with its classifier."""
     torch.manual_seed(0)

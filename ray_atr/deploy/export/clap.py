@@ -46,6 +46,8 @@ def require_clap(retriever: Retriever) -> None:
         raise refuse("--to clap", f"model.text {retriever.settings.text.name}", NEEDED)
     if text.pooling != "pooler":
         raise refuse("--to clap", f"model.text.pooling {text.pooling}", NEEDED)
+    if retriever.settings.audio_projection == "none":
+        raise refuse("--to clap", "model.audio_projection none, where a ClapModel has layers", NEEDED)
     if retriever.distance != "cosine":
         raise refuse("--to clap", "a learned metric, for which a ClapModel has no layer", NEEDED)
 

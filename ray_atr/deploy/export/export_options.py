@@ -22,5 +22,5 @@ class ExportOptions(Settings):
     split: str = setting("", "split whose clips and captions are embedded by both; unset: the test split")
     most_clips: int = setting(500, "clips that are compared, from the split's first on", at_least=1)
     most_texts: int = setting(2000, "captions of these clips that are compared", at_least=1)
-    tolerance: float = setting(1e-4, "largest difference of any number of a vector that is allowed", above=0)
+    tolerance: float = setting(1e-5, "largest difference of any number of a vector that is allowed", above=0)
     int8_text: bool = setting(False, "also write the text graph with weights of 8 bits (onnx)")

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from ray_atr.common.extras import require_extra
 from ray_atr.common.settings import refuse
-from ray_atr.data.audio import FrontEnd, mel_filters
+from ray_atr.data.audio import PRE_EMPHASIS, FrontEnd, fft_size, mel_filters
 from ray_atr.data.language_codes import LANGUAGES, tag_among
 from ray_atr.deploy.export.sentence_transformers import metric_root
 from ray_atr.models.ced import CedTower
@@ -55,13 +56,13 @@ def write_onnx(retriever: Retriever, folder: Path, *, int8_text: bool = False) -
     shortest = max(front_end.minimum_samples, front_end.window_size)
     samples = torch.randn(2, max(shortest + 1, min(front_end.clip_samples - 1, front_end.clip_samples * 5 // 7))) * 0.1
     audio = AudioGraph(retriever).eval()
-    _export(audio, (samples,), folder / AUDIO_FILE, {"waveforms": {0: "clips", 1: "samples"}})
+    write_graph(audio, (samples,), folder / AUDIO_FILE, {"waveforms": {0: "clips", 1: "samples"}})
     text = TextGraph(retriever).eval()
     token_ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 0, 0]]).clamp(max=_tokens_of(retriever.text_tower) - 1)
     token_mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     token_ids[~token_mask] = retriever.text_tower.pad_token_id
     axes = {0: "texts", 1: "tokens"}
-    _export(text, (token_ids, token_mask), folder / TEXT_FILE, {"token_ids": axes, "token_mask": dict(axes)})
+    write_graph(text, (token_ids, token_mask), folder / TEXT_FILE, {"token_ids": axes, "token_mask": dict(axes)})
     if int8_text:
         _quantise(folder / TEXT_FILE, folder / SMALL_TEXT_FILE)
     tokenizer = _tokenizer_of(retriever.text_tower)
@@ -110,18 +111,19 @@ def _ranked(embeddings: Tensor, root: Tensor | None) -> Tensor:
 
 
 class LogMel(nn.Module):
-    """`fit` and `log_mel` of a front end for waveforms [N, S] of equal length: [N, T, F], by convolution with the DFT's basis.
+    """`fit` and `log_mel` of a front end for waveforms [N, S] of equal length: [N, T, F], as products with the DFT's basis.
 
-    ONNX Runtime's STFT takes eight times as long and is less exact.
+    In float64, as `log_mel` has it: in float32 the quiet bands beside loud ones were off by up to 0.3 dB in real clips. ONNX
+    Runtime's STFT operator takes three times as long.
     """
 
     def __init__(self, front_end: FrontEnd) -> None:
         super().__init__()
         self.settings = front_end
         if front_end.kind in ("power_db", "kaldi"):
-            kernel, filters = _kaldi_basis(front_end) if front_end.kind == "kaldi" else _power_basis(front_end)
-            self.register_buffer("kernel", torch.from_numpy(kernel[:, None]).float(), persistent=False)
-            self.register_buffer("filters", torch.from_numpy(filters).float(), persistent=False)
+            basis = _kaldi_basis(front_end) if front_end.kind == "kaldi" else _power_basis(front_end)
+            self.register_buffer("basis", torch.from_numpy(basis), persistent=False)
+            self.register_buffer("filters", torch.from_numpy(mel_filters(front_end)), persistent=False)
 
     def forward(self, waveforms: Tensor) -> Tensor:
         settings = self.settings
@@ -150,14 +152,14 @@ class LogMel(nn.Module):
 
     def _log_power(self, samples: Tensor) -> Tensor:
         settings = self.settings
-        assert isinstance(self.kernel, Tensor)
+        assert isinstance(self.basis, Tensor)
         assert isinstance(self.filters, Tensor)
-        x = samples[:, None]
         if settings.kind == "power_db":
             half = settings.window_size // 2
-            x = nn.functional.pad(x, (half, half), mode="reflect")
-        real, imaginary = nn.functional.conv1d(x, self.kernel, stride=settings.hop_size).chunk(2, dim=1)
-        power = (real.square() + imaginary.square()).transpose(1, 2) @ self.filters
+            samples = nn.functional.pad(samples[:, None], (half, half), mode="reflect")[:, 0]
+        frames = samples.unfold(1, settings.window_size, settings.hop_size).double()
+        real, imaginary = (frames @ self.basis).chunk(2, dim=2)
+        power = (real.square() + imaginary.square()).float() @ self.filters
         if settings.kind == "kaldi":
             return torch.log(power.clamp(min=torch.finfo(torch.float32).eps))
         decibels = 10.0 * torch.log10(power.clamp(min=settings.floor))
@@ -166,39 +168,28 @@ class LogMel(nn.Module):
         return torch.maximum(decibels, decibels.amax(dim=(1, 2), keepdim=True) - settings.top_db)
 
 
-def _power_basis(front_end: FrontEnd) -> tuple[np.ndarray, np.ndarray]:
-    """The Hann-windowed DFT's real and imaginary rows [2 (size // 2 + 1), size], and the mel filters."""
+def _power_basis(front_end: FrontEnd) -> NDArray[np.float64]:
+    """The Hann-windowed DFT of a frame as one matrix [size, 2 (size // 2 + 1)], real and imaginary columns."""
     size = front_end.window_size
-    window = torch.hann_window(size).double().numpy()
-    spectrum = np.fft.rfft(np.eye(size) * window, axis=1).T
-    return np.concatenate([spectrum.real, spectrum.imag]), mel_filters(front_end)
+    return _columns(np.fft.rfft(np.eye(size) * torch.hann_window(size, dtype=torch.float64).numpy()))
 
 
-def _kaldi_basis(front_end: FrontEnd) -> tuple[np.ndarray, np.ndarray]:
-    """The same for Kaldi's filter bank: the mean is taken away, then pre-emphasis 0.97, a symmetric Hann window, zeros to a
-    power of two; filters are triangles in mel. All of it is linear in a frame's samples until the power.
+def _kaldi_basis(front_end: FrontEnd) -> NDArray[np.float64]:
+    """The same for Kaldi's filter bank: the mean is taken away, then pre-emphasis, a symmetric Hann window, zeros to a power
+    of two. All of it is linear in a frame's samples until the power.
     """
     size = front_end.window_size
-    padded = 1 << (size - 1).bit_length()
     frames = np.eye(size) - 1 / size
     before = np.concatenate([frames[:, :1], frames[:, :-1]], axis=1)
-    emphasised = (frames - 0.97 * before) * (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(size) / (size - 1)))
-    spectrum = np.fft.rfft(emphasised, padded, axis=1).T
-
-    def to_mel(hz: Any) -> Any:
-        return 1127.0 * np.log(1.0 + np.asarray(hz) / 700.0)
-
-    corners = np.linspace(to_mel(front_end.low_hz), to_mel(front_end.high_hz), front_end.num_mels + 2)
-    bins = to_mel(np.arange(padded // 2 + 1) * front_end.sample_rate / padded)[:, None]
-    rising = (bins - corners[:-2]) / (corners[1:-1] - corners[:-2])
-    falling = (corners[2:] - bins) / (corners[2:] - corners[1:-1])
-    filters = np.maximum(0, np.minimum(rising, falling))
-    # Kaldi leaves out the bin at half the sample rate.
-    filters[-1] = 0
-    return np.concatenate([spectrum.real, spectrum.imag]), filters
+    window = torch.hann_window(size, periodic=False, dtype=torch.float64).numpy()
+    return _columns(np.fft.rfft((frames - PRE_EMPHASIS * before) * window, fft_size(front_end)))
 
 
-def _export(graph: nn.Module, example: tuple[Tensor, ...], file: Path, axes: dict[str, dict[int, str]]) -> None:
+def _columns(spectrum: NDArray[np.complex128]) -> NDArray[np.float64]:
+    return np.concatenate([spectrum.real, spectrum.imag], axis=1)
+
+
+def write_graph(graph: nn.Module, example: tuple[Tensor, ...], file: Path, axes: dict[str, dict[int, str]]) -> None:
     """Write a graph whose named axes are free, weights inside."""
     dynamic = tuple(dict.fromkeys(own, torch.export.Dim.DYNAMIC) for own in axes.values())
     levels = {name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript", "onnx_ir")}

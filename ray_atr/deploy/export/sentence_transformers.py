@@ -109,14 +109,15 @@ def _projected(projection: nn.Module) -> list[nn.Module]:
     from sentence_transformers.base.modules import Dense, Normalize
 
     layers = [layer for layer in projection.modules() if isinstance(layer, nn.Linear)]
+    has_relu = any(isinstance(layer, nn.ReLU) for layer in projection.modules())
     modules: list[nn.Module] = []
     for layer in layers:
-        last = layer is layers[-1]
+        is_linear = layer is layers[-1] or not has_relu
         modules.append(
             Dense(
                 layer.in_features,
                 layer.out_features,
-                activation_function=nn.Identity() if last else nn.ReLU(),
+                activation_function=nn.Identity() if is_linear else nn.ReLU(),
                 init_weight=layer.weight.detach().clone(),
                 init_bias=layer.bias.detach().clone(),
             )

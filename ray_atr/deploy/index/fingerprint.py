@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 import xxhash
 
+from ray_atr.common.storage import Location, is_there, read_json
 from ray_atr.models.retriever import Retriever
 
+PACK_FILE = "pack.json"
+"""Beside a retriever that is a language pack: which space its texts are fitted to."""
 PROBE = "A dog barks twice; rain falls on a tin roof. 犬が吠える"
 
 
@@ -29,6 +32,12 @@ def model_fingerprint(retriever: Retriever) -> str:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.flatten().view(torch.uint8).numpy())
     return f"xxh3:{digest.hexdigest()}"
+
+
+def fitted_to(folder: Location) -> str:
+    """The fingerprint of the model whose index a language pack was fitted to; empty for any other retriever."""
+    file = folder / PACK_FILE
+    return str(read_json(file).get("model", "")) if is_there(file) else ""
 
 
 def is_told_language(retriever: Retriever) -> bool:

@@ -29,7 +29,7 @@ from ray_atr.common.storage.transfer import get
 from ray_atr.data.language_codes import require_language
 from ray_atr.data.schema import captions_by_language
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
-from ray_atr.deploy.index.fingerprint import is_told_language, model_fingerprint
+from ray_atr.deploy.index.fingerprint import fitted_to, is_told_language, model_fingerprint
 from ray_atr.deploy.index.layout import (
     FILES,
     INDEX_FILE,
@@ -144,11 +144,16 @@ class Index:
         if retriever is None:
             retriever = Retriever.from_pretrained(str(self._retriever_folder))
             retriever.to("cuda" if torch.cuda.is_available() else "cpu")
-        if model_fingerprint(retriever) != self.manifest.model:
+        if model_fingerprint(retriever) != self.manifest.model and not self._has_pack:
             given = "the retriever given" if self._given is not None else str(self._retriever_folder)
             allowed = f"the model that made the index's vectors, {self.manifest.checkpoint}"
             raise refuse("checkpoint", given, allowed)
         return retriever
+
+    @property
+    def _has_pack(self) -> bool:
+        """Whether the retriever is a language pack that was fitted to these very vectors' space."""
+        return self._given is None and fitted_to(self._retriever_folder) == self.manifest.model
 
     @property
     def _retriever_folder(self) -> Location:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ray_atr.common.settings import refuse, shortened
-from ray_atr.common.storage import read_json
+from ray_atr.common.storage import DamagedFileError, read_json
 from ray_atr.data.caption_vectors import GIVEN, has_vectors, open_caption_vectors
 from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import Manifest, read_manifest, read_shard, write_clips
@@ -48,7 +48,8 @@ class Applied:
 def read_decisions(path: Path, data_hash: str) -> dict[Key, Decision]:
     """The decisions of a file that the page saved. ValueError names the file and the entry that is not understood.
 
-    Also if it was saved for another data set (`data_hash` is the manifest's).
+    Also if it was saved for another data set (`data_hash` is the manifest's). A file that the page saved has a check of its
+    content; one that somebody wrote need not.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -57,6 +58,10 @@ def read_decisions(path: Path, data_hash: str) -> dict[Key, Decision]:
         raise ValueError(f"{path}: no such file; the audit's page saves it") from None
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError, RecursionError):
         raise ValueError(f"{path}: not a file of decisions that an audit's page saved") from None
+    if "check" in content and content["check"] != check_of(found, entries):
+        raise DamagedFileError(
+            path, "save it again from the audit's page; remove its `check` if you changed it yourself"
+        )
     if found != data_hash:
         raise refuse(f"{path}: data_hash", str(found)[:16], f"{data_hash[:16]}, the data set's as it is now")
     decisions = {}
@@ -72,6 +77,15 @@ def read_decisions(path: Path, data_hash: str) -> dict[Key, Decision]:
             raise refuse(f"{at}, text", text, "the new caption of a fix")
         decisions[key[1], key[2], int(key[3])] = Decision(entry["decision"], text)
     return decisions
+
+
+def check_of(data_hash: Any, decisions: Mapping[str, Any]) -> int:
+    """FNV-1a, 32 bits, of the content as the page's JavaScript writes it without spaces."""
+    text = json.dumps({"data_hash": data_hash, "decisions": decisions}, ensure_ascii=False, separators=(",", ":"))
+    check = 2166136261
+    for byte in text.encode("utf-8", "surrogatepass"):
+        check = (check ^ byte) * 16777619 % 2**32
+    return check
 
 
 def apply_decisions(audit: Path, decisions: Path, out: str | Path) -> Applied:

@@ -1,0 +1,91 @@
+"""`ray-atr pack`: an index whose vectors come from elsewhere learns languages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from ray_atr.cli.parse import heartbeat, option, parse_with_settings
+from ray_atr.deploy.pack.pack_options import PackOptions
+
+if TYPE_CHECKING:
+    from ray_atr.deploy.pack import Pack
+    from ray_atr.metrics.metric import Metric
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackCommand:
+    """Fit a multilingual text encoder to a space of audio vectors that exists; the vectors stay as they are.
+
+    The result is a saved retriever: build an index of such vectors with it, or ask the index that was given as --space.
+    """
+
+    space: str = option(help="clips' vectors (.npy, .safetensors, .parquet::COLUMN), or an index", metavar="VECTORS")
+    captions: str = option(
+        help="table: audio_row, caption[, language, split, clip_id, label, text_row]", metavar="TABLE"
+    )
+    text: str = option(
+        help="multilingual text encoder: NAME:CHECKPOINT of a text tower, a saved retriever, or captions' vectors",
+        metavar="TOWER",
+    )
+    space_text: str | None = option(
+        None, "the space's own vectors of the captions, or of the English ones", "VECTORS", "--method audio alone"
+    )
+    out: str = option(help="new folder to write", metavar="FOLDER")
+    split: str = option("test", "split on which before and after are measured")
+    options: tyro.conf.OmitArgPrefixes[PackOptions] = field(default_factory=PackOptions)
+
+
+OPTIONS = PackCommand
+
+
+def run(arguments: Sequence[str], program: str) -> None:
+    given, settings = parse_with_settings(PackCommand, arguments, program)
+    from ray_atr.deploy.pack import make_pack
+
+    with heartbeat(f"a pack for {given.space} by {given.options.method}") as say:
+        made = make_pack(
+            given.space,
+            given.captions,
+            given.text,
+            given.out,
+            space_text=given.space_text,
+            options=given.options,
+            settings=settings,
+            split=given.split,
+            say=say,
+        )
+    Console().print(_table(made))
+    size = f", projection.onnx {made.projection_bytes / 1e6:.2f} MB" if made.projection_bytes else ""
+    print(f"trained in {made.seconds:.0f} s{size}: {made.folder}")
+
+
+def _table(made: Pack) -> Table:
+    """Recall, rank variance and gap by language, before and after."""
+    table = Table("language", "R@1 before", "after", "R@10 before", "after", "rank variance", "after", "gap", "after")
+    table.box, table.pad_edge = None, False
+    after = made.after.metrics
+    before = {} if made.before is None else made.before.metrics
+    for language in dict.fromkeys(metric.language for metric in after if metric.language not in ("trained", "unseen")):
+        if not language:
+            continue
+        cells = [language]
+        for task, name, scale in (
+            ("text_to_audio", "recall_at_1", 100.0),
+            ("text_to_audio", "recall_at_10", 100.0),
+            ("text_to_audio", "mean_rank_variance", 1.0),
+            ("embedding", "language_gap", 1.0),
+        ):
+            cells += [_cell(found, f"{task}/{language}/{name}", scale) for found in (before, after)]
+        table.add_row(*cells)
+    return table
+
+
+def _cell(metrics: Mapping[Metric, float], name: str, scale: float) -> str:
+    value = next((value for metric, value in metrics.items() if metric == name), None)
+    return "" if value is None else f"{scale * value:.{1 if scale > 1 else 2}f}"

@@ -1,0 +1,331 @@
+"""A pack from its inputs: a data set of vectors, the project's own training, the tower put back, and what it is worth.
+
+A pack is a saved retriever. Its audio side passes vectors of the space on, so that an index of them is made and asked with it
+like any other; its text side is the frozen encoder with the projection that was trained.
+
+Shapes: N clips, M captions, W width of the text encoder, D width of the space.
+"""
+
+from __future__ import annotations
+
+import csv
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ray_atr.common.extras import require_extra
+from ray_atr.common.override import override
+from ray_atr.common.settings import refuse, wing
+from ray_atr.common.storage import locate, whole_folder, write_json
+from ray_atr.common.storage.digests import digest_of, seal_folder
+from ray_atr.data.caption_vectors import clip_width
+from ray_atr.data.language_codes import ENGLISH
+from ray_atr.data.shards import Manifest, read_manifest
+from ray_atr.deploy.export.onnx import EXTRA, write_graph
+from ray_atr.deploy.index.fingerprint import PACK_FILE
+from ray_atr.deploy.pack.pack_options import METHODS, PackOptions
+from ray_atr.deploy.pack.space import ForeignSpace, PairedCaption, read_space
+from ray_atr.deploy.pack.text_side import TextSide, encode_table
+from ray_atr.evaluation.eval_split import read_eval_split
+from ray_atr.metrics import evaluate_languages
+from ray_atr.metrics.alignment import AlignedCaptions
+from ray_atr.metrics.metric import Metric
+from ray_atr.metrics.retrieval import Retrieval
+from ray_atr.metrics.samples import Samples, retrieval_samples
+from ray_atr.models.retriever import Retriever
+from ray_atr.models.vectors import AudioVectors, AudioVectorsTower
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.inputs import prepare
+from ray_atr.training.loop import train_trial
+from ray_atr.training.run_folder import BEST
+
+Say = Callable[[str], None]
+Vectors = NDArray[np.float32]
+PROJECTION_FILE = "projection.onnx"
+LARGEST_DIFFERENCE = 1e-5
+TABLE_COLUMNS = ("audio_row", "text_row", "caption", "language", "split", "clip_id", "label")
+
+
+@dataclass(frozen=True)
+class Worth:
+    """Retrieval by one text side on the held-out clips: every metric, and the queries' scores behind them."""
+
+    metrics: dict[Metric, float]
+    samples: Samples = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A finished pack: where it is, and what the space's own text tower (none without its vectors) and the pack find."""
+
+    folder: Path
+    before: Worth | None
+    after: Worth
+    seconds: float
+    """from the read inputs to the trained projection"""
+    projection_bytes: int
+
+
+def make_pack(
+    space: str,
+    captions: str,
+    text: str,
+    out: str | Path,
+    *,
+    space_text: str | None = None,
+    options: PackOptions | None = None,
+    settings: Mapping[str, str] | None = None,
+    split: str = "test",
+    say: Say = print,
+) -> Pack:
+    """Train a pack and write it to a new folder, whole or not at all.
+
+    space       audio vectors [N, D], a file (.npy, .safetensors, .parquet::COLUMN) or an index folder.
+    captions    table: audio_row, caption[, language, split, clip_id, label, text_row].
+    text        the frozen multilingual encoder, as `encode_table` takes it.
+    space_text  the space's own vectors of the captions, or of those in English.
+    settings    further ones of the experiment by their paths (`train.epochs`), and of the encoder (`model.text.*`).
+    split       on which clips before and after are measured.
+
+    ValueError for inputs that do not fit; then nothing is written.
+    """
+    options = options or PackOptions()
+    of_text, of_training = _split_settings(settings or {})
+    folder = Path(out).expanduser().absolute()
+    if folder.exists() and any(folder.iterdir()):
+        raise refuse("--out", str(out), "a new or empty folder")
+    if options.onnx:
+        require_extra("onnxscript", EXTRA, "--onnx")
+        require_extra("onnxruntime", EXTRA, "--onnx")
+    found = read_space(space, captions, space_text, language=options.language, seed=options.seed)
+    _check(found, options.method, split)
+    say("encoding the captions")
+    side = encode_table(text, found.pairs, of_text)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="ray_atr-pack-") as scratch:
+        home = Path(scratch)
+        manifest = _write_data(home / "data", *training_rows(found, side.vectors, options.method))
+        experiment = _experiment(manifest, options, of_training)
+        trained = _train(experiment, home, say)
+        seconds = time.monotonic() - started
+        retriever = _packed(trained, side, options.method)
+        asked = read_eval_split(manifest, split, relevance=experiment.evaluation.relevance)
+        by_caption = {(one.caption, one.language): row for one, row in zip(found.pairs, side.vectors, strict=True)}
+        audio = torch.from_numpy(_audio_of(found, asked.clip_ids))
+        after = _worth(audio, asked.captions, by_caption, trained.embed_sentences)
+        own = found.text_of()
+        before = _worth(audio, asked.captions, own, torch.as_tensor)
+        assert after is not None, "every caption has a vector"
+    with whole_folder(locate(folder), is_synced=True) as aside:
+        retriever.save_pretrained(aside)
+        size = _write_projection(retriever.text_projection, aside) if options.onnx else 0
+        about = _about(found, experiment, options, split, before, after)
+        write_json(aside / PACK_FILE, about)
+        seal_folder(aside)
+    return Pack(folder, before, after, seconds, size)
+
+
+def _split_settings(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The settings of the text encoder, and those of the training."""
+    of_text = {path: value for path, value in settings.items() if path.startswith("model.text.")}
+    own = ("data.source", "model.audio", "model.text", "model.audio_projection", "model.embedding_width", "seed")
+    for path in settings:
+        if path in own:
+            raise refuse(f"--{path}", settings[path], "nothing: a pack sets it itself")
+    return of_text, {path: value for path, value in settings.items() if path not in of_text}
+
+
+def _check(space: ForeignSpace, method: str, split: str) -> None:
+    """ValueError if the pairs lack a split, or what the method learns from."""
+    there = {pair.split or "train" for pair in space.pairs}
+    for name in ("train", "val", split):
+        if name not in there:
+            raise refuse("--captions", f"splits {', '.join(sorted(there))}", f"clips in train, val and {split}")
+    if method != "audio" and not any(_is_own_text(pair) for pair in space.pairs):
+        allowed = "with --space-text: the space's own vectors of English captions of split train; or --method audio"
+        raise refuse("--method", method, allowed)
+
+
+def _is_own_text(pair: PairedCaption) -> bool:
+    return pair.language == ENGLISH and pair.text_row is not None and pair.split in ("", "train")
+
+
+def training_rows(space: ForeignSpace, text: Vectors, method: str) -> tuple[Vectors, Vectors, list[PairedCaption]]:
+    """What a method trains on: clips' vectors [N, D], captions' [M, W], and their pairs, whose `text_row` is among the latter.
+
+    The space's vector of an English caption stands in the place of a clip, with that caption and, under `both`, its translations:
+    the captions of the same number of the same clip. No wrong pair of clip and caption touches it.
+    """
+    pairs = [replace(pair, text_row=row, split=pair.split or "train") for row, pair in enumerate(space.pairs)]
+    if method == "audio":
+        return space.audio, text, pairs
+    assert space.text is not None
+    sentences = _sentences(pairs)
+    versions: dict[tuple[int, int], list[PairedCaption]] = {}
+    for sentence, pair in zip(sentences, pairs, strict=True):
+        versions.setdefault(sentence, []).append(pair)
+    rows, seen, own = list[int](), set[str](), list[PairedCaption]()
+    for given, sentence, pair in zip(space.pairs, sentences, pairs, strict=True):
+        if not _is_own_text(given) or pair.caption in seen:
+            continue
+        seen.add(pair.caption)
+        place, name = len(space.audio) + len(rows), f"text-{len(rows):08d}"
+        assert given.text_row is not None
+        rows.append(given.text_row)
+        own += [
+            replace(one, audio_row=place, clip_id=name) for one in (versions[sentence] if method == "both" else [pair])
+        ]
+    kept = pairs if method == "both" else [pair for pair in pairs if pair.split != "train"]
+    return np.concatenate([space.audio, space.text[rows]]), text, [*kept, *own]
+
+
+def _sentences(pairs: Iterable[PairedCaption]) -> list[tuple[int, int]]:
+    """The clip of each row, and the row's number among that clip's captions in its language."""
+    counts: dict[tuple[int, str], int] = {}
+    found = []
+    for pair in pairs:
+        number = counts.get((pair.audio_row, pair.language), 0)
+        counts[pair.audio_row, pair.language] = number + 1
+        found.append((pair.audio_row, number))
+    return found
+
+
+def _write_data(folder: Path, audio: Vectors, text: Vectors, pairs: Sequence[PairedCaption]) -> Manifest:
+    """The data set of vectors that training reads."""
+    beside = folder.with_name("given")
+    beside.mkdir()
+    files = {"audio": beside / "audio.npy", "text": beside / "text.npy", "table": beside / "pairs.csv"}
+    np.save(files["audio"], audio)
+    np.save(files["text"], text)
+    with files["table"].open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.writer(opened)
+        writer.writerow(TABLE_COLUMNS)
+        writer.writerows([[getattr(pair, column) for column in TABLE_COLUMNS] for pair in pairs])
+    options = wing("workshop.importing.import_options").VectorImport(
+        **{name: str(file) for name, file in files.items()}
+    )
+    wing("workshop.importing.vector_import").import_vectors(options, folder)
+    return read_manifest(str(folder))
+
+
+def _experiment(manifest: Manifest, options: PackOptions, settings: Mapping[str, str]) -> Experiment:
+    own: dict[str, Any] = {
+        **METHODS[options.method],
+        "data.source": manifest.folder,
+        "model.embedding_width": clip_width(manifest.folder),
+        "seed": options.seed,
+    }
+    experiment = override(Experiment(), own)
+    if "train.batch_size" not in settings:
+        smaller = min(experiment.train.batch_size, manifest.num_rows_of("train"))
+        experiment = override(experiment, {"train.batch_size": smaller})
+    return override(experiment, settings)
+
+
+def _train(experiment: Experiment, home: Path, say: Say) -> Retriever:
+    """The retriever of the best validation epoch, by the loop that trains every experiment."""
+    chosen_by = experiment.evaluation.select_by
+
+    def report(row: Mapping[str, Any]) -> None:
+        if chosen_by in row and "epoch" in row and "train/loss" in row:
+            say(f"epoch {row['epoch']} of {experiment.train.epochs}: {chosen_by} {100 * row[chosen_by]:.1f}")
+
+    prepared = prepare(experiment, home / "home", use_ray=False, say=lambda message: None)
+    train_trial(experiment, prepared, home / "trial", report, use_ray_data=False)
+    return Retriever.from_pretrained(home / "trial" / BEST)
+
+
+def _packed(trained: Retriever, side: TextSide, method: str) -> Retriever:
+    """The trained projection behind the text tower itself."""
+    D = trained.settings.embedding_width
+    audio = AudioVectors(width=D)
+    settings = replace(trained.settings, audio=audio, text=side.settings)
+    with torch.random.fork_rng():
+        retriever = Retriever(AudioVectorsTower(audio.front_end, D), side.tower, settings).eval()
+    retriever.text_projection.load_state_dict(trained.text_projection.state_dict())
+    # What `m2m` knows of a language is what the text tower knows.
+    retriever.languages = () if method == "m2m" else trained.languages
+    return retriever
+
+
+def _audio_of(space: ForeignSpace, clip_ids: Sequence[str]) -> Vectors:
+    row_of = {pair.clip_id: pair.audio_row for pair in space.pairs}
+    return space.audio[[row_of[clip_id] for clip_id in clip_ids]]
+
+
+def _worth(
+    audio: Tensor,
+    captions: AlignedCaptions,
+    vectors: Mapping[tuple[str, str], Vectors],
+    embed: Callable[[Any], Tensor],
+) -> Worth | None:
+    """Retrieval by the captions' vectors, in the languages of which there are all; None if there is no such language."""
+    text, present = {}, {}
+    for language, sentences in captions.sentences.items():
+        rows = np.flatnonzero(captions.present[language])
+        if all((sentences[row], language) in vectors for row in rows):
+            matrix = torch.zeros(len(captions), audio.shape[1])
+            matrix[torch.from_numpy(rows)] = embed(np.stack([vectors[sentences[row], language] for row in rows]))
+            text[language], present[language] = matrix, captions.present[language]
+    if not text:
+        return None
+    samples: dict[Any, Any] = {}
+
+    def keep(retrievals: Mapping[str, Retrieval]) -> None:
+        samples.update(retrieval_samples(retrievals))
+
+    metrics = evaluate_languages(audio, text, captions.relevance, present=present, keep=keep)
+    return Worth(metrics, samples)
+
+
+class ProjectionGraph(nn.Module):
+    """Vectors of the text encoder [M, W] to unit vectors of the space [M, D]."""
+
+    def __init__(self, projection: nn.Module) -> None:
+        super().__init__()
+        self.projection = projection
+
+    def forward(self, text: Tensor) -> Tensor:
+        return nn.functional.normalize(self.projection(text), dim=-1)
+
+
+def _write_projection(projection: nn.Module, folder: Path) -> int:
+    """Write the projection as one graph, run it, and return its bytes. ValueError if it differs."""
+    import onnxruntime
+
+    graph, file = ProjectionGraph(projection), folder / PROJECTION_FILE
+    width = next(layer.in_features for layer in projection.modules() if isinstance(layer, nn.Linear))
+    example = torch.randn(3, width, generator=torch.Generator().manual_seed(0))
+    write_graph(graph, (example,), file, {"text": {0: "texts"}})
+    asked = torch.cat([example, example.flip(0)])
+    (found,) = onnxruntime.InferenceSession(file).run(None, {"text": asked.numpy()})
+    difference = float(np.abs(found - graph(asked).detach().numpy()).max())
+    if not difference <= LARGEST_DIFFERENCE:
+        raise refuse(PROJECTION_FILE, f"a difference of {difference:.2g}", f"at most {LARGEST_DIFFERENCE:g}")
+    return file.stat().st_size
+
+
+def _about(
+    space: ForeignSpace, experiment: Experiment, options: PackOptions, split: str, before: Worth | None, after: Worth
+) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "method": options.method,
+        "model": space.model,
+        "space": digest_of(space.audio.tobytes()),
+        "width": int(space.audio.shape[1]),
+        "clips": len(space.audio),
+        "languages": space.languages,
+        "seed": experiment.seed,
+        "split": split,
+        "before": None if before is None else before.metrics,
+        "after": after.metrics,
+    }

@@ -1,0 +1,62 @@
+"""What a language pack can be told, and how each method trains. Nothing heavy is imported here: the command's help reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ray_atr.common.settings import Settings, setting
+
+COMMON: Mapping[str, Any] = {
+    "model.audio": "vectors",
+    "model.text": "vectors",
+    "model.audio_projection": "none",
+    "train.precision": "float32",
+    "evaluation.validation_captions": 1,
+    "evaluation.every_epochs": 5,
+    "scaling.workers": 0,
+    "scaling.ray_data": False,
+    "tracking.mlflow": False,
+}
+ROBUST: Mapping[str, Any] = {
+    **COMMON,
+    "model.projection": "mlp",
+    "objective.scheme": "kcl",
+    "objective.pair": "contrastive",
+    "objective.correspondence": "neighbour_votes",
+    "train.epochs": 20,
+    "train.batch_size": 64,
+    "train.learning_rate": 2e-3,
+    "evaluation.select_by": "text_to_audio/mean/recall_at_1",
+}
+METHODS: Mapping[str, Mapping[str, Any]] = {
+    "m2m": {
+        **COMMON,
+        "model.projection": "two_linear",
+        "objective.scheme": "english",
+        "objective.pair": "m2m",
+        "train.epochs": 50,
+        "train.batch_size": 64,
+        "train.learning_rate": 3e-4,
+        "train.clip_norm": 0.0,
+        "evaluation.select_by": "text_to_audio/eng/recall_at_1",
+    },
+    "audio": ROBUST,
+    "both": ROBUST,
+}
+"""Method -> its settings by their paths. `m2m` has the released ones but for the rate's decay, a cosine instead of a line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackOptions(Settings):
+    """How a language pack is made."""
+
+    method: str = setting(
+        "both",
+        "what texts are fitted to: m2m, the space's English text vectors alone; audio, the audio vectors; both",
+        choices=tuple(METHODS),
+    )
+    language: str = setting("eng", "ISO 639 code of captions without a column language")
+    onnx: bool = setting(True, "write projection.onnx (extra onnx)")
+    seed: int = setting(0, "seed of weights, order, and of the splits where the table has none", at_least=0)

@@ -1,0 +1,162 @@
+"""What a pack is made of: the space's audio vectors, captions of them, and the space's own vectors of these captions.
+
+Shapes: N clips, M captions (rows of the table), D width of the space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ray_atr.common.settings import counted, refuse, wing
+from ray_atr.data import sampling
+from ray_atr.data.language_codes import ENGLISH, require_language
+from ray_atr.deploy.index.layout import INDEX_FILE, VECTORS, check_files, read_index_manifest
+
+Vectors = NDArray[np.float32]
+SHARES = {"val": 0.1, "test": 0.1}
+"""Shares of the clips that validate and test where a table has no column split."""
+
+
+@dataclass(frozen=True)
+class PairedCaption:
+    """A row of the table: a caption in a language, the clip that it is of, and its row among the space's text vectors."""
+
+    audio_row: int
+    caption: str
+    language: str
+    split: str
+    clip_id: str
+    label: str = ""
+    text_row: int | None = None
+
+
+@dataclass(frozen=True)
+class ForeignSpace:
+    """Audio vectors [N, D] and text vectors [.., D] of unit norm, and the captions of the audio; `model` of an index's space."""
+
+    audio: Vectors
+    pairs: list[PairedCaption]
+    text: Vectors | None = None
+    model: str = ""
+
+    @property
+    def languages(self) -> list[str]:
+        """Those of the captions, English first."""
+        return sorted({pair.language for pair in self.pairs}, key=lambda code: (code != ENGLISH, code))
+
+    def text_of(self) -> dict[tuple[str, str], Vectors]:
+        """The space's own vector of each caption and language that it has one of."""
+        if self.text is None:
+            return {}
+        return {(one.caption, one.language): self.text[one.text_row] for one in self.pairs if one.text_row is not None}
+
+
+def read_space(
+    space: str, captions: str, space_text: str | None = None, *, language: str = ENGLISH, seed: int = 0
+) -> ForeignSpace:
+    """The space and its pairs. ValueError names the file, and the row, of what is wrong."""
+    audio, model = _audio_of(space)
+    pairs = _pairs(captions, len(audio), require_language(language).code)
+    if not any(pair.split for pair in pairs):
+        pairs = _drawn_splits(pairs, seed)
+    if space_text is None:
+        return ForeignSpace(audio, pairs, model=model)
+    text = unit_rows(read_vectors(space_text, "--space-text"), f"--space-text: {space_text}")
+    if text.shape[1] != audio.shape[1]:
+        raise refuse("--space-text", f"vectors of {text.shape[1]} numbers", f"{audio.shape[1]}, as --space has")
+    return ForeignSpace(audio, place_text_rows(pairs, len(text)), text, model)
+
+
+def read_vectors(place: str, path: str) -> Vectors:
+    """Vectors [N, W] of a file; ValueError if it has none."""
+    found: Vectors = wing("workshop.importing.vector_import").read_vectors(place, path)
+    return found
+
+
+def unit_rows(vectors: Vectors, place: str) -> Vectors:
+    """The rows brought to unit norm, by which cosine compares. ValueError for a row of zeros."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    if len(bad := np.flatnonzero(norms[:, 0] == 0)):
+        raise refuse(f"{place}, row {bad[0]}", "zeros", "a vector that has a direction")
+    return (vectors / norms).astype(np.float32)
+
+
+def _audio_of(space: str) -> tuple[Vectors, str]:
+    """The audio vectors of a file, or of an index with its model's fingerprint."""
+    folder = Path(space)
+    if not (folder / INDEX_FILE).is_file():
+        return unit_rows(read_vectors(space, "--space"), f"--space: {space}"), ""
+    manifest = read_index_manifest(folder)
+    if manifest.distance != "cosine":
+        raise refuse("--space", f"an index by the {manifest.distance} distance", "one that compares by cosine")
+    check_files(folder, manifest, [VECTORS])
+    vectors = read_vectors(f"{folder / str(manifest.state) / VECTORS}::vector", "--space")
+    return unit_rows(vectors, f"--space: {space}"), manifest.model
+
+
+def _pairs(table: str, N: int, language: str) -> list[PairedCaption]:
+    source, reading = wing("workshop.importing.sources.source"), wing("workshop.importing.sources.read_table")
+    pairs = []
+    for at, row in reading.read_table(table, required=["audio_row", "caption"]):
+        texts = source.captions_of(row, at)
+        if len(texts) != 1:
+            raise refuse(f"{at}, caption", f"{len(texts)} captions", "one caption a row")
+        number = _number(row["audio_row"], N, f"{at}, audio_row")
+        code = source.cell_of(row, "language")
+        place = source.cell_of(row, "text_row")
+        pairs.append(
+            PairedCaption(
+                audio_row=number,
+                caption=" ".join(texts[0].split()),
+                language=require_language(code).code if code else language,
+                split=source.cell_of(row, "split"),
+                clip_id=source.cell_of(row, "clip_id") or f"clip-{number:08d}",
+                label=source.cell_of(row, "label"),
+                text_row=_number(place, None, f"{at}, text_row") if place else None,
+            )
+        )
+    if not pairs:
+        raise ValueError(f"{table}: no pairs")
+    return pairs
+
+
+def _number(value: Any, count: int | None, at: str) -> int:
+    text = str(value).strip().removesuffix(".0")
+    number = int(text) if text.isdecimal() else -1
+    if number < 0 or (count is not None and number >= count):
+        raise refuse(at, value, "a row's number from 0" + ("" if count is None else f" to {count - 1}"))
+    return number
+
+
+def place_text_rows(pairs: Sequence[PairedCaption], count: int) -> list[PairedCaption]:
+    """The pairs with their rows among `count` text vectors: the column text_row, else one a row, or one a row in English."""
+    if any(pair.text_row is not None for pair in pairs):
+        for pair in pairs:
+            if pair.text_row is not None and pair.text_row >= count:
+                raise refuse("text_row", pair.text_row, f"a row of --space-text, 0 to {count - 1}")
+        return list(pairs)
+    english = [number for number, pair in enumerate(pairs) if pair.language == ENGLISH]
+    if count == len(pairs):
+        return [replace(pair, text_row=number) for number, pair in enumerate(pairs)]
+    if count == len(english):
+        rows: Mapping[int, int] = {number: row for row, number in enumerate(english)}
+        return [replace(pair, text_row=rows.get(number)) for number, pair in enumerate(pairs)]
+    allowed = f"{len(pairs)}, one for each row of the table, {len(english)}, one for each row in English, or a column text_row"
+    raise refuse("--space-text", counted(count, "row"), allowed)
+
+
+def _drawn_splits(pairs: Sequence[PairedCaption], seed: int) -> list[PairedCaption]:
+    """Splits drawn by clip: a tenth each validates and tests."""
+    ids = list(dict.fromkeys(pair.clip_id for pair in pairs))
+    drawn = dict(zip(ids, sampling.uniform(ids, seed, "pack splits"), strict=True))
+
+    def split_of(place: float) -> str:
+        return "val" if place < SHARES["val"] else "test" if place < sum(SHARES.values()) else "train"
+
+    return [replace(pair, split=split_of(drawn[pair.clip_id])) for pair in pairs]

@@ -1,0 +1,84 @@
+"""The text encoder of a pack: a frozen tower of this package, that of a saved retriever, or vectors that somebody encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ray_atr.common.override import override
+from ray_atr.common.settings import nearest, refuse
+from ray_atr.deploy.pack.space import PairedCaption, read_vectors
+from ray_atr.models.retriever import ModelSettings, Retriever
+from ray_atr.models.text import TEXT_TOWERS
+from ray_atr.models.tower import TextSettings, TextTower, checkpoint_of
+from ray_atr.models.vectors import TextVectors, TextVectorsTower, encode_captions
+from ray_atr.training.run_folder import saved_retriever
+
+Vectors = NDArray[np.float32]
+SUFFIXES = (".npy", ".safetensors", ".parquet")
+
+
+@dataclass(frozen=True)
+class TextSide:
+    """A frozen text tower with its settings, and the vectors [M, W] of a table's captions."""
+
+    settings: TextSettings
+    tower: TextTower
+    vectors: Vectors
+
+
+def encode_table(place: str, pairs: Sequence[PairedCaption], settings: Mapping[str, str] | None = None) -> TextSide:
+    """The captions' vectors by the text encoder at a place: NAME, NAME:CHECKPOINT, a saved retriever, or a file of vectors.
+
+    `settings` are those of the tower by their paths (`model.text.num_layers`). Vectors of a file are the table's rows in order,
+    and such a pack takes vectors instead of texts.
+    """
+    file = place.partition("::")[0]
+    if Path(file).suffix in SUFFIXES:
+        vectors = read_vectors(place, "--text")
+        if len(vectors) != len(pairs):
+            raise refuse("--text", f"{len(vectors)} vectors", f"{len(pairs)}, one for each row of the table")
+        return TextSide(TextVectors(), TextVectorsTower(None, vectors.shape[1]), _one_a_caption(vectors, pairs))
+    own, tower = _tower(place, settings or {})
+    captions = list(dict.fromkeys((pair.caption, pair.language) for pair in pairs))
+    found = dict(zip(captions, encode_captions(tower, captions).numpy(), strict=True))
+    return TextSide(own, tower, np.stack([found[pair.caption, pair.language] for pair in pairs]))
+
+
+def _one_a_caption(vectors: Vectors, pairs: Sequence[PairedCaption]) -> Vectors:
+    """The vectors with one for each caption: another batch changes the last digits. ValueError for more."""
+    first: dict[tuple[str, str], int] = {}
+    places = np.array([first.setdefault((pair.caption, pair.language), row) for row, pair in enumerate(pairs)])
+    same = np.isclose(vectors, vectors[places], rtol=1e-3, atol=1e-3).all(axis=1)
+    if len(bad := np.flatnonzero(~same)):
+        row = int(bad[0])
+        raise refuse(f"--text, row {row}", "another vector", f"that of row {places[row]}, which has the same caption")
+    return vectors[places]
+
+
+def _tower(place: str, settings: Mapping[str, str]) -> tuple[TextSettings, TextTower]:
+    """A text tower in evaluation mode, and its settings as those of a frozen one."""
+    name, _, checkpoint = place.partition(":")
+    if name not in TEXT_TOWERS or name == "vectors":
+        if not Path(place).exists() and "://" not in place:
+            names = ", ".join(known for known in TEXT_TOWERS if known != "vectors")
+            raise refuse(
+                "--text", place, f"{names}, a saved retriever, or a file of vectors", nearest(name, TEXT_TOWERS)
+            )
+        retriever = Retriever.from_pretrained(str(saved_retriever(place, "--text")))
+        own, tower = retriever.settings.text, retriever.text_tower
+        if isinstance(tower, TextVectorsTower):
+            raise refuse("--text", place, "a retriever whose text tower encodes texts itself")
+    else:
+        given = {"model.text.checkpoint": checkpoint} if checkpoint else {}
+        chosen = {path.removeprefix("model."): value for path, value in {**given, **settings}.items()}
+        own = override(ModelSettings(), {"text": name, **chosen}).text
+        if not checkpoint_of(own):
+            raise refuse("--text", place, f"weights that were trained: {name}:FOLDER")
+        tower = own.build()
+    frozen = override(ModelSettings(text=own), {"text.adapt.is_frozen": True, "text.adapt.lora_rank": 0}).text
+    return replace(frozen), tower.eval().requires_grad_(False)

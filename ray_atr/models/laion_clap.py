@@ -1,0 +1,201 @@
+"""LAION-CLAP's own checkpoints (one `.pt` with HTS-AT and RoBERTa; Wu et al. 2023) as the ClapModel of transformers.
+
+The file holds weights alone: the sizes of the towers are read off its tensors, a tokeniser must lie beside it, and so may a
+preprocessor_config.json; without one, the clips go through the front end that LAION published.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ray_atr.common.settings import refuse
+from ray_atr.models.weights import SETTINGS_FILE, is_clap, load_weights, read_checkpoint
+
+if TYPE_CHECKING:
+    from transformers import ClapConfig, ClapFeatureExtractor, ClapModel
+
+BESIDE = (
+    "RoBERTa's tokeniser beside the .pt (tokenizer.json, or vocab.json and merges.txt), and a preprocessor_config.json if its "
+    "front end is not LAION's"
+)
+ALLOWED = "LAION-CLAP with HTS-AT and RoBERTa"
+HEAD_WIDTH = 64
+"""Of every published RoBERTa; the number of heads cannot be read off the weights."""
+LAYER_NORM_EPS = 1e-5
+"""Of RoBERTa, as LAION runs it; ClapTextConfig's default is another."""
+SPEC_SIZE = 256
+"""Of every published HTS-AT."""
+AUDIO = "audio_model.audio_encoder."
+NOT_NEEDED = (
+    *(f"{AUDIO}{name}." for name in ("spectrogram_extractor", "logmel_extractor", "tscam_conv", "head")),
+    "audio_transform.",
+    "text_transform.",
+)
+"""The front end, the classifier of HTS-AT, and the layers behind the embeddings that LAION uses in training alone."""
+RENAMED = {
+    "attn.qkv": "attention.self.qkv",
+    "attn.proj": "attention.output.dense",
+    "attn.relative": "attention.self.relative",
+    "mlp.fc1": "intermediate.dense",
+    "mlp.fc2": "output.dense",
+    "norm1": "layernorm_before",
+    "norm2": "layernorm_after",
+}
+"""Inside a block of HTS-AT: LAION's names, and transformers'."""
+
+
+def laion_file(folder: str | os.PathLike[str]) -> Path | None:
+    """The only `.pt` of a local folder that holds neither a saved retriever nor a model in the layout of transformers."""
+    place = Path(folder).expanduser()
+    if not place.is_dir() or (place / SETTINGS_FILE).is_file() or is_clap(place):
+        return None
+    if any(place.glob("*.safetensors*")) or any(place.glob("pytorch_model*")):
+        return None
+    files = list(place.glob("*.pt"))
+    return files[0] if len(files) == 1 else None
+
+
+def laion_config(file: Path, path: str) -> ClapConfig:
+    """The configuration of the model in a file. ValueError if it is no LAION-CLAP with HTS-AT and RoBERTa."""
+    known = file.stat()
+    return copy.deepcopy(_config(file, path, known.st_mtime_ns, known.st_size))
+
+
+def laion_model(file: Path, config: Any, path: str, allowed: Iterable[str]) -> ClapModel:
+    """The model with the file's weights, float32 on the CPU, in evaluation mode. ValueError for weights that do not fit."""
+    from transformers import ClapModel
+
+    with torch.random.fork_rng():
+        model = ClapModel(config).eval()
+    # Counts from 0 and zeros, which files of some versions of transformers lack.
+    own = {name: value for name, value in model.state_dict().items() if name.endswith(("position_ids", "type_ids"))}
+    tensors = own | renamed(read_checkpoint(file, path))
+    load_weights(model, tensors, source=str(file), skip=NOT_NEEDED, allowed=allowed, path=path)
+    return model
+
+
+def laion_extractor(config: Any) -> ClapFeatureExtractor:
+    """LAION's published front end: 48 kHz, windows of 1,024 samples each 10 ms, mel bands from 50 Hz to 14 kHz, 10 s."""
+    from transformers import ClapFeatureExtractor
+
+    return ClapFeatureExtractor(
+        feature_size=config.audio_config.num_mel_bins,
+        sampling_rate=48_000,
+        hop_length=480,
+        max_length_s=10,
+        fft_window_size=1024,
+        frequency_min=50,
+        frequency_max=14_000,
+        truncation="fusion" if config.audio_config.enable_fusion else "rand_trunc",
+        padding="repeatpad",
+    )
+
+
+def renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """LAION's tensors by the names of ClapModel; query, key and value, which LAION keeps as one, apart."""
+    state: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        if name.endswith(".attn_mask"):
+            # Follows from the sizes.
+            continue
+        found = re.fullmatch(r"audio_branch\.(layers\.\d+\.blocks\.\d+\.)(.+)", name)
+        if found:
+            new = AUDIO + found[1] + _block_name(found[2])
+        else:
+            new = re.sub(r"^text_branch\.", "text_model.", name)
+            new = re.sub(r"^audio_branch\.bn0\.", f"{AUDIO}batch_norm.", new)
+            new = re.sub(r"^audio_branch\.", AUDIO, new)
+            new = re.sub(r"^(audio|text)_projection\.0\.", r"\1_projection.linear1.", new)
+            new = re.sub(r"^(audio|text)_projection\.2\.", r"\1_projection.linear2.", new)
+        if ".self.qkv." in new:
+            parts = zip(("query", "key", "value"), value.chunk(3), strict=True)
+            state |= {new.replace(".qkv.", f".{part}."): one for part, one in parts}
+        else:
+            state[new] = value
+    return state
+
+
+def _block_name(name: str) -> str:
+    for theirs, ours in RENAMED.items():
+        if name.startswith(theirs):
+            return ours + name.removeprefix(theirs)
+    return name
+
+
+@lru_cache(maxsize=4)
+def _config(file: Path, path: str, _changed: int, _size: int) -> ClapConfig:
+    from transformers import ClapConfig
+
+    tensors = read_checkpoint(file, path)
+    shapes = {name: tuple(value.shape) for name, value in tensors.items()}
+    if shapes.get("text_branch.embeddings.token_type_embeddings.weight", (1,))[0] != 1:
+        raise refuse(path, str(file), f"{ALLOWED}; this one's text tower is BERT")
+    try:
+        return ClapConfig(
+            audio_config=_audio_sizes(shapes),
+            text_config=_text_sizes(shapes),
+            projection_dim=shapes["audio_projection.2.weight"][0],
+        )
+    except KeyError as error:
+        raise refuse(path, str(file), f"{ALLOWED}; it lacks {error.args[0]}") from None
+
+
+def _audio_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """What ClapAudioConfig calls the sizes of HTS-AT."""
+    first = "audio_branch.layers.0.blocks.0."
+    width, _, patch, _ = shapes["audio_branch.patch_embed.proj.weight"]
+    depths: list[int] = []
+    while f"audio_branch.layers.{len(depths)}.blocks.0.norm1.weight" in shapes:
+        depths.append(_count(shapes, f"audio_branch.layers.{len(depths)}.blocks."))
+    tables = [
+        shapes[f"audio_branch.layers.{stage}.blocks.0.attn.relative_position_bias_table"]
+        for stage in range(len(depths))
+    ]
+    # A table has a row for each difference of two places in a window.
+    window = (math.isqrt(shapes[f"{first}attn.relative_position_bias_table"][0]) + 1) // 2
+    hidden, features = shapes[f"{first}mlp.fc1.weight"]
+    # The mask of a shifted block has an entry for each window of the picture.
+    windows = shapes.get("audio_branch.layers.0.blocks.1.attn_mask")
+    return {
+        "patch_size": patch,
+        "patch_stride": [patch, patch],
+        "patch_embeds_hidden_size": width,
+        "depths": depths,
+        "num_hidden_layers": len(depths),
+        "num_attention_heads": [heads for _, heads in tables],
+        "window_size": window,
+        "spec_size": SPEC_SIZE if windows is None else math.isqrt(windows[0]) * window * patch,
+        "num_mel_bins": shapes["audio_branch.bn0.weight"][0],
+        "mlp_ratio": hidden / features,
+        "hidden_size": shapes["audio_projection.0.weight"][1],
+        "enable_fusion": "audio_branch.patch_embed.mel_conv2d.weight" in shapes,
+    }
+
+
+def _text_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """What ClapTextConfig calls the sizes of RoBERTa."""
+    vocabulary, width = shapes["text_branch.embeddings.word_embeddings.weight"]
+    return {
+        "vocab_size": vocabulary,
+        "hidden_size": width,
+        "num_hidden_layers": _count(shapes, "text_branch.encoder.layer."),
+        "num_attention_heads": max(1, width // HEAD_WIDTH),
+        "intermediate_size": shapes["text_branch.encoder.layer.0.intermediate.dense.weight"][0],
+        "max_position_embeddings": shapes["text_branch.embeddings.position_embeddings.weight"][0],
+        "layer_norm_eps": LAYER_NORM_EPS,
+    }
+
+
+def _count(names: Iterable[str], prefix: str) -> int:
+    """How many numbered parts there are behind a prefix."""
+    return len({name.removeprefix(prefix).split(".")[0] for name in names if name.startswith(prefix)})

@@ -1,0 +1,57 @@
+"""Regression onto the other side's vectors (Pasi 2026, "Multilingual-to-multimodal (M2M)", arXiv 2601.10096, as released).
+
+    loss = c/D mean over i of |u_i - v_i|^2 + mean over i, j of (u_i . u_j - v_i . v_j)^2
+
+The first term is the released mean squared error over all numbers of unit vectors, c = 44; the second, which the code calls a
+KL divergence, makes the batch's own similarities those of the other side. There a text projection learns the English text
+vectors of a space that exists. Nothing is pushed apart, so positives change nothing.
+
+|u_i - v_j|^2 is 2 - 2 s_ij; with soft targets t, the first term of i is the mean over them, and (i, j) counts by t_ii t_jj in
+the second. With beliefs y, the terms of i are multiplied by y_i, and j counts by y_j in the second; both are ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ray_atr.common.settings import setting
+from ray_atr.objectives.learned import Learned
+from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, Terms
+
+
+@dataclass(frozen=True, kw_only=True)
+class M2M(PairLoss):
+    """Squared distance of a pair's vectors, and of the similarities on each side."""
+
+    name: ClassVar[str] = "m2m"
+    distance_weight: float = setting(44.0, "multiplies the mean squared error of the vectors (c)", above=0)
+
+    def score(self, comparison: Comparison, learned: Learned) -> Terms:
+        scale = self.distance_weight / comparison.u.shape[1]
+        of_rows, of_columns = (scale * _squared_distances(one) for one in comparison.directions())
+        structure = _structure_losses(comparison)
+        loss = comparison.both_directions(of_rows + structure, of_columns + structure)
+        scalars = {"loss_distance": of_rows.detach().mean(), "loss_structure": structure.detach().mean()}
+        return Terms(loss, scalars)
+
+
+def _squared_distances(direction: Direction) -> Tensor:
+    """|u_i - v_i|^2 of each anchor and its partner, [N]; the mean under the targets if there are any."""
+    distances = 2 - 2 * direction.similarity
+    return distances.diagonal() if direction.targets is None else (direction.targets * distances).sum(dim=1)
+
+
+def _structure_losses(comparison: Comparison) -> Tensor:
+    """Mean over j of (u_i . u_j - v_i . v_j)^2, [N]; a pair counts as far as its own partner is believed to be it."""
+    u, v, belief, targets = comparison.u, comparison.v, comparison.belief, comparison.targets
+    squares = (u @ u.T - v @ v.T).square()
+    if targets is not None:
+        squares = targets.diagonal()[:, None] * squares * targets.diagonal()
+    if belief is None:
+        return squares.mean(dim=1)
+    weights = belief.to(u)
+    return squares @ weights / weights.sum().clamp(min=torch.finfo(u.dtype).tiny)

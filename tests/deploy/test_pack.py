@@ -1,0 +1,201 @@
+"""A language pack: its inputs, what each method trains on, and the folder as an index and its queries use it."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from archives import save_retriever
+
+from ray_atr.common.storage import DamagedFileError
+from ray_atr.deploy.index import Index, build_index
+from ray_atr.deploy.pack import Pack, make_pack
+from ray_atr.deploy.pack.making import training_rows
+from ray_atr.deploy.pack.pack_options import PackOptions
+from ray_atr.deploy.pack.space import ForeignSpace, read_space
+from ray_atr.models.retriever import Retriever
+
+D, CLIPS = 6, 40
+HAS_ONNX = importlib.util.find_spec("onnxruntime") is not None
+SPLITS = ["train"] * 24 + ["val"] * 8 + ["test"] * 8
+QUICK = {"train.epochs": "2", "train.batch_size": "8"}
+
+
+def random_rows(count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((count, D)).astype(np.float32)
+
+
+def write_inputs(folder: Path, *, split: bool = True) -> dict[str, str]:
+    """A space, its captions in two languages, and its English text vectors; the paths as `make_pack` names them."""
+    folder.mkdir(exist_ok=True)
+    np.save(folder / "audio.npy", random_rows(CLIPS, 0) * 3)
+    with (folder / "pairs.csv").open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.writer(opened)
+        writer.writerow(["audio_row", "caption", "language", *(["split"] if split else [])])
+        for row in range(CLIPS):
+            for language, words in (("deu", "ein tiefer Ton"), ("eng", "a low tone")):
+                writer.writerow([row, f"{words}, number {row}", language, *([SPLITS[row]] if split else [])])
+    np.save(folder / "english.npy", random_rows(CLIPS, 1))
+    return {"space": str(folder / "audio.npy"), "captions": str(folder / "pairs.csv")}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pack")
+    write_inputs(folder)
+    save_retriever(folder / "model")
+    return folder
+
+
+def packed(inputs: Path, out: Path, method: str = "both", **options: object) -> Pack:
+    options = {"onnx": HAS_ONNX, **options}
+    return make_pack(
+        str(inputs / "audio.npy"),
+        str(inputs / "pairs.csv"),
+        str(inputs / "model"),
+        out,
+        space_text=str(inputs / "english.npy"),
+        options=PackOptions(method=method, **options),
+        settings=QUICK,
+        say=lambda message: None,
+    )
+
+
+@pytest.fixture(scope="module")
+def pack(inputs: Path) -> Pack:
+    return packed(inputs, inputs / "pack")
+
+
+def test_the_space_is_of_unit_rows_and_english_vectors_find_their_captions(inputs: Path) -> None:
+    space = read_space(str(inputs / "audio.npy"), str(inputs / "pairs.csv"), str(inputs / "english.npy"))
+    given = np.load(inputs / "english.npy")
+    np.testing.assert_allclose(np.linalg.norm(space.audio, axis=1), 1, atol=1e-6)
+    own = space.text_of()
+    assert {language for _, language in own} == {"eng"}
+    for row in range(CLIPS):
+        expected = given[row] / np.linalg.norm(given[row])
+        np.testing.assert_allclose(own[f"a low tone, number {row}", "eng"], expected, atol=1e-6)
+
+
+def test_splits_are_drawn_by_clip_where_the_table_has_none(tmp_path: Path) -> None:
+    files = write_inputs(tmp_path, split=False)
+    first, second = (read_space(**files, seed=1).pairs for _ in range(2))
+    assert first == second
+    assert {pair.split for pair in first} <= {"train", "val", "test"}
+    by_clip = {(pair.audio_row, pair.split) for pair in first}
+    assert len(by_clip) == CLIPS
+
+
+@pytest.mark.parametrize(("method", "languages"), [("m2m", {"eng"}), ("both", {"deu", "eng"})])
+def test_a_text_vector_stands_in_the_place_of_a_clip(inputs: Path, method: str, languages: set[str]) -> None:
+    space = read_space(str(inputs / "audio.npy"), str(inputs / "pairs.csv"), str(inputs / "english.npy"))
+    text = np.arange(2 * CLIPS, dtype=np.float32)[:, None]
+    audio, _, pairs = training_rows(space, text, method)
+    own = [pair for pair in pairs if pair.clip_id.startswith("text-")]
+    assert {pair.language for pair in own} == languages
+    assert len(own) == 24 * len(languages)
+    for pair in own:
+        number = pair.caption.rpartition(" ")[2]
+        np.testing.assert_array_equal(audio[pair.audio_row], space.text_of()[f"a low tone, number {number}", "eng"])
+        assert space.pairs[pair.text_row].caption == pair.caption
+    clips = {pair.clip_id for pair in pairs if pair.split == "train"} - {pair.clip_id for pair in own}
+    assert len(clips) == (24 if method == "both" else 0)
+
+
+def test_a_pack_is_a_retriever_whose_graph_and_folder_are_checked(inputs: Path, pack: Pack) -> None:
+    retriever = Retriever.from_pretrained(pack.folder)
+    vectors = torch.from_numpy(np.load(inputs / "audio.npy")[:3])
+    torch.testing.assert_close(retriever.encode_audio(list(vectors)), torch.nn.functional.normalize(vectors, dim=1))
+    tower = retriever.text_tower(*(part for part in tokens(retriever, "ein Ton")))
+    if HAS_ONNX:
+        onnxruntime = importlib.import_module("onnxruntime")
+        session = onnxruntime.InferenceSession(pack.folder / "projection.onnx")
+        (found,) = session.run(None, {"text": tower.pooled.detach().numpy()})
+        np.testing.assert_allclose(found, retriever.encode_text(["ein Ton"], "deu").numpy(), atol=1e-5)
+    about = json.loads((pack.folder / "pack.json").read_text())
+    assert set(about["before"]) < set(about["after"])
+    assert "text_to_audio/deu/mean_rank_variance" in about["after"]
+    (pack.folder / "extra").mkdir()
+    content = (pack.folder / "pack.json").read_bytes()
+    (pack.folder / "pack.json").write_bytes(content.replace(b"both", b"m2mm"))
+    with pytest.raises(DamagedFileError):
+        Retriever.from_pretrained(pack.folder)
+    (pack.folder / "pack.json").write_bytes(content)
+
+
+def tokens(retriever: Retriever, text: str) -> tuple[torch.Tensor, torch.Tensor]:
+    ids = torch.tensor(retriever.text_tower.tokenise([text], ["deu"]))
+    return ids, torch.ones_like(ids, dtype=torch.bool)
+
+
+def test_an_index_of_foreign_vectors_is_built_and_asked_with_a_pack(inputs: Path, pack: Pack, tmp_path: Path) -> None:
+    build_index(str(pack.folder), str(inputs / "audio.npy"), str(tmp_path / "index"))
+    index = Index.open(tmp_path / "index")
+    retriever = Retriever.from_pretrained(pack.folder)
+    score = (
+        retriever.encode_text(["ein tiefer Ton"], "deu").numpy()
+        @ read_space(str(inputs / "audio.npy"), str(inputs / "pairs.csv")).audio.T
+    )
+    (best,) = index.search("ein tiefer Ton", "deu", top=1)
+    assert int(best.path) == score.argmax()
+    assert best.score == pytest.approx(score.max(), abs=2e-3)
+
+
+def test_a_pack_for_an_index_answers_for_it_alone(inputs: Path, pack: Pack, tmp_path: Path) -> None:
+    own = Retriever.from_pretrained(pack.folder)
+    build_index(str(pack.folder), str(inputs / "audio.npy"), str(tmp_path / "index"))
+    made = make_pack(
+        str(tmp_path / "index"),
+        str(inputs / "pairs.csv"),
+        str(inputs / "model"),
+        tmp_path / "other",
+        options=PackOptions(method="audio", onnx=False, seed=3),
+        settings=QUICK,
+        say=lambda message: None,
+    )
+    assert not torch.equal(
+        Retriever.from_pretrained(made.folder).encode_text(["a low tone"]), own.encode_text(["a low tone"])
+    )
+    assert Index.open(tmp_path / "index", checkpoint=str(made.folder)).search("a low tone", "eng", top=1)
+    unfitted = packed(inputs, tmp_path / "unfitted", "audio", onnx=False, seed=4)
+    with pytest.raises(ValueError, match="the model that made the index's vectors"):
+        Index.open(tmp_path / "index", checkpoint=str(unfitted.folder)).search("a low tone", "eng")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text": "bertt"}, "--text: got 'bertt'"),
+        ({"text": "small_transformer"}, "allowed weights that were trained"),
+        ({"space_text": None}, "--method: got 'both'; allowed with --space-text"),
+        ({"split": "dev"}, "allowed clips in train, val and dev"),
+        ({"settings": {"model.embedding_width": "4"}}, "--model.embedding_width: got '4'"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_leaves_nothing(
+    inputs: Path, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    given = {"space_text": str(inputs / "english.npy"), "text": str(inputs / "model"), **changes}
+    with pytest.raises(ValueError, match=message):
+        make_pack(
+            str(inputs / "audio.npy"),
+            str(inputs / "pairs.csv"),
+            out=tmp_path / "out",
+            options=PackOptions(onnx=False),
+            **given,
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_text_vectors_of_another_count_or_width_are_refused(inputs: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "few.npy", random_rows(7, 2))
+    np.save(tmp_path / "wide.npy", np.ones((CLIPS, D + 1), np.float32))
+    for name, message in (("few", "got '7 rows'"), ("wide", f"got 'vectors of {D + 1} numbers'")):
+        with pytest.raises(ValueError, match=message):
+            read_space(str(inputs / "audio.npy"), str(inputs / "pairs.csv"), str(tmp_path / f"{name}.npy"))
+    assert ForeignSpace(np.ones((1, D), np.float32), []).text_of() == {}

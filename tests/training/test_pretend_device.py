@@ -1,0 +1,170 @@
+"""Trainings on a pretend GPU: every tensor is where a GPU needs it, and the losses are those of the CPU.
+
+By default each judge of pairs meets every other knowledge, and each preset occurs. RAY_ATR_WHOLE_PRODUCT=1 has each preset
+meet each pair of a judge and a knowledge that it allows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from pretend_device import pretend_device
+from tiny import make_data, prepared_for, tiny
+
+from ray_atr.common.override import override
+from ray_atr.objectives import KNOWLEDGE
+from ray_atr.objectives.correspondence import CORRESPONDENCES, Estimator
+from ray_atr.objectives.presets import PRESETS
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.knowledge_base import searcher
+from ray_atr.training.loop import train_trial
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+NEAR = 2e-6
+"""Of losses: kernels and their order of summation differ where torch chooses by device."""
+TEACHER = "teacher"
+IS_WHOLE = os.environ.get("RAY_ATR_WHOLE_PRODUCT") == "1"
+ON_GPU = {"scaling__gpus_per_worker": 0.6, "scaling__gpus_per_encoder": 0.4}
+BASE = {"objective__knowledge__prototypes": 4, "objective__knowledge__refresh_lag": 0}
+
+
+class Case(NamedTuple):
+    preset: str
+    judge: str
+    knowledge: str
+
+
+def allowed(case: Case) -> bool:
+    """Whether the parts go together: two baselines are defined for one pair loss."""
+    return case.knowledge not in ("moco", "ance") or PRESETS[case.preset].pair.name == "contrastive"
+
+
+def settings(case: Case, **changes: Any) -> Experiment:
+    """The case's experiment, on tones."""
+    variant, judge = KNOWLEDGE[case.knowledge], CORRESPONDENCES[case.judge]
+    own = {field.name for field in dataclasses.fields(variant)}
+    more = {path: value for path, value in BASE.items() if path.rpartition("__")[2] in own}
+    if "warmup_epochs" in {field.name for field in dataclasses.fields(judge)}:
+        more["objective__correspondence__warmup_epochs"] = 1
+    return tiny(
+        Path("tones"), objective=case.preset, objective__knowledge=case.knowledge, objective__correspondence=case.judge,
+        **more, **changes,
+    )  # fmt: skip
+
+
+def covering() -> list[Case]:
+    """Each judge with every other knowledge, and the presets in turn; or everything that goes together."""
+    pairs = list(itertools.product(CORRESPONDENCES, KNOWLEDGE))
+    if IS_WHOLE:
+        every = (Case(preset, judge, knowledge) for judge, knowledge in pairs for preset in PRESETS)
+        return [case for case in every if allowed(case)]
+    cases, waiting = [], list(PRESETS)
+    # The number of knowledges is odd, so that what one judge skips the next one meets.
+    for judge, knowledge in pairs[::2]:
+        case = next(case for preset in waiting if allowed(case := Case(preset, judge, knowledge)))
+        # A preset that was used goes to the end.
+        waiting.remove(case.preset)
+        waiting.append(case.preset)
+        cases.append(case)
+    return cases
+
+
+@pytest.fixture(scope="module")
+def tones(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tones that make one batch, and a teacher."""
+    folder = tmp_path_factory.mktemp("home")
+    make_data(folder / "tones", num_train=8, num_val=4, num_test=0)
+    trained(folder, folder / TEACHER, CPU)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def one_order_of_equals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong captions make entries of a base alike, and FAISS, which searches on the CPU, returns equals in another order."""
+    monkeypatch.setattr(searcher, "fused_top_k", searcher.exact_top_k)
+
+
+class StoppedError(Exception):
+    """The run is killed here."""
+
+
+def trained(
+    home: Path, folder: Path, device: torch.device, case: Case | None = None, stop_after: int = 0, **changes: Any
+) -> list[float]:
+    """The loss of each epoch: of one step, with half of the captions wrong.
+
+    Plain descent: Adam would make of a gradient's last digit a step as long as any other.
+    """
+    usual: dict[str, Any] = {
+        "data__source": str(home / "tones"), "data__noise__ratio": 0.5, "train__epochs": 2, "train__optimizer": "sgd",
+        "train__learning_rate": 0.05, "train__warmup_fraction": 0.0, "evaluation__every_epochs": 2, "evaluation__probe_clips": 0,
+    }  # fmt: skip
+    if case is not None and case.judge == "teacher":
+        usual["objective__correspondence__teachers"] = (str(home / TEACHER),)
+    experiment = settings(case or Case("contrastive", "none", "none"))
+    experiment = override(experiment, {path.replace("__", "."): value for path, value in {**usual, **changes}.items()})
+    rows: list[Any] = []
+    prepared = prepared_for(experiment, home)
+
+    def report(row: Any) -> None:
+        rows.append(row)
+        if len(rows) == stop_after:
+            raise StoppedError
+
+    train_trial(experiment, prepared, folder, report, WorkerGroup(device=device), use_ray_data=False)
+    return [row["train/loss"] for row in rows if "train/loss" in row]
+
+
+def near(losses: list[float]) -> Any:
+    return pytest.approx(losses, rel=NEAR, abs=NEAR)
+
+
+def require_same(home: Path, folder: Path, case: Case | None = None, **changes: Any) -> None:
+    expected = trained(home, folder / "cpu", CPU, case, **changes)
+    with pretend_device():
+        found = trained(home, folder / "gpu", GPU, case, **{**changes, **ON_GPU})
+    assert found == near(expected)
+
+
+@pytest.mark.parametrize("case", covering(), ids="-".join)
+def test_a_training_leaves_nothing_on_the_cpu_and_has_its_losses(case: Case, tones: Path, tmp_path: Path) -> None:
+    require_same(tones, tmp_path, case)
+
+
+@pytest.mark.parametrize("first", [CPU, GPU], ids=str)
+def test_a_checkpoint_of_one_device_is_resumed_on_the_other(first: torch.device, tones: Path, tmp_path: Path) -> None:
+    case = Case("contrastive", "small_loss", "moco")
+    expected = trained(tones, tmp_path / "whole", CPU, case)
+    stopped: list[float] = []
+
+    def train(device: torch.device, **changes: Any) -> None:
+        with pretend_device() if device == GPU else nullcontext():
+            stopped[:] = trained(tones, tmp_path / "run", device, case, **changes)
+
+    with pytest.raises(StoppedError):
+        train(first, stop_after=1)
+    train(GPU if first == CPU else CPU)
+    assert stopped == near(expected)
+
+
+def test_a_tensor_made_without_its_device_is_refused(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def table(self: Estimator, name: str, value: float, *more: int) -> torch.Tensor:
+        shape = len(self.pairs.clip_ids), self.pairs.slots, self.pairs.languages, *more
+        self.tables[name] = torch.full(shape, value)
+        return self.tables[name]
+
+    monkeypatch.setattr(Estimator, "table", table)
+    case = Case("contrastive", "small_loss", "none")
+    trained(tones, tmp_path / "cpu", CPU, case)
+    with pretend_device(), pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        trained(tones, tmp_path / "gpu", GPU, case)
