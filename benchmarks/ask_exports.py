@@ -2,7 +2,7 @@
 
     python -I benchmarks/ask_exports.py ESC-50-master EXPORTS
 
-EXPORTS holds the folders `clap`, `sentence-transformers` and `onnx`, and what `bench_exports.py` wrote beside them. Needs
+EXPORTS holds the folders `clap`, `sentence-transformers` and `onnx`, and what `exports_of_esc50.py` wrote beside them. Needs
 transformers, sentence-transformers, onnxruntime, soundfile; imports no ray_atr, and fails if anything else did.
 """
 

@@ -14,7 +14,7 @@ from ray_atr.cli.parse import heartbeat, option, parse_with_settings
 from ray_atr.deploy.pack.pack_options import PackOptions
 
 if TYPE_CHECKING:
-    from ray_atr.deploy.pack import Pack
+    from ray_atr.deploy.pack.making import Pack
     from ray_atr.metrics.metric import Metric
 
 
@@ -46,7 +46,7 @@ OPTIONS = PackCommand
 
 def run(arguments: Sequence[str], program: str) -> None:
     given, settings = parse_with_settings(PackCommand, arguments, program)
-    from ray_atr.deploy.pack import make_pack
+    from ray_atr.deploy.pack.making import make_pack
 
     with heartbeat(f"a pack for {given.space} by {given.options.method}") as say:
         made = make_pack(

@@ -14,8 +14,7 @@ from archives import save_retriever
 
 from ray_atr.common.storage import DamagedFileError
 from ray_atr.deploy.index import Index, build_index
-from ray_atr.deploy.pack import Pack, make_pack
-from ray_atr.deploy.pack.making import training_rows
+from ray_atr.deploy.pack.making import Pack, make_pack, training_rows
 from ray_atr.deploy.pack.pack_options import PackOptions
 from ray_atr.deploy.pack.space import ForeignSpace, read_space
 from ray_atr.models.retriever import Retriever

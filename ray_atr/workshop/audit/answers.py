@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import read_json, write_json
 from ray_atr.workshop.audit.beliefs import Verdicts
-from ray_atr.workshop.audit.estimate import STRATA, Interval, draw, interval, strata_of
+from ray_atr.workshop.audit.estimate import STRATA, NoiseInterval, draw, interval, strata_of
 
 Key = tuple[str, str, int]
 """Clip id, language, caption number."""
@@ -25,7 +25,7 @@ ANSWERS = {"0": False, "right": False, "1": True, "wrong": True}
 COLUMNS = ("clip_id", "language", "caption_number", "caption", "wrong")
 
 
-class Sample(NamedTuple):
+class ListeningSample(NamedTuple):
     """The pairs to listen to, [n] in random order, the stratum of each, [n], and the strata's sizes, [H]."""
 
     pairs: NDArray[np.int64]
@@ -33,14 +33,14 @@ class Sample(NamedTuple):
     sizes: NDArray[np.int64]
 
 
-def sample_of(judged: Verdicts, count: int, seed: int) -> Sample:
+def sample_of(judged: Verdicts, count: int, seed: int) -> ListeningSample:
     """Which of the judged pairs to listen to. ValueError if they are too few for the strata."""
     strata = strata_of(judged.p_value, judged.wrong_share)
     drawn = draw(strata, count, seed)
-    return Sample(drawn, strata[drawn], np.bincount(strata, minlength=STRATA))
+    return ListeningSample(drawn, strata[drawn], np.bincount(strata, minlength=STRATA))
 
 
-def estimate(audit: Path, answers: Path, out: Path) -> Interval:
+def estimate(audit: Path, answers: Path, out: Path) -> NoiseInterval:
     """The share of wrong pairs of an audit's split by the answers, also written to a new JSON file.
 
     Raises ValueError if the answers are not those of the audit's list, or `out` is there.

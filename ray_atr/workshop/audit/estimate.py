@@ -27,7 +27,7 @@ STRATA = 10
 FLOOR = 0.05
 
 
-class Interval(NamedTuple):
+class NoiseInterval(NamedTuple):
     """A share and the ends of its 95% interval."""
 
     share: float
@@ -67,7 +67,7 @@ def draw(strata: Integers, count: int, seed: int) -> Integers:
     return np.asarray(random.permutation(np.concatenate(drawn)))
 
 
-def interval(sizes: Integers, heard: Integers, wrong: Integers) -> Interval:
+def interval(sizes: Integers, heard: Integers, wrong: Integers) -> NoiseInterval:
     """The share of wrong pairs in strata of these sizes [H], of which `heard` [H] were heard and `wrong` [H] of these were wrong.
 
     A stratum of which nothing was heard may be anything. Raises ValueError if none was heard at all.
@@ -81,7 +81,7 @@ def interval(sizes: Integers, heard: Integers, wrong: Integers) -> Interval:
     allowed = float(stdtrit(max(1.0, n.sum() - len(n)), 0.975)) ** 2
     low = certain + _least(rest, n, x, allowed)
     high = certain + rest.sum() - _least(rest, n, n - x, allowed)
-    return Interval(*(float(np.clip(total / pairs, 0, 1)) for total in (certain + rest @ rates, low, high)))
+    return NoiseInterval(*(float(np.clip(total / pairs, 0, 1)) for total in (certain + rest @ rates, low, high)))
 
 
 def _least(sizes: Floats, n: Floats, x: Floats, allowed: float) -> float:

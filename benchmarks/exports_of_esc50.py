@@ -1,6 +1,6 @@
 """One retriever in three formats: ESC-50's fold 4 asked in eight languages by a script that never imports ray_atr.
 
-    uv run --extra onnx --extra sentence-transformers python benchmarks/bench_exports.py ESC-50-master OUT [--epochs 16]
+    uv run --extra onnx --extra sentence-transformers python benchmarks/exports_of_esc50.py ESC-50-master OUT [--epochs 16]
 
 Small towers in the shapes of HTS-AT and XLM-R begin at random, and the recipe `clap` trains them on folds 1 and 2 (fold 3
 chooses the epoch). The winner goes out by `ray-atr export` as a ClapModel, a SentenceTransformer and two ONNX graphs.

@@ -1,8 +1,8 @@
 """Language packs by method on a space that knows English alone, without wrong captions and with 40% of them.
 
-    uv run --extra onnx python benchmarks/bench_pack.py space --folder data/pack
-    uv run --extra onnx python benchmarks/bench_pack.py compare --folder data/pack
-    uv run --extra onnx python benchmarks/bench_pack.py esc50 --vectors VECTORS --folder data/pack_esc50
+    uv run --extra onnx python benchmarks/packs.py space --folder data/pack
+    uv run --extra onnx python benchmarks/packs.py compare --folder data/pack
+    uv run --extra onnx python benchmarks/packs.py esc50 --vectors VECTORS --folder data/pack_esc50
 
 `space` trains the foreign space: an English retriever with a text tower of its own, on other soundscapes (seed 1), and writes its
 vectors of the default soundscapes' clips and captions. The pack's text encoder is the shipped one of eight languages. `compare`
@@ -32,7 +32,7 @@ from ray_atr.common.override import override
 from ray_atr.data.noise import Noise, assign_captions
 from ray_atr.data.shards import iterate_rows, read_manifest
 from ray_atr.data.soundscapes import SoundscapesSettings, ensure_soundscapes
-from ray_atr.deploy.pack import Pack, make_pack
+from ray_atr.deploy.pack.making import Pack, make_pack
 from ray_atr.deploy.pack.pack_options import METHODS, PackOptions
 from ray_atr.metrics.bootstrap import Difference, bootstrap_runs, compare_runs
 from ray_atr.metrics.metric import Metric
