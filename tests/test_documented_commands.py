@@ -96,7 +96,7 @@ def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
         "ray_atr.deploy.index.build_index": understood,
         "ray_atr.deploy.index.update_index": understood,
         "ray_atr.deploy.index.Index.open": understood,
-        "ray_atr.deploy.pack.make_pack": understood,
+        "ray_atr.deploy.pack.making.make_pack": understood,
         "ray_atr.cli.translate.BackTranslate.run": understood,
     }
     for place, instead in work.items():
