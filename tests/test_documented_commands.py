@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -96,11 +98,14 @@ def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
         "ray_atr.deploy.index.build_index": understood,
         "ray_atr.deploy.index.update_index": understood,
         "ray_atr.deploy.index.Index.open": understood,
+        "ray_atr.deploy.index.open_shards": understood,
         "ray_atr.deploy.pack.making.make_pack": understood,
         "ray_atr.cli.translate.BackTranslate.run": understood,
     }
     for place, instead in work.items():
         monkeypatch.setattr(place, instead)
+    # Ray Serve is an extra.
+    monkeypatch.setitem(sys.modules, "ray_atr.deploy.serve.on_ray", Mock(RayServer=understood))
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ class BuildIndex:
     checkpoint: str = option(help="saved retriever: its folder, its trial's, or its run's", metavar="FOLDER")
     audio: str = option(help="folder of audio, folder or URL of a data set, or .npy file", metavar="ARCHIVE")
     out: str = option(help="folder of the new index", metavar="INDEX")
+    part: str = option("", "K/N: the K-th of N parts of the archive, to be served with the others as one", "K/N", "all")
     batch_size: int = option(16, "windows that are encoded together")
 
 
@@ -88,7 +89,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     with counting("", console, "sounds") as count:
         common = {"batch_size": given.batch_size, "progress": count, "say": say}
         if isinstance(given, BuildIndex):
-            changes = build_index(given.checkpoint, given.audio, given.out, **common)
+            changes = build_index(given.checkpoint, given.audio, given.out, part=given.part, **common)
             folder = given.out
         else:
             changes = update_index(given.index, given.checkpoint, given.audio, **common)

@@ -25,12 +25,16 @@ class ServeCommand:
     then brings as `Authorization: Bearer SECRET`, and the page as `#token=SECRET` at the end of its address.
     """
 
-    index: tyro.conf.Positional[str] = option(help="folder or URL of an index", metavar="INDEX")
+    index: tyro.conf.Positional[tuple[str, ...]] = option(
+        help="folder or URL of an index; several of one model are served as one", metavar="INDEX ..."
+    )
     host: str = option("127.0.0.1", "address to listen on", "ADDRESS")
     port: int = option(8080, "port to listen on", "PORT")
     name: tuple[str, ...] = option((), "names by which browsers may call it beyond this machine", "HOST ...", "any")
     checkpoint: str | None = option(None, "where the index's retriever has moved to", "FOLDER", "where it was")
     audio: str | None = option(None, "where the index's archive has moved to", "ARCHIVE", "where it was")
+    ray: bool = option(False, "run under Ray Serve: on RAY_ADDRESS's cluster, or on a Ray of this machine")
+    replicas: int = option(1, "with --ray: processes that answer, and as many for each of several indexes")
     limits: tyro.conf.OmitArgPrefixes[ServerLimits] = field(default_factory=ServerLimits)
 
 
@@ -44,15 +48,32 @@ def run(arguments: Sequence[str], program: str) -> None:
         raise refuse("--port", given.port, "1 to 65535")
     hosts = (given.name or ("*",)) if token is not None else ("localhost", "127.0.0.1", "[::1]")
     where = f"http://{f'[{given.host}]' if ':' in given.host else given.host}:{given.port}/"
-    from ray_atr.deploy.index import Index
-
-    index = Index.open(given.index, checkpoint=given.checkpoint, audio=given.audio)
     try:
         import uvicorn
 
         from ray_atr.deploy.serve.app import create_app
+
+        if given.ray:
+            from ray_atr.deploy.serve.on_ray import RayServer, serve_on_ray
     except ModuleNotFoundError as error:
         raise ValueError(f"serve: {error}; install the extra: pip install 'ray_atr[serve]'") from None
+    if given.ray:
+        server = RayServer(
+            indexes=given.index,
+            checkpoint=given.checkpoint,
+            audio=given.audio,
+            host=given.host,
+            port=given.port,
+            replicas=given.replicas,
+            token=token,
+            hosts=hosts,
+            limits=given.limits,
+        )
+        serve_on_ray(server, lambda: print(f"serving at {where} under Ray Serve (Ctrl-C ends it)", flush=True))
+        return
+    from ray_atr.deploy.index import open_shards
+
+    index = open_shards(given.index, checkpoint=given.checkpoint, audio=given.audio)
     app = create_app(index, token=token, hosts=hosts, limits=given.limits)
     print(f"serving {len(index):,} windows at {where} (Ctrl-C ends it)", flush=True)
     uvicorn.run(app, host=given.host, port=given.port, log_level="warning", access_log=False, timeout_keep_alive=5)

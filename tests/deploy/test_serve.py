@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import io
-import json
 import socket
 import struct
 import threading
@@ -13,13 +11,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlencode
 
 import numpy as np
 import pytest
 import soundfile
 from archives import make_tones, save_retriever
 from browser import CHROMIUM, opened
+from calls import call
 from tiny import tone
 
 from ray_atr.cli.serve import is_loopback, required_token
@@ -65,18 +63,6 @@ def port(index: Index) -> Iterator[int]:
     limits = ServerLimits(most_megabytes=0.1, most_seconds=2.0)
     with serving(index, limits=limits) as found:
         yield found
-
-
-def call(
-    port: int, method: str, place: str, /, body: Any = None, headers: dict[str, str] | None = None, **parameters: Any
-) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    query = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
-    connection.request(method, place + query, body, headers or {})
-    answer = connection.getresponse()
-    content = answer.read()
-    is_json = answer.headers.get_content_type() == "application/json"
-    return answer.status, json.loads(content) if is_json else content
 
 
 def test_it_answers_what_the_index_answers(index: Index, port: int) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pyarrow.parquet as pq
+import xxhash
 from numpy.typing import NDArray
 
 from ray_atr.common.settings import local_path, refuse
@@ -135,6 +136,27 @@ class ReadyVectors(Archive):
 
     def read(self, sound: ArchivedSound) -> bytes:
         raise refuse("path", sound.path, "an archive of audio; this one is of vectors")
+
+
+class PartOfArchive(Archive):
+    """The K-th of N parts of an archive, by a digest of each sound's path: a sound stays in its part when others come or go."""
+
+    def __init__(self, whole: Archive, part: str) -> None:
+        number, _, count = part.partition("/")
+        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+            raise refuse("--part", part, "K/N with K from 1 to N, such as 1/3")
+        self.whole, self.place, self.number, self.count = whole, whole.place, int(number) - 1, int(count)
+
+    def __len__(self) -> int:
+        return len(self.whole) // self.count  # about: only walking through all says which
+
+    def sounds(self) -> Iterator[ArchivedSound]:
+        for sound in self.whole.sounds():
+            if xxhash.xxh3_64_intdigest(os.fsencode(sound.path)) % self.count == self.number:
+                yield sound
+
+    def read(self, sound: ArchivedSound) -> bytes:
+        return self.whole.read(sound)
 
 
 def open_archive(place: str) -> Archive:

@@ -21,7 +21,7 @@ from ray_atr.common.storage import Location, hold, is_there, remove_folder, whol
 from ray_atr.common.storage.digests import digest_of
 from ray_atr.common.storage.whole import remove_leftovers_below
 from ray_atr.data.schema import caption_rows, captions_by_language
-from ray_atr.deploy.index.archive import Archive, ArchivedSound, ReadyVectors, open_archive
+from ray_atr.deploy.index.archive import Archive, ArchivedSound, PartOfArchive, ReadyVectors, open_archive
 from ray_atr.deploy.index.fingerprint import model_fingerprint
 from ray_atr.deploy.index.layout import (
     FILE_SCHEMA,
@@ -74,8 +74,8 @@ class Changes:
     """Path -> why it is not in the index."""
 
 
-def build_index(checkpoint: str, audio: str, out: str, **options: Any) -> Changes:
-    """Index an archive with a saved retriever; `options` are those of `bring_up_to_date`.
+def build_index(checkpoint: str, audio: str, out: str, *, part: str = "", **options: Any) -> Changes:
+    """Index an archive with a saved retriever, or its part `K/N`; `options` are those of `bring_up_to_date`.
 
     ValueError if `out` is an index already. A build that was stopped is taken up by the same call.
     """
@@ -87,7 +87,10 @@ def build_index(checkpoint: str, audio: str, out: str, **options: Any) -> Change
         for path in folder.iterdir()
     ):
         raise refuse("--out", out, "a new or empty folder")
-    return bring_up_to_date(folder, saved_retriever(checkpoint, "--checkpoint"), open_archive(audio), **options)
+    archive = open_archive(audio)
+    if part:
+        archive = PartOfArchive(archive, part)
+    return bring_up_to_date(folder, saved_retriever(checkpoint, "--checkpoint"), archive, part=part, **options)
 
 
 def update_index(index: str, checkpoint: str | None = None, audio: str | None = None, **options: Any) -> Changes:
@@ -95,7 +98,10 @@ def update_index(index: str, checkpoint: str | None = None, audio: str | None = 
     folder = Path(os.path.abspath(Path(index).expanduser()))
     manifest = read_index_manifest(folder)
     retriever = saved_retriever(checkpoint or manifest.checkpoint, "--checkpoint")
-    return bring_up_to_date(folder, retriever, open_archive(audio or manifest.archive), **options)
+    archive = open_archive(audio or manifest.archive)
+    if manifest.part:
+        archive = PartOfArchive(archive, manifest.part)
+    return bring_up_to_date(folder, retriever, archive, part=manifest.part, **options)
 
 
 def bring_up_to_date(
@@ -103,6 +109,7 @@ def bring_up_to_date(
     checkpoint: Location,
     archive: Archive,
     *,
+    part: str = "",
     batch_size: int = 16,
     device: str | None = None,
     exact_rows: int = EXACT_ROWS,
@@ -165,6 +172,7 @@ def bring_up_to_date(
                 checkpoint=str(checkpoint),
                 archive=archive.place,
                 distance=retriever.distance,
+                part=part,
                 exact_rows=exact_rows,
             )
         remove_other_states(folder, manifest)
@@ -197,12 +205,11 @@ def _encode(
             else:
                 yield sound
 
-    if isinstance(archive, ReadyVectors):
-        width = retriever.vector_width
-        if archive.vectors.shape[1] != width:
-            raise refuse(
-                "--audio", f"vectors of width {archive.vectors.shape[1]}", f"vectors of the model's width, {width}"
-            )
+    source = archive.whole if isinstance(archive, PartOfArchive) else archive
+    if isinstance(source, ReadyVectors):
+        given, width = source.vectors.shape[1], retriever.vector_width
+        if given != width:
+            raise refuse("--audio", f"vectors of width {given}", f"vectors of the model's width, {width}")
         for sound in unknown():
             yield _ready(sound, retriever.distance)
         return

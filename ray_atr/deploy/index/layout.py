@@ -82,6 +82,8 @@ class IndexManifest:
     """Number of the folder that counts."""
     digests: dict[str, str]
     """File name -> digest."""
+    part: str = ""
+    """`K/N`: of the archive's sounds the K-th of N parts; empty: all of them."""
 
     @property
     def is_exact(self) -> bool:
@@ -98,6 +100,7 @@ def read_index_manifest(folder: Location) -> IndexManifest:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise refuse("index", str(file), f"an index of format {FORMAT}")
     known: dict[str, Any] = {field.name: content.get(field.name) for field in dataclasses.fields(IndexManifest)}
+    known["part"] = content.get("part", "")
     kinds = {"str": str, "int": int, "dict[str, str]": dict}
     for field in dataclasses.fields(IndexManifest):
         if not isinstance(known[field.name], kinds[str(field.type)]):
@@ -135,6 +138,7 @@ def write_state(
     checkpoint: str,
     archive: str,
     distance: str,
+    part: str = "",
     exact_rows: int = EXACT_ROWS,
 ) -> IndexManifest:
     """Write a new state of an index and let the manifest name it: until then the index is the older one, or none."""
@@ -164,6 +168,7 @@ def write_state(
         num_broken=sum(bool(error) for error in errors),
         state=state,
         digests=digests,
+        part=part,
     )
     write_index_manifest(folder, manifest)
     return manifest

@@ -1,7 +1,7 @@
 """The ASGI app of an index: `/search`, `/similar`, `/tag`, `/audio`, `/health`, `/openapi.json`, and the page.
 
     from ray_atr.deploy.serve.app import create_app
-    app = create_app(Index.open("birds.index"))     # then any ASGI server
+    app = create_app(Index.open("birds.index"))     # then any ASGI server; `on_ray` has Ray Serve
 
 A mistake is answered 4xx with `{"error": "top: got 0; allowed 1 to 1,000"}`, the form that the command line has too; a server
 that has too much to do answers 503.
@@ -28,7 +28,7 @@ from starlette.routing import Route
 
 from ray_atr.common.redaction import redact
 from ray_atr.common.settings import refuse
-from ray_atr.deploy.index.opened import Index, Match, check_text, check_top
+from ray_atr.deploy.index.search import Match, Search, check_text, check_top
 from ray_atr.deploy.serve.batching import Batcher, BusyError
 from ray_atr.deploy.serve.limits import ServerLimits
 from ray_atr.deploy.serve.openapi import describe_api
@@ -58,7 +58,7 @@ class _Question:
 
 
 def create_app(
-    index: Index,
+    index: Search,
     *,
     token: str | None = None,
     hosts: Sequence[str] = ("localhost", "127.0.0.1", "[::1]", "testserver"),
@@ -103,7 +103,7 @@ def create_app(
 class _Served:
     """The handlers, with what they share."""
 
-    def __init__(self, index: Index, limits: ServerLimits) -> None:
+    def __init__(self, index: Search, limits: ServerLimits) -> None:
         self.index, self.limits = index, limits
         self.batcher = Batcher(self._answer_all, most_waiting=limits.most_waiting)
         self.listening = asyncio.Semaphore(MOST_LISTENING)
@@ -114,16 +114,15 @@ class _Served:
         return HTMLResponse(text, headers=HEADERS)
 
     async def health(self, request: Request) -> Response:
-        manifest, calibration = self.index.manifest, self.index.calibration
         facts = {
             "status": "ok",
             "version": importlib.metadata.version("ray_atr"),
-            "sounds": manifest.num_sounds,
-            "windows": manifest.num_windows,
-            "model": manifest.model,
+            "sounds": self.index.num_sounds,
+            "windows": len(self.index),
+            "model": self.index.manifest.model,
             "languages": list(self.index.retriever.languages),
             "needs_language": self.index.is_told_language,
-            "is_calibrated": calibration is not None,
+            "is_calibrated": self.index.calibration is not None,
         }
         return JSONResponse(facts, headers=HEADERS)
 

@@ -1,0 +1,207 @@
+"""What can be asked by text and by sound: an index, or several as one. `search` by text, `like` by sound.
+
+Shapes: M queries, k answers, r width of a vector.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ray_atr.common.settings import refuse
+from ray_atr.common.storage import Location
+from ray_atr.data.language_codes import require_language
+from ray_atr.deploy.index.fingerprint import fitted_to, is_told_language, model_fingerprint
+from ray_atr.deploy.index.layout import IndexManifest
+from ray_atr.models.retriever import Clip, Retriever
+from ray_atr.training.run_folder import saved_retriever
+
+if TYPE_CHECKING:
+    from ray_atr.deploy.calibration import Calibration
+
+MOST_ANSWERS = 1_000
+LONGEST_QUERY = 2_000  # characters
+
+
+@dataclass(frozen=True)
+class Match:
+    """A window of a sound, as an answer. Times are in seconds; `score` is the retriever's similarity."""
+
+    path: str
+    start: float
+    end: float
+    score: float
+    probability: float | None
+    """That it matches the text, if the retriever is calibrated; None for a search by sound."""
+    clip_id: str
+    captions: dict[str, list[str]]
+
+
+class Search(ABC):
+    """Answers to texts and sounds, by the one retriever that made the vectors. Safe to be used by several threads at a time."""
+
+    num_sounds: int
+
+    def __init__(
+        self, manifest: IndexManifest, *, checkpoint: str | None = None, retriever: Retriever | None = None
+    ) -> None:
+        self.manifest = manifest
+        self._checkpoint, self._given = checkpoint, retriever
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Windows in it."""
+
+    @abstractmethod
+    def found(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
+        """The windows nearest to each query [M, r] of the model's space, best first; without probabilities."""
+
+    @abstractmethod
+    def window(self, path: str, start: float) -> NDArray[np.float32]:
+        """The vector [r] of a sound's window in which a second is. ValueError for a path that is not in it."""
+
+    @abstractmethod
+    def sound(self, path: str) -> bytes:
+        """The encoded audio of a sound of the index. ValueError for a path that is not in it, or cannot be read."""
+
+    @cached_property
+    def retriever(self) -> Retriever:
+        """The retriever that queries are encoded with. ValueError unless it is the one that made the vectors."""
+        retriever = self._given
+        if retriever is None:
+            retriever = Retriever.from_pretrained(str(self._retriever_folder))
+            retriever.to("cuda" if torch.cuda.is_available() else "cpu")
+        if model_fingerprint(retriever) != self.manifest.model and not self._has_pack:
+            given = "the retriever given" if self._given is not None else str(self._retriever_folder)
+            allowed = f"the model that made the index's vectors, {self.manifest.checkpoint}"
+            raise refuse("checkpoint", given, allowed)
+        return retriever
+
+    @property
+    def _has_pack(self) -> bool:
+        """Whether the retriever is a language pack that was fitted to these very vectors' space."""
+        return self._given is None and fitted_to(self._retriever_folder) == self.manifest.model
+
+    @property
+    def _retriever_folder(self) -> Location:
+        try:
+            return saved_retriever(self._checkpoint or self.manifest.checkpoint, "--checkpoint")
+        except ValueError as error:
+            if self._checkpoint is not None:
+                raise
+            raise ValueError(f"{error}; if it has moved, say where with --checkpoint") from None
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """What scores mean, by language, if `evaluate --calibrate` has made that for the retriever."""
+        from ray_atr.deploy.calibration import Calibration
+
+        return (
+            None if self._given is not None and self._checkpoint is None else Calibration.read(self._retriever_folder)
+        )
+
+    @cached_property
+    def is_told_language(self) -> bool:
+        """Whether a query must say its language."""
+        return is_told_language(self.retriever)
+
+    def search(
+        self, text: str, language: str | None = None, *, top: int = 10, at_least: float | None = None
+    ) -> list[Match]:
+        """The windows that fit a text best, best first; with `at_least`, of that probability or more: maybe none."""
+        return self.search_many([text], language, top=top, at_least=at_least)[0]
+
+    def search_many(
+        self,
+        texts: Sequence[str],
+        language: str | None = None,
+        *,
+        top: int = 10,
+        at_least: float | None = None,
+    ) -> list[list[Match]]:
+        """`search` of several texts of one language at a time.
+
+        ValueError for a blank text, for an unknown language or one that is missing where the model must be told it, and for
+        `at_least` where the retriever is not calibrated.
+        """
+        for text in texts:
+            check_text(text)
+        check_top(top)
+        code = self._language(language)
+        calibration = self.calibration
+        if at_least is not None:
+            if not 0 <= at_least <= 1:
+                raise refuse("at_least", at_least, "a probability, 0 to 1")
+            if calibration is None:
+                made = "a calibrated retriever: make its calibration with `ray-atr evaluate --calibrate`"
+                raise refuse("at_least", at_least, made)
+        queries = self.retriever.encode_text(list(texts), code or "eng").numpy()
+        found = self.found(queries, top)
+        if calibration is None:
+            return found
+        known = calibration_of(calibration, code)
+        likely = [_with_probability(matches, known) for matches in found]
+        return [[one for one in row if at_least is None or (one.probability or 0.0) >= at_least] for row in likely]
+
+    def like(self, clip: Clip, sample_rate: int | None = None, *, top: int = 10) -> list[Match]:
+        """The windows most like a sound (a file, its bytes, or a waveform [S] at `sample_rate` Hz), best first."""
+        check_top(top)
+        return self.found(self.retriever.encode_audio([clip], sample_rate).numpy(), top)[0]
+
+    def like_window(self, path: str, start: float = 0.0, *, top: int = 10) -> list[Match]:
+        """The windows most like the one of a sound of the index in which a second is, itself among them, best first."""
+        check_top(top)
+        return self.found(self.window(path, start)[None], top)[0]
+
+    def tag(
+        self, clip: Clip, sample_rate: int | None, labels: Sequence[str], language: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Labels (texts of one language) by how well they fit a sound, best first: `label`, `score`, `probability`."""
+        code = self._language(language)
+        texts = self.retriever.encode_text(list(labels), code or "eng")
+        score = self.retriever.similarity(texts, self.retriever.encode_audio([clip], sample_rate))[:, 0].numpy()
+        calibration = self.calibration
+        chance = [None] * len(labels)
+        if calibration is not None:
+            chance = calibration_of(calibration, code).probability(score).tolist()
+        found = zip(labels, score.tolist(), chance, strict=True)
+        tags = [{"label": label, "score": value, "probability": known} for label, value, known in found]
+        return sorted(tags, key=lambda one: -one["score"])
+
+    def _language(self, language: str | None) -> str | None:
+        if language is not None:
+            return require_language(language).code
+        if self.is_told_language:
+            raise refuse("language", None, "the code of the text's language: this model's text tower is told it")
+        return None
+
+
+def _with_probability(matches: Sequence[Match], calibration: Any) -> list[Match]:
+    chances = calibration.probability(np.array([one.score for one in matches], np.float32)).tolist()
+    return [replace(one, probability=chance) for one, chance in zip(matches, chances, strict=True)]
+
+
+def calibration_of(calibration: Calibration, language: str | None) -> Any:
+    """The calibration of a language, or over all where it was not fitted on that one."""
+    return calibration.of(language if language in calibration.by_language else None)
+
+
+def check_text(text: str) -> None:
+    """ValueError for a query that is blank or too long."""
+    if not isinstance(text, str) or not text.strip():
+        raise refuse("text", text, "a text that is not blank")
+    if len(text) > LONGEST_QUERY:
+        raise refuse("text", text, f"at most {LONGEST_QUERY:,} characters")
+
+
+def check_top(top: int) -> None:
+    """ValueError unless so many answers can be asked for."""
+    if not 1 <= top <= MOST_ANSWERS:
+        raise refuse("top", top, f"1 to {MOST_ANSWERS:,}")

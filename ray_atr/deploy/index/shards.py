@@ -1,0 +1,95 @@
+"""Several indexes of one model as one: each finds its own best windows, and these are merged.
+
+    index = open_shards(["north.index", "south.index"])
+
+A shard is an index on this machine, or one that another process has open (`ray_atr.deploy.serve.on_ray`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ray_atr.common.settings import refuse
+from ray_atr.common.storage import locate
+from ray_atr.deploy.index.layout import IndexManifest, read_index_manifest
+from ray_atr.deploy.index.opened import Index
+from ray_atr.deploy.index.search import Match, Search
+
+
+class OpenShard(Protocol):
+    """What is asked of a shard; an `Index` is one. Wherever it is, it can be asked by several threads at a time."""
+
+    def found(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]: ...
+
+    def window(self, path: str, start: float) -> NDArray[np.float32]: ...
+
+    def has(self, path: str) -> bool: ...
+
+    def sound(self, path: str) -> bytes: ...
+
+
+class ShardedIndex(Search):
+    """Shards, asked at the same time. Their answers are those of one index of all their windows, as scores are exact; of equal
+    scores the earlier path comes first.
+    """
+
+    def __init__(
+        self, shards: Sequence[OpenShard], manifests: Sequence[IndexManifest], *, checkpoint: str | None = None
+    ) -> None:
+        super().__init__(manifests[0], checkpoint=checkpoint)
+        self.shards = list(shards)
+        self.num_sounds = sum(one.num_sounds for one in manifests)
+        self._num_windows = sum(one.num_windows for one in manifests)
+        self._threads = ThreadPoolExecutor(8 * max(1, len(self.shards)), thread_name_prefix="shard")
+
+    def __len__(self) -> int:
+        return self._num_windows
+
+    def found(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
+        each = self._ask_all(lambda shard: shard.found(queries, top))
+        return [_best([match for matches in own for match in matches], top) for own in zip(*each, strict=True)]
+
+    def window(self, path: str, start: float) -> NDArray[np.float32]:
+        return self._shard_of(path).window(path, start)
+
+    def sound(self, path: str) -> bytes:
+        return self._shard_of(path).sound(path)
+
+    def _shard_of(self, path: str) -> OpenShard:
+        have = self._ask_all(lambda shard: shard.has(path))
+        if sum(have) != 1:
+            raise refuse("path", path, "a sound of the index" if not any(have) else "a sound that one shard alone has")
+        return self.shards[have.index(True)]
+
+    def _ask_all(self, ask: Callable[[OpenShard], Any]) -> list[Any]:
+        return list(self._threads.map(ask, self.shards))
+
+
+def _best(matches: list[Match], top: int) -> list[Match]:
+    return sorted(matches, key=lambda one: (-one.score, one.path, one.start))[:top]
+
+
+def open_shards(places: Sequence[str], *, checkpoint: str | None = None, audio: str | None = None) -> Search:
+    """The index at a place, or those at several as one. ValueError if they are not of one model."""
+    manifests = read_manifests(places)
+    opened = [Index.open(place, checkpoint=checkpoint, audio=audio) for place in places]
+    return opened[0] if len(opened) == 1 else ShardedIndex(opened, manifests, checkpoint=checkpoint)
+
+
+def read_manifests(places: Sequence[str]) -> list[IndexManifest]:
+    """The manifests of indexes. ValueError if there is none, one is named twice, or they are not of one model."""
+    if not places:
+        raise refuse("INDEX", "none", "one index, or several of one model")
+    for number, place in enumerate(places):
+        if place in places[:number]:
+            raise refuse("INDEX", place, "each index once")
+    manifests = list(map(read_index_manifest, map(locate, places)))
+    for place, manifest in zip(places, manifests, strict=True):
+        if manifest.model != manifests[0].model:
+            raise refuse("INDEX", place, f"an index of the model of {places[0]}, {manifests[0].checkpoint}")
+    return manifests

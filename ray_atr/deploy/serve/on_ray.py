@@ -1,0 +1,162 @@
+"""The app under Ray Serve: replicas of it on the nodes of a cluster, and of each shard of the index if there are several.
+
+The app is the one that uvicorn serves; each of its replicas has the retriever. It opens the index itself, or asks the shards, of
+which each has a deployment of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from ray_atr.common.runtime import is_inside_a_cluster, start_ray
+from ray_atr.common.settings import refuse
+from ray_atr.deploy.index.opened import Index
+from ray_atr.deploy.index.search import Match, Search
+from ray_atr.deploy.index.shards import ShardedIndex, open_shards, read_manifests
+from ray_atr.deploy.serve.app import create_app
+from ray_atr.deploy.serve.limits import ServerLimits
+
+NAME = "ray_atr"
+AT_A_TIME = 64
+"""Requests that a replica works on at a time: its batches are as large at most."""
+SHARD_SECONDS = 60.0
+"""How long a shard's answer is waited for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayServer:
+    """What is served, where and by how many."""
+
+    indexes: Sequence[str]
+    checkpoint: str | None = None
+    audio: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8080
+    replicas: int = 1
+    """of the app, and of each shard"""
+    cpus: float = 1.0
+    """that a replica reserves"""
+    token: str | None = None
+    hosts: Sequence[str] = ("localhost", "127.0.0.1", "[::1]")
+    limits: ServerLimits = field(default_factory=ServerLimits)
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """The indexes that replicas of their own have open; none if there is but one index."""
+        return self.indexes if len(self.indexes) > 1 else ()
+
+    @property
+    def processes(self) -> int:
+        """The replicas of the app and of the shards."""
+        return self.replicas * (1 + len(self.shards))
+
+
+class RemoteShard:
+    """A shard that replicas have open."""
+
+    def __init__(self, handle: DeploymentHandle) -> None:
+        self.handle = handle
+
+    def found(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
+        return self._answer("found", queries, top)
+
+    def window(self, path: str, start: float) -> NDArray[np.float32]:
+        return self._answer("window", path, start)
+
+    def has(self, path: str) -> bool:
+        return self._answer("has", path)
+
+    def sound(self, path: str) -> bytes:
+        return self._answer("sound", path)
+
+    def _answer(self, name: str, *given: Any) -> Any:
+        answer, error = self.handle.answer.remote(name, given).result(timeout_s=SHARD_SECONDS)
+        if error:
+            raise ValueError(error)
+        return answer
+
+
+class ShardReplica:
+    """One shard, open in a process of its own."""
+
+    def __init__(self, place: str, audio: str | None) -> None:
+        self.index = Index.open(place, audio=audio)
+
+    async def answer(self, name: str, given: Sequence[Any]) -> tuple[Any, str]:
+        """What the index answers, or a mistake: Serve would wrap an exception in its own."""
+        try:
+            return await asyncio.to_thread(getattr(self.index, name), *given), ""
+        except ValueError as error:
+            return None, str(error)
+
+
+@serve.ingress()
+class AppReplica:
+    """The app with its retriever, and with the index, or what asks the shards."""
+
+    def __init__(self, server: RayServer, *shards: DeploymentHandle) -> None:
+        index: Search
+        if shards:
+            manifests = read_manifests(server.indexes)
+            index = ShardedIndex([RemoteShard(one) for one in shards], manifests, checkpoint=server.checkpoint)
+        else:
+            index = open_shards(server.indexes, checkpoint=server.checkpoint, audio=server.audio)
+        self.asgi = create_app(index, token=server.token, hosts=server.hosts, limits=server.limits)
+
+    def __serve_build_asgi_app__(self) -> Any:
+        return self.asgi
+
+
+def start_serving(server: RayServer) -> None:
+    """Deploy the app on the Ray that this process is told of, or on one of its own; returns when every replica is ready.
+
+    `limits.most_waiting` requests wait for a replica; more are answered 503. Each replica of the app has a GPU if there are as
+    many. ValueError if the cluster runs Ray Serve already, whose address would be taken instead of the one given here.
+    """
+    import ray
+
+    if server.replicas < 1:
+        raise refuse("--replicas", server.replicas, "1 or more")
+    # A mistake is said here, in one line, before anything starts.
+    _ = ShardedIndex([], read_manifests(server.indexes), checkpoint=server.checkpoint).retriever
+    needed = server.processes * server.cpus
+    start_ray(num_cpus=None if is_inside_a_cluster() else max(os.cpu_count() or 1, math.ceil(needed)))
+    # Serve takes the address of whoever started it, and only warns of another one.
+    if serve.status().proxies:
+        raise refuse("--ray", "a cluster on which Ray Serve runs already", "one without it: `serve shutdown` ends it")
+    gpus = 1 if ray.cluster_resources().get("GPU", 0) >= server.replicas else 0
+    # The host is always given: Serve's own default depends on how it was set up (RAY_SERVE_ENABLE_HA_PROXY).
+    serve.start(proxy_location="HeadOnly", http_options={"host": server.host, "port": server.port})
+    both: dict[str, Any] = {"num_replicas": server.replicas, "max_ongoing_requests": AT_A_TIME}
+    on_cpu, on_gpu = {"num_cpus": server.cpus}, {"num_cpus": server.cpus, "num_gpus": gpus}
+    shards = [
+        serve.deployment(name=f"shard-{number}", ray_actor_options=on_cpu, **both)(ShardReplica).bind(
+            place, server.audio
+        )
+        for number, place in enumerate(server.shards)
+    ]
+    most = server.limits.most_waiting
+    app = serve.deployment(name="app", ray_actor_options=on_gpu, max_queued_requests=most, **both)(AppReplica)
+    serve.run(app.bind(server, *shards), name=NAME, route_prefix="/")
+
+
+def serve_on_ray(server: RayServer, is_ready: Callable[[], None]) -> None:
+    """`start_serving`, until it is interrupted; then Serve is ended."""
+    start_serving(server)
+    is_ready()
+    try:
+        while True:
+            time.sleep(1)
+    finally:
+        serve.shutdown()

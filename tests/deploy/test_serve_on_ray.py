@@ -1,0 +1,149 @@
+"""Under Ray Serve the one app answers as it does alone, also when the index is in shards, and nothing listens beyond loopback."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from archives import make_tones, save_retriever
+from calls import call
+from tiny import tone
+
+from ray_atr.deploy.index import Index, build_index, open_shards
+from ray_atr.deploy.serve.limits import ServerLimits
+
+pytest.importorskip("grpc_reflection", reason="the extra serve is not installed")
+SHARDS, TEXTS = 3, ("a low tone", "un son aigu", "a high tone", "un son grave")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of a folder, and one of each third of it."""
+    folder = tmp_path_factory.mktemp("on-ray")
+    save_retriever(folder / "model")
+    make_tones(folder / "audio", count=9)
+    for name, part in (("whole", ""), *((f"part-{number}", f"{number}/{SHARDS}") for number in range(1, SHARDS + 1))):
+        build_index(str(folder / "model"), str(folder / "audio"), str(folder / name), part=part)
+    return folder
+
+
+def parts(place: Path) -> list[str]:
+    return [str(place / f"part-{number}") for number in range(1, SHARDS + 1)]
+
+
+def answers(index: Any) -> list[list[tuple[str, float]]]:
+    return [[(one.path, one.start) for one in found] for found in index.search_many(TEXTS, top=7)]
+
+
+def test_shards_together_answer_as_the_one_index_does(place: Path, tmp_path: Path) -> None:
+    whole, shards = Index.open(place / "whole"), open_shards(parts(place))
+    sizes = [len(Index.open(part)) for part in parts(place)]
+    assert min(sizes) > 0
+    assert sum(sizes) == len(shards) == len(whole)
+    assert answers(shards) == answers(whole)
+    near = [(one.path, one.start) for one in whole.like_window("tone 5.wav", 0.3, top=4)]
+    assert [(one.path, one.start) for one in shards.like_window("tone 5.wav", 0.3, top=4)] == near
+    assert shards.sound("tone 5.wav") == (place / "audio" / "tone 5.wav").read_bytes()
+    with pytest.raises(ValueError, match="a sound of the index"):
+        shards.sound("absent.wav")
+    twice = Index.open(parts(place)[0]).search(TEXTS[0], top=1)[0].path
+    with pytest.raises(ValueError, match="that one shard alone has"):
+        open_shards([str(place / "whole"), parts(place)[0]]).sound(twice)
+    with pytest.raises(ValueError, match="each index once"):
+        open_shards([str(place / "whole")] * 2)
+    save_retriever(tmp_path / "other", seed=1)
+    build_index(str(tmp_path / "other"), str(place / "audio"), str(tmp_path / "index"))
+    with pytest.raises(ValueError, match="an index of the model of"):
+        open_shards([str(place / "whole"), str(tmp_path / "index")])
+
+
+@pytest.fixture
+def served(place: Path, request: pytest.FixtureRequest, ray_session: object) -> Iterator[int]:
+    """The port of a server under Ray Serve, of the whole index or of the shards."""
+    from ray import serve
+
+    from ray_atr.deploy.serve.on_ray import RayServer, start_serving
+
+    port = free_port()
+    indexes = parts(place) if request.param else [str(place / "whole")]
+    limits = ServerLimits(most_waiting=64)
+    try:
+        start_serving(RayServer(indexes=indexes, port=port, limits=limits, cpus=0.1))
+        yield port
+    finally:
+        serve.shutdown()
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("served", [False, True], indirect=True, ids=["one index", "three shards"])
+def test_it_answers_what_the_index_answers(place: Path, served: int) -> None:
+    whole, found = Index.open(place / "whole"), dict[str, Any]()
+
+    def ask(text: str) -> None:
+        found[text] = call(served, "GET", "/search", text=text, top=7)
+
+    threads = [
+        threading.Thread(target=ask, args=(f"{text}{' again' * number}",)) for text in TEXTS for number in range(5)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for text, (status, answer) in found.items():
+        assert status == 200, answer
+        assert [one["path"] for one in answer["matches"]] == [one.path for one in whole.search(text, top=7)]
+    assert call(served, "GET", "/health")[1]["windows"] == len(whole)
+    status, answer = call(served, "POST", "/similar", body=tone(2, 2), top=1)
+    assert (status, answer["matches"][0]["path"]) == (200, "tone 2.wav")
+    assert call(served, "GET", "/audio", path="tone 7.wav")[0] == 200
+    assert call(served, "GET", "/similar", path="absent.wav") == (
+        400,
+        {"error": "path: got 'absent.wav'; allowed a sound of the index"},
+    )
+    assert call(served, "GET", "/search", headers={"Host": "evil.example"}, text="x")[0] == 400
+    listening = {
+        one.laddr.ip
+        for one in psutil.net_connections("tcp")
+        if one.laddr and one.laddr.port == served and one.status == "LISTEN"
+    }
+    assert listening == {"127.0.0.1"}
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_the_address_is_always_said_and_a_cluster_that_serves_already_is_refused(
+    place: Path, ray_session: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray import serve
+
+    from ray_atr.deploy.serve.on_ray import RayServer, start_serving
+
+    class StartedError(Exception):
+        """Serve would start."""
+
+    def started(**options: Any) -> None:
+        raise StartedError(options["http_options"])
+
+    server = RayServer(indexes=[str(place / "whole")])
+    with monkeypatch.context() as changed:
+        changed.setattr(serve, "start", started)
+        with pytest.raises(StartedError, match=r"'host': '127\.0\.0\.1'"):
+            start_serving(server)
+    serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": free_port()})
+    try:
+        with pytest.raises(ValueError, match="runs already"):
+            start_serving(server)
+    finally:
+        serve.shutdown()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
