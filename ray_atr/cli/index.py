@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +17,7 @@ from rich.table import Table
 from ray_atr.cli.parse import counting, option, parse, print_plain
 from ray_atr.common.settings import counted, refuse
 from ray_atr.data.language_codes import require_language
+from ray_atr.deploy.index.encoding_options import IndexEncoding
 
 if TYPE_CHECKING:
     from ray_atr.deploy.index import Changes, Match
@@ -34,7 +35,7 @@ class BuildIndex:
     audio: str = option(help="folder of audio, folder or URL of a data set, or .npy file", metavar="ARCHIVE")
     out: str = option(help="folder of the new index", metavar="INDEX")
     part: str = option("", "K/N: the K-th of N parts of the archive, to be served with the others as one", "K/N", "all")
-    batch_size: int = option(16, "windows that are encoded together")
+    encoding: tyro.conf.OmitArgPrefixes[IndexEncoding] = field(default_factory=IndexEncoding)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class UpdateIndex:
     index: tyro.conf.Positional[str] = option(help="folder of the index", metavar="INDEX")
     checkpoint: str | None = option(None, "where its retriever has moved to", "FOLDER", "where it was")
     audio: str | None = option(None, "where its archive has moved to", "ARCHIVE", "where it was")
-    batch_size: int = option(16, "windows that are encoded together")
+    encoding: tyro.conf.OmitArgPrefixes[IndexEncoding] = field(default_factory=IndexEncoding)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,7 @@ def run(arguments: Sequence[str], program: str) -> None:
         console.print(message, markup=False, highlight=False, soft_wrap=True)
 
     with counting("", console, "sounds") as count:
-        common = {"batch_size": given.batch_size, "progress": count, "say": say}
+        common = {"encoding": given.encoding, "progress": count, "say": say}
         if isinstance(given, BuildIndex):
             changes = build_index(given.checkpoint, given.audio, given.out, part=given.part, **common)
             folder = given.out

@@ -19,13 +19,14 @@ from archives import make_tones, save_retriever
 from crash_points import every_crash
 from tiny import make_data, prepared_for, tiny, tone
 
-import ray_atr.deploy.index.build as building
+import ray_atr.deploy.index.encoders as encoders
 import ray_atr.deploy.index.opened as opened_index
 from ray_atr.cli.main import main
 from ray_atr.common.storage import DamagedFileError
 from ray_atr.common.storage.caches import list_caches
 from ray_atr.deploy.index import Index, build_index, update_index
 from ray_atr.deploy.index.archive import open_archive
+from ray_atr.deploy.index.encoding_options import IndexEncoding
 from ray_atr.deploy.index.structure import build_structure, nearest_rows, read_structure, write_structure
 from ray_atr.models.retriever import Retriever
 
@@ -44,7 +45,7 @@ def copied(place: Path, to: Path) -> Path:
     return to
 
 
-def rows_of(folder: Path) -> list[dict[str, object]]:
+def rows_of(folder: Path) -> list[dict[str, Any]]:
     (file,) = folder.glob("*/vectors.parquet")
     return pq.read_table(file).to_pylist()
 
@@ -53,7 +54,9 @@ def rows_of(folder: Path) -> list[dict[str, object]]:
 def test_an_index_holds_the_windows_of_the_one_encoder(tmp_path: Path, metric: str) -> None:
     retriever = save_retriever(tmp_path / "model", metric=metric)
     make_tones(tmp_path / "audio", count=3)
-    build_index(str(tmp_path / "model"), str(tmp_path / "audio"), str(tmp_path / "index"), batch_size=2)
+    build_index(
+        str(tmp_path / "model"), str(tmp_path / "audio"), str(tmp_path / "index"), encoding=IndexEncoding(batch_size=2)
+    )
     rows = rows_of(tmp_path / "index")
     for number in range(3):
         starts, vectors = retriever.encode_windows(tmp_path / "audio" / f"tone {number}.wav")
@@ -93,14 +96,14 @@ def test_an_update_encodes_what_is_new_or_changed_alone(
     (audio / "new.wav").write_bytes(tone(2, 78))
     os.utime(audio / "tone 2.wav")  # touched, not changed
     encoded: list[str] = []
-    original = building.encode_sounds
+    original = encoders.encode_sounds
 
     def watched(retriever, sounds, read, **options):
         for result in original(retriever, sounds, read, **options):
             encoded.append(result.sound.path)
             yield result
 
-    monkeypatch.setattr(building, "encode_sounds", watched)
+    monkeypatch.setattr(encoders, "encode_sounds", watched)
     changes = update_index(str(tmp_path / "index"), str(tmp_path / "model"), str(audio))
     assert sorted(encoded) == ["new.wav", "tone 1.wav"]
     assert (changes.encoded, changes.taken_over, changes.removed) == (2, 2, 1)
@@ -112,6 +115,47 @@ def test_an_update_encodes_what_is_new_or_changed_alone(
     moved = Path(shutil.move(audio, tmp_path / "moved"))
     update_index(str(tmp_path / "index"), audio=str(moved))
     assert Index.open(tmp_path / "index").sound("new.wav") == (moved / "new.wav").read_bytes()
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_encoders_on_ray_make_the_same_rows(
+    tmp_path: Path, ray_session: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoders, "SOUNDS_IN_A_JOB", 2)
+    save_retriever(tmp_path / "model")
+    audio = make_tones(tmp_path / "audio", count=5)
+    (audio / "broken.wav").write_bytes(b"no sound")
+    for ray in ("never", "always"):
+        chosen = IndexEncoding(ray=ray, encoders=1)
+        changes = build_index(str(tmp_path / "model"), str(audio), str(tmp_path / ray), encoding=chosen)
+        assert list(changes.broken) == ["broken.wav"]
+    assert_same_rows(rows_of(tmp_path / "never"), rows_of(tmp_path / "always"))
+
+
+def test_an_encoder_reads_the_clips_of_a_data_set_by_name(tmp_path: Path) -> None:
+    save_retriever(tmp_path / "model")
+    data = str(make_data(tmp_path / "tones", num_train=3, num_val=1, num_test=1))
+    build_index(str(tmp_path / "model"), data, str(tmp_path / "index"))
+    encoder = encoders.SoundEncoder(encoders.EncodingSource(str(tmp_path / "model"), data, 2))
+    found = encoder([sound.without_data() for sound in open_archive(data).sounds()])
+    rows = [{"path": one.sound.path, "vector": one.vectors[0]} for one in found]
+    own = [{"path": row["path"], "vector": row["vector"]} for row in rows_of(tmp_path / "index")]
+    assert_same_rows(sorted(own, key=lambda row: row["path"]), sorted(rows, key=lambda row: row["path"]))
+
+
+def assert_same_rows(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> None:
+    """Equal but for the vectors' last digit: another batch may round it otherwise."""
+    own, other = (np.array([row.pop("vector") for row in rows], np.float32) for rows in (first, second))
+    assert first == second
+    assert np.allclose(own, other, atol=1e-3)
+
+
+def test_a_cluster_encodes_with_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not encoders.uses_ray(IndexEncoding())
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert encoders.uses_ray(IndexEncoding())
+    assert not encoders.uses_ray(IndexEncoding(ray="never"))
 
 
 def test_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
@@ -151,7 +195,7 @@ def test_a_build_that_is_killed_anywhere_is_taken_up(tmp_path: Path) -> None:
 
     def build(folder: Path) -> None:
         # One thread and one sound a part, so that operations come in one order.
-        options = {"part_seconds": 0.0, "batch_size": 1}
+        options = {"part_seconds": 0.0, "encoding": IndexEncoding(batch_size=1)}
         if (folder / "index" / "index.json").exists():
             update_index(str(folder / "index"), **options)
         else:

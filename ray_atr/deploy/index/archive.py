@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 from numpy.typing import NDArray
@@ -39,6 +42,10 @@ class ArchivedSound:
     captions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     data: bytes | None = None
     """The encoded audio, where reading the archive brings it along."""
+
+    def without_data(self) -> ArchivedSound:
+        """What is kept of it."""
+        return replace(self, data=None)
 
 
 class Archive:
@@ -79,11 +86,21 @@ class AudioFolder(Archive):
         return (self.folder / sound.path).read_bytes()
 
 
+class _Place(NamedTuple):
+    """Where a clip is in a data set: shard's file, row group, row."""
+
+    file: str
+    group: int
+    row: int
+
+
 class DataSetArchive(Archive):
     """The clips of all splits of a prepared data set, with their captions."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest, self.place = manifest, manifest.folder
+        # Clips that are read one after the other mostly lie in one row group.
+        self._audio = lru_cache(maxsize=2)(self._read_audio)
 
     def __len__(self) -> int:
         return self.manifest.num_rows
@@ -102,18 +119,27 @@ class DataSetArchive(Archive):
     def read(self, sound: ArchivedSound) -> bytes:
         if sound.data is not None:
             return sound.data
-        split, _, clip_id = sound.path.partition("/")
-        folder = open_folder(self.manifest.folder)
-        for shard in self.manifest.shards_of(split):
-            with folder.open(shard.file) as file:
-                # The audio is read of the one row group that has the clip.
-                parquet = pq.ParquetFile(file)
-                for group in range(parquet.num_row_groups):
-                    names = parquet.read_row_group(group, columns=["clip_id"])["clip_id"].to_pylist()
-                    if clip_id in names:
-                        audio = parquet.read_row_group(group, columns=["audio.bytes"])["audio"]
-                        return bytes(audio[names.index(clip_id)]["bytes"].as_py())
-        raise refuse("path", sound.path, "a clip of the data set")
+        place = self._places.get(sound.path)
+        if place is None:
+            raise refuse("path", sound.path, "a clip of the data set")
+        return bytes(self._audio(place.file, place.group)[place.row]["bytes"].as_py())
+
+    @cached_property
+    def _places(self) -> dict[str, _Place]:
+        """Where each clip is. The ids alone are read for it."""
+        folder, found = open_folder(self.manifest.folder), dict[str, _Place]()
+        for split in self.manifest.splits:
+            for shard in self.manifest.shards_of(split):
+                with folder.open(shard.file) as file:
+                    parquet = pq.ParquetFile(file)
+                    for group in range(parquet.num_row_groups):
+                        names = parquet.read_row_group(group, columns=["clip_id"])["clip_id"].to_pylist()
+                        found.update((f"{split}/{name}", _Place(shard.file, group, n)) for n, name in enumerate(names))
+        return found
+
+    def _read_audio(self, file: str, group: int) -> pa.ChunkedArray:
+        with open_folder(self.manifest.folder).open(file) as opened:
+            return pq.ParquetFile(opened).read_row_group(group, columns=["audio.bytes"])["audio"]
 
 
 class ReadyVectors(Archive):

@@ -22,6 +22,8 @@ from ray_atr.common.storage.digests import digest_of
 from ray_atr.common.storage.whole import remove_leftovers_below
 from ray_atr.data.schema import caption_rows, captions_by_language
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, PartOfArchive, ReadyVectors, open_archive
+from ray_atr.deploy.index.encoders import encode_archive, uses_ray
+from ray_atr.deploy.index.encoding_options import IndexEncoding
 from ray_atr.deploy.index.fingerprint import model_fingerprint
 from ray_atr.deploy.index.layout import (
     FILE_SCHEMA,
@@ -39,7 +41,7 @@ from ray_atr.deploy.index.layout import (
     write_state,
 )
 from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
-from ray_atr.deploy.index.windows import EncodedSound, encode_sounds
+from ray_atr.deploy.index.windows import EncodedSound
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.run_folder import saved_retriever
 
@@ -110,8 +112,7 @@ def bring_up_to_date(
     archive: Archive,
     *,
     part: str = "",
-    batch_size: int = 16,
-    device: str | None = None,
+    encoding: IndexEncoding | None = None,
     exact_rows: int = EXACT_ROWS,
     part_seconds: float = PART_SECONDS,
     progress: Progress = lambda what, done, total: None,
@@ -119,13 +120,13 @@ def bring_up_to_date(
 ) -> Changes:
     """Make the index in a folder that of an archive as it is now. Until the end the folder holds the older index, or none.
 
-    `device`: where torch computes; none: a GPU if there is one. ValueError if no sound of the archive can be indexed, or the
+    ValueError if no sound of the archive can be indexed, or the
     folder holds another model's index.
     """
-    if batch_size < 1:
-        raise refuse("--batch-size", batch_size, "1 or more")
+    encoding = encoding or IndexEncoding()
     retriever = Retriever.from_pretrained(str(checkpoint))
-    retriever.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    # Where others encode, the GPUs are theirs.
+    retriever.to("cuda" if torch.cuda.is_available() and not uses_ray(encoding) else "cpu")
     model = model_fingerprint(retriever)
     folder.mkdir(parents=True, exist_ok=True)
     with hold(folder, "the index"):
@@ -146,7 +147,7 @@ def bring_up_to_date(
         total = len(archive)
         with advising("the same command goes on where it stopped"):
             try:
-                for result in _encode(retriever, archive, known, order, reused, batch_size, say):
+                for result in _encode(retriever, archive, known, order, reused, str(checkpoint), encoding, say):
                     done[result.sound.path] = result
                     parts.add(result)
                     progress("sounds", len(done) + len(reused), total)
@@ -187,14 +188,15 @@ def _encode(
     known: Mapping[str, EncodedSound],
     order: list[ArchivedSound],
     reused: dict[str, EncodedSound],
-    batch_size: int,
+    checkpoint: str,
+    encoding: IndexEncoding,
     say: Say,
 ) -> Iterator[EncodedSound]:
     """The sounds that are not known yet, encoded; fills `order` with all, and `reused` with the known ones."""
 
     def unknown() -> Iterable[ArchivedSound]:
         for sound in archive.sounds():
-            kept = _without_data(sound)
+            kept = sound.without_data()
             if not _is_name(sound.path):
                 say(f"left out: {sound.path!r}: a name that is not UTF-8")
                 continue
@@ -213,10 +215,7 @@ def _encode(
         for sound in unknown():
             yield _ready(sound, retriever.distance)
         return
-    for result in encode_sounds(retriever, unknown(), archive.read, batch_size=batch_size):
-        yield EncodedSound(
-            _without_data(result.sound), result.digest, result.starts, result.ends, result.vectors, result.error
-        )
+    yield from encode_archive(retriever, archive, unknown(), checkpoint, encoding)
 
 
 def _ready(sound: ArchivedSound, distance: str) -> EncodedSound:
@@ -226,7 +225,7 @@ def _ready(sound: ArchivedSound, distance: str) -> EncodedSound:
     if not np.isfinite(norm) or (distance == "cosine" and norm == 0):
         return EncodedSound(sound, "", error="a vector that is zero or not finite")
     unit = row / norm if distance == "cosine" else row
-    return EncodedSound(_without_data(sound), digest_of(sound.data), (0.0,), (0.0,), unit[None].astype(np.float16))
+    return EncodedSound(sound.without_data(), digest_of(sound.data), (0.0,), (0.0,), unit[None].astype(np.float16))
 
 
 def _is_unchanged(older: EncodedSound, sound: ArchivedSound, archive: Archive) -> bool:
@@ -247,10 +246,6 @@ def _is_name(path: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _without_data(sound: ArchivedSound) -> ArchivedSound:
-    return ArchivedSound(sound.path, sound.size, sound.modified_ns, sound.clip_id, sound.captions)
 
 
 def _indexed(folder: Path, manifest: IndexManifest) -> tuple[pa.Table, dict[str, EncodedSound]]:

@@ -9,7 +9,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -37,6 +37,10 @@ class EncodedSound:
     ends: tuple[float, ...] = ()
     vectors: NDArray[np.float16] | None = None
     error: str = ""
+
+    def without_data(self) -> EncodedSound:
+        """What is kept of it."""
+        return replace(self, sound=self.sound.without_data())
 
 
 class _Reading:
