@@ -49,6 +49,8 @@ class LanguageCalibration:
     """Ascending scores of answers: each clip's best text among those of the split."""
     best_probabilities: tuple[float, ...] = ()
     """Share of answers at each of `best_scores` that match, never falling."""
+    best_among: int = 0
+    """Texts of which an answer was the best; 0: not known."""
 
     def probability(self, scores: ArrayLike) -> Floats:
         """Probability in [0, 1] that a pair with such a score matches, of the scores' shape."""
@@ -61,6 +63,10 @@ class LanguageCalibration:
         if not self.best_scores:
             raise refuse("calibration", "one without answers", "one that evaluate --calibrate makes now")
         return np.interp(np.asarray(scores, np.float64), self.best_scores, self.best_probabilities)
+
+    def knows_best_of(self, texts: int) -> bool:
+        """Whether `probability_of_best` speaks of a choice among so many texts: half to twice as many as it was fitted on."""
+        return self.best_among / 2 <= texts <= 2 * self.best_among
 
     def cut(self, coverage: float = 0.9) -> float:
         """The score that a share `coverage` of matching pairs reaches. ValueError unless it is above 0 and below 1."""
@@ -134,6 +140,7 @@ def _language(content: Mapping[str, Any]) -> LanguageCalibration:
         pairs=int(content["pairs"]),
         best_scores=tuple(map(float, content.get("best_scores", ()))),
         best_probabilities=tuple(map(float, content.get("best_probabilities", ()))),
+        best_among=int(content.get("best_among", 0)),
     )
 
 
@@ -160,8 +167,10 @@ def fit_calibration(
     matching, others = (np.concatenate([part[side] for part in parts.values()]) for side in (0, 1))
     best, is_right = (np.concatenate([own[side] for own in answers.values()]) for side in (0, 1))
     shares = {code: relevance[code].text.numel() / np.asarray(given).size for code, given in scores.items()}
-    fitted = {code: _fit(*part, *answers[code], prior or shares[code]) for code, part in parts.items()}
-    fitted[ANY_LANGUAGE] = _fit(matching, others, best, is_right, prior or float(np.mean(list(shares.values()))))
+    texts = {code: own.num_texts for code, own in relevance.items()}
+    fitted = {code: _fit(*part, *answers[code], prior or shares[code], texts[code]) for code, part in parts.items()}
+    of_all = prior or float(np.mean(list(shares.values()))), round(np.mean(list(texts.values())))
+    fitted[ANY_LANGUAGE] = _fit(matching, others, best, is_right, *of_all)
     return Calibration(fitted, dict(fitted_on or {}))
 
 
@@ -191,7 +200,9 @@ def best_answers(scores: NDArray[Any], relevance: Relevance) -> tuple[Floats, Fl
     return scores[best, clips].astype(np.float64), match[best, clips]
 
 
-def _fit(matching: Floats, others: Floats, best: Floats, is_right: Floats, prior: float) -> LanguageCalibration:
+def _fit(
+    matching: Floats, others: Floats, best: Floats, is_right: Floats, prior: float, texts: int
+) -> LanguageCalibration:
     # Whoever only reads a calibration does without it: it takes a second to import.
     from sklearn.isotonic import IsotonicRegression
 
@@ -212,6 +223,7 @@ def _fit(matching: Floats, others: Floats, best: Floats, is_right: Floats, prior
         pairs=len(matching),
         best_scores=tuple(answers.X_thresholds_.tolist()),
         best_probabilities=tuple(answers.y_thresholds_.tolist()),
+        best_among=texts,
     )
 
 

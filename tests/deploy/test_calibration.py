@@ -60,6 +60,12 @@ def test_a_language_has_its_own_calibration_and_none_means_all(calibration):
         calibration.probability([0.1], "deu")
 
 
+def test_it_knows_among_how_many_texts_an_answer_was_the_best(calibration):
+    known = calibration.of("eng")
+    assert (known.best_among, calibration.of(None).best_among) == (CLASSES, CLASSES)
+    assert [texts for texts in (1, 9, 10, 20, 40, 41) if known.knows_best_of(texts)] == [10, 20, 40]
+
+
 def test_random_share_counts_the_pairs_that_do_not_match(calibration):
     scores, match = drawn(4)
     for threshold in (0.0, 0.3, 0.5):

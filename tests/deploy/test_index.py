@@ -399,6 +399,23 @@ def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, t
     assert index.search("a low tone", "eng", at_least=min(1.0, likely + 1e-6)) == [] or likely == 1.0
 
 
+def test_the_best_tag_has_the_probability_of_an_answer(place: Path, tmp_path: Path) -> None:
+    from ray_atr.deploy.calibration import Calibration, LanguageCalibration
+
+    copied(place, tmp_path)
+    own = LanguageCalibration((-1, 1), (0.1, 0.2), (0.0,), (0.0,), 0.5, 2, (-1, 1), (0.7, 0.8), best_among=2)
+    Calibration({"any": own}).write(tmp_path / "model")
+    index = Index.open(tmp_path / "index", checkpoint=str(tmp_path / "model"))
+    sound = np.random.default_rng(0).normal(0, 0.1, 16_000).astype(np.float32)
+    labels = ["a low tone", "a high tone", "noise", "a bell", "rain"]
+    best, *others = index.tag(sound, 16_000, labels[:3])
+    assert best["probability"] == pytest.approx(own.probability_of_best(best["score"]))
+    assert [one["probability"] for one in others] == pytest.approx([own.probability(one["score"]) for one in others])
+    # Of five labels the best one is another thing than of two.
+    best = index.tag(sound, 16_000, labels)[0]
+    assert best["probability"] == pytest.approx(own.probability(best["score"]))
+
+
 @pytest.mark.parametrize(("scheme", "expected"), [("kcl", ("eng", "fra")), ("english", ("eng",))])
 def test_a_retriever_knows_the_languages_that_it_was_trained_in(
     tmp_path: Path, scheme: str, expected: tuple[str, ...]

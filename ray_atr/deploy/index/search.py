@@ -163,16 +163,23 @@ class Search(ABC):
     def tag(
         self, clip: Clip, sample_rate: int | None, labels: Sequence[str], language: str | None = None
     ) -> list[dict[str, Any]]:
-        """Labels (texts of one language) by how well they fit a sound, best first: `label`, `score`, `probability`."""
+        """Labels (texts of one language) by how well they fit a sound, best first: `label`, `score`, `probability`.
+
+        The first one's probability is that of an answer (`LanguageCalibration.probability_of_best`), if there are about as many
+        labels as the calibration chose among.
+        """
         code = self._language(language)
         texts = self.retriever.encode_text(list(labels), code or "eng")
         score = self.retriever.similarity(texts, self.retriever.encode_audio([clip], sample_rate))[:, 0].numpy()
         calibration = self.calibration
         chance = [None] * len(labels)
         if calibration is not None:
-            chance = calibration_of(calibration, code).probability(score).tolist()
+            known = calibration_of(calibration, code)
+            chance = known.probability(score).tolist()
+            if known.knows_best_of(len(labels)):
+                chance[score.argmax()] = float(known.probability_of_best(score.max()))
         found = zip(labels, score.tolist(), chance, strict=True)
-        tags = [{"label": label, "score": value, "probability": known} for label, value, known in found]
+        tags = [{"label": label, "score": value, "probability": likely} for label, value, likely in found]
         return sorted(tags, key=lambda one: -one["score"])
 
     def _language(self, language: str | None) -> str | None:
