@@ -136,7 +136,7 @@ def _block_name(name: str) -> str:
 def _config(file: Path, path: str, _changed: int, _size: int) -> ClapConfig:
     from transformers import ClapConfig
 
-    tensors = read_checkpoint(file, path)
+    tensors = read_checkpoint(file, path, is_mapped=True)
     shapes = {name: tuple(value.shape) for name, value in tensors.items()}
     if shapes.get("text_branch.embeddings.token_type_embeddings.weight", (1,))[0] != 1:
         raise refuse(path, str(file), f"{ALLOWED}; this one's text tower is BERT")

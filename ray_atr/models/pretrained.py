@@ -36,15 +36,10 @@ def read_model_config(checkpoint: str | os.PathLike[str], path: str, dropout: fl
     Layer dropping is switched off in any case: a layer that one worker skips leaves the others waiting for its gradient.
     Raises ValueError if there is no readable configuration of a known architecture.
     """
-    from transformers import AutoConfig, PreTrainedConfig
+    from transformers import PreTrainedConfig
 
     require_name(checkpoint, path)
-    laion = laion_file(checkpoint)
-    if laion is None:
-        with refusing(path, checkpoint, "a folder or hub id with the config.json of a model of transformers"):
-            config = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False)
-    else:
-        config = laion_config(laion, path)
+    config = _layout_of(checkpoint).config(path)
     for part in (config, *(value for value in vars(config).values() if isinstance(value, PreTrainedConfig))):
         for name, value in vars(part).items():
             if isinstance(value, int | float) and not isinstance(value, bool):
@@ -73,59 +68,19 @@ def load_model(
     Names that start with one of `skip`, be it behind the library's own prefix, may be in the checkpoint or not (heads of the
     task it was trained on). Raises ValueError for other mismatches, and for a file that is cut off, missing or would run code.
     """
-    from transformers.utils import logging as transformers_logging
-
-    laion = laion_file(checkpoint)
-    if laion is not None:
-        return laion_model(laion, config, path, allowed)
-    transformers_logging.disable_progress_bar()
-    level = transformers_logging.get_verbosity()
-    # Its warnings say again, in forty lines, what the report below says in one.
-    transformers_logging.set_verbosity_error()
-    try:
-        with refusing(path, checkpoint, "a whole checkpoint of tensors that runs no code", pickle.UnpicklingError):
-            model, info = model_class.from_pretrained(
-                checkpoint,
-                config=config,
-                dtype=torch.float32,
-                trust_remote_code=False,
-                weights_only=True,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-                **arguments,
-            )
-    finally:
-        transformers_logging.set_verbosity(level)
-    mis_shaped = {name: (tuple(stored), tuple(wanted)) for name, stored, wanted in info["mismatched_keys"]}
-    missing = {*info["missing_keys"]} - {*mis_shaped}
-    prefix = f"{model.base_model_prefix}."
-    skipped = {name for name in info["unexpected_keys"] if name.removeprefix(prefix).startswith(skip)}
-    report = LoadReport(
-        source=checkpoint,
-        loaded=tuple(name for name in model.state_dict() if name not in missing and name not in mis_shaped),
-        missing=tuple(sorted(missing)),
-        unexpected=tuple(sorted({*info["unexpected_keys"]} - skipped)),
-        mis_shaped=mis_shaped,
-        skipped=tuple(sorted(skipped)),
-    )
-    require_match(report, allowed, path)
-    return model
+    return _layout_of(checkpoint).model(model_class, config, path, skip, allowed, arguments)
 
 
 def load_tokenizer(checkpoint: str | os.PathLike[str], config: PreTrainedConfig, path: str) -> PreTrainedTokenizerBase:
     """The checkpoint's tokeniser. Raises ValueError if it is missing, broken, or larger than the model's vocabulary."""
-    from transformers import AutoTokenizer, ClapConfig
+    from transformers import AutoTokenizer
 
-    folder = Path(checkpoint)
-    is_laion = laion_file(folder) is not None
+    folder, layout = Path(checkpoint), _layout_of(checkpoint)
     if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         # Without this, transformers makes an empty vocabulary that turns every word into the unknown token.
-        files = "its tokeniser (" + ", ".join(TOKENIZER_FILES[:4]) + ")"
-        raise refuse(path, str(checkpoint), f"a folder with {BESIDE if is_laion else files}")
-    # Without a config.json beside it, nothing else says whose tokeniser it is.
-    told = {"config": ClapConfig()} if is_laion else {}
+        raise refuse(path, str(checkpoint), f"a folder with {layout.tokeniser}")
     with refusing(path, checkpoint, "a folder or hub id with a whole tokeniser", TypeError, ImportError):
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False, **told)
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False, **layout.whose_tokeniser())
     if len(tokenizer) > config.vocab_size:
         allowed = f"the tokeniser of this model; it has {len(tokenizer)} tokens, the model's table {config.vocab_size}"
         raise refuse(path, str(checkpoint), allowed)
@@ -139,15 +94,8 @@ def read_feature_extractor(checkpoint: str | os.PathLike[str], path: str) -> Any
 
     Raises ValueError if there is none.
     """
-    from transformers import AutoFeatureExtractor
-
     require_name(checkpoint, path)
-    laion = laion_file(checkpoint)
-    if laion is not None and not (laion.parent / "preprocessor_config.json").is_file():
-        return laion_extractor(laion_config(laion, path))
-    allowed = "a folder or hub id with a whole preprocessor_config.json"
-    with refusing(path, checkpoint, allowed, TypeError, ImportError):
-        return AutoFeatureExtractor.from_pretrained(checkpoint, trust_remote_code=False)
+    return _layout_of(checkpoint).extractor(path)
 
 
 def encoder_class(config: PreTrainedConfig, path: str, own: Mapping[str, Any], allowed: str) -> Any:
@@ -167,3 +115,114 @@ def require_name(checkpoint: str | os.PathLike[str], path: str) -> None:
     is_path = text.startswith((".", "/", "~")) or text.count("/") > 1
     if not text or (is_path and not Path(text).expanduser().is_dir()):
         raise refuse(path, text, "a folder that exists, or a hub id owner/name")
+
+
+class _Library:
+    """A folder or hub id in the layout of transformers."""
+
+    tokeniser = "its tokeniser (" + ", ".join(TOKENIZER_FILES[:4]) + ")"
+
+    def __init__(self, checkpoint: str | os.PathLike[str]) -> None:
+        self.checkpoint = checkpoint
+
+    def config(self, path: str) -> PreTrainedConfig:
+        from transformers import AutoConfig
+
+        with refusing(path, self.checkpoint, "a folder or hub id with the config.json of a model of transformers"):
+            return AutoConfig.from_pretrained(self.checkpoint, trust_remote_code=False)
+
+    def model(
+        self,
+        model_class: Any,
+        config: PreTrainedConfig,
+        path: str,
+        skip: tuple[str, ...],
+        allowed: Iterable[str],
+        arguments: Mapping[str, Any],
+    ) -> Any:
+        from transformers.utils import logging as transformers_logging
+
+        transformers_logging.disable_progress_bar()
+        level = transformers_logging.get_verbosity()
+        # Its warnings say again, in forty lines, what the report below says in one.
+        transformers_logging.set_verbosity_error()
+        try:
+            with refusing(
+                path, self.checkpoint, "a whole checkpoint of tensors that runs no code", pickle.UnpicklingError
+            ):
+                model, info = model_class.from_pretrained(
+                    self.checkpoint,
+                    config=config,
+                    dtype=torch.float32,
+                    trust_remote_code=False,
+                    weights_only=True,
+                    ignore_mismatched_sizes=True,
+                    output_loading_info=True,
+                    **arguments,
+                )
+        finally:
+            transformers_logging.set_verbosity(level)
+        mis_shaped = {name: (tuple(stored), tuple(wanted)) for name, stored, wanted in info["mismatched_keys"]}
+        missing = {*info["missing_keys"]} - {*mis_shaped}
+        prefix = f"{model.base_model_prefix}."
+        skipped = {name for name in info["unexpected_keys"] if name.removeprefix(prefix).startswith(skip)}
+        report = LoadReport(
+            source=str(self.checkpoint),
+            loaded=tuple(name for name in model.state_dict() if name not in missing and name not in mis_shaped),
+            missing=tuple(sorted(missing)),
+            unexpected=tuple(sorted({*info["unexpected_keys"]} - skipped)),
+            mis_shaped=mis_shaped,
+            skipped=tuple(sorted(skipped)),
+        )
+        require_match(report, allowed, path)
+        return model
+
+    def whose_tokeniser(self) -> dict[str, Any]:
+        """What AutoTokenizer is told besides the folder."""
+        return {}
+
+    def extractor(self, path: str) -> Any:
+        from transformers import AutoFeatureExtractor
+
+        allowed = "a folder or hub id with a whole preprocessor_config.json"
+        with refusing(path, self.checkpoint, allowed, TypeError, ImportError):
+            return AutoFeatureExtractor.from_pretrained(self.checkpoint, trust_remote_code=False)
+
+
+class _Laion(_Library):
+    """A folder with LAION-CLAP's own `.pt`."""
+
+    tokeniser = BESIDE
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(file.parent)
+        self.file = file
+
+    def config(self, path: str) -> PreTrainedConfig:
+        return laion_config(self.file, path)
+
+    def model(
+        self,
+        model_class: Any,
+        config: PreTrainedConfig,
+        path: str,
+        skip: tuple[str, ...],
+        allowed: Iterable[str],
+        arguments: Mapping[str, Any],
+    ) -> Any:
+        return laion_model(self.file, config, path, allowed)
+
+    def whose_tokeniser(self) -> dict[str, Any]:
+        from transformers import ClapConfig
+
+        # Without a config.json beside it, nothing else says whose it is.
+        return {"config": ClapConfig()}
+
+    def extractor(self, path: str) -> Any:
+        has_own = (self.file.parent / "preprocessor_config.json").is_file()
+        return super().extractor(path) if has_own else laion_extractor(self.config(path))
+
+
+def _layout_of(checkpoint: str | os.PathLike[str]) -> _Library:
+    file = laion_file(checkpoint)
+    return _Library(checkpoint) if file is None else _Laion(file)

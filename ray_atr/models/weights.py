@@ -152,13 +152,14 @@ def identity_of_checkpoint(checkpoint: str) -> list[tuple[str, int, int]] | None
     return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in contents] or None
 
 
-def read_checkpoint(file: Path, path: str = AUDIO_CHECKPOINT) -> dict[str, Tensor]:
+def read_checkpoint(file: Path, path: str = AUDIO_CHECKPOINT, *, is_mapped: bool = False) -> dict[str, Tensor]:
     """The tensors of a safetensors file or a PyTorch checkpoint, by name, on the CPU. Never runs code from the file.
 
-    Unwraps `{"model": ...}` and `{"state_dict": ...}` and the prefix `module.`. Raises ValueError for a file that is cut off, is
-    no checkpoint, or would run code.
+    Unwraps `{"model": ...}` and `{"state_dict": ...}` and the prefix `module.`. `is_mapped` leaves a PyTorch checkpoint's values
+    on the disk, unchecked, for who asks for shapes alone. Raises ValueError for a file that is cut off, is no checkpoint, or
+    would run code.
     """
-    content = _read(file, path)
+    content = _read(file, path, is_mapped=is_mapped)
     for key in ("model", "state_dict"):
         if isinstance(content.get(key), Mapping):
             content = content[key]
@@ -229,14 +230,15 @@ def require_plain_archive(file: Path) -> None:
         raise ValueError("it promises more bytes than it holds")
 
 
-def _read(file: Path, path: str) -> dict[str, Any]:
+def _read(file: Path, path: str, *, is_mapped: bool) -> dict[str, Any]:
     if file.suffix == ".safetensors":
         with refusing(path, file, "a whole safetensors file"):
             return dict(load_file(file))
     try:
         with refusing(path, file, "a whole PyTorch checkpoint"), torch.serialization.safe_globals(_numpy_globals()):
             require_plain_archive(file)
-            content = torch.load(file, map_location="cpu", weights_only=True)
+            # Only the archives that torch writes since 1.6 can be mapped.
+            content = torch.load(file, map_location="cpu", weights_only=True, mmap=is_mapped and is_zipfile(file))
     except pickle.UnpicklingError as error:
         # Its own message advises to switch the check off.
         name = str(error).partition("GLOBAL ")[2].split(" ", 1)[0]

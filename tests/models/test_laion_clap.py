@@ -17,8 +17,10 @@ from transformers import ClapConfig, ClapFeatureExtractor, ClapModel, PreTrained
 
 from ray_atr.cli.main import _run as run_command
 from ray_atr.common.override import override
+from ray_atr.models import laion_clap
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import Htsat
+from ray_atr.models.weights import read_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import saved_retriever
 
@@ -129,6 +131,19 @@ def test_it_embeds_as_transformers_clap_model(folders: Folders) -> None:
     assert float((expected.audio_embeds @ expected.audio_embeds.T).min()) < 1 - 1e-4
     other = Retriever.from_pretrained(folders.clap).encode_audio(waveforms, 8_000)
     torch.testing.assert_close(retriever.encode_audio(waveforms, 8_000), other, **exact)
+
+
+def test_its_values_are_read_once(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bool] = []
+
+    def counted(file: Path, path: str, *, is_mapped: bool = False) -> dict[str, Tensor]:
+        read.append(is_mapped)
+        return read_checkpoint(file, path, is_mapped=is_mapped)
+
+    monkeypatch.setattr(laion_clap, "read_checkpoint", counted)
+    laion_clap._config.cache_clear()
+    Retriever.from_pretrained(folders.laion)
+    assert sorted(read) == [False, True]
 
 
 def test_without_a_preprocessor_config_it_hears_through_laions_front_end(folders: Folders, tmp_path: Path) -> None:
