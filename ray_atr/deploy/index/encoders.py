@@ -26,7 +26,7 @@ def uses_ray(encoding: IndexEncoding) -> bool:
 
 
 @dataclass(frozen=True)
-class EncodingSource:
+class SoundSource:
     """What the processes read, by name: every node must reach both places."""
 
     checkpoint: str
@@ -37,7 +37,7 @@ class EncodingSource:
 class SoundEncoder:
     """A retriever and an archive that are open; encodes one job of sounds after the other."""
 
-    def __init__(self, source: EncodingSource) -> None:
+    def __init__(self, source: SoundSource) -> None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self.retriever = Retriever.from_pretrained(source.checkpoint).to(device)
         self.archive, self.batch_size = open_archive(source.archive), source.batch_size
@@ -62,6 +62,6 @@ def encode_archive(
     jobs = [waiting[start : start + SOUNDS_IN_A_JOB] for start in range(0, len(waiting), SOUNDS_IN_A_JOB)]
     gpus = 1.0 if ray.cluster_resources().get("GPU", 0) else 0.0
     each = Resources(gpus=gpus, processes=encoding.encoders, threads=1, setting="--encoders")
-    source = EncodingSource(checkpoint, archive.place, encoding.batch_size)
+    source = SoundSource(checkpoint, archive.place, encoding.batch_size)
     for _, found in run_jobs(jobs, partial(SoundEncoder, source), ray=each):
         yield from found
