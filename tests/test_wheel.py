@@ -15,6 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 IS_REQUIRED = bool(os.environ.get("RAY_ATR_WHEEL_REQUIRED"))
 """Set by `.ci/run wheel`, which needs a package index."""
+PYTHON = os.environ.get("RAY_ATR_WHEEL_PYTHON", sys.executable)
+"""What the environment is made with. `.ci/versions` sets another, and by UV_RESOLUTION other versions of the libraries."""
 SMALL = [
     *("--data.soundscapes.num_train", "16", "--data.soundscapes.num_val", "8", "--data.soundscapes.num_test", "8"),
     *("--train.batch_size", "8", "--train.epochs", "1"),
@@ -84,7 +86,7 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the wheel, inside somebody's own repository."""
     home = tmp_path_factory.mktemp("somebody")
     run(["git", "init", "-q", home])
-    made(["uv", "venv", "-q", "--python", sys.executable, home / "venv"], "an environment cannot be made here")
+    made(["uv", "venv", "-q", "--python", PYTHON, home / "venv"], "an environment cannot be made here")
     made(
         ["uv", "pip", "install", "-q", "--python", home / "venv", wheel],
         "what the wheel needs cannot be installed here",
