@@ -91,6 +91,14 @@ def test_resources_that_never_come_free_are_an_error_that_names_them(
         ray.kill(everything)
 
 
+@pytest.mark.ray
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.timeout(60)
+def test_a_process_that_dies_of_its_job_does_not_begin_again_for_ever(tmp_path: Path) -> None:
+    with pytest.raises(ChildProcessError, match="encoders: a process died; the system ends one that takes too much"):
+        list(run_jobs([1], partial(Doubler, tmp_path, dies=True), ray=Resources(setting="encoders")))
+
+
 def test_nothing_else_runs_jobs_on_ray_data() -> None:
     package = runtime.PACKAGE
     uses = {

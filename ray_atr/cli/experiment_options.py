@@ -7,9 +7,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from ray_atr.cli.parse import option
+from ray_atr.cli.parse import Say, option
 from ray_atr.common.settings import refuse
 from ray_atr.common.space import Point
 from ray_atr.training.recipes import RECIPES
@@ -35,6 +35,18 @@ class ExperimentOptions:
     )
     out: str | None = option(None, "run folder to make, or a URL such as s3://...", "FOLDER", "runs/<command>-<time>")
     resume: str | None = option(None, "continue this run folder; what is finished is kept", "FOLDER", "a new run")
+    ray: Literal["always", "never"] = option(
+        "always", "never: train in this process, one trial after the other, without Ray and without workers"
+    )
+    quiet: bool = option(False, "print what comes out and what is wrong, not the progress")
+
+    @property
+    def write(self) -> Say:
+        """Where lines of the progress go."""
+        return _nothing if self.quiet else print
+
+
+def _nothing(message: str) -> None: ...
 
 
 @dataclass(frozen=True)

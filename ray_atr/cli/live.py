@@ -80,10 +80,14 @@ class LiveTable(ConsoleProgress):
 
 
 @contextmanager
-def shown_progress(epochs_per_trial: int, say: Say, console: Console | None = None) -> Iterator[ConsoleProgress]:
-    """What shows a sweep's progress: a table in a terminal; a line an epoch where the output is none, such as a file."""
+def shown_progress(
+    epochs_per_trial: int, say: Say, console: Console | None = None, *, is_quiet: bool = False
+) -> Iterator[ConsoleProgress]:
+    """What shows a sweep's progress: a table in a terminal; a line an epoch to `say` where the output is none, such as a
+    file, or where no table is wanted.
+    """
     console = console or Console()
-    if not console.is_terminal:
+    if is_quiet or not console.is_terminal:
         yield ConsoleProgress(epochs_per_trial, say)
         return
     table = LiveTable(epochs_per_trial, say)

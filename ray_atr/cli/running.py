@@ -48,7 +48,6 @@ def run_plan(
     make_plan: MakePlan,
     varied: Varied,
     *,
-    use_ray: bool = True,
     say: Say,
 ) -> None:
     """Run a plan from the command line and end with its tables and the commands that continue it. Raises ValueError for
@@ -56,12 +55,16 @@ def run_plan(
     resumes, when it was interrupted. Exits with 1 if a trial failed.
     """
     # A single trial that has failed is what there is to run again.
-    how = options if isinstance(options, SweepOptions) else SweepOptions(retry_failed=True)
+    how = (
+        options
+        if isinstance(options, SweepOptions)
+        else SweepOptions(retry_failed=True, ray=options.ray, quiet=options.quiet)
+    )
     kept = None if options.resume is None else open_run(options.resume, name, same_code=how.same_code)
-    experiment, plan = planned(options, settings, make_plan, varied, kept, use_ray=use_ray)
+    experiment, plan = planned(options, settings, make_plan, varied, kept)
     run = kept or _create(name, experiment, plan, options.out)
     with advising(f"resume it with {run.resuming}"), run.held():
-        _run(run, experiment, plan, how, is_new=kept is None, use_ray=use_ray, say=say)
+        _run(run, experiment, plan, how, is_new=kept is None, say=say)
 
 
 def planned(
@@ -70,8 +73,6 @@ def planned(
     make_plan: MakePlan,
     varied: Varied,
     kept: RunFolder | None = None,
-    *,
-    use_ray: bool = True,
 ) -> tuple[Experiment, SweepPlan]:
     """The experiment and the plan of a command line, checked; ValueError for a mistake. Nothing is written."""
     if kept is None:
@@ -85,16 +86,15 @@ def planned(
         own, explicit = split_settings(settings, varied_in(kept))
         experiment = resumed_experiment(kept, own)
         fixed = resumed_settings(kept, explicit)
-    if not use_ray:
-        experiment = without_ray(experiment, settings)
     plan = replace(make_plan(experiment, kept), fixed=fixed)
+    if options.ray == "never":
+        require_no_ray(options, plan)
+        experiment = without_ray(experiment, settings)
     check_plan(plan, experiment, explicit)
     return experiment, plan
 
 
-def _run(
-    run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOptions, *, is_new: bool, use_ray: bool, say: Say
-) -> None:
+def _run(run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOptions, *, is_new: bool, say: Say) -> None:
     # What was added to a sweep, and the resources that it resumes with.
     if not is_new and {**run.info, **describe_plan(plan)} != run.info:
         run.update_info(**describe_plan(plan))
@@ -109,10 +109,11 @@ def _run(
         tracker.start_sweep()
         listeners.append(Tracking(tracker))
     started = time.monotonic()
-    choices: dict[str, Any] = {"concurrency": how.concurrency, "retry_failed": how.retry_failed, "use_ray": use_ray}
+    choices: dict[str, Any] = {"concurrency": how.concurrency, "retry_failed": how.retry_failed}
     try:
-        with shown_progress(experiment.train.epochs, say) as progress:
-            result = sweep(run, plan, home(), listeners=[progress, *listeners], say=say, **choices)
+        with shown_progress(experiment.train.epochs, say, is_quiet=how.quiet) as progress:
+            listeners = [progress, *listeners]
+            result = sweep(run, plan, home(), listeners=listeners, use_ray=how.ray != "never", say=say, **choices)
     except RayStartError:
         if is_new:
             # Nothing has run: the same command finds its place free again.
@@ -139,6 +140,14 @@ def start_of(options: ExperimentOptions, settings: Mapping[str, str] | None = No
         return override(RECIPES[recipe](), values)
     except ValueError as error:
         raise ValueError(f"--config: {options.config}: {error}") from None
+
+
+def require_no_ray(options: ExperimentOptions, plan: SweepPlan) -> None:
+    """ValueError for what Ray Tune alone does."""
+    if plan.scheduler != "none":
+        raise refuse("--scheduler", plan.scheduler, "none with --ray never")
+    if isinstance(options, SweepOptions) and (options.concurrency or 1) > 1:
+        raise refuse("--concurrency", options.concurrency, "1 with --ray never: trials run one after the other")
 
 
 def without_ray(experiment: Experiment, settings: Mapping[str, str]) -> Experiment:

@@ -32,7 +32,7 @@ def run(arguments: Sequence[str], program: str) -> None:
         compare(COMPARISONS[arguments[0]], arguments[1:], f"{program} {arguments[0]}")
         return
     options, settings = parse_with_settings(SearchOptions, arguments, program, COMMAND_OF)
-    with heartbeat("starting") as say:
+    with heartbeat("starting", write=options.write) as say:
         from ray_atr.cli.running import plan_search, run_plan, varied_by
 
         varied = varied_by(options)
@@ -42,7 +42,7 @@ def run(arguments: Sequence[str], program: str) -> None:
 def compare(comparison: type[ComparisonSweep], arguments: Sequence[str], program: str) -> None:
     """Run a comparison's points; `--resume` alone continues with those of the run folder."""
     options, settings = parse_with_settings(comparison, arguments, program, COMMAND_OF)
-    with heartbeat("starting") as say:
+    with heartbeat("starting", write=options.write) as say:
         from ray_atr.cli.running import plan_points, run_plan, values_of
 
         options = options.before(settings)

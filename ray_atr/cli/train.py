@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from ray_atr.cli.comparisons import COMMAND_OF
 from ray_atr.cli.experiment_options import ExperimentOptions
-from ray_atr.cli.parse import heartbeat, option, parse_with_settings
+from ray_atr.cli.parse import heartbeat, parse_with_settings
 
 
 @dataclass(frozen=True)
 class TrainOptions(ExperimentOptions):
     """Train one experiment."""
-
-    ray: Literal["always", "never"] = option("always", "never: train in this process, without Ray and without workers")
 
 
 OPTIONS = TrainOptions
@@ -23,9 +20,9 @@ OPTIONS = TrainOptions
 
 def run(arguments: Sequence[str], program: str) -> None:
     options, settings = parse_with_settings(TrainOptions, arguments, program, COMMAND_OF)
-    with heartbeat("starting") as say:
+    with heartbeat("starting", write=options.write) as say:
         from ray_atr.cli.running import run_plan
         from ray_atr.sweep import FixedPoints, SweepPlan
 
         plan = SweepPlan(FixedPoints([{}]))
-        run_plan("train", options, settings, lambda *_: plan, {}, use_ray=options.ray != "never", say=say)
+        run_plan("train", options, settings, lambda *_: plan, {}, say=say)

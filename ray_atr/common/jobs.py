@@ -14,6 +14,9 @@ from ray_atr.common.runtime import await_room, is_inside_a_cluster, quiet_ray_da
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import write_bytes
 
+RESTARTS_IN_A_CLUSTER = 3
+"""How often a process begins again there, whose node may go. On one machine it would die of the same again, without an end."""
+
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
@@ -59,8 +62,8 @@ def run_jobs(
 
     `make_worker` makes what does the jobs, once in each process, and only if there is a job. Jobs, results and
     `make_worker` must be picklable to run on Ray. A job may take as long as it takes: hours of a large model on a CPU are
-    work, not a hang. Raises what a job raises, ValueError if the processes asked for do not fit into the cluster, and
-    TimeoutError if the resources of the first one do not come free.
+    work, not a hang. Raises what a job raises, ValueError if the processes asked for do not fit into the cluster,
+    TimeoutError if the resources of the first one do not come free, and ChildProcessError if a process dies.
     """
     if jobs and ray is not None:
         yield from _run_on_ray(jobs, make_worker, ray)
@@ -92,9 +95,14 @@ def _run_on_ray(
         num_cpus=resources.cpus,
         num_gpus=resources.gpus or None,
         label_selector=dict(resources.labels) or None,
+        max_restarts=RESTARTS_IN_A_CLUSTER if grows else 0,
     )
-    for row in done.iter_rows():
-        yield int(row["number"]), pickle.loads(row["result"])
+    try:
+        for row in done.iter_rows():
+            yield int(row["number"]), pickle.loads(row["result"])
+    except ray.exceptions.RayActorError as error:
+        reason = "a process died; the system ends one that takes too much memory: allow fewer, or give each less to do"
+        raise ChildProcessError(f"{resources.setting}: {reason}") from error
 
 
 class _Process:

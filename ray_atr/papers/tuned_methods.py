@@ -119,8 +119,16 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
         run = RunFolder.open(place) if is_begun else RunFolder.create(place, experiment, info)
         with advising(f"run the same command again to continue ({folder} holds the tuning so far)"), run.held():
             print(f"tuning {method}, method {number} of {len(methods)}: {counted(options.tune, 'trial')}")
-            with shown_progress(experiment.train.epochs, print) as progress:
-                result = sweep(run, plan, home(), listeners=[progress], concurrency=options.concurrency)
+            with shown_progress(experiment.train.epochs, options.write, is_quiet=options.quiet) as progress:
+                result = sweep(
+                    run,
+                    plan,
+                    home(),
+                    listeners=[progress],
+                    concurrency=options.concurrency,
+                    use_ray=options.ray != "never",
+                    say=options.write,
+                )
             if result.num_left and result.common_failure is None:
                 raise KeyboardInterrupt
         found[method] = best_point(run, goals[0], method)

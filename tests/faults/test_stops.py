@@ -95,11 +95,10 @@ def test_a_second_interrupt_of_a_sweep_keeps_the_command_that_resumes(
     with pytest.raises(KeyboardInterrupt, match=f"resume it with --resume '{folder}'"):
         running.run_plan(
             "train",
-            TrainOptions(out=str(folder)),
+            TrainOptions(out=str(folder), ray="never"),
             {},
             lambda *_: SweepPlan(FixedPoints([{}])),
             {},
-            use_ray=False,
             say=print,
         )
 

@@ -10,10 +10,12 @@ from pathlib import Path
 class Doubler:
     """Doubles numbers and leaves a file for every time that it is made."""
 
-    def __init__(self, folder: Path, seconds: float = 0.0) -> None:
+    def __init__(self, folder: Path, seconds: float = 0.0, *, dies: bool = False) -> None:
         (folder / f"made-{os.getpid()}-{time.monotonic_ns()}").touch()
-        self.seconds = seconds
+        self.seconds, self.dies = seconds, dies
 
     def __call__(self, job: int) -> dict[str, int]:
         time.sleep(self.seconds)
+        if self.dies:
+            os._exit(9)  # as the system does with what takes too much memory
         return {"twice": 2 * job, "process": os.getpid()}

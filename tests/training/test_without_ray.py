@@ -1,4 +1,4 @@
-"""`ray-atr train --ray never`: one model in this process, kept in a run folder as any other; and the metric that selects."""
+"""`--ray never`: models trained in this process, kept in a run folder as any other; and the metric that selects."""
 
 from __future__ import annotations
 
@@ -144,3 +144,42 @@ def test_the_selecting_metric_is_one_that_is_measured(home: Path) -> None:
     ):
         with pytest.raises(ValueError, match=f"evaluation.select_by: got '{wrong}'; allowed .*{hint}"):
             check_experiment(tiny(home / "tones", evaluation__select_by=wrong))
+
+
+def test_a_sweep_without_ray_trains_each_trial_as_if_it_were_alone(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import ray
+
+    monkeypatch.setenv("RAY_ATR_HOME", str(home))
+    out = home / "runs" / "two"
+    data = ["--recipe", "from_scratch", *SMALL, "--data.source", str(home / "tones"), "--train.epochs", "1"]
+    what = ["noise", "--objectives", "kcl", "--noise", "0", "0.5", "--seeds", "0"]
+    main("sweep", arguments=[*what, "--ray", "never", "--quiet", "--out", str(out), *data])
+    said = capsys.readouterr().out
+    assert "2 trials finished, 0 failed" in said
+    assert not [word for word in ("starting", "epoch 1/1", "elapsed") if word in said]
+    assert not ray.is_initialized()
+    run = RunFolder.open(out)
+    for trial in run.trials():
+        alone: list[dict[str, Any]] = []
+        run_trial(run.experiment_of(trial), home / trial.trial_id, home, [], alone.append)
+        assert [without_times(row) for row in trial.epochs()] == [without_times(row) for row in alone[:-1]]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--scheduler", "asha"], "--scheduler: got 'asha'; allowed none with --ray never"),
+        (["--concurrency", "2"], "--concurrency: got 2; allowed 1 with --ray never"),
+    ],
+)
+def test_what_tune_alone_does_is_refused_without_ray(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], told: str
+) -> None:
+    monkeypatch.setenv("RAY_ATR_HOME", str(home))
+    space = ["--space", "train.learning_rate=grid(0.001,0.002)"]
+    with pytest.raises(SystemExit) as exit_:
+        main("sweep", arguments=[*space, "--ray", "never", *options])
+    assert exit_.value.code == 2
+    assert told in capsys.readouterr().err
