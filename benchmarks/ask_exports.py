@@ -55,10 +55,10 @@ def load(folder: Path) -> Any:
     return module
 
 
-def read_clips(esc50: Path) -> tuple[list[str], list[np.ndarray]]:
-    """The class and the waveform [S] of each clip of the fold, at the file's own rate."""
+def read_clips(esc50: Path, folds: str = FOLD) -> tuple[list[str], list[np.ndarray]]:
+    """The class and the waveform [S] of each clip of some folds, at the file's own rate."""
     with (esc50 / "meta" / "esc50.csv").open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["fold"] == FOLD]
+        rows = [row for row in csv.DictReader(file) if row["fold"] in folds]
     files = [next((esc50 / "audio").glob(Path(row["filename"]).stem + ".*")) for row in rows]
     waveforms = [soundfile.read(file, dtype="float32")[0] for file in files]
     return [row["category"] for row in rows], waveforms

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 from rich.console import Console
+from rich.table import Table
 
 from ray_atr.cli.parse import counting, option, parse, print_plain
 from ray_atr.common.settings import refuse
@@ -16,6 +17,7 @@ from ray_atr.evaluation.options import Encoding, EvaluationOptions
 
 if TYPE_CHECKING:
     from ray_atr.deploy.calibrate import CalibrationScore
+    from ray_atr.deploy.mteb.scoring import TaskScore
     from ray_atr.evaluation.run import Evaluated
 
 
@@ -44,6 +46,12 @@ class EvaluateCommand:
     )
     card: bool = option(False, "also write the scores into the card (README.md) beside the (first) retriever")
     trec: bool = option(False, "also write the answers as TREC run and qrels files")
+    mteb: tuple[str, ...] = option(
+        (),
+        "also let MTEB score the (first) retriever: its tasks by name, or folders of prepared data sets",
+        "TASK ...",
+        "none",
+    )
     out: str | None = option(None, "folder or URL to make", "FOLDER", "runs/evaluate-<time>")
 
 
@@ -54,8 +62,15 @@ def run(arguments: Sequence[str], program: str) -> None:
     given = parse(EvaluateCommand, arguments, program)
     if given.prior is not None and not (given.calibrate and 0 < given.prior < 1):
         raise refuse("--prior", given.prior, "a share above 0 and below 1, with --calibrate")
+    from ray_atr.evaluation.checkpoints import find_checkpoint
     from ray_atr.evaluation.run import evaluate
 
+    tasks = []
+    if given.mteb:
+        from ray_atr.deploy.mteb.scoring import find_tasks
+
+        # Before anything is encoded: a name may be wrong, or the extra not there.
+        tasks = find_tasks(given.mteb, given.evaluation, find_checkpoint(given.checkpoint[0]))
     # Into a file, rows stay whole.
     console = Console(width=None if sys.stdout.isatty() else 140)
     with counting("clips and captions", console) as count:
@@ -81,6 +96,12 @@ def run(arguments: Sequence[str], program: str) -> None:
         from ray_atr.deploy.calibrate import calibrate
 
         print_calibration(calibrate(evaluated, prior=given.prior), evaluated, console)
+    if tasks:
+        from ray_atr.deploy.mteb.scoring import score_tasks
+
+        print_tasks(
+            score_tasks(evaluated, tasks, say=lambda message: print_plain(console, [message])), evaluated, console
+        )
 
 
 def print_evaluation(evaluated: Evaluated, console: Console) -> None:
@@ -114,3 +135,16 @@ def print_calibration(worth: Mapping[str, CalibrationScore], evaluated: Evaluate
         numbers = f"error {one.error:.4f}, {best}; a cut for 90% holds {one.coverage:.1%}"
         print_plain(console, [f"{language}: {numbers}; prior {one.prior:.2g}"])
     print_plain(console, [f"calibration: {evaluated.checkpoint.folder / CALIBRATION_FILE}"])
+
+
+def print_tasks(scores: Sequence[TaskScore], evaluated: Evaluated, console: Console) -> None:
+    """Print MTEB's scores of each task by language, and where its results are."""
+    from ray_atr.metrics.measures import RECALL_AT
+
+    console.rule("MTEB")
+    table = Table("task", "subset", *(f"R@{k}" for k in RECALL_AT), "main score")
+    for one in scores:
+        recall = (f"{100 * one.recall[k]:.1f}" if k in one.recall else "" for k in RECALL_AT)
+        table.add_row(one.task, one.subset, *recall, f"{one.main_score} {100 * one.main:.1f}")
+    console.print(table)
+    print_plain(console, [f"MTEB:    {evaluated.folder / 'mteb'}"])

@@ -19,8 +19,8 @@ NUMBER = tyro.conf.arg(metavar="NUMBER")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationOptions(Settings):
-    """What is evaluated, on what, and how."""
+class SplitOptions(Settings):
+    """Which clips and captions a saved retriever is asked about."""
 
     data: str = setting(
         "",
@@ -29,9 +29,15 @@ class EvaluationOptions(Settings):
         words=("soundscapes",),
     )
     split: str = setting(
-        "", "split to evaluate on; unset: the test split, or the validation split of a data set without one"
+        "", "split that is used; unset: the test split, or the validation split of a data set without one"
     )
     languages: tuple[str, ...] = setting((), "ISO 639 codes of the captions; unset: all that the split has")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions(SplitOptions):
+    """What is evaluated, on what, and how."""
+
     relevance: str = setting("auto", RELEVANCE_HELP, choices=RELEVANCE)
     max_captions: int = setting(0, "captions per clip and language that are queries; 0: all of them", at_least=0)
     draws: int = setting(1000, "bootstrap draws of the clips", at_least=1)

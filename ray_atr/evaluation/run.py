@@ -89,7 +89,7 @@ def evaluate(
     check_seeds(others, "baseline")
     folder = _new_folder(out)
     manifest = read_manifest(data_folder(options.data, found[0], say))
-    options = dataclasses.replace(options, split=options.split or _own_split(manifest, found[0]))
+    options = dataclasses.replace(options, split=options.split or own_split(manifest, found[0]))
     eval_split = read_eval_split(
         manifest, options.split, options.languages, relevance=options.relevance, max_captions=options.max_captions
     )
@@ -146,7 +146,7 @@ def evaluate(
     return Evaluated(folder, page, run_id, found[0], eval_split, embedded)
 
 
-def _own_split(manifest: Manifest, checkpoint: Checkpoint) -> str:
+def own_split(manifest: Manifest, checkpoint: Checkpoint) -> str:
     """The test split, by the checkpoint's name for it; the validation split if the data set has that alone."""
     data = (checkpoint.experiment or Experiment()).data
     has_validation_alone = data.test_split not in manifest.splits and data.validation_split in manifest.splits

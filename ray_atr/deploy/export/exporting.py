@@ -29,7 +29,7 @@ from ray_atr.deploy.export import clap, mlflow, onnx, sentence_transformers
 from ray_atr.deploy.export.export_options import ExportOptions
 from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
 from ray_atr.evaluation.eval_split import read_eval_split
-from ray_atr.evaluation.run import data_folder
+from ray_atr.evaluation.run import data_folder, own_split
 from ray_atr.models.retriever import Retriever
 
 Vectors = NDArray[np.float32]
@@ -231,10 +231,9 @@ def _name(folder: Location) -> str:
 
 def _asked(found: Checkpoint, retriever: Retriever, options: ExportOptions) -> Asked:
     """The first clips of a split, cut to a window, and their captions in every language."""
-    trained = found.experiment.data if found.experiment is not None else None
     manifest = read_manifest(data_folder(options.data, found, print))
-    split = options.split or (trained.test_split if trained is not None else "test")
-    asked = read_eval_split(manifest, split)
+    split = options.split or own_split(manifest, found)
+    asked = read_eval_split(manifest, split, options.languages)
     waveforms = list(itertools.islice(_waveforms(manifest, split, retriever), options.most_clips))
     clip_of_text = asked.captions.relevance.first_clip.numpy()
     rows = [

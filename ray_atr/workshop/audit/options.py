@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ray_atr.common.settings import Settings, setting
+from ray_atr.common.settings import Settings, inherited, setting
+from ray_atr.evaluation.options import SplitOptions
 
 RATE_CAVEAT = (
     "A right pair whose sound the vectors do not represent scores like a wrong one, and the estimate does not cover it."
@@ -29,7 +30,7 @@ class AuditOptions(Settings):
     """What is audited and how much is shown."""
 
     split: str = setting("train", "split whose pairs are judged")
-    languages: tuple[str, ...] = setting((), "languages of the captions; unset: all that the split has")
+    languages: tuple[str, ...] = inherited(SplitOptions, "languages")
     rate: float = setting(
         0.1, "share of right pairs among those called wrong that is accepted (false discovery rate)", above=0, below=1
     )

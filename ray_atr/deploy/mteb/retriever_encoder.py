@@ -1,0 +1,100 @@
+"""A retriever as MTEB's encoder. It needs the extra `mteb`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from datasets import Audio, Dataset
+from mteb.models import ModelMeta
+from torch import Tensor
+
+from ray_atr.common.settings import refuse
+from ray_atr.data.language_codes import ENGLISH, LANGUAGES
+from ray_atr.models.retriever import Clip, Retriever
+
+NO_LANGUAGE = "zxx"
+"""ISO 639-3 of what is not in a language, as MTEB calls sounds."""
+
+
+class RetrieverEncoder:
+    """Embeds clips and texts by `encode_audio` and `encode_text`, and compares them by `similarity`: MTEB's EncoderProtocol.
+
+    Clips are decoded and resampled here, as everywhere in this package: torchcodec, by which `datasets` decodes, is not needed.
+    """
+
+    def __init__(self, retriever: Retriever, name: str, revision: str | None = None) -> None:
+        self.retriever = retriever
+        languages = [language_and_script(code) for code in retriever.languages or ()]
+        self.mteb_model_meta = ModelMeta.create_empty(
+            {
+                "name": f"ray_atr/{name}",
+                "revision": revision,
+                "modalities": ["text", "audio"],
+                "languages": languages or None,
+                "embed_dim": retriever.vector_width,
+                "framework": ["PyTorch"],
+            }
+        )
+
+    def encode(
+        self,
+        inputs: Any,
+        *,
+        task_metadata: Any,
+        hf_split: str,
+        hf_subset: str,
+        prompt_type: Any = None,
+        batch_size: int = 32,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Vectors [N, r] of a DataLoader's clips or texts. ValueError for another kind of input, or both at once."""
+        data = inputs.dataset
+        kinds = {"audio", "text"}.intersection(data.column_names, task_metadata.get_modalities(prompt_type))
+        if len(kinds) != 1:
+            raise refuse(task_metadata.name, ", ".join(data.column_names), "a task of clips alone or texts alone")
+        if kinds == {"text"}:
+            return self.retriever.encode_text(list(data["text"]), language_of(task_metadata.eval_langs, hf_subset))
+        clips = encoded_clips(data, batch_size)
+        return torch.cat([self.retriever.encode_audio(some, rate) for some, rate in clips])
+
+    def similarity(self, one: Any, other: Any) -> Tensor:
+        """What the retriever ranks by, [M, N]: cosine, or minus the distance."""
+        return self.retriever.similarity(_rows(one), _rows(other))
+
+    def similarity_pairwise(self, one: Any, other: Any) -> Tensor:
+        """That of each row and its partner, [N]."""
+        pairs = zip(_rows(one).split(1), _rows(other).split(1), strict=True)
+        return torch.cat([self.retriever.similarity(a, b)[0] for a, b in pairs])
+
+
+def encoded_clips(data: Dataset, batch_size: int) -> Iterator[tuple[list[Clip], int | None]]:
+    """The clips of a data set's column `audio` in batches of one rate: encoded files, or waveforms with their rate in Hz."""
+    if isinstance(data.features["audio"], Audio):
+        data = data.cast_column("audio", Audio(decode=False))
+    for start in range(0, len(data), batch_size):
+        rows = data[start : start + batch_size]["audio"]
+        files = [row.get("bytes") or row.get("path") for row in rows]
+        if all(files):
+            yield files, None
+            continue
+        for row in rows:
+            yield [torch.as_tensor(row["array"], dtype=torch.float32)], int(row["sampling_rate"])
+
+
+def language_of(eval_langs: Any, hf_subset: str) -> str:
+    """The language (ISO 639-3) of a task's texts, from codes such as `jpn-Jpan`; English where none is named."""
+    codes = eval_langs[hf_subset] if isinstance(eval_langs, dict) else eval_langs
+    languages = [code.partition("-")[0] for code in codes]
+    return next((code for code in languages if code != NO_LANGUAGE), ENGLISH)
+
+
+def language_and_script(code: str) -> str:
+    """A language as MTEB writes it: `jpn-Jpan`, or without a script where we know none."""
+    return LANGUAGES[code].tag.replace("_", "-") if code in LANGUAGES else code
+
+
+def _rows(values: Any) -> Tensor:
+    rows = torch.as_tensor(values)
+    return rows[None] if rows.ndim == 1 else rows

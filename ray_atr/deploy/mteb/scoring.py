@@ -1,0 +1,122 @@
+"""What `evaluate --mteb` does: tasks found before anything is encoded, then scored by MTEB itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ray_atr.common.extras import require_extra
+from ray_atr.common.settings import refuse, shortened
+from ray_atr.common.storage import Location, is_there, locate, make_folder, write_text
+from ray_atr.data.caption_vectors import has_vectors
+from ray_atr.data.shards import MANIFEST_FILE, read_manifest
+from ray_atr.evaluation.checkpoints import Checkpoint
+from ray_atr.evaluation.eval_split import read_eval_split
+from ray_atr.evaluation.options import EvaluationOptions
+from ray_atr.evaluation.run import Evaluated, own_split
+from ray_atr.metrics.measures import RECALL_AT
+from ray_atr.models.retriever import Retriever
+
+if TYPE_CHECKING:
+    from mteb.abstasks.abstask import AbsTask
+
+EXTRA = "mteb"
+FOLDER = "mteb"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """MTEB's scores of a task in one of its subsets (a language, or `default`), as shares of the queries."""
+
+    task: str
+    subset: str
+    main_score: str
+    main: float
+    recall: dict[int, float]
+    """R@k (MTEB calls it the hit rate at k): of a data set here to the last digit, of MTEB's own tasks to five; empty for
+    another kind of task."""
+
+
+def find_tasks(names: Sequence[str], options: EvaluationOptions, checkpoint: Checkpoint) -> list[AbsTask]:
+    """MTEB's tasks by name, and folders of prepared data sets as two tasks each, on the options' split and languages.
+
+    ValueError without the extra, for a name that is neither, and for a data set of vectors, which nothing can encode.
+    """
+    require_extra("mteb", EXTRA, "--mteb")
+    from mteb import get_task
+
+    from ray_atr.deploy.mteb.local_tasks import local_tasks
+
+    tasks: list[AbsTask] = []
+    for name in names:
+        place = locate(name)
+        if is_there(place / MANIFEST_FILE):
+            manifest = read_manifest(name)
+            if has_vectors(manifest.folder):
+                raise refuse("--mteb", name, "a data set with audio; this one holds vectors")
+            limits: Any = {"relevance": options.relevance, "max_captions": options.max_captions}
+            split = options.split or own_split(manifest, checkpoint)
+            tasks += local_tasks(read_eval_split(manifest, split, options.languages, **limits))
+            continue
+        try:
+            tasks.append(get_task(name))
+        except KeyError as error:
+            meant = str(error.args[0]).partition("Did you mean: ")[2]
+            allowed = "tasks of MTEB by name (ClothoT2ARetrieval), or folders of prepared data sets"
+            raise refuse("--mteb", name, allowed, f" (did you mean {meant.rstrip('?')}?)" if meant else "") from None
+    return tasks
+
+
+def score_tasks(evaluated: Evaluated, tasks: Sequence[AbsTask], *, say: Say = print) -> list[TaskScore]:
+    """Let MTEB score the evaluation's first retriever; its results are `mteb/<task>.json` in the evaluation's folder.
+
+    ValueError for a retriever of late interaction, which has no vector to give, and for a data set that cannot be fetched.
+    """
+    from mteb import evaluate
+
+    from ray_atr.deploy.mteb.retriever_encoder import RetrieverEncoder
+
+    folder = evaluated.checkpoint.folder
+    retriever = Retriever.from_pretrained(str(folder))
+    require_vectors(retriever, folder)
+    retriever.to("cuda" if torch.cuda.is_available() else "cpu")
+    score: Any = evaluate
+    encoder = RetrieverEncoder(retriever, evaluated.checkpoint.name.replace("/", "-"))
+    place = evaluated.folder / FOLDER
+    make_folder(place)
+    scores = []
+    for task in tasks:
+        name = task.metadata.name
+        say(f"MTEB: {name}")
+        try:
+            # Without a cache: what MTEB keeps by a model's name is not this model's.
+            found = score(encoder, task, cache=None, show_progress_bar=False, co2_tracker=False)
+        except OSError as error:
+            in_reach = "a task whose data set is within reach or in the hub's cache"
+            raise refuse("--mteb", name, f"{in_reach} ({shortened(str(error))})") from None
+        except ImportError as error:
+            # MTEB's loader of data sets from the hub decodes a clip for its log.
+            raise refuse("--mteb", name, f"a task whose libraries are installed ({shortened(str(error))})") from None
+        (result,) = found.task_results
+        write_text(place / f"{name}.json", result.model_dump_json(indent=1) + "\n")
+        for rows in result.scores.values():
+            scores += [_score(name, str(row["hf_subset"]), task.metadata.main_score, row) for row in rows]
+    return scores
+
+
+def require_vectors(retriever: Retriever, folder: Location) -> None:
+    """ValueError for a retriever that MTEB cannot ask for a vector of a clip and of any text."""
+    if retriever.settings.interaction == "late":
+        raise refuse("--mteb", str(folder), "a retriever of model.interaction global, which has one vector a clip")
+    if "vectors" in (retriever.settings.audio.name, retriever.settings.text.name):
+        raise refuse("--mteb", str(folder), "a retriever with encoders of its own, not of vectors made elsewhere")
+
+
+def _score(task: str, subset: str, main_score: str, row: Any) -> TaskScore:
+    exact = {k: row.get(f"r_at_{k}", row.get(f"hit_rate_at_{k}")) for k in RECALL_AT}
+    recall = {k: float(value) for k, value in exact.items() if value is not None}
+    return TaskScore(task, subset, main_score, float(row["main_score"]), recall)
