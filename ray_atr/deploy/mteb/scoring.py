@@ -76,6 +76,7 @@ def score_tasks(evaluated: Evaluated, tasks: Sequence[AbsTask], *, say: Say = pr
 
     ValueError for a retriever of late interaction, which has no vector to give, and for a data set that cannot be fetched.
     """
+    from datasets import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from mteb import evaluate
 
     from ray_atr.deploy.mteb.retriever_encoder import RetrieverEncoder
@@ -92,6 +93,8 @@ def score_tasks(evaluated: Evaluated, tasks: Sequence[AbsTask], *, say: Say = pr
     for task in tasks:
         name = task.metadata.name
         say(f"MTEB: {name}")
+        has_bars = not are_progress_bars_disabled()
+        disable_progress_bars()
         try:
             # Without a cache: what MTEB keeps by a model's name is not this model's.
             found = score(encoder, task, cache=None, show_progress_bar=False, co2_tracker=False)
@@ -101,6 +104,9 @@ def score_tasks(evaluated: Evaluated, tasks: Sequence[AbsTask], *, say: Say = pr
         except ImportError as error:
             # MTEB's loader of data sets from the hub decodes a clip for its log.
             raise refuse("--mteb", name, f"a task whose libraries are installed ({shortened(str(error))})") from None
+        finally:
+            if has_bars:
+                enable_progress_bars()
         (result,) = found.task_results
         write_text(place / f"{name}.json", result.model_dump_json(indent=1) + "\n")
         for rows in result.scores.values():
