@@ -7,7 +7,7 @@ kept are the embeddings. Features come from the cache where a run has left one, 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,11 +21,12 @@ from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.runtime import home
 from ray_atr.common.storage import Location
 from ray_atr.common.storage.caches import cache_folder
-from ray_atr.data.audio import clip_windows
+from ray_atr.data.audio import FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.feature_cache import find_features
 from ray_atr.data.features import open_features
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
+from ray_atr.data.vector_clip import Buffer
 from ray_atr.evaluation.options import Encoding
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.embeddings import late_interaction
@@ -161,14 +162,21 @@ class Encoder:
             return
         rows = read_shard(self.manifest, self.shards[shard], ["clip_id", "audio"], self.batch_size)
         audio = ((i, a) for batch in rows for i, a in zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True))
-        hear = partial(clip_windows, is_whole=self.is_whole, bounds=IMPORTED)
-        windows = (
-            (clip, window)
-            for clip, (clip_id, encoded) in enumerate(audio)
-            for window in hear(encoded.as_buffer(), self.front_end, clip_id)
-        )
-        while batch := list(itertools.islice(windows, self.batch_size)):
-            yield _padded([window for _, window in batch], [clip for clip, _ in batch], self.front_end.dtype)
+        sounds = ((clip_id, encoded.as_buffer()) for clip_id, encoded in audio)
+        yield from heard_batches(sounds, self.front_end, is_whole=self.is_whole, batch_size=self.batch_size)
+
+
+def heard_batches(
+    sounds: Iterable[tuple[str, Buffer]], front_end: FrontEnd, *, is_whole: bool, batch_size: int
+) -> Iterator[ClipBatch]:
+    """Batches of the windows of encoded clips, each with its id, rounded as a cache of features rounds them."""
+    windows = (
+        (clip, window)
+        for clip, (clip_id, encoded) in enumerate(sounds)
+        for window in clip_windows(encoded, front_end, clip_id, is_whole=is_whole, bounds=IMPORTED)
+    )
+    while batch := list(itertools.islice(windows, batch_size)):
+        yield _padded([window for _, window in batch], [clip for clip, _ in batch], front_end.dtype)
 
 
 def _padded(windows: Sequence[NDArray[np.float32]], clips: Sequence[int], dtype: type[np.floating[Any]]) -> ClipBatch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,16 +12,18 @@ from torch import Tensor
 
 from ray_atr.common.settings import refuse
 from ray_atr.data.language_codes import ENGLISH, LANGUAGES
-from ray_atr.models.retriever import Clip, Retriever
+from ray_atr.evaluation.encoding import embed_batches, heard_batches
+from ray_atr.models.retriever import Retriever
 
 NO_LANGUAGE = "zxx"
 """ISO 639-3 of what is not in a language, as MTEB calls sounds."""
 
 
 class RetrieverEncoder:
-    """Embeds clips and texts by `encode_audio` and `encode_text`, and compares them by `similarity`: MTEB's EncoderProtocol.
+    """Embeds clips and texts as `evaluate` does, and compares them by `similarity`: MTEB's EncoderProtocol.
 
     Clips are decoded and resampled here, as everywhere in this package: torchcodec, by which `datasets` decodes, is not needed.
+    Their log-mel frames are rounded as a cache rounds them (float16), which moves ranks that are all but equal.
     """
 
     def __init__(self, retriever: Retriever, name: str, revision: str | None = None) -> None:
@@ -56,8 +58,15 @@ class RetrieverEncoder:
             raise refuse(task_metadata.name, ", ".join(data.column_names), "a task of clips alone or texts alone")
         if kinds == {"text"}:
             return self.retriever.encode_text(list(data["text"]), language_of(task_metadata.eval_langs, hf_subset))
-        clips = encoded_clips(data, batch_size)
-        return torch.cat([self.retriever.encode_audio(some, rate) for some, rate in clips])
+        rows = audio_rows(data)
+        if "bytes" not in rows[0] and "path" not in rows[0]:
+            waves = ((torch.as_tensor(row["array"], dtype=torch.float32), int(row["sampling_rate"])) for row in rows)
+            return torch.cat([self.retriever.encode_audio([wave], rate) for wave, rate in waves])
+        sounds = ((f"clip {place}", row["bytes"] or Path(row["path"]).read_bytes()) for place, row in enumerate(rows))
+        is_whole, front_end = self.retriever.settings.hears_windows, self.retriever.audio_tower.front_end
+        batches = heard_batches(sounds, front_end, is_whole=is_whole, batch_size=batch_size)
+        with torch.no_grad(), self.retriever.evaluating():
+            return self.retriever.vectors(embed_batches(self.retriever, batches).cpu())
 
     def similarity(self, one: Any, other: Any) -> Tensor:
         """What the retriever ranks by, [M, N]: cosine, or minus the distance."""
@@ -69,18 +78,11 @@ class RetrieverEncoder:
         return torch.cat([self.retriever.similarity(a, b)[0] for a, b in pairs])
 
 
-def encoded_clips(data: Dataset, batch_size: int) -> Iterator[tuple[list[Clip], int | None]]:
-    """The clips of a data set's column `audio` in batches of one rate: encoded files, or waveforms with their rate in Hz."""
+def audio_rows(data: Dataset) -> Any:
+    """The rows of a data set's column `audio`, encoded files where they are encoded."""
     if isinstance(data.features["audio"], Audio):
         data = data.cast_column("audio", Audio(decode=False))
-    for start in range(0, len(data), batch_size):
-        rows = data[start : start + batch_size]["audio"]
-        files = [row.get("bytes") or row.get("path") for row in rows]
-        if all(files):
-            yield files, None
-            continue
-        for row in rows:
-            yield [torch.as_tensor(row["array"], dtype=torch.float32)], int(row["sampling_rate"])
+    return data["audio"]
 
 
 def language_of(eval_langs: Any, hf_subset: str) -> str:
