@@ -98,7 +98,7 @@ def compare(name: str, home: Path, steps: int, batch: int, rounds: int) -> None:
     plain = PlainLoop(
         theirs.retriever, theirs.optimizer, theirs.scheduler, pair.temperature, experiment.train.clip_norm
     )
-    begin_epoch(ours, 0, data.steps_per_epoch)
+    begin_epoch(ours, data, 0)
     for state in (ours, theirs):
         state.retriever.train()
     step(ours, data, texts, batches[0], clock)

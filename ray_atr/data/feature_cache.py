@@ -50,6 +50,8 @@ from ray_atr.data.shards import Manifest, Progress, read_captions, read_manifest
 
 logger = logging.getLogger(__name__)
 
+LAYOUT = 4
+"""Of a cache, and how its frames are computed: raised when the same settings give other values, as of vectors too."""
 CLIPS_TOGETHER = 16
 """Clips whose audio is in memory at a time."""
 WINDOWS_TOGETHER = 64
@@ -58,9 +60,9 @@ WINDOWS_TOGETHER = 64
 
 def _folder_name(manifest: Manifest, front_end: FrontEnd, has_windows: bool) -> str:
     """The data set's name, and a hash of what the features depend on, and nothing else."""
-    content: dict[str, Any] = {"data": manifest.hash, "front_end": flatten(front_end), "layout": 3}
+    content: dict[str, Any] = {"data": manifest.hash, "front_end": flatten(front_end), "layout": LAYOUT}
     if has_windows:
-        content |= {"layout": 3, "windows": SLACK}
+        content["windows"] = SLACK
     return f"{manifest.name}-{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]}"
 
 

@@ -62,6 +62,11 @@ class Objective(Settings):
             return Terms(loss, {**scalars, **by_part})
         return Terms(loss, scalars)
 
+    @property
+    def needs_clean_share(self) -> bool:
+        """Whether a part reads the estimated share of true pairs."""
+        return self.pair.needs_clean_share or self.correspondence.needs_clean_share
+
     def with_settings(self, **settings: Any) -> Objective:
         """A copy with settings of its four parts changed, found by their bare names; the earlier part has a name they share."""
         parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

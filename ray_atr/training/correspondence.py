@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ray_atr.common.settings import refuse
+from ray_atr.common.storage import is_there, locate, read_json
+from ray_atr.data import sampling
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
+from ray_atr.data.positives import folded
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.correspondence import Estimator, Teacher, Teaching, TrainingPairs
+from ray_atr.objectives.correspondence.clean_share import CleanShares
+from ray_atr.objectives.correspondence.cross_fit import Pairs
 from ray_atr.objectives.correspondence.teacher import TEACHERS
 from ray_atr.training.encoding.encode import clip_batches, embed_batches, rows_in_parts
 from ray_atr.training.encoding.frozen import ensure_frames
@@ -21,6 +28,8 @@ from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import saved_retriever
 
+SAMPLE, CLIPS = 2048, 64
+"""Clips by which the share of true pairs is estimated, and how many are encoded at a time."""
 CAPTIONS = 4096
 """Captions of the training set that a teacher embeds at a time."""
 
@@ -29,6 +38,8 @@ def check_correspondence(experiment: Experiment) -> None:
     """ValueError, naming the setting, if the correspondence needs what the experiment has not."""
     chosen, data = experiment.objective.correspondence, experiment.data
     chosen.require_truth(data.noise.is_injected)
+    if experiment.objective.needs_clean_share:
+        wrong_shares(data.wrong_share, data.languages)
     if isinstance(chosen, Teacher):
         chosen.require_teachers(chosen.teachers)
         for folder in chosen.teachers:
@@ -55,8 +66,72 @@ def make_estimator(
         device=device,
         teaching=teach(chosen.teachers, captions, data, home, device, store) if isinstance(chosen, Teacher) else None,
         snapshot=snapshot,
+        needs_clean_share=experiment.objective.needs_clean_share,
+        wrong_shares=wrong_shares(experiment.data.wrong_share, captions.languages),
     )
     return chosen.estimator(pairs)
+
+
+def wrong_shares(given: float | str, languages: Sequence[str]) -> list[float] | None:
+    """The share of wrong captions of each language, from the setting `data.wrong_share`; None if it is to be estimated.
+
+    Raises ValueError, naming the file, for an audit that does not say it of each language.
+    """
+    if given == "auto":
+        return None
+    if isinstance(given, float | int):
+        return [float(given)] * len(languages)
+    file = locate(given) / "audit.json"
+    if not is_there(file):
+        raise refuse("data.wrong_share", given, "auto, a share below 1, or the folder of an audit")
+    found = read_json(file).get("wrong_share_by_language", {})
+    if missing := [language for language in languages if language not in found]:
+        raise refuse(
+            f"data.wrong_share: {file}", f"no share of {', '.join(missing)}", "an audit of the trained languages"
+        )
+    return [float(found[language]["share"]) for language in languages]
+
+
+@torch.no_grad()
+def estimate_clean_shares(
+    shares: CleanShares,
+    retriever: Retriever,
+    captions: TrainingCaptions,
+    trained: Sequence[str],
+    epoch: int,
+    seed: int,
+) -> None:
+    """Estimate the share of true pairs in the trained languages by what the retriever's towers say of a sample of clips."""
+    order = sampling.permutation(captions.features.clip_ids, seed, "clean share")
+    rows = np.sort(order[:SAMPLE])
+    batch = captions.batch(rows, epoch)
+    mask = batch.mask & np.isin(captions.languages, list(trained))
+    texts = TextBatcher(_of_tower(retriever, "text"))
+    parts = rows_in_parts(0, len(rows), CLIPS)
+    with retriever.evaluating():
+        clips = clip_batches(captions.features, (rows[part] for part in parts))
+        audio = embed_batches(_of_tower(retriever, "audio"), clips)
+        grids = [texts.embed_grid([batch.texts[i] for i in part], mask[part], captions.languages) for part in parts]
+    clip, language = np.nonzero(mask)
+    shares.estimate(
+        Pairs(
+            audio=audio.float().cpu().numpy(),
+            text=torch.cat(grids).float().cpu().numpy()[clip, language],
+            clip=clip,
+            language=language.astype(str),
+            key=np.array([folded(batch.texts[i][k]) for i, k in zip(clip, language, strict=True)]),
+        ),
+        seed,
+    )
+
+
+def _of_tower(retriever: Retriever, side: str) -> Retriever:
+    """A retriever with the same towers whose embeddings are the output of one of them: projections lose some of it."""
+    other = retriever.with_towers(retriever.audio_tower, retriever.text_tower)
+    width = getattr(retriever, f"{side}_tower").width
+    setattr(other, f"{side}_projection", nn.Identity())
+    other.settings = dataclasses.replace(retriever.settings, embedding_width=width)
+    return other
 
 
 @torch.no_grad()

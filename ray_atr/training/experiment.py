@@ -6,6 +6,7 @@ for the command line, a sweep and a test alike, and the flattened tree is what i
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -44,6 +45,15 @@ class DataSettings(Settings):
         (), "languages of training and evaluation, by codes of ISO 639 (en, eng, swe); unset: all that the data set has"
     )
     noise: Noise = setting(default_factory=Noise, help="noisy correspondence of the training captions")
+    wrong_share: float | str = setting(
+        "auto",
+        "share of the captions that are wrong, for what reads it (transport_mass auto, prior estimate): auto, estimated in the "
+        "first epochs; a number; or the folder of an audit of these captions, by language",
+        at_least=0,
+        below=1,
+        path="always",
+        words=("auto",),
+    )
     positives: str = setting(
         "captions",
         "which clips of a batch are not negatives of each other: same English caption text, same labels, or only itself",
@@ -59,6 +69,8 @@ class DataSettings(Settings):
     test_split: str = setting("test", "split that the best epoch is reported on, once, if the data set has it")
 
     def __post_init__(self) -> None:
+        with contextlib.suppress(ValueError):
+            object.__setattr__(self, "wrong_share", float(self.wrong_share))
         super().__post_init__()
         codes = language_codes(self.languages, "data.languages") if self.languages else ()
         # English first: it is the anchor of the schemes that have one.

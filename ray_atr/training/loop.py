@@ -24,6 +24,7 @@ from ray_atr.training.base_encoding import MakeRefresher
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.checkpoint import Progress, TrainState, resume, save_state
 from ray_atr.training.clock import Clock
+from ray_atr.training.correspondence import estimate_clean_shares
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.epoch_end import EpochEnd
 from ray_atr.training.epoch_validation import EpochValidation, MakeValidator
@@ -111,7 +112,7 @@ def train_trial(
                 break
             is_wanted = False
             if progress.step_in_epoch == 0:
-                begin_epoch(state, epoch, data.steps_per_epoch)
+                begin_epoch(state, data, epoch)
             for batch in clock.waiting("data", batches):
                 with clock.step(), naming_settings(experiment):
                     result = step(state, data, texts, batch, clock)
@@ -154,9 +155,16 @@ def unusual_settings(experiment: Experiment) -> list[tuple[str, float]]:
     return found
 
 
-def begin_epoch(state: TrainState, epoch: int, steps_per_epoch: int) -> None:
+def begin_epoch(state: TrainState, data: TrainingData, epoch: int) -> None:
     """Before an epoch's first step: a refresh of the knowledge base may be due, beliefs may change."""
-    state.memory.begin_epoch(epoch, epoch * steps_per_epoch, state.published_weights)
+    state.memory.begin_epoch(epoch, epoch * data.steps_per_epoch, state.published_weights)
+    shares, experiment = state.estimator.clean_shares, data.experiment
+    if shares is not None and shares.is_wanted(epoch):
+        if data.group.is_first:
+            trained = experiment.trained_languages
+            estimate_clean_shares(shares, state.retriever, data.captions, trained, epoch, experiment.seed)
+        # The first one's, so that no worker rounds to another share.
+        shares.load_state_dict(data.group.gather_objects(shares.state_dict())[0])
     state.estimator.begin_epoch(epoch)
 
 

@@ -17,6 +17,7 @@ from ray_atr.objectives import Learned
 from ray_atr.objectives.pairs import (
     M2M,
     PAIRS,
+    CleanShare,
     Comparison,
     Complementary,
     Contrastive,
@@ -27,7 +28,6 @@ from ray_atr.objectives.pairs import (
     Sigmoid,
     Triplet,
 )
-from ray_atr.objectives.pairs.partial_learning_to_match import judge_pairs
 
 TAU = 0.2
 
@@ -439,57 +439,16 @@ def test_settings_outside_their_range_are_refused_by_name(settings: dict[str, ob
         PartialLearningToMatch(**settings)
 
 
-def noisy_pairs(N: int, noise_ratio: float, spread: float) -> Tensor:
-    """Similarities [N, N] of pairs that are `spread` apart, a share of which assign_captions another's caption."""
-    u = unit(N, 32, 0)
-    v = functional.normalize(u + spread * unit(N, 32, 1), dim=1)
-    wrong = int(noise_ratio * N)
-    v[:wrong] = v[:wrong].roll(1, 0)
-    return u @ v.T
-
-
-@pytest.mark.parametrize("noise_ratio", [0.0, 0.2, 0.4, 0.6])
-def test_the_share_of_true_pairs_is_found_and_is_the_mass_where_the_model_tells_pairs_apart(noise_ratio: float) -> None:
-    judged = judge_pairs(noisy_pairs(2000, noise_ratio, 1.0), torch.eye(2000, dtype=torch.bool))
-    assert judged.clean_share == pytest.approx(1 - noise_ratio, abs=0.05)
-    assert judged.mass == pytest.approx(1 - noise_ratio, abs=0.06)
-
-
-def test_the_less_a_model_tells_pairs_apart_the_more_mass_is_transported() -> None:
-    judged = [
-        judge_pairs(noisy_pairs(2000, 0.4, spread), torch.eye(2000, dtype=torch.bool)) for spread in (1, 4, 8, 1e4)
-    ]
-    masses = [one.mass for one in judged]
-    assert masses == sorted(masses)
-    # The estimate itself falls as the model knows less: an untrained one ranks at random.
-    assert judged[-1].clean_share < 0.15
-    assert masses[-1] > 0.9
-
-
-def test_judging_counts_ranks_as_a_loop_does() -> None:
-    similarity, positives = noisy_pairs(12, 0.3, 2.0), same(0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 9)
-    places = []
-    for matrix in (similarity, similarity.T):
-        for i in range(12):
-            negatives = [float(matrix[i, j]) for j in range(12) if not positives[i, j]]
-            places.append((sum(s > float(matrix[i, i]) for s in negatives) + 0.5) / (len(negatives) + 1))
-    wrong = min(1.0, 2 * sum(place > 0.5 for place in places) / 24)
-    found = (sum(place <= 0.05 for place in places) / 24 - 0.05 * wrong) / max(0.1, 1 - wrong)
-    judged = judge_pairs(similarity, positives)
-    assert judged.clean_share == pytest.approx(1 - wrong)
-    assert judged.found_share == pytest.approx(min(1.0, max(0.0, found)))
-
-
-def test_automatic_mass_follows_the_judgement_with_a_floor() -> None:
+def test_automatic_mass_is_the_estimated_share_of_true_pairs_with_a_floor() -> None:
     u = unit(64, 16, 0)
-    v = functional.normalize(u + 0.3 * unit(64, 16, 1), dim=1)
-    v[:48] = v[:48].roll(1, 0)
-    masses = [
-        PartialLearningToMatch(transport_mass="auto", smallest_mass=least, metric="euclidean")(
-            Comparison(u=u, v=v)
-        ).scalars
-        for least in (0.1, 0.7)
-    ]
-    assert masses[0]["transport_mass"].item() == pytest.approx(0.25, abs=0.2)
-    assert masses[0]["estimated_clean_share"] == masses[1]["estimated_clean_share"]
-    assert masses[1]["transport_mass"].item() == pytest.approx(0.7)
+    comparison = Comparison(u=u, v=functional.normalize(u + 0.3 * unit(64, 16, 1), dim=1))
+
+    def mass(estimate: CleanShare | None, least: float) -> float:
+        loss = PartialLearningToMatch(transport_mass="auto", smallest_mass=least, metric="euclidean")
+        return loss(dataclasses.replace(comparison, clean_share=estimate)).scalars["transport_mass"].item()
+
+    assert mass(None, 0.1) == pytest.approx(1.0)
+    assert mass(CleanShare(0.6, found=0.9), 0.1) == pytest.approx(0.6)
+    assert mass(CleanShare(0.6, found=0.9), 0.7) == pytest.approx(0.7)
+    # Little is found: nearly all is transported, however small the share seems.
+    assert mass(CleanShare(0.1, found=0.05), 0.1) == pytest.approx(1 - 0.05 * 0.9)

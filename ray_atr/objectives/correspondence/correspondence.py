@@ -23,8 +23,9 @@ from torch import Tensor
 
 from ray_atr.common.settings import Settings, counted, refuse
 from ray_atr.data import sampling
+from ray_atr.objectives.correspondence.clean_share import CleanShares
 from ray_atr.objectives.correspondence.detection import detection
-from ray_atr.objectives.pairs import Comparison
+from ray_atr.objectives.pairs import CleanShare, Comparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,11 @@ class Correspondence(Settings):
 
     name: ClassVar[str]
     needs_truth: ClassVar[bool] = False
+
+    @property
+    def needs_clean_share(self) -> bool:
+        """Whether it reads the estimated share of true pairs."""
+        return False
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
         """What a run keeps to judge these training pairs. ValueError if it cannot judge them."""
@@ -54,6 +60,8 @@ class TrainingPairs:
     seed       of what an estimator draws. device: where the batches are.
     teaching   the teachers' embeddings, for `teacher`.
     snapshot   the knowledge base's snapshot in use (audio [M, D], text [L, M, D], ids [M]) or None, for `neighbours`.
+    needs_clean_share  whether something reads the estimated share of true pairs. wrong_shares: the share of wrong pairs of
+               each language, where it is known.
     """
 
     clip_ids: Sequence[str]
@@ -64,6 +72,8 @@ class TrainingPairs:
     device: torch.device | str = "cpu"
     teaching: Any = None
     snapshot: Callable[[], Any] = field(default=lambda: None)
+    needs_clean_share: bool = False
+    wrong_shares: Sequence[float] | None = None
 
     def keys(self) -> Tensor:
         """A number for each clip id, int64 [N]."""
@@ -91,6 +101,8 @@ class Estimator:
         """What each pair was last judged to be worth in this epoch; NaN if it was not in a batch."""
         self.standing = self.table("standing", torch.nan)
         """The score that an epoch's beliefs were made of, which orders pairs that are worth the same; NaN if there is none."""
+        is_read = pairs.needs_clean_share
+        self.clean_shares = CleanShares(pairs.languages, pairs.wrong_shares) if is_read else None
 
     def table(self, name: str, value: float, *more: int) -> Tensor:
         """A new table [N, J, K, ...] filled with one value."""
@@ -122,7 +134,14 @@ class Estimator:
                 return comparison
             chosen = slice(None) if comparison.rows is None else comparison.rows
             places = Places(rows[chosen], slots[chosen], comparison.v_language)
+            if self.clean_shares is not None:
+                comparison = dataclasses.replace(comparison, clean_share=self.clean_shares.of(places.languages))
             judgement = self.judge(comparison, places)
+            if comparison.clean_share is not None and judgement.belief is not None:
+                # Of pairs that are weighed already, the share among what their weights leave.
+                share, found = comparison.clean_share
+                left = min(1.0, share / max(float(judgement.belief.mean()), share, 1e-6))
+                comparison = dataclasses.replace(comparison, clean_share=CleanShare(left, found))
             self.note(self.judged, places, judgement.worth(comparison))
             return dataclasses.replace(comparison, **judgement._asdict())
 
@@ -148,7 +167,8 @@ class Estimator:
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values for a checkpoint."""
         self.settle()
-        return {"keys": self.pairs.keys(), "epoch": self.epoch, "tables": dict(self.tables)}
+        shares = {} if self.clean_shares is None else {"clean_shares": self.clean_shares.state_dict()}
+        return {"keys": self.pairs.keys(), "epoch": self.epoch, "tables": dict(self.tables), **shares}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint; its rows are found by clip id. ValueError if it lacks a clip."""
@@ -162,6 +182,8 @@ class Estimator:
         order = torch.tensor([place[key] for key in keys])
         self._notes.clear()
         self.epoch = int(state["epoch"])
+        if self.clean_shares is not None:
+            self.clean_shares.load_state_dict(state["clean_shares"])
         for name, table in state["tables"].items():
             kept = table.cpu()[order].to(self.device)
             # A table of embeddings is made when their width is known: here, or by the first batch.

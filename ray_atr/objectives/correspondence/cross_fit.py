@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.common.settings import refuse
+from ray_atr.objectives.correspondence.noise_rate import p_values
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -73,6 +74,18 @@ class Fold:
         """Of the clips at these places of the fold [p] with these captions [p]."""
         return np.einsum("pw,pw->p", self.audio[self.language[caption], place], self.text[caption])
 
+    def mispairs(self, pairs: Pairs, count: int, random: np.random.Generator) -> tuple[Integers, Integers]:
+        """Random (place of a clip, caption) that are not the clip's own and say nothing that its own do, at most `count`.
+
+        The regressions saw neither, so that a wrong pair is a random mispair to them.
+        """
+        place = random.integers(0, len(self.clips), count)
+        caption = random.choice(self.captions, count)
+        own = set(zip(pairs.clip.tolist(), pairs.key.tolist(), strict=True))
+        clips, keys = self.clips[place].tolist(), pairs.key[caption].tolist()
+        differs = np.array([pair not in own for pair in zip(clips, keys, strict=True)], dtype=bool)
+        return place[differs], caption[differs]
+
 
 def cross_fit(
     pairs: Pairs, folds: int, seed: int, progress: Callable[[int, int], None] | None = None
@@ -104,6 +117,22 @@ def cross_fit(
         yield Fold(held_out, np.flatnonzero(is_held_out), np.stack(expected), scaled, language)
         if progress is not None:
             progress(number, folds)
+
+
+def cross_fitted_p_values(pairs: Pairs, folds: int, mispairs: int, seed: int) -> Floats:
+    """Of each caption [M] the share of random mispairs, by folds that did not see it, that score at least as high.
+
+    NaN where a fold's captions all say the same. Raises ValueError as `cross_fit` does.
+    """
+    random = np.random.default_rng((seed, 1))
+    found = np.full(len(pairs.text), np.nan)
+    place = np.full(len(pairs.audio), -1)
+    for fold in cross_fit(pairs, folds, seed):
+        place[fold.clips] = np.arange(len(fold.clips))
+        null = fold.score(*fold.mispairs(pairs, mispairs // folds, random))
+        if len(null):
+            found[fold.captions] = p_values(fold.score(place[pairs.clip[fold.captions]], fold.captions), null)
+    return found
 
 
 def mean_caption(clip: Integers, text: Floats) -> tuple[Integers, Floats]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 LAMBDA = 0.5
+FIRST, LEAST_SHARE = 0.05, 0.1
 QUANTILE = 1.645
 """Standard errors from an estimate to the end of its one-sided 95% interval."""
 
@@ -53,3 +54,9 @@ def wrong_share(p_value: Floats, clip: NDArray[np.int64] | None = None) -> Wrong
         min(1.0, float(max(0.0, n)) / (1 - LAMBDA) / len(p_value)) for n in (large, large - error, most)
     )
     return WrongShare(share, least, most, together)
+
+
+def found_share(p_value: Floats, wrong: float) -> float:
+    """Share of the right pairs, as estimated, with a p-value of at most 0.05, if this share of the pairs is wrong; in [0, 1]."""
+    right = max(1 - wrong, LEAST_SHARE)
+    return min(1.0, max(0.0, (float((p_value <= FIRST).mean()) - FIRST * wrong) / right))

@@ -25,6 +25,8 @@ Weights = tuple[float, float, float]
 STEPS = 50
 LEAST_VARIANCE = 5e-4  # DivideMix's regularisation of the covariance, for values in [0, 1]
 FEWEST = 8
+LEAST_SHARE = 0.01
+"""Of a component whose share is given."""
 
 
 class Scored(Estimator):
@@ -52,7 +54,8 @@ class Scored(Estimator):
         for language in range(scores.shape[2]):
             known = ~scores[:, :, language].isnan()
             if bool(known.any()):
-                found = low_component(-scores[:, :, language][known], self.settings.mixture).to(scores)
+                share = None if self.clean_shares is None else self.clean_shares.of_language(language)
+                found = low_component(-scores[:, :, language][known], self.settings.mixture, share).to(scores)
                 beliefs[:, :, language] = found.mean()
                 beliefs[:, :, language][known] = found
         return beliefs
@@ -67,8 +70,10 @@ class Scored(Estimator):
         raise NotImplementedError
 
 
-def low_component(values: Tensor, kind: str = "gmm") -> Tensor:
+def low_component(values: Tensor, kind: str = "gmm", share: float | None = None) -> Tensor:
     """Posterior probability [n] that each value belongs to the component of the lower mean; ones if there is but one.
+
+    `share` is that component's share of the values where it is known; else the mixture fits it.
 
     Values are scaled to [0, 1] first; those beyond the 1st and 99th percentile count as these, because of outliers.
     """
@@ -90,14 +95,19 @@ def low_component(values: Tensor, kind: str = "gmm") -> Tensor:
     if kind == "bmm":
         known, weigh = np.stack([powers[:, 0], np.log(x), np.log1p(-x)], axis=1), _beta
     for _ in range(STEPS):
-        before, low = low, _posterior(low, powers, totals, known, weigh)
+        before, low = low, _posterior(low, powers, totals, known, weigh, share)
         if np.abs(low - before).max() < 1e-4:
             break
     return _monotone(scaled, torch.from_numpy(low).to(scaled.device))
 
 
 def _posterior(
-    low: Floats, powers: Floats, totals: Floats, known: Floats, weigh: Callable[[float, float], Weights]
+    low: Floats,
+    powers: Floats,
+    totals: Floats,
+    known: Floats,
+    weigh: Callable[[float, float], Weights],
+    share_of_low: float | None,
 ) -> Floats:
     """One step: both components fitted to the weights [n], and the low one's posterior under them.
 
@@ -112,7 +122,13 @@ def _posterior(
         fitted.append((share, weigh(mean, max(second / share - mean**2, 0.0) + LEAST_VARIANCE)))
     (low_share, low_weights), (high_share, high_weights) = fitted
     difference = np.array([one - other for one, other in zip(low_weights, high_weights, strict=True)])
-    return np.asarray(expit(known @ difference + math.log(low_share / high_share)))
+    odds = low_share / high_share if share_of_low is None else _odds(share_of_low)
+    return np.asarray(expit(known @ difference + math.log(odds)))
+
+
+def _odds(share: float) -> float:
+    share = min(max(share, LEAST_SHARE), 1 - LEAST_SHARE)
+    return share / (1 - share)
 
 
 def _normal(mean: float, variance: float) -> Weights:

@@ -28,9 +28,19 @@ class SmallLoss(Correspondence):
     name: ClassVar[str] = "small_loss"
     mixture: str = setting("gmm", "the two components: normal (gmm) or beta (bmm)", choices=("gmm", "bmm"))
     warmup_epochs: int = setting(2, "epochs in which every pair is believed", at_least=1)
+    prior: str = setting(
+        "mixture",
+        "share of the low component: mixture, as the mixture fits it (as published); estimate, the estimated share of true "
+        "pairs of the language, once it is founded",
+        choices=("mixture", "estimate"),
+    )
     temperature: float = setting(
         0.07, "divides the similarities in the loss that judges, whatever the pair loss is", above=0
     )
+
+    @property
+    def needs_clean_share(self) -> bool:
+        return self.prior == "estimate"
 
     def estimator(self, pairs: TrainingPairs) -> SmallLossEstimator:
         return SmallLossEstimator(pairs, self)

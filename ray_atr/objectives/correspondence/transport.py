@@ -2,7 +2,7 @@
 
     y_i = N (row mass_i + column mass_i) / 2,   pi = argmin <pi, c> - epsilon H(pi), row and column sums <= 1/N, total mass s
 
-The total mass s, which the paper assumes known, is estimated from each batch's ranks unless it is given. The paper uses
+The total mass s, which the paper assumes known, is the estimated share of true pairs unless it is given. The paper uses
 the plan as a loss; that its mass weighs the pairs of any loss is ours.
 """
 
@@ -15,7 +15,7 @@ from ray_atr.common.settings import inherited, setting
 from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Judgement, Places, TrainingPairs
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.objectives.pairs.learning_to_match import judged_cost
-from ray_atr.objectives.pairs.partial_learning_to_match import PartialLearningToMatch, judge_pairs, require_mass
+from ray_atr.objectives.pairs.partial_learning_to_match import PartialLearningToMatch, require_mass
 from ray_atr.objectives.transport import solve
 
 
@@ -26,13 +26,17 @@ class Transport(Correspondence):
     name: ClassVar[str] = "transport"
     epsilon: float = setting(0.05, "entropic regularisation, for costs in [0, 1]", above=0)
     transport_mass: float | Literal["auto"] = setting(
-        "auto", "share of the mass that is transported; auto: as each batch's ranks show it", above=0, at_most=1
+        "auto", "share of the mass that is transported; auto: the estimated share of true pairs", above=0, at_most=1
     )
     smallest_mass: float = inherited(PartialLearningToMatch, "smallest_mass")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_mass(self.transport_mass)
+
+    @property
+    def needs_clean_share(self) -> bool:
+        return isinstance(self.transport_mass, str)
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
         return _Planned(pairs, self)
@@ -44,6 +48,7 @@ class _Planned(Estimator):
     def judge(self, comparison: Comparison, places: Places) -> Judgement:
         cost, mass = judged_cost(comparison), self.settings.transport_mass
         if isinstance(mass, str):
-            mass = float(max(self.settings.smallest_mass, judge_pairs(-cost, comparison.positives).mass))
-        plan = solve(cost, self.settings.epsilon, mass=mass).matrix
+            estimate = comparison.clean_share
+            mass = 1.0 if estimate is None else max(self.settings.smallest_mass, estimate.mass)
+        plan = solve(cost, self.settings.epsilon, mass=float(mass)).matrix
         return Judgement((plan.sum(dim=0) + plan.sum(dim=1)).mul_(comparison.size / 2).clamp(max=1))

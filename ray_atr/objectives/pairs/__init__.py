@@ -6,6 +6,7 @@ from ray_atr.objectives.pairs.contrastive_entropic import ContrastiveEntropic
 from ray_atr.objectives.pairs.learning_to_match import LearningToMatch
 from ray_atr.objectives.pairs.m2m import M2M as M2M
 from ray_atr.objectives.pairs.pair_loss import PAIRS
+from ray_atr.objectives.pairs.pair_loss import CleanShare as CleanShare
 from ray_atr.objectives.pairs.pair_loss import Comparison as Comparison
 from ray_atr.objectives.pairs.pair_loss import PairLoss as PairLoss
 from ray_atr.objectives.pairs.pair_loss import Terms as Terms

@@ -29,6 +29,22 @@ _BY_TWO_PAIRS = ("positives", "similarity", "gain", "targets", "reverse_targets"
 _WORST = ("_residual", "_iterations", "_is_capped")
 
 
+FOUNDED = 0.5
+"""Share of the true pairs, as estimated, that must be found before an estimate of their share is relied on."""
+
+
+class CleanShare(NamedTuple):
+    """An estimated share of true pairs, and the share of these that are found; both in [0, 1]."""
+
+    share: float
+    found: float
+
+    @property
+    def mass(self) -> float:
+        """The mass to transport: the share where it is founded, and the nearer to 1 the less is found."""
+        return self.share if self.found >= FOUNDED else 1 - self.found * (1 - self.share)
+
+
 class Terms(NamedTuple):
     """What an objective returns. `loss`: scalar with gradient. `scalars`: detached float tensors by name, to log."""
 
@@ -70,6 +86,7 @@ class Comparison:
                     partner's share. The direction v -> u reads the columns, brought to sum to 1. None: the own partner.
     reverse_targets [N, N], >= 0, rows sum to 1: soft partners of each v_j, where they are not the columns of `targets`. A
                     transport loss, which has one matching for both directions, does not read them.
+    clean_share     the estimated share of true pairs among them, for losses that transport a share; None: not known.
     extra_v         [Q, D] shared by all rows, or [N, Q, D] own ones: further negatives for the direction u -> v.
     extra_u         the same for the direction v -> u.
 
@@ -89,6 +106,7 @@ class Comparison:
     belief: Tensor | None = None
     targets: Tensor | None = None
     reverse_targets: Tensor | None = None
+    clean_share: CleanShare | None = None
     extra_u: Tensor | None = None
     extra_v: Tensor | None = None
     kept: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict, repr=False)
@@ -282,6 +300,11 @@ class PairLoss(Settings):
     short_name: ClassVar[str] = ""
     """What it is called in a trial's name, if not by its name."""
     takes_extra_negatives: ClassVar[bool] = False
+
+    @property
+    def needs_clean_share(self) -> bool:
+        """Whether it reads the estimated share of true pairs."""
+        return False
 
     def learns(self) -> LearnedSettings:
         """What the loss learns besides the embeddings: here nothing."""

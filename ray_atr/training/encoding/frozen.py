@@ -29,7 +29,7 @@ from ray_atr.common.storage import read_json, write_bytes
 from ray_atr.common.storage.caches import cache_folder
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.caption_vectors import KEYS_FILE, PART, Caption, in_key_order, part_file
-from ray_atr.data.feature_cache import ensure_features, has_long_clips, is_whole, write_rows
+from ray_atr.data.feature_cache import LAYOUT, ensure_features, has_long_clips, is_whole, write_rows
 from ray_atr.data.features import MANIFEST_FILE, fetch_folder, finish_folder, folder_in, open_features
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.data.vector_clip import array_bytes
@@ -160,7 +160,7 @@ def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
         _encode_parts(tower, built, jobs, folder)
         return {"num_features": built.width, "dtype": "float32", "splits": splits}
 
-    about: dict[str, Any] = {"front_end": flatten(front_end)}
+    about: dict[str, Any] = {"front_end": flatten(front_end), "layout": LAYOUT}
     if in_windows and has_long_clips(manifest, front_end.clip_seconds):
         about["windows"] = True
     return _ensure(tower, manifest, about, tower_fingerprint, encode)

@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.objectives.correspondence.cross_fit import Fold, Pairs, cross_fit
-from ray_atr.objectives.correspondence.noise_rate import p_values
+from ray_atr.objectives.correspondence.noise_rate import FIRST, found_share, p_values
 from ray_atr.workshop.audit.beliefs import Verdicts, judge
 from ray_atr.workshop.audit.options import TELLING, CrossFit
 
 CLIPS_AT_ONCE = 256
-FIRST = 0.05
 OFFSETS = (-2, -1, 1, 2)
 LEAST_ROWS = 3
 LEAST_EVIDENCE = 6.0
@@ -49,9 +48,7 @@ class Audit:
     @property
     def found_share(self) -> float:
         """Share of the right pairs, as estimated, with a p-value of at most 0.05: 0.05 if the judges tell nothing, 1 at most."""
-        right = 1 - self.judged.wrong_share
-        found = float((self.judged.p_value <= FIRST).mean()) - FIRST * self.judged.wrong_share
-        return min(1.0, max(FIRST, found / right)) if right > 0 else FIRST
+        return max(FIRST, found_share(self.judged.p_value, self.judged.wrong_share))
 
 
 def audit_pairs(pairs: Pairs, settings: CrossFit, progress: Callable[[int, int], None] | None = None) -> Audit:
@@ -69,7 +66,7 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: Callable[[int, int],
         place = np.full(len(pairs.audio), -1)
         place[fold.clips] = np.arange(len(fold.clips))
         own = np.flatnonzero(place[pairs.clip] >= 0)
-        null = fold.score(*_mispairs(pairs, fold, settings.mispairs // settings.folds, random))
+        null = fold.score(*fold.mispairs(pairs, settings.mispairs // settings.folds, random))
         if not len(null):
             raise ValueError("no caption differs from a clip's own: there is nothing to compare the pairs with")
         scale = float(null.std()) or 1.0
@@ -107,22 +104,6 @@ def _first_captions(pairs: Pairs) -> NDArray[np.int64]:
     clips, where = np.unique(pairs.clip[rows], return_index=True)
     first[clips] = rows[where]
     return first
-
-
-def _mispairs(
-    pairs: Pairs, fold: Fold, count: int, random: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Random (place of a clip, caption) of a fold that are not its own and say nothing that its own do, at most `count`.
-
-    The regressions saw neither, so that a wrong pair is a random mispair to them.
-    """
-    place = random.integers(0, len(fold.clips), count)
-    caption = random.choice(fold.captions, count)
-    own = set(zip(pairs.clip.tolist(), pairs.key.tolist(), strict=True))
-    clips = fold.clips[place].tolist()
-    keys = pairs.key[caption].tolist()
-    differs = np.array([pair not in own for pair in zip(clips, keys, strict=True)], dtype=bool)
-    return place[differs], caption[differs]
 
 
 def _preferred(pairs: Pairs, fold: Fold, place: NDArray[np.int64], own: NDArray[np.int64]) -> NDArray[np.int64]:
