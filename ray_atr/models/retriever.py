@@ -61,6 +61,9 @@ from ray_atr.objectives.transport.mahalanobis import Mahalanobis
 Clip = str | Path | bytes | Waveform | Tensor
 """A file, a file's bytes, or a mono waveform [S]"""
 
+WIDE = 512
+"""Least width inside of a `wide_mlp`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings(Settings):
@@ -71,8 +74,9 @@ class ModelSettings(Settings):
     embedding_width: int = setting(128, "width D of the space that audio and text share", at_least=2, at_most=2**14)
     projection: str = setting(
         "linear",
-        "from a tower to the shared space: one linear layer, two (two_linear), or two with a ReLU between (mlp)",
-        choices=("linear", "two_linear", "mlp"),
+        "from a tower to the shared space: one linear layer, two (two_linear), or two with a ReLU between (mlp; "
+        "wide_mlp has at least 512 numbers there)",
+        choices=("linear", "two_linear", "mlp", "wide_mlp"),
     )
     audio_projection: str = setting(
         "same",
@@ -604,5 +608,6 @@ def _projection(width: int, D: int, kind: str) -> nn.Module:
         return nn.Identity()
     if kind == "linear":
         return nn.Linear(width, D)
-    between = [nn.ReLU()] if kind == "mlp" else []
-    return nn.Sequential(nn.Linear(width, D), *between, nn.Linear(D, D))
+    between = [nn.ReLU()] if kind.endswith("mlp") else []
+    inner = max(D, WIDE) if kind == "wide_mlp" else D
+    return nn.Sequential(nn.Linear(width, inner), *between, nn.Linear(inner, D))

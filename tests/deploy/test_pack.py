@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,15 @@ import pytest
 import torch
 from archives import save_retriever
 
+from ray_atr.common.override import override
 from ray_atr.common.storage import DamagedFileError
 from ray_atr.deploy.index import Index, build_index
+from ray_atr.deploy.pack.fitting import AUDIO_PART, belongs, fit_projection
 from ray_atr.deploy.pack.making import Pack, make_pack, training_rows
 from ray_atr.deploy.pack.pack_options import PackOptions
 from ray_atr.deploy.pack.space import ForeignSpace, read_space
 from ray_atr.models.retriever import Retriever
+from ray_atr.training.experiment import Experiment
 
 D, CLIPS = 6, 40
 HAS_ONNX = importlib.util.find_spec("onnxruntime") is not None
@@ -90,20 +94,52 @@ def test_splits_are_drawn_by_clip_where_the_table_has_none(tmp_path: Path) -> No
     assert len(by_clip) == CLIPS
 
 
-@pytest.mark.parametrize(("method", "languages"), [("m2m", {"eng"}), ("both", {"deu", "eng"})])
-def test_a_text_vector_stands_in_the_place_of_a_clip(inputs: Path, method: str, languages: set[str]) -> None:
+def test_a_text_vector_stands_in_the_place_of_a_clip(inputs: Path) -> None:
     space = read_space(str(inputs / "audio.npy"), str(inputs / "pairs.csv"), str(inputs / "english.npy"))
     text = np.arange(2 * CLIPS, dtype=np.float32)[:, None]
-    audio, _, pairs = training_rows(space, text, method)
+    audio, _, pairs = training_rows(space, text, "m2m")
     own = [pair for pair in pairs if pair.clip_id.startswith("text-")]
-    assert {pair.language for pair in own} == languages
-    assert len(own) == 24 * len(languages)
+    assert {pair.language for pair in own} == {"eng"}
+    assert len(own) == 24
     for pair in own:
         number = pair.caption.rpartition(" ")[2]
         np.testing.assert_array_equal(audio[pair.audio_row], space.text_of()[f"a low tone, number {number}", "eng"])
         assert space.pairs[pair.text_row].caption == pair.caption
-    clips = {pair.clip_id for pair in pairs if pair.split == "train"} - {pair.clip_id for pair in own}
-    assert len(clips) == (24 if method == "both" else 0)
+    assert {pair.clip_id for pair in pairs if pair.split == "train"} == {pair.clip_id for pair in own}
+
+
+def test_a_caption_belongs_where_its_english_version_is_moved_towards_its_clip(inputs: Path) -> None:
+    space = read_space(str(inputs / "audio.npy"), str(inputs / "pairs.csv"), str(inputs / "english.npy"))
+    rows, wanted = belongs(space)
+    assert [space.pairs[row].split for row in rows] == ["train"] * 48
+    own = space.text_of()
+    clips, english = space.audio[:24], np.stack([own[f"a low tone, number {clip}", "eng"] for clip in range(24)])
+    for row, found in zip(rows, wanted, strict=True):
+        clip = space.pairs[row].audio_row
+        expected = english[clip] + AUDIO_PART * (clips[clip] - clips.mean(axis=0))
+        np.testing.assert_allclose(found, expected / np.linalg.norm(expected), atol=1e-5)
+    # Without an English version a caption belongs near its clip alone.
+    alone = replace(space, pairs=[one for one in space.pairs if (one.audio_row, one.language) != (3, "eng")])
+    rows, wanted = belongs(alone)
+    (place,) = [n for n, row in enumerate(rows) if alone.pairs[row].audio_row == 3]
+    kept = np.delete(english, 3, axis=0).mean(axis=0)
+    others = np.array([alone.pairs[row].audio_row for row in rows])
+    expected = kept + AUDIO_PART * (clips[3] - clips[others].mean(axis=0))
+    middle = np.repeat(np.delete(english, 3, axis=0), 2, axis=0).mean(axis=0)
+    np.testing.assert_allclose(middle, kept, atol=1e-6)
+    np.testing.assert_allclose(wanted[place], expected / np.linalg.norm(expected), atol=1e-5)
+
+
+def test_a_projection_is_fitted_to_vectors_of_any_scale() -> None:
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((256, 12)).astype(np.float32) * 40 + 7
+    wanted = vectors[:, :D] - 7
+    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    experiment = override(Experiment(), {"train.epochs": 60, "train.batch_size": 64, "train.learning_rate": 3e-3})
+    projection = torch.nn.Sequential(torch.nn.Linear(12, 64), torch.nn.ReLU(), torch.nn.Linear(64, D))
+    fit_projection(projection, vectors, wanted, experiment)
+    found = projection(torch.from_numpy(vectors)).detach()
+    assert float(torch.nn.functional.cosine_similarity(found, torch.from_numpy(wanted)).mean()) > 0.97
 
 
 def test_a_pack_is_a_retriever_whose_graph_and_folder_are_checked(inputs: Path, pack: Pack) -> None:

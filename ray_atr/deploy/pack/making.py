@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from ray_atr.data.language_codes import ENGLISH
 from ray_atr.data.shards import Manifest, read_manifest
 from ray_atr.deploy.export.onnx import EXTRA, write_graph
 from ray_atr.deploy.index.fingerprint import PACK_FILE
+from ray_atr.deploy.pack.fitting import belongs, fit_projection
 from ray_atr.deploy.pack.pack_options import METHODS, PackOptions
 from ray_atr.deploy.pack.space import ForeignSpace, PairedCaption, read_space
 from ray_atr.deploy.pack.text_side import TextSide, encode_table
@@ -44,6 +45,7 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.models.vectors import AudioVectors, AudioVectorsTower
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import prepare
+from ray_atr.training.languages import with_languages
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST
 
@@ -114,7 +116,7 @@ def make_pack(
         home = Path(scratch)
         manifest = _write_data(home / "data", *training_rows(found, side.vectors, options.method))
         experiment = _experiment(manifest, options, of_training)
-        trained = _train(experiment, home, say)
+        trained = (_fit if options.method == "both" else _train)(experiment, home, say, found, side)
         seconds = time.monotonic() - started
         retriever = _packed(trained, side, options.method)
         asked = read_eval_split(manifest, split, relevance=experiment.evaluation.relevance)
@@ -161,41 +163,23 @@ def _is_own_text(pair: PairedCaption) -> bool:
 def training_rows(space: ForeignSpace, text: Vectors, method: str) -> tuple[Vectors, Vectors, list[PairedCaption]]:
     """What a method trains on: clips' vectors [N, D], captions' [M, W], and their pairs, whose `text_row` is among the latter.
 
-    The space's vector of an English caption stands in the place of a clip, with that caption and, under `both`, its translations:
-    the captions of the same number of the same clip. No wrong pair of clip and caption touches it.
+    Under `m2m` the space's vector of an English caption stands in the place of a clip, with that caption.
     """
     pairs = [replace(pair, text_row=row, split=pair.split or "train") for row, pair in enumerate(space.pairs)]
-    if method == "audio":
+    if method != "m2m":
         return space.audio, text, pairs
     assert space.text is not None
-    sentences = _sentences(pairs)
-    versions: dict[tuple[int, int], list[PairedCaption]] = {}
-    for sentence, pair in zip(sentences, pairs, strict=True):
-        versions.setdefault(sentence, []).append(pair)
     rows, seen, own = list[int](), set[str](), list[PairedCaption]()
-    for given, sentence, pair in zip(space.pairs, sentences, pairs, strict=True):
+    for given, pair in zip(space.pairs, pairs, strict=True):
         if not _is_own_text(given) or pair.caption in seen:
             continue
         seen.add(pair.caption)
         place, name = len(space.audio) + len(rows), f"text-{len(rows):08d}"
         assert given.text_row is not None
         rows.append(given.text_row)
-        own += [
-            replace(one, audio_row=place, clip_id=name) for one in (versions[sentence] if method == "both" else [pair])
-        ]
-    kept = pairs if method == "both" else [pair for pair in pairs if pair.split != "train"]
+        own.append(replace(pair, audio_row=place, clip_id=name))
+    kept = [pair for pair in pairs if pair.split != "train"]
     return np.concatenate([space.audio, space.text[rows]]), text, [*kept, *own]
-
-
-def _sentences(pairs: Iterable[PairedCaption]) -> list[tuple[int, int]]:
-    """The clip of each row, and the row's number among that clip's captions in its language."""
-    counts: dict[tuple[int, str], int] = {}
-    found = []
-    for pair in pairs:
-        number = counts.get((pair.audio_row, pair.language), 0)
-        counts[pair.audio_row, pair.language] = number + 1
-        found.append((pair.audio_row, number))
-    return found
 
 
 def _write_data(folder: Path, audio: Vectors, text: Vectors, pairs: Sequence[PairedCaption]) -> Manifest:
@@ -230,7 +214,25 @@ def _experiment(manifest: Manifest, options: PackOptions, settings: Mapping[str,
     return override(experiment, settings)
 
 
-def _train(experiment: Experiment, home: Path, say: Say) -> Retriever:
+def _fit(experiment: Experiment, home: Path, say: Say, space: ForeignSpace, side: TextSide) -> Retriever:
+    """The retriever whose texts were brought to where they belong in the space."""
+    experiment = with_languages(experiment)
+    retriever = prepare(experiment, home / "home", use_ray=False, say=lambda message: None).first_retriever(experiment)
+    rows, wanted = belongs(space)
+    epochs, every = experiment.train.epochs, experiment.evaluation.every_epochs
+
+    def told(epoch: int) -> None:
+        if epoch % every == 0 or epoch == epochs:
+            say(f"epoch {epoch} of {epochs}")
+
+    projection = retriever.text_projection
+    if not isinstance(projection, nn.Sequential):
+        raise refuse("--model.projection", experiment.model.projection, "two_linear, mlp or wide_mlp")
+    fit_projection(projection, side.vectors[rows], wanted, experiment, told)
+    return retriever.eval()
+
+
+def _train(experiment: Experiment, home: Path, say: Say, space: ForeignSpace, side: TextSide) -> Retriever:
     """The retriever of the best validation epoch, by the loop that trains every experiment."""
     chosen_by = experiment.evaluation.select_by
 
