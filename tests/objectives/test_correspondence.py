@@ -443,7 +443,8 @@ def test_a_clip_has_no_vote_on_itself_and_a_pair_that_is_not_believed_none_at_al
     voting: Any = estimator
 
     def share(weights: list[float]) -> list[float]:
-        return voting._log_share(audio, text, bank, bank, text, torch.tensor(weights)).exp().tolist()
+        same = voting._same(text, text)
+        return voting._log_share(audio, text, bank, bank, text, same, torch.tensor(weights)).exp().tolist()
 
     # Each clip's one near neighbour has another caption: memorised or not, nobody speaks for a pair.
     alone = share([1.0, 1.0, 1.0, 1.0])

@@ -99,18 +99,22 @@ class _Voting(SmallLossEstimator):
         if len(bank) < max(FEWEST, 2):
             return scores.clone()
         captions, weights = text[bank, best.indices[bank]], best.values[bank]
+        same = self._same(captions, captions)
         for slot in range(text.shape[1]):
             rows = met[:, slot].nonzero().squeeze(1)
             for part in rows.split(ROWS_AT_A_TIME):
-                result[part, slot] = self._log_share(audio, text[part, slot], part, bank, captions, weights)
+                result[part, slot] = self._log_share(audio, text[part, slot], part, bank, captions, same, weights)
         agreed, loss = result[met], scores[met]
         result[met] = _standardised(agreed) + _standardised(loss)
         return result
 
     def _log_share(
-        self, audio: Tensor, own: Tensor, rows: Tensor, bank: Tensor, captions: Tensor, weights: Tensor
+        self, audio: Tensor, own: Tensor, rows: Tensor, bank: Tensor, captions: Tensor, same: Tensor, weights: Tensor
     ) -> Tensor:
-        """log P_i, [n], of clips `rows` with captions `own` [n, D], among the bank's clips with its captions [M, D]."""
+        """log P_i, [n], of clips `rows` with captions `own` [n, D], among the bank's clips with its captions [M, D].
+
+        `same` [M, M] is how far these say what each other says.
+        """
         settings = self.settings
         clips = audio[rows]
         nearness = (clips @ audio[bank].T).masked_fill(rows[:, None] == bank, -1.0)
@@ -118,7 +122,7 @@ class _Voting(SmallLossEstimator):
         share = nearest.values.clamp(min=0) * weights[nearest.indices]
         share = share / share.sum(dim=1, keepdim=True).clamp(min=torch.finfo(share.dtype).tiny)
         votes = torch.zeros_like(nearness).scatter_(1, nearest.indices, share)
-        votes = (1 - settings.even_vote) * votes @ self._same(captions, captions)
+        votes = (1 - settings.even_vote) * votes @ same
         of_model = (clips @ captions.T / settings.temperature).log_softmax(dim=1)
         even = settings.even_vote / len(bank)
         both = (of_model + (votes + even).log()).softmax(dim=1)

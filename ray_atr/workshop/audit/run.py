@@ -28,7 +28,7 @@ from ray_atr.evaluation.report.html import data_url, render_template
 from ray_atr.objectives.correspondence.cross_fit import Pairs
 from ray_atr.objectives.correspondence.noise_rate import wrong_share
 from ray_atr.workshop.audit.answers import FACTS_FILE, LIST_FILE, sample_of, write_list
-from ray_atr.workshop.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
+from ray_atr.workshop.audit.options import RATE_CAVEAT, TELLING, AuditOptions, CrossFit
 from ray_atr.workshop.audit.score import Audit, audit_pairs
 
 TABLE_FILE = "pairs.csv"
@@ -217,6 +217,7 @@ def _write_page(
         package="ray_atr.workshop.audit",
         facts=facts,
         caveat=RATE_CAVEAT,
+        telling=TELLING,
         pairs=shown,
         audio=audio,
         counted=counted,

@@ -1,4 +1,4 @@
-"""Every pair of a data set judged by heads that never saw its clip, what the heads would rather see, and shifted blocks."""
+"""Every pair of a data set judged by regressions that never saw its clip, what they would rather see, and shifted blocks."""
 
 from __future__ import annotations
 
