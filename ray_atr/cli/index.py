@@ -17,7 +17,7 @@ from rich.table import Table
 from ray_atr.cli.parse import counting, option, parse, print_plain
 from ray_atr.common.settings import counted, refuse
 from ray_atr.data.language_codes import require_language
-from ray_atr.deploy.index.encoding_options import IndexEncoding
+from ray_atr.deploy.index_encoding import IndexEncoding
 
 if TYPE_CHECKING:
     from ray_atr.deploy.index import Changes, Match

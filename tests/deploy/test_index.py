@@ -26,8 +26,8 @@ from ray_atr.common.storage import DamagedFileError
 from ray_atr.common.storage.caches import list_caches
 from ray_atr.deploy.index import Index, build_index, update_index
 from ray_atr.deploy.index.archive import open_archive
-from ray_atr.deploy.index.encoding_options import IndexEncoding
 from ray_atr.deploy.index.structure import build_structure, nearest_rows, read_structure, write_structure
+from ray_atr.deploy.index_encoding import IndexEncoding
 from ray_atr.models.retriever import Retriever
 
 

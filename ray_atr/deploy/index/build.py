@@ -23,7 +23,6 @@ from ray_atr.common.storage.whole import remove_leftovers_below
 from ray_atr.data.schema import caption_rows, captions_by_language
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, PartOfArchive, ReadyVectors, open_archive
 from ray_atr.deploy.index.encoders import encode_archive, uses_ray
-from ray_atr.deploy.index.encoding_options import IndexEncoding
 from ray_atr.deploy.index.fingerprint import model_fingerprint
 from ray_atr.deploy.index.layout import (
     FILE_SCHEMA,
@@ -42,6 +41,7 @@ from ray_atr.deploy.index.layout import (
 )
 from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
 from ray_atr.deploy.index.windows import EncodedSound
+from ray_atr.deploy.index_encoding import IndexEncoding
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.run_folder import saved_retriever
 

@@ -11,8 +11,8 @@ import torch
 from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.runtime import is_inside_a_cluster, start_ray
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
-from ray_atr.deploy.index.encoding_options import IndexEncoding
 from ray_atr.deploy.index.windows import EncodedSound, encode_sounds
+from ray_atr.deploy.index_encoding import IndexEncoding
 from ray_atr.models.retriever import Retriever
 
 SOUNDS_IN_A_JOB = 32
