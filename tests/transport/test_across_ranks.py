@@ -20,6 +20,7 @@ from ray_atr.objectives.pairs import (
     LearningToMatch,
     PartialLearningToMatch,
 )
+from ray_atr.objectives.pairs.pair_loss import CleanShare
 from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.transport import log_plan, log_plan_across_ranks
 from ray_atr.objectives.transport.row_blocks import KernelRows, LogRows, TiledRows
@@ -42,6 +43,7 @@ LOSSES = {
     "factored": LearningToMatch(metric="factored"),
     "partial": PartialLearningToMatch(transport_mass=0.7, metric="euclidean"),
     "followed": PartialLearningToMatch(transport_mass=0.7, target="followed", metric="euclidean"),
+    "estimated mass": PartialLearningToMatch(transport_mass="auto", metric="euclidean"),
     "contrastive": Contrastive(),
     "contrastive_entropic": ContrastiveEntropic(epsilon=0.3),
 }
@@ -94,7 +96,7 @@ def plan_of(name: str, outer: str, ranks: Ranks | None) -> tuple[Tensor, Tensor]
 
 def comparison_of(change: str, u: Tensor, v: Tensor) -> Comparison:
     generator = torch.Generator().manual_seed(4)
-    more: dict[str, Any] = {}
+    more: dict[str, Any] = {"clean_share": CleanShare(0.6, found=1.0)}
     if change == "positives":
         groups = torch.randint(0, N // 2, (N,), generator=generator)
         more["positives"] = groups[:, None] == groups
@@ -231,7 +233,7 @@ def test_a_plan_is_shared_from_a_size_on() -> None:
     # Alone too: the result must not depend on the number of workers.
     with Ranks().share(at_least=2):
         assert LearningToMatch().is_shared(pairs)
-        assert not PartialLearningToMatch(transport_mass="auto").is_shared(pairs)
+        assert PartialLearningToMatch(transport_mass="auto").is_shared(pairs), "its mass is the same on all workers"
         assert Contrastive().is_shared(pairs)
         for more in ({"gain": pairs.u @ pairs.v.T}, {"targets": torch.eye(N)}, {"extra_v": pairs.v}):
             assert not Contrastive().is_shared(dataclasses.replace(pairs, **more))
