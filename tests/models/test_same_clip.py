@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from pretend_device import pretend_device
 
 from ray_atr.models.audio import SmallCnn
-from ray_atr.models.ced import Ced
+from ray_atr.models.ced import Ced, CedTower
 from ray_atr.models.resnet38 import ResNet38
 from ray_atr.models.retriever import ModelSettings, build_retriever
 from ray_atr.models.text import SmallTransformer, train_tokenizer
@@ -42,6 +43,15 @@ def test_whatever_it_is_embedded_with(retriever, clips):
         found = retriever.encode_audio(clips, batch_size=batch_size)
         torch.testing.assert_close(found, alone, atol=2e-6, rtol=0)
         assert float((found[0] * found[-1]).sum()) == pytest.approx(1, abs=1e-6)
+
+
+def test_on_a_device_that_mixes_with_no_other(retriever, clips):
+    expected = retriever.encode_audio(clips)
+    if isinstance(retriever.audio_tower, CedTower):
+        pytest.skip("inference mode refuses views of the pretend device's parameters")
+    with pretend_device() as device:
+        found = retriever.to(device).encode_audio(clips).cpu()
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

@@ -152,6 +152,8 @@ def test_a_sweep_without_ray_trains_each_trial_as_if_it_were_alone(
     import ray
 
     monkeypatch.setenv("RAY_ATR_HOME", str(home))
+    for name in ("init", "remote", "put"):
+        monkeypatch.setattr(ray, name, lambda *_, **__: pytest.fail("uses Ray"))
     out = home / "runs" / "two"
     data = ["--recipe", "from_scratch", *SMALL, "--data.source", str(home / "tones"), "--train.epochs", "1"]
     what = ["noise", "--objectives", "kcl", "--noise", "0", "0.5", "--seeds", "0"]
@@ -159,7 +161,8 @@ def test_a_sweep_without_ray_trains_each_trial_as_if_it_were_alone(
     said = capsys.readouterr().out
     assert "2 trials finished, 0 failed" in said
     assert not [word for word in ("starting", "epoch 1/1", "elapsed") if word in said]
-    assert not ray.is_initialized()
+    monkeypatch.undo()
+    monkeypatch.setenv("RAY_ATR_HOME", str(home))
     run = RunFolder.open(out)
     for trial in run.trials():
         alone: list[dict[str, Any]] = []
