@@ -6,7 +6,7 @@ VECTORS holds audio vectors [N, D], a table of the clips in the same order, and 
 The kinds are those of `data.noise`: pair, near and shift of English captions, language of captions in K languages, and
 caption, where K captions a clip are wrong each by itself.
 Precision and recall are of the pairs called wrong at the stated share of false alarms; by chance the precision would be
-the share of wrong pairs. `area`: under the ROC curve.
+the share of wrong pairs. `area`: under the ROC curve. `calibration error`: of the posterior, mean over languages.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from ray_atr.data.noise import Noise, assign_captions
+from ray_atr.deploy.calibration import expected_calibration_error
 from ray_atr.objectives.correspondence.cross_fit import Pairs
 from ray_atr.workshop.audit.options import CrossFit
 from ray_atr.workshop.audit.score import audit_pairs
 from ray_atr.workshop.languages.templates import ESC50_CLASSES, caption
 
 KINDS = ("pair", "near", "shift", "language", "caption")
-HEAD = ("wrong", "share found", "called", "precision", "recall", "area")
+HEAD = ("wrong", "share found", "called", "precision", "recall", "area", "calibration error")
 
 
 def owners(kind: str, ratio: float, labels: NDArray[np.int64], K: int, seed: int) -> NDArray[np.int64]:
@@ -60,6 +61,8 @@ def found(
     settings = CrossFit(seed=seed)
     result = audit_pairs(pairs, settings)
     called = result.judged.flagged(rate)
+    columns = [column == c for c in range(k)]
+    errors = [expected_calibration_error(result.judged.wrong[one], is_wrong[one]) for one in columns]
     recall = (called & is_wrong).sum() / is_wrong.sum()
     return [
         is_wrong.mean(),
@@ -68,6 +71,7 @@ def found(
         (called & is_wrong).sum() / max(1, called.sum()),
         recall,
         roc_auc_score(~is_wrong, result.score),
+        float(np.mean(errors)),
     ]
 
 

@@ -7,12 +7,14 @@ import io
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from ray_atr.cli.parse import counting, run_script, settings_from
 from ray_atr.common.settings import counted
+from ray_atr.common.storage import locate
 
 
 def test_pairs_and_equals_are_the_same() -> None:
@@ -66,6 +68,19 @@ def test_a_full_disk_ends_with_one_line_that_names_the_file(capsys: pytest.Captu
         run_script(main)
     assert exit_.value.code == 74
     assert capsys.readouterr().err.startswith("error: /data/shard.parquet: No space left on device;")
+
+
+def test_a_working_directory_that_is_gone_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(SystemExit) as exit_:
+        run_script(lambda: print(locate("runs")))
+    assert exit_.value.code == 2
+    assert capsys.readouterr().err == "error: the working directory no longer exists; change to one that does\n"
 
 
 def test_a_reader_who_has_seen_enough_is_no_failure() -> None:

@@ -288,6 +288,16 @@ def run_script(main: Callable[[], None]) -> None:
 def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         line = f"{error.filename}: {error.strerror}"
+    elif isinstance(error, FileNotFoundError) and not _has_working_directory():
+        line = "the working directory no longer exists; change to one that does"
     else:
         line = " ".join(redact(str(error)).split())
     return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - 1]}…"
+
+
+def _has_working_directory() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
