@@ -22,7 +22,7 @@ from ray_atr.models.tower import checkpoint_of
 from ray_atr.models.weights import require_checkpoint
 from ray_atr.objectives import Objective
 from ray_atr.objectives.knowledge import Knowledge
-from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective, require_contrastive
 from ray_atr.objectives.pairs import LearningToMatch
 from ray_atr.training.correspondence import check_correspondence
 from ray_atr.training.experiment import Experiment
@@ -54,6 +54,8 @@ def check_experiment(experiment: Experiment) -> None:
     if experiment.train.start_from is not None:
         saved_retriever(experiment.train.start_from, "train.start_from")
     check_base(experiment.objective.knowledge, data.train_split)
+    if experiment.objective.knowledge.needs_contrastive:
+        require_contrastive(experiment.objective.pair, experiment.objective.knowledge.name)
     check_interaction(experiment)
     if experiment.train.embedding_chunk and getattr(experiment.model.audio, "trains_batch_norms", False):
         allowed = "0 with model.audio.trains_batch_norms: clips in chunks would have the statistics of their chunk"

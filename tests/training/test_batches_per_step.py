@@ -11,6 +11,8 @@ from tiny import make_data, prepared_for, tiny
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.checks import check_experiment
+from ray_atr.training.knowledge_base.memory import MomentumMemory
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import LAST
 
@@ -52,6 +54,33 @@ def test_a_step_has_the_mean_gradient_of_its_batches_and_the_last_of_those_left(
     torch.testing.assert_close(both, (first + second) / 2, rtol=1e-4, atol=1e-7)
     torch.testing.assert_close(last, third, rtol=1e-4, atol=1e-7)
     assert not torch.allclose(first, second, rtol=1e-2)
+
+
+@pytest.mark.parametrize(("batches", "steps"), [(1, 3), (2, 2)])
+def test_momentum_encoders_follow_steps_and_not_batches(
+    batches: int, steps: int, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+    for name in ("after_step", "after_batch"):
+        own = getattr(MomentumMemory, name)
+
+        def counted(self: Any, *given: Any, name: str = name, own: Any = own) -> None:
+            called.append(name)
+            own(self, *given)
+
+        monkeypatch.setattr(MomentumMemory, name, counted)
+    experiment = tiny(home / "tones", objective="moco", train__epochs=1, train__batches_per_step=batches)
+    train_trial(experiment, prepared_for(experiment, home), tmp_path, lambda row: None, use_ray_data=False)
+    assert (called.count("after_step"), called.count("after_batch")) == (steps, 3)
+
+
+@pytest.mark.parametrize("knowledge", ["moco", "ance"])
+def test_a_pair_loss_that_the_knowledge_is_not_defined_for_is_refused_before_training(
+    knowledge: str, home: Path
+) -> None:
+    experiment = tiny(home / "tones", objective="triplet", objective__knowledge=knowledge)
+    with pytest.raises(ValueError, match=f"objective.pair: got 'triplet'; allowed contrastive.*{knowledge}"):
+        check_experiment(experiment)
 
 
 def test_a_run_stopped_between_two_batches_of_a_step_ends_as_one_that_was_not(home: Path, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class Ance(KnowledgeBaseObjective):
     """Hard negatives from a stale index, the baseline of ASK's Appendix E."""
 
     name: ClassVar[str] = "ance"
+    needs_contrastive: ClassVar[bool] = True
     negatives: int = setting(8, "hard negatives per query", at_least=1)
     pool: int = setting(200, "nearest entries that the negatives are drawn from", at_least=1)
     in_batch: bool = setting(False, "compare with the batch's other clips as well")

@@ -154,6 +154,8 @@ class Knowledge(Settings):
 
     name: ClassVar[str]
     needs_retrieval: ClassVar[bool] = False
+    needs_contrastive: ClassVar[bool] = False
+    """Whether it is defined for the contrastive pair loss alone."""
 
     @property
     def search_spec(self) -> SearchSpec | None:
@@ -273,6 +275,11 @@ def info_nce(anchors: Tensor, positives: Tensor, negatives: Tensor, tau: Tensor 
 
 def contrastive_temperature(pair: PairLoss, learned: Learned, knowledge: str) -> Tensor | float:
     """The learned temperature, or the contrastive pair loss's; ValueError for another pair loss."""
+    require_contrastive(pair, knowledge)
+    return learned.tau(pair.temperature)  # type: ignore[attr-defined]
+
+
+def require_contrastive(pair: PairLoss, knowledge: str) -> None:
+    """ValueError for another pair loss than the contrastive one."""
     if pair.name != "contrastive":
         raise refuse("objective.pair", pair.name, f"contrastive, the only pair loss that {knowledge} is defined for")
-    return learned.tau(pair.temperature)  # type: ignore[attr-defined]

@@ -25,6 +25,7 @@ class Moco(Knowledge):
     """Momentum encoders and a queue, the baseline of ASK's Appendix E."""
 
     name: ClassVar[str] = "moco"
+    needs_contrastive: ClassVar[bool] = True
     needs_retrieval: ClassVar[bool] = True
     queue_size: int = setting(4096, "keys that the queue holds", at_least=1)
     momentum: float = setting(

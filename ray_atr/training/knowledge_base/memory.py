@@ -3,7 +3,8 @@
     memory.begin_epoch(epoch, step, weights)         # may publish; `weights` is a function, called if needed
     memory.before_step(step)                         # may switch to a newer snapshot
     retrieved = memory.retrieve(batch, gather)       # for `objective(..., retrieved=retrieved)`
-    memory.after_step(embeddings, clip_ids)          # global batch, detached
+    memory.after_batch(embeddings, clip_ids)         # global batch, detached
+    memory.after_step()                              # the optimiser has stepped, on one batch or several
 
 `gather` stacks the workers' [b, ...] tensors to [B, ...]. Every worker makes the same calls in the same order.
 """
@@ -79,8 +80,11 @@ class Memory:
         """What goes with the global batch; None if nothing is retrieved."""
         return None
 
-    def after_step(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
-        """The optimiser has stepped on this global batch."""
+    def after_batch(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
+        """The gradient of this global batch is there."""
+
+    def after_step(self) -> None:
+        """The optimiser has stepped, on the gradients of `train.batches_per_step` global batches."""
 
     def stats(self, step: int) -> dict[str, float]:
         """What to log."""
@@ -140,7 +144,7 @@ class SnapshotMemory(Memory):
             self.latest = searcher.look_up(self.found)
         return self.latest
 
-    def after_step(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
+    def after_batch(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
         """Keep what the step embedded, for a write-through refresh."""
         if self.written is not None and self.groups is not None and self.client.is_publisher:
             self.written.write(embeddings, clip_ids, self.groups)
@@ -183,7 +187,7 @@ class SupportMemory(Memory):
         self.latest = self.queue.nearest(self._whose, gather(batch.audio.detach()), gather(batch.text.detach()))
         return self.latest
 
-    def after_step(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
+    def after_batch(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
         if self._whose is not None:
             self.queue.push(self._whose, embeddings.audio, embeddings.text, embeddings.mask)
             self._whose = None
@@ -214,11 +218,14 @@ class MomentumMemory(Memory):
         self.latest = self.queue.keys(*self._keys)
         return self.latest
 
-    def after_step(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
-        """The batch's keys join the queue, and the momentum encoders follow."""
+    def after_batch(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
+        """The batch's keys join the queue."""
         if self._keys is not None:
             self.queue.push(*self._keys, embeddings.mask)
             self._keys = None
+
+    def after_step(self) -> None:
+        """The momentum encoders follow."""
         self.follower.update_parameters(self.retriever)
 
     def state_dict(self) -> dict[str, Any]:
