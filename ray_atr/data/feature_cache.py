@@ -37,8 +37,11 @@ from ray_atr.common.storage.digests import DIGESTS_FILE, digests_of
 from ray_atr.data.audio import SLACK, FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.features import (
+    GROUPS,
     MANIFEST_FILE,
+    SOURCE,
     STORE,
+    STREAMED,
     WINDOWS_COLUMN,
     discard,
     fetch_folder,
@@ -46,6 +49,7 @@ from ray_atr.data.features import (
     folder_in,
     write_stored_rows,
 )
+from ray_atr.data.row_groups import row_group_sizes
 from ray_atr.data.shards import Manifest, Progress, read_captions, read_manifest, read_shard, require_whole
 
 logger = logging.getLogger(__name__)
@@ -118,23 +122,30 @@ def ensure_features(
     use_ray: bool = True,
     progress: Progress | None = None,
     store: str = "",
+    streamed: str = "",
 ) -> Path:
     """The folder of cached features, computed now if it is absent. Interrupted work is taken up shard by shard.
     `in_windows`: of every window of the clips that are longer than one; else clips are cut to one window. Only one
     process computes; others that ask at the same time wait for it. `progress` is called with the clips done and the
     clips in all. `store` is a folder or URL that holds the features in the place of this node's disk, for all nodes.
+    `streamed` is a split of which nothing is computed now: its features are computed from the shards when they are read.
     """
+    assert not (store and streamed), "features are in a store, or nowhere"
     manifest = read_manifest(data_folder)
     has_windows = _has_windows(manifest, front_end, in_windows)
     name = _folder_name(manifest, front_end, has_windows)
     kept = folder_in(store, name)
-    folder = cache_root / (name if kept is None else f"{name}-in-{xxhash.xxh3_64_hexdigest(kept.name.encode())}")
+    if kept is not None:
+        name = f"{name}-in-{xxhash.xxh3_64_hexdigest(kept.name.encode())}"
+    if streamed:
+        name = f"{name}-but-{streamed}-of-{xxhash.xxh3_64_hexdigest(manifest.folder.encode())}"
+    folder = cache_root / name
     if is_whole(folder):
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(str(folder) + ".lock"):
         if not is_whole(folder) and (kept is None or not fetch_folder(kept, folder)):
-            _compute(Work(manifest, front_end, FolderHere(folder), has_windows, kept), use_ray, progress)
+            _compute(Work(manifest, front_end, FolderHere(folder), has_windows, kept, streamed), use_ray, progress)
     return folder
 
 
@@ -167,6 +178,7 @@ class Work:
     here: FolderHere
     has_windows: bool
     store: Folder | None = None
+    streamed: str = ""
 
     def file(self, position: int) -> str:
         """The name of a shard's features, or of the table that says where in the store they are."""
@@ -202,8 +214,9 @@ def _compute(work: Work, use_ray: bool, progress: Progress | None) -> None:
     manifest, folder = work.manifest, work.here.folder
     files = [work.file(position) for position in range(len(manifest.shards))]
     is_there = work.store.exists if work.store is not None else lambda file: (folder / file).is_file()
-    waiting = [position for position, file in enumerate(files) if not is_there(file)]
-    total = sum(shard.num_rows for shard in manifest.shards)
+    kept = [position for position, shard in enumerate(manifest.shards) if shard.split != work.streamed]
+    waiting = [position for position in kept if not is_there(files[position])]
+    total = sum(manifest.shards[position].num_rows for position in kept)
     done = total - sum(manifest.shards[position].num_rows for position in waiting)
     # Half a CPU each: it is computed beside training too.
     for number, sent in run_jobs(waiting, lambda: work.do, ray=Resources(cpus=0.5) if use_ray else None):
@@ -213,12 +226,20 @@ def _compute(work: Work, use_ray: bool, progress: Progress | None) -> None:
             progress(done, total)
     splits: dict[str, list[dict[str, Any]]] = {}
     for file, shard in zip(files, manifest.shards, strict=True):
+        if shard.split == work.streamed:
+            entry: dict[str, Any] = {
+                "file": shard.file,
+                "num_rows": shard.num_rows,
+                GROUPS: row_group_sizes(manifest, shard),
+            }
+            splits.setdefault(shard.split, []).append(entry)
+            continue
         if work.store is not None:
             write_bytes(folder / file, work.store.read(file))
         splits.setdefault(shard.split, []).append({"file": file, "num_rows": shard.num_rows})
     for split, entries in splits.items():
         counts: list[int] = []
-        for entry in entries if work.has_windows else ():
+        for entry in entries if work.has_windows and split != work.streamed else ():
             ids = pa.ipc.open_file(pa.memory_map(str(folder / entry["file"]))).read_all()["clip_id"].to_pylist()
             counts += [len(list(own)) for _, own in groupby(ids)]
             entry["num_windows"] = len(ids)
@@ -232,6 +253,8 @@ def _compute(work: Work, use_ray: bool, progress: Progress | None) -> None:
     }
     if work.store is not None:
         content[STORE] = work.store.name
+    if work.streamed:
+        content |= {STREAMED: [work.streamed], SOURCE: manifest.folder}
     finish_folder(folder, work.store, content)
 
 

@@ -41,6 +41,8 @@ MANIFEST_FILE = "manifest.json"
 WINDOWS_COLUMN = "windows"
 STORE = "store"
 """The manifest's entry with the URL of the folder that holds the rows."""
+STREAMED, SOURCE, GROUPS = "streamed", "source", "groups"
+"""The manifest's entries of a folder without the features of some splits: which, of which data set, clips of row groups."""
 PLACES = pa.schema([("clip_id", pa.string()), ("start", pa.int64()), ("size", pa.int64()), ("digest", pa.uint64())])
 
 
@@ -59,6 +61,12 @@ class FeatureSet:
     captions: pa.Table = field(repr=False)
     store: str = ""
     """the folder or URL that holds the features, if this folder does not"""
+    source: str = ""
+    """the data set whose shards hold the audio that features are computed from, if nothing holds the features"""
+    group_sizes: tuple[tuple[int, ...], ...] = ()
+    """clips of each row group of each of these shards"""
+    front_end: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """the settings that features are computed with"""
     _opened: dict[int, pa.Table] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -118,6 +126,8 @@ class FeatureSet:
         shard_of = np.searchsorted(self.shard_starts, places, side="right") - 1
         within = (places - self.shard_starts[shard_of]).tolist()
         found = list(zip(shard_of.tolist(), within, strict=True))
+        if self.source:
+            return self._from_audio(places)
         if self.store:
             contents: list[Any] = self._stored(found)
         else:
@@ -128,6 +138,39 @@ class FeatureSet:
         for index, array in enumerate(arrays):
             padded[index, : len(array)] = array
         return padded, frames
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """The row group of each clip [N], counted over all shards of the split, where `source` is read."""
+        sizes = [size for of_shard in self.group_sizes for size in of_shard]
+        return np.repeat(np.arange(len(sizes)), sizes)
+
+    @cached_property
+    def _places_of_groups(self) -> list[tuple[str, int]]:
+        """The shard's file of each row group, and the group's number in it."""
+        pairs = zip(self.shard_files, self.group_sizes, strict=True)
+        return [(file, number) for file, sizes in pairs for number in range(len(sizes))]
+
+    @cached_property
+    def _first_rows(self) -> np.ndarray:
+        """The first row of each row group."""
+        sizes = np.array([size for of_shard in self.group_sizes for size in of_shard], np.int64)
+        return np.cumsum(sizes) - sizes
+
+    def places(self, rows: np.ndarray) -> list[tuple[str, int, int]]:
+        """Where the audio of clips is: shard's file, number of the row group in it, row within the group."""
+        groups = self.groups[rows]
+        within = (rows - self._first_rows[groups]).tolist()
+        return [(*self._places_of_groups[group], row) for group, row in zip(groups.tolist(), within, strict=True)]
+
+    def _from_audio(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        # Decoders are heavy, and only this needs them.
+        from ray_atr.data.audio import FrontEnd
+        from ray_atr.data.row_groups import features_at, padded
+
+        if not len(rows):
+            return np.zeros((0, 0, self.num_features), self.dtype), np.zeros(0, np.int64)
+        return padded(features_at(self.source, FrontEnd(**self.front_end), self.places(rows)))
 
     def _stored(self, found: list[tuple[int, int]]) -> list[bytes]:
         """The bytes of rows of shards in the store, requested at the same time."""
@@ -167,6 +210,9 @@ def open_features(folder: Path, split: str) -> FeatureSet:
         shard_starts=starts.astype(np.int64),
         captions=open_table(folder, f"{split}.captions.arrow"),
         store=content.get(STORE, ""),
+        source=content[SOURCE] if split in content.get(STREAMED, ()) else "",
+        group_sizes=tuple(tuple(shard.get(GROUPS, ())) for shard in shards),
+        front_end=content.get("front_end", {}),
     )
 
 

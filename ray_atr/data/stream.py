@@ -7,11 +7,16 @@ is a step number.
 Cached features are streamed through Ray Data, or plainly in this process: the same batches in the same order. Tasks of
 Ray Data read the rows ahead of the trainer, at the same time on other cores; the plan's rows are the data set's items,
 so sharding among workers and resuming are slices of the plan.
+
+Features that are kept nowhere are computed from the audio in the data set's shards, by the same tasks. A plan in the order
+of the shards (`plan_in_shards`) has a worker read a row group of them once an epoch.
 """
 
 from __future__ import annotations
 
+import heapq
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +26,7 @@ from torch import Tensor
 
 from ray_atr.common.runtime import await_room, labels_of_this_node, quiet_ray_data
 from ray_atr.common.settings import refuse
+from ray_atr.common.storage import open_folder
 from ray_atr.data.features import FeatureSet, read_block
 from ray_atr.data.sampling import permutation
 
@@ -30,6 +36,11 @@ BLOCK_BYTES = 16 << 20
 """Read by one task: enough that a task is worth its start, few enough that the first batch comes soon."""
 READER_CPUS = 0.2
 """One CPU holds it beside a worker and the process that leads its trial."""
+DECODER_CPUS = 0.5
+"""Of a task that decodes audio, as where features are computed before training."""
+ROW_GROUPS_PER_TASK = 2
+EXACT, IN_SHARDS = ORDERS = ("exact", "shards")
+"""The orders of an epoch's clips: see `data.order`."""
 READER_SECONDS = 60
 """How long a trainer waits for room for its readers: trials that were packed onto one node may leave none."""
 
@@ -68,6 +79,73 @@ def training_plan(
     sizes = share_sizes(batch_size, num_workers)
     starts = np.arange(steps_per_epoch(len(clip_ids), batch_size)) * batch_size + sum(sizes[:rank])
     return EpochOrder(epoch=epoch, rows=[order[start : start + sizes[rank]] for start in starts])
+
+
+def check_parts(batch_size: int, parts: int, num_workers: int) -> None:
+    """ValueError unless an order of the shards can be divided among workers: each has whole parts of a batch."""
+    if batch_size % parts:
+        raise refuse("data.order_parts", parts, f"a number that divides train.batch_size = {batch_size}")
+    if parts % max(num_workers, 1):
+        raise refuse("data.order_parts", parts, f"a multiple of scaling.workers = {num_workers}")
+
+
+def steps_in_shards(groups: np.ndarray, batch_size: int, parts: int) -> int:
+    """Global batches in an epoch in the order of the shards, the same in each epoch. `groups` [N] is each sample's row group.
+
+    Row groups are dealt to the parts whole, each to the one with the fewest samples, so that no part lacks more than the
+    largest group. What is left over, at most that for each part, takes its turn in another epoch. ValueError if no batch
+    is sure to be filled.
+    """
+    _, counts = np.unique(groups, return_counts=True)
+    fewest = (len(groups) - (parts - 1) * int(counts.max(initial=0))) / parts
+    steps = int(fewest // (batch_size // parts))
+    if steps < 1:
+        allowed = (
+            f"fewer: {len(groups):,} samples in {len(counts):,} row groups of up to {counts.max(initial=0):,} may leave a part "
+            f"without its {batch_size // parts} samples of a batch; or data.order=exact, which suits a set of this size"
+        )
+        raise refuse("data.order_parts", parts, allowed)
+    return steps
+
+
+def plan_in_shards(
+    sample_ids: Sequence[str],
+    groups: np.ndarray,
+    *,
+    seed: int,
+    epoch: int,
+    batch_size: int,
+    parts: int,
+    mixed: int,
+    rank: int = 0,
+    num_workers: int = 1,
+) -> EpochOrder:
+    """This worker's share of every global batch of one epoch whose clips are mixed within `mixed` row groups.
+
+    Row groups, in an order drawn from (seed, epoch), are dealt to the parts of a batch; a part goes through its groups some
+    at a time, and through their samples in an order drawn from (seed, epoch, id). A worker has whole parts, so no other
+    reads its row groups, and the batches are the same for any number of workers.
+    """
+    check_parts(batch_size, parts, num_workers)
+    steps, size = steps_in_shards(groups, batch_size, parts), batch_size // parts
+    turn = np.empty(len(sample_ids), np.int64)
+    turn[permutation(sample_ids, seed, "epoch", epoch)] = np.arange(len(sample_ids))
+    numbers, counts = np.unique(groups, return_counts=True)
+    # Samples by row group, in each in the order of their turns.
+    by_group = np.split(np.lexsort((turn, groups)), np.cumsum(counts)[:-1])
+    of_parts: list[list[np.ndarray]] = [[] for _ in range(parts)]
+    dealt = [(0, part) for part in range(parts)]
+    for place in permutation([str(number) for number in numbers.tolist()], seed, "row groups", epoch).tolist():
+        number, part = heapq.heappop(dealt)
+        of_parts[part].append(by_group[place])
+        heapq.heappush(dealt, (number + int(counts[place]), part))
+    own = parts // max(num_workers, 1)
+    orders = []
+    for chosen in of_parts[rank * own : (rank + 1) * own]:
+        some = [np.concatenate(chosen[first : first + mixed]) for first in range(0, len(chosen), mixed)]
+        order = np.concatenate([samples[np.argsort(turn[samples])] for samples in some])
+        orders.append(order[: steps * size].reshape(steps, size))
+    return EpochOrder(epoch=epoch, rows=list(np.concatenate(orders, axis=1)))
 
 
 def share_sizes(batch_size: int, num_workers: int) -> list[int]:
@@ -115,7 +193,10 @@ def stream(
         for step, rows in enumerate(plan.rows)
         if number or step >= first_step
     ]
-    read = _read_through_ray(features, steps) if use_ray else _read_here(features, steps)
+    if features.source:
+        read = _read_from_shards(features, steps, use_ray)
+    else:
+        read = _read_through_ray(features, steps) if use_ray else _read_here(features, steps)
     for epoch, step, rows, heard, array, frames in read:
         clips = torch.from_numpy(np.nonzero(heard >= 0)[0])
         tensors = torch.from_numpy(array.astype(np.float32)), torch.from_numpy(frames.astype(np.int64)), clips
@@ -129,6 +210,85 @@ Read = tuple[int, int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 def _read_here(features: FeatureSet, steps: list[Step]) -> Iterator[Read]:
     for epoch, step, rows, windows in steps:
         yield epoch, step, rows, windows, *features.of_windows(rows, windows)
+
+
+def _read_from_shards(features: FeatureSet, steps: list[Step], use_ray: bool) -> Iterator[Read]:
+    """The steps' features, from row groups that are read in the order in which they are needed, each once an epoch, and
+    held until their last clip was taken.
+    """
+    uses: Counter[tuple[int, int]] = Counter()  # by epoch and clip, in the order of need
+    for epoch, _, rows, _ in steps:
+        uses.update((epoch, row) for row in rows.tolist())
+    needed: dict[tuple[int, int], list[int]] = {}
+    for epoch, row in uses:
+        needed.setdefault((epoch, int(features.groups[row])), []).append(row)
+    units = [(epoch, np.array(rows)) for (epoch, _), rows in needed.items()]
+    arriving = _units_through_ray(features, units) if use_ray else _units_here(features, units)
+    held: dict[tuple[int, int], np.ndarray] = {}
+    for epoch, step, rows, windows in steps:
+        while any((epoch, row) not in held for row in rows.tolist()):
+            number, contents, frames = next(arriving)
+            of_epoch, read = units[number]
+            # Copies: a view would hold the whole group's features until its last clip is taken.
+            held |= {
+                (of_epoch, row): content[:length].copy()
+                for row, content, length in zip(read.tolist(), contents, frames, strict=True)
+            }
+        arrays = [held[epoch, row] for row in rows.tolist()]
+        lengths = np.array([len(array) for array in arrays], np.int64)
+        together = np.zeros((len(arrays), int(lengths.max(initial=0)), features.num_features), features.dtype)
+        for index, array in enumerate(arrays):
+            together[index, : len(array)] = array
+        for row in rows.tolist():
+            uses[epoch, row] -= 1
+            if not uses[epoch, row]:
+                del held[epoch, row]
+        yield epoch, step, rows, windows, together, lengths
+
+
+Units = list[tuple[int, np.ndarray]]
+"""(epoch, rows of clips of one row group)."""
+
+
+def _units_here(features: FeatureSet, units: Units) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    for number, (_, rows) in enumerate(units):
+        yield number, *features.features(rows)
+
+
+def _units_through_ray(features: FeatureSet, units: Units) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """The same, read and decoded ahead by tasks: on this node if the shards are on its disk, else on any."""
+    import ray
+
+    # Decoders are heavy, and only this needs them.
+    from ray_atr.data.audio import FrontEnd
+    from ray_atr.data.row_groups import read_units
+
+    if not units:
+        return
+    quiet_ray_data()
+    here = labels_of_this_node() if open_folder(features.source).is_local else None
+    try:
+        await_room(DECODER_CPUS, what="readers of the training data", labels=here, seconds=READER_SECONDS)
+    except TimeoutError as error:
+        logger.warning("%s; the trainer decodes the audio itself, which is slower and gives the same batches", error)
+        yield from _units_here(features, units)
+        return
+    ray.data.DataContext.get_current().execution_options.preserve_order = True
+    items = []
+    for number, (_, rows) in enumerate(units):
+        places = features.places(rows)
+        file, group, _ = places[0]
+        items.append({"unit": number, "file": file, "group": group, "within": np.array([row for *_, row in places])})
+    planned = ray.data.from_items(items, override_num_blocks=-(-len(items) // ROW_GROUPS_PER_TASK))
+    dataset = planned.map_batches(
+        read_units,  # type: ignore[arg-type]
+        fn_kwargs={"folder": features.source, "front_end": FrontEnd(**features.front_end)},
+        batch_size=None,
+        num_cpus=DECODER_CPUS,
+        label_selector=here,
+    )
+    for row in dataset.iter_rows():
+        yield int(row["unit"]), row["features"], row["frames"]
 
 
 def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]:

@@ -14,6 +14,7 @@ from typing import Any
 from ray_atr.common.override import flatten, override
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import is_local, locate, write_json
+from ray_atr.data.stream import IN_SHARDS
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.sweep.placement import MOST, Placed, cluster_nodes, num_trials_that_fit, processes_of
 from ray_atr.sweep.trial_queue import TrialQueue
@@ -102,7 +103,8 @@ def _num_workers(experiment: Experiment, nodes: Sequence[Placed], most: int, num
     at_once = min(MOST, max(1, most if num_trials is None else min(num_trials, most)))
     for workers in range(max(1, most // at_once), 1, -1):
         trial = processes_of(override(experiment, {"scaling.workers": workers}))
-        if experiment.train.batch_size % workers == 0 and num_trials_that_fit(trial, nodes) >= at_once:
+        divided = experiment.data.order_parts if experiment.data.order == IN_SHARDS else experiment.train.batch_size
+        if divided % workers == 0 and num_trials_that_fit(trial, nodes) >= at_once:
             return workers
     return 1
 

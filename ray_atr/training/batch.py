@@ -14,7 +14,17 @@ from torch import Tensor
 from ray_atr.data.captions import CaptionBatch, TrainingCaptions
 from ray_atr.data.features import open_features
 from ray_atr.data.positives import same_group
-from ray_atr.data.stream import EpochOrder, FeatureBatch, check_batch_size, steps_per_epoch, stream, training_plan
+from ray_atr.data.stream import (
+    IN_SHARDS,
+    EpochOrder,
+    FeatureBatch,
+    check_batch_size,
+    plan_in_shards,
+    steps_in_shards,
+    steps_per_epoch,
+    stream,
+    training_plan,
+)
 from ray_atr.models.augment import spec_augment
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
@@ -125,7 +135,13 @@ class TrainingData:
             rows, slots = self._pairs = np.nonzero(self.captions.has_caption.any(axis=2))
             pairs = zip(rows.tolist(), slots.tolist(), strict=True)
             self._samples = [_sample_name(self._samples[row], slot) for row, slot in pairs]
-        self.steps_per_epoch = steps_per_epoch(len(self._samples), experiment.train.batch_size)
+        self._groups: np.ndarray | None = None
+        if data.order == IN_SHARDS:
+            groups = self.features.groups
+            self._groups = groups if self._pairs is None else groups[self._pairs[0]]
+            self.steps_per_epoch = steps_in_shards(self._groups, experiment.train.batch_size, data.order_parts)
+        else:
+            self.steps_per_epoch = steps_per_epoch(len(self._samples), experiment.train.batch_size)
         self._slots: dict[int, list[np.ndarray]] = {}
 
     @cached_property
@@ -150,14 +166,16 @@ class TrainingData:
                 self._slots.pop(epoch, None)
 
     def _order(self, epoch: int) -> EpochOrder:
-        order = training_plan(
-            self._samples,
-            seed=self.experiment.seed,
-            epoch=epoch,
-            batch_size=self.experiment.train.batch_size,
-            rank=self.group.rank,
-            num_workers=self.group.size,
-        )
+        settings, data = self.experiment.train, self.experiment.data
+        shared: dict[str, int] = {
+            "seed": self.experiment.seed, "epoch": epoch, "batch_size": settings.batch_size,
+            "rank": self.group.rank, "num_workers": self.group.size,
+        }  # fmt: skip
+        if self._groups is None:
+            order = training_plan(self._samples, **shared)
+        else:
+            parts, mixed = data.order_parts, data.order_groups
+            order = plan_in_shards(self._samples, self._groups, parts=parts, mixed=mixed, **shared)
         if self._pairs is None:
             return order
         rows, slots = self._pairs

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.data.captions import read_caption_file
+from ray_atr.data.feature_cache import has_long_clips
 from ray_atr.data.noise import Noise, read_index
 from ray_atr.data.shards import read_captions, read_manifest
 from ray_atr.data.soundscapes import SPLITS, SoundscapesSettings, described
-from ray_atr.data.stream import check_batch_size
+from ray_atr.data.stream import IN_SHARDS, check_batch_size, check_parts
 from ray_atr.metrics import evaluate_languages
 from ray_atr.metrics.metric import TRAINED, Metric
 from ray_atr.models.tower import checkpoint_of
@@ -25,6 +26,7 @@ from ray_atr.objectives.knowledge import Knowledge
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective, require_contrastive
 from ray_atr.objectives.pairs import LearningToMatch
 from ray_atr.training.correspondence import check_correspondence
+from ray_atr.training.encoding.frozen import encodes_once
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.languages import check_languages, with_languages
 from ray_atr.training.run_folder import saved_retriever
@@ -65,10 +67,29 @@ def check_experiment(experiment: Experiment) -> None:
     if scaling.validate_beside and scaling.workers == 0:
         raise refuse("scaling.validate_beside", "true", "false with scaling.workers=0, which uses one process only")
     check_batch_size(splits[data.train_split], batch_size, scaling.most_workers, evenly=not scaling.is_elastic)
+    check_order(experiment)
     for kind, tower in (("audio", experiment.model.audio), ("text", experiment.model.text)):
         checkpoint = checkpoint_of(tower)
         if checkpoint is not None:
             require_checkpoint(checkpoint, f"model.{kind}.checkpoint")
+
+
+def check_order(experiment: Experiment) -> None:
+    """ValueError if clips are to be read from the shards and the settings ask for features that are kept, or for other parts."""
+    data, scaling = experiment.data, experiment.scaling
+    if data.order != IN_SHARDS:
+        return
+    if experiment.model.audio.front_end.kind == "vector" or encodes_once(experiment, "audio"):
+        raise refuse("data.order", data.order, "exact where a clip is a vector: vectors are small, and kept")
+    if scaling.feature_store:
+        raise refuse("data.order", data.order, "exact with scaling.feature_store, which keeps the features")
+    seconds = experiment.model.audio.front_end.clip_seconds
+    is_known = experiment.model.hears_windows and data.source != "soundscapes"
+    if is_known and has_long_clips(read_manifest(data.source), seconds):
+        raise refuse("data.order", data.order, "exact, or model.windows=cut, with clips longer than a window")
+    if scaling.is_elastic:
+        raise refuse("data.order", data.order, "exact with a range of scaling.workers")
+    check_parts(experiment.train.batch_size, data.order_parts, scaling.most_workers)
 
 
 def split_sizes(experiment: Experiment) -> dict[str, int]:

@@ -147,7 +147,14 @@ def teach(
         retriever = Retriever.from_pretrained(str(saved_retriever(folder, TEACHERS)))
         front_end, in_windows = retriever.audio_tower.front_end, retriever.settings.hears_windows
         frames = ensure_frames(
-            data, front_end, home, in_windows=in_windows, use_ray=False, say=lambda message: None, store=store
+            data,
+            front_end,
+            home,
+            in_windows=in_windows,
+            use_ray=False,
+            say=lambda message: None,
+            store=store,
+            streamed=captions.features.split if captions.features.source else "",
         )
         features = open_features(frames, captions.features.split)
         row_of = {clip_id: row for row, clip_id in enumerate(features.clip_ids)}

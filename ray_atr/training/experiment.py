@@ -18,6 +18,7 @@ from ray_atr.data.language_codes import ENGLISH, language_codes
 from ray_atr.data.noise import Noise
 from ray_atr.data.positives import POSITIVES
 from ray_atr.data.soundscapes import SoundscapesSettings
+from ray_atr.data.stream import ORDERS
 from ray_atr.metrics.ranking import EPSILON, RankingSettings
 from ray_atr.models.retriever import ModelSettings
 from ray_atr.models.tower import checkpoint_of
@@ -63,6 +64,21 @@ class DataSettings(Settings):
         "one",
         "one: an epoch goes through the clips, each with one of its captions; each: through all pairs of clip and caption",
         choices=("one", "each"),
+    )
+    order: str = setting(
+        "exact",
+        "order of an epoch's clips: exact, a permutation of all of them, read from features that are kept; shards, mixed "
+        "within some row groups of the shards, from which each clip is read and decoded once an epoch: for sets whose "
+        "features fit nowhere",
+        choices=ORDERS,
+    )
+    order_parts: int = setting(
+        8,
+        "with order=shards: parts of a batch, each from row groups of its own; the batch is divided by it, and it by the workers",
+        at_least=1,
+    )
+    order_groups: int = setting(
+        8, "with order=shards: row groups whose clips are mixed with each other, for each part of a batch", at_least=1
     )
     train_split: str = setting("train", "split to train on")
     validation_split: str = setting("val", "split that chooses the best epoch")

@@ -17,8 +17,10 @@ from ray_atr.common.storage import fetched, open_folder
 from ray_atr.common.storage.caches import cache_folder, mark_used
 from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.data.feature_cache import has_long_clips, is_whole, long_audio
+from ray_atr.data.features import FeatureSet, open_features
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_whole
 from ray_atr.data.soundscapes import ensure_soundscapes
+from ray_atr.data.stream import IN_SHARDS, steps_in_shards
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import read_tokenizer, save_tokenizer, train_tokenizer
 from ray_atr.models.vectors import AudioVectorsTower, EncodedText
@@ -146,10 +148,13 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
         say(fewer)
     is_audio_encoded = encodes_once(experiment, "audio")
     audio, text = (FrozenTower(kind, experiment, tokenizer, home, use_ray, say) for kind in ("audio", "text"))
+    features = _features(audio, folder, is_encoded=is_audio_encoded)
+    if experiment.data.order == IN_SHARDS:
+        say(_what_an_epoch_has(experiment, open_features(features, experiment.data.train_split)))
     return Prepared(
         data=folder,
         data_hash=manifest.hash,
-        features=_features(audio, folder, is_encoded=is_audio_encoded),
+        features=features,
         tokenizer=tokenizer,
         home=home,
         is_audio_encoded=is_audio_encoded,
@@ -170,6 +175,16 @@ def _fewer_than_asked(experiment: Experiment, manifest: Manifest) -> Iterator[st
             yield f"objective.knowledge.{name}: {asked:,} asked for, {most:,} taken: the base has {entries:,} clips"
 
 
+def _what_an_epoch_has(experiment: Experiment, features: FeatureSet) -> str:
+    """How many clips an epoch in the order of the shards has, in words. ValueError if it has none."""
+    data, batch_size = experiment.data, experiment.train.batch_size
+    steps = steps_in_shards(features.groups, batch_size, data.order_parts)
+    return (
+        f"data.order=shards: an epoch is {counted(steps, 'step')}, {steps * batch_size:,} of {len(features):,} clips; "
+        f"their audio is read from {features.source}, and no features are kept"
+    )
+
+
 def _unheard(experiment: Experiment, manifest: Manifest) -> str:
     """What of the audio the model does not hear, in words; empty if it hears all of it."""
     seconds = experiment.model.audio.front_end.clip_seconds
@@ -187,6 +202,7 @@ def _features(tower: FrozenTower, data: str, *, is_encoded: bool) -> Path:
     if is_encoded:
         return ensure_audio_vectors(tower, data)
     model, store = tower.experiment.model, tower.experiment.scaling.feature_store
+    settings = tower.experiment.data
     return ensure_frames(
         data,
         model.audio.front_end,
@@ -195,6 +211,7 @@ def _features(tower: FrozenTower, data: str, *, is_encoded: bool) -> Path:
         use_ray=tower.use_ray,
         say=tower.say,
         store=store,
+        streamed=settings.train_split if settings.order == IN_SHARDS else "",
     )
 
 

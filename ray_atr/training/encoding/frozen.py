@@ -118,9 +118,19 @@ def encodes_once(experiment: Experiment, kind: str) -> bool:
 
 
 def ensure_frames(
-    data: str, front_end: FrontEnd, home: Path, *, in_windows: bool = False, use_ray: bool, say: Say, store: str = ""
+    data: str,
+    front_end: FrontEnd,
+    home: Path,
+    *,
+    in_windows: bool = False,
+    use_ray: bool,
+    say: Say,
+    store: str = "",
+    streamed: str = "",
 ) -> Path:
-    """The folder of a data set's frames under a front end (log-mel, samples, given vectors), made now if it is absent."""
+    """The folder of a data set's frames under a front end (log-mel, samples, given vectors), made now if it is absent.
+    `streamed` is a split whose frames are computed when they are read.
+    """
     what = {"vector": "vectors:", "waveform": "samples:"}.get(front_end.kind, "log-mel features")
 
     def progress(done: int, total: int) -> None:
@@ -128,7 +138,14 @@ def ensure_frames(
 
     root = cache_folder(home, "features")
     return ensure_features(
-        data, front_end, root, in_windows=in_windows, use_ray=use_ray, progress=progress, store=store
+        data,
+        front_end,
+        root,
+        in_windows=in_windows,
+        use_ray=use_ray,
+        progress=progress,
+        store=store,
+        streamed=streamed,
     )
 
 

@@ -1,0 +1,90 @@
+"""Features computed from the audio of a data set's shards as they are needed, for sets whose features fit on no disk.
+
+A shard's row group is what is read at once: up to 64 clips where this package wrote the shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from ray_atr.common.settings import shortened
+from ray_atr.common.storage import open_folder
+from ray_atr.data.audio import FrontEnd, clip_windows
+from ray_atr.data.decoding import IMPORTED
+from ray_atr.data.schema import with_audio_bytes
+from ray_atr.data.shards import Manifest, Shard, open_arrow
+
+COLUMNS = ("clip_id", "audio.bytes")
+
+
+def row_group_sizes(manifest: Manifest, shard: Shard) -> list[int]:
+    """The number of clips of each row group of a shard. ValueError if it is no whole Parquet file; reads its end only."""
+    folder = open_folder(manifest.folder)
+    try:
+        with open_arrow(folder, shard.file) as source:
+            about = pq.ParquetFile(source).metadata
+            return [about.row_group(group).num_rows for group in range(about.num_row_groups)]
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{folder.file(shard.file)}: not a whole Parquet file ({shortened(str(error))})") from None
+
+
+def read_group(folder: str, file: str, group: int) -> pa.Table:
+    """The ids and the encoded audio of a row group's clips, read now. ValueError names a shard that cannot be read."""
+    opened = open_folder(folder)
+    try:
+        with open_arrow(opened, file) as source:
+            table = pq.ParquetFile(source).read_row_group(group, columns=list(COLUMNS))
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{opened.file(file)}: row group {group} cannot be read ({shortened(str(error))})") from None
+    return pa.Table.from_batches([with_audio_bytes(batch) for batch in table.combine_chunks().to_batches()])
+
+
+# Clips of one row group are usually asked for one after the other: where a base or a judge goes through the set.
+@lru_cache(maxsize=2)
+def _group_at_hand(folder: str, file: str, group: int) -> pa.Table:
+    return read_group(folder, file, group)
+
+
+def features_of_clips(table: pa.Table, places: Sequence[int], front_end: FrontEnd) -> list[NDArray[Any]]:
+    """The features [T, F] of the clips at places in a row group, each cut to one window, as a cache would keep them.
+    ValueError names a clip whose audio cannot be read.
+    """
+    found = []
+    for place in places:
+        clip_id, audio = table["clip_id"][place].as_py(), table["audio"][place].as_buffer()
+        window = next(iter(clip_windows(audio, front_end, clip_id, is_whole=False, bounds=IMPORTED)))
+        found.append(window.astype(front_end.dtype))
+    return found
+
+
+def features_at(folder: str, front_end: FrontEnd, places: Sequence[tuple[str, int, int]]) -> list[NDArray[Any]]:
+    """The features [T, F] of the clips at places (shard's file, row group, row within the group), in their order. A row
+    group is read once for the places that follow each other in it.
+    """
+    return [features_of_clips(_group_at_hand(folder, file, group), [row], front_end)[0] for file, group, row in places]
+
+
+def padded(arrays: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Arrays [T, F] of different T as one, zero-padded to the longest, `[n, T, F]`, and their lengths `[n]`."""
+    frames = np.array([len(array) for array in arrays], np.int64)
+    together = np.zeros((len(arrays), int(frames.max(initial=0)), arrays[0].shape[1]), arrays[0].dtype)
+    for index, array in enumerate(arrays):
+        together[index, : len(array)] = array
+    return together, frames
+
+
+def read_units(batch: dict[str, Any], folder: str, front_end: FrontEnd) -> dict[str, Any]:
+    """The features of the wanted clips of several row groups, as Ray Data's tasks return them: each group is read once."""
+    # Object arrays of arrays: Ray Data stores them as tensor columns whose rows may differ in shape.
+    read = {name: np.empty(len(batch["group"]), object) for name in ("features", "frames")}
+    for index, (file, group, within) in enumerate(zip(batch["file"], batch["group"], batch["within"], strict=True)):
+        arrays = features_of_clips(read_group(folder, str(file), int(group)), [int(row) for row in within], front_end)
+        read["features"][index], read["frames"][index] = padded(arrays)
+    return batch | read
