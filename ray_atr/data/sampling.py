@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
 
+EXACT, IN_SHARDS = ORDERS = ("exact", "shards")
+"""The orders of an epoch's clips: see `data.order`."""
+
 
 def hashes(ids: Sequence[str], seed: int, *context: str | int) -> NDArray[np.uint64]:
     """64 random bits for each id, as uint64 [N]; `context` names what the draw is for, and for which epoch."""

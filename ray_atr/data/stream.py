@@ -39,8 +39,6 @@ READER_CPUS = 0.2
 DECODER_CPUS = 0.5
 """Of a task that decodes audio, as where features are computed before training."""
 ROW_GROUPS_PER_TASK = 2
-EXACT, IN_SHARDS = ORDERS = ("exact", "shards")
-"""The orders of an epoch's clips: see `data.order`."""
 READER_SECONDS = 60
 """How long a trainer waits for room for its readers: trials that were packed onto one node may leave none."""
 

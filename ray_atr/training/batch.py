@@ -14,8 +14,8 @@ from torch import Tensor
 from ray_atr.data.captions import CaptionBatch, TrainingCaptions
 from ray_atr.data.features import open_features
 from ray_atr.data.positives import same_group
+from ray_atr.data.sampling import IN_SHARDS
 from ray_atr.data.stream import (
-    IN_SHARDS,
     EpochOrder,
     FeatureBatch,
     check_batch_size,

@@ -14,9 +14,10 @@ from ray_atr.common.settings import nearest, refuse
 from ray_atr.data.captions import read_caption_file
 from ray_atr.data.feature_cache import has_long_clips
 from ray_atr.data.noise import Noise, read_index
+from ray_atr.data.sampling import IN_SHARDS
 from ray_atr.data.shards import read_captions, read_manifest
 from ray_atr.data.soundscapes import SPLITS, SoundscapesSettings, described
-from ray_atr.data.stream import IN_SHARDS, check_batch_size, check_parts
+from ray_atr.data.stream import check_batch_size, check_parts
 from ray_atr.metrics import evaluate_languages
 from ray_atr.metrics.metric import TRAINED, Metric
 from ray_atr.models.tower import checkpoint_of

@@ -17,8 +17,8 @@ from ray_atr.common.storage import Location, is_there, read_json
 from ray_atr.data.language_codes import ENGLISH, language_codes
 from ray_atr.data.noise import Noise
 from ray_atr.data.positives import POSITIVES
+from ray_atr.data.sampling import ORDERS
 from ray_atr.data.soundscapes import SoundscapesSettings
-from ray_atr.data.stream import ORDERS
 from ray_atr.metrics.ranking import EPSILON, RankingSettings
 from ray_atr.models.retriever import ModelSettings
 from ray_atr.models.tower import checkpoint_of

@@ -18,9 +18,10 @@ from ray_atr.common.storage.caches import cache_folder, mark_used
 from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.data.feature_cache import has_long_clips, is_whole, long_audio
 from ray_atr.data.features import FeatureSet, open_features
+from ray_atr.data.sampling import IN_SHARDS
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_whole
 from ray_atr.data.soundscapes import ensure_soundscapes
-from ray_atr.data.stream import IN_SHARDS, steps_in_shards
+from ray_atr.data.stream import steps_in_shards
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import read_tokenizer, save_tokenizer, train_tokenizer
 from ray_atr.models.vectors import AudioVectorsTower, EncodedText

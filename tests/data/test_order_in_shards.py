@@ -81,8 +81,8 @@ def test_samples_are_mixed_within_their_row_groups_and_no_further() -> None:
     for part in range(8):
         groups = GROUPS[rows[:, part].ravel()]
         pairs = [set(groups[start : start + 14].tolist()) for start in range(0, len(groups), 14)]
-        # One of the groups is smaller, so that what comes after it begins earlier.
-        assert all(len(pair) <= 3 for pair in pairs)
+        # The last group is smaller, so that what comes after it begins earlier.
+        assert all(len(pair) <= 2 or 28 in pair for pair in pairs)
         changes += int((groups[1:12] != groups[:11]).sum())
     # Two groups at once and not one after the other, which would change once within twelve.
     assert changes > 3 * 8
