@@ -39,6 +39,8 @@ READER_CPUS = 0.2
 DECODER_CPUS = 0.5
 """Of a task that decodes audio, as where features are computed before training."""
 ROW_GROUPS_PER_TASK = 2
+READY_SECONDS = 5
+"""In which a task starts where there is room for it."""
 READER_SECONDS = 60
 """How long a trainer waits for room for its readers: trials that were packed onto one node may leave none."""
 
@@ -266,7 +268,7 @@ def _units_through_ray(features: FeatureSet, units: Units) -> Iterator[tuple[int
     quiet_ray_data()
     here = labels_of_this_node() if open_folder(features.source).is_local else None
     try:
-        await_room(DECODER_CPUS, what="readers of the training data", labels=here, seconds=READER_SECONDS)
+        cpus = _room_for_decoders(here)
     except TimeoutError as error:
         logger.warning("%s; the trainer decodes the audio itself, which is slower and gives the same batches", error)
         yield from _units_here(features, units)
@@ -282,11 +284,22 @@ def _units_through_ray(features: FeatureSet, units: Units) -> Iterator[tuple[int
         read_units,  # type: ignore[arg-type]
         fn_kwargs={"folder": features.source, "front_end": FrontEnd(**features.front_end)},
         batch_size=None,
-        num_cpus=DECODER_CPUS,
+        num_cpus=cpus,
         label_selector=here,
     )
     for row in dataset.iter_rows():
         yield int(row["unit"]), row["features"], row["frames"]
+
+
+def _room_for_decoders(here: dict[str, str] | None) -> float:
+    """The CPUs that a task takes: fewer where the workers leave less. TimeoutError if there is room for none."""
+    what = "readers of the training data"
+    try:
+        await_room(DECODER_CPUS, what=what, labels=here, seconds=READY_SECONDS)
+    except TimeoutError:
+        await_room(READER_CPUS, what=what, labels=here, seconds=READER_SECONDS)
+        return READER_CPUS
+    return DECODER_CPUS
 
 
 def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]:

@@ -1,0 +1,211 @@
+"""On a pretend GPU: several workers, frozen towers, windows, evaluation and audit give what the CPU gives."""
+
+from __future__ import annotations
+
+import csv
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pretend_device import PretendTensor, pretend_device
+from processes import run_processes
+from tiny import make_data, prepared_for, tiny, tone_clip
+
+from ray_atr.data.features import open_features
+from ray_atr.data.shards import write_clips
+from ray_atr.evaluation.options import Encoding, EvaluationOptions
+from ray_atr.evaluation.run import evaluate
+from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.inputs import Prepared
+from ray_atr.training.loop import train_trial
+from ray_atr.workshop.audit.options import AuditOptions, CrossFit
+from ray_atr.workshop.audit.run import TABLE_FILE, audit_data_set
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+NEAR = 2e-6
+"""Of losses: kernels and their order of summation differ where torch chooses by device."""
+WORKERS = 2
+HERE = Encoding(ray="never", batch_size=3)
+SHARED: dict[str, Any] = {"scaling__share_losses_from": 2}
+CASES: dict[str, dict[str, Any]] = {
+    "contrastive": {"objective": "contrastive"},
+    "kcl, shared": {"objective": "kcl", **SHARED},
+    "cacl, chunks": {"objective": "cacl", "train__embedding_chunk": 3},
+    "sigmoid": {"objective__pair": "sigmoid"},
+    "triplet": {"objective": "triplet"},
+    "m_ltm": {"objective": "m_ltm"},
+    "m_ltm, shared": {"objective": "m_ltm", **SHARED},
+    "m_ltm_pot, shared": {"objective": "m_ltm_pot", **SHARED},
+    "moco": {"objective__knowledge": "moco"},
+    "small_loss": {"objective__correspondence": "small_loss", "objective__correspondence__warmup_epochs": 1},
+    "rematch": {"objective__correspondence": "rematch", "objective__correspondence__warmup_epochs": 1},
+    "neighbour_votes": {
+        "objective__correspondence": "neighbour_votes", "objective__correspondence__warmup_epochs": 1
+    },
+    "oracle": {"objective__correspondence": "oracle"},
+    "late interaction": {"model__interaction": "late"},
+    "accumulation": {"train__batches_per_step": 2},
+    "batch norms": {"model__audio": "resnet38", "model__audio__width_divisor": 16, "model__audio__trains_batch_norms": True},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    make_data(folder / "tones", num_train=16, num_val=8, num_test=8)
+    return folder
+
+
+def experiment_of(home: Path, **changes: Any) -> Experiment:
+    """Plain descent: Adam would make of a gradient's last digit a step as long as any other."""
+    usual: dict[str, Any] = {
+        "train__epochs": 2, "train__optimizer": "sgd", "train__learning_rate": 0.05, "train__warmup_fraction": 0.0,
+        "train__precision": "float32", "data__noise__ratio": 0.5, "evaluation__every_epochs": 2, "model__text__dropout": 0.0,
+    }  # fmt: skip
+    return tiny(home / "tones", **{**usual, **changes})
+
+
+def losses(
+    experiment: Experiment, prepared: Prepared, folder: Path, device: torch.device, rank: int = 0, size: int = 1
+) -> list[float]:
+    rows: list[Any] = []
+    group = WorkerGroup(rank=rank, size=size, device=device, share_losses_from=experiment.scaling.losses_shared_from)
+    train_trial(experiment, prepared, folder, rows.append, group, use_ray_data=False)
+    return [row["train/loss"] for row in rows if "train/loss" in row]
+
+
+def worker(
+    rank: int, size: int, folder: Path, cases: list[tuple[Experiment, Prepared]], is_pretended: bool
+) -> list[list[float]]:
+    with pretend_device() if is_pretended else nullcontext():
+        return [
+            losses(experiment, prepared, folder / f"case-{number}", GPU if is_pretended else CPU, rank, size)
+            for number, (experiment, prepared) in enumerate(cases)
+        ]
+
+
+def test_two_workers_send_each_other_nothing_of_the_cpu(home: Path, tmp_path: Path) -> None:
+    cases = [(made := experiment_of(home, **changes), prepared_for(made, home)) for changes in CASES.values()]
+    found, _ = run_processes(worker, WORKERS, tmp_path / "gpus", cases, True)
+    expected, _ = run_processes(worker, WORKERS, tmp_path / "cpus", cases, False)
+    for name, there, here in zip(CASES, found, expected, strict=True):
+        assert len(here) == 2
+        # Judges and batch norms make more of the last digit in a second epoch.
+        assert there == pytest.approx(here, rel=1e-4, abs=1e-4), name
+
+
+def refused(rank: int, size: int, folder: Path) -> str:
+    with pretend_device():
+        try:
+            torch.distributed.all_reduce(torch.zeros(2))
+        except RuntimeError as error:
+            return str(error)
+    return ""
+
+
+def test_a_collective_of_the_cpus_tensors_is_refused(tmp_path: Path) -> None:
+    for found in run_processes(refused, WORKERS, tmp_path):
+        assert "No backend type associated with device type cpu" in found
+
+
+def test_clips_of_several_windows_are_heard_there(tmp_path: Path) -> None:
+    clips = [
+        tone_clip(split, n, {"eng": [f"tone {n}"], "fra": [f"son {n}"]}, seconds=0.4 + 0.5 * (n % 3))
+        for split, count in (("train", 16), ("val", 8))
+        for n in range(count)
+    ]
+    write_clips(tmp_path / "tones", clips, name="tones", licence="none")
+    experiment = experiment_of(tmp_path, model__windows="mean", model__audio__clip_seconds=0.5)
+    prepared = prepared_for(experiment, tmp_path)
+    assert open_features(prepared.features, "train").num_windows.max() > 1
+    expected = losses(experiment, prepared, tmp_path / "cpu", CPU)
+    with pretend_device():
+        found = losses(experiment, prepared, tmp_path / "gpu", GPU)
+    assert found == pytest.approx(expected, rel=NEAR, abs=NEAR)
+
+
+def test_frozen_towers_encode_there_what_they_encode_here(home: Path, tmp_path: Path) -> None:
+    changes = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}
+    experiment = experiment_of(home, **changes, scaling__gpus_per_worker=0.5)
+    here = prepared_for(experiment, tmp_path / "cpu")
+    expected = losses(experiment, here, tmp_path / "trial", CPU)
+    seen: list[bool] = []
+    own = torch.nn.Linear.forward
+
+    def look(module: torch.nn.Linear, given: torch.Tensor) -> torch.Tensor:
+        seen.append(isinstance(given, PretendTensor))
+        return own(module, given)
+
+    with pretend_device(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.Linear, "forward", look)
+        there = prepared_for(experiment, tmp_path / "gpu")
+        assert seen
+        assert all(seen)
+        found = losses(experiment, there, tmp_path / "other", GPU)
+    assert here.is_audio_encoded
+    assert here.captions is not None
+    for split in ("train", "val"):
+        one, other = (open_features(ready.features, split) for ready in (here, there))
+        rows = np.arange(len(one))
+        np.testing.assert_allclose(one.features(rows)[0], other.features(rows)[0], atol=2e-6)
+    assert found == pytest.approx(expected, rel=2e-5, abs=2e-5)
+
+
+@pytest.fixture(scope="module")
+def saved(home: Path) -> dict[str, Path]:
+    """Retrievers that compare pooled embeddings, and frames with tokens."""
+    folders = {}
+    for name, changes in (("pooled", {}), ("late", {"model__interaction": "late"})):
+        experiment = experiment_of(home, **changes)
+        tokenizer = prepared_for(experiment, home).load_tokenizer()
+        retriever = build_retriever(
+            experiment.model, tokenizer=tokenizer, seed=0, learned=experiment.learned, ranking=experiment.ranking
+        )
+        retriever.languages = ("eng", "fra")
+        retriever.save_pretrained(home / name)
+        folders[name] = home / name
+    return folders
+
+
+@pytest.mark.parametrize("name", ["pooled", "late"])
+def test_an_evaluation_there_is_one_here(home: Path, saved: dict[str, Path], tmp_path: Path, name: str) -> None:
+    options = EvaluationOptions(data=str(home / "tones"), split="test", draws=200, mlflow=False)
+    quiet: dict[str, Any] = {"encoding": HERE, "say": lambda message: None}
+    expected = evaluate([str(saved[name])], options, out=tmp_path / "cpu", **quiet)
+    with pretend_device():
+        found = evaluate([str(saved[name])], options, out=tmp_path / "gpu", **quiet)
+    numbers = {key: value for key, value in expected.page.metrics.items() if isinstance(value, float)}
+    assert len(numbers) > 10
+    assert {key: found.page.metrics[key] for key in numbers} == pytest.approx(numbers, abs=2e-5, nan_ok=True)
+
+
+def test_an_audit_there_is_one_here(home: Path, saved: dict[str, Path], tmp_path: Path) -> None:
+    def posteriors(out: Path) -> dict[tuple[str, ...], float]:
+        folder = audit_data_set(
+            str(home / "tones"), str(saved["pooled"]), out, AuditOptions(split="train"), encoding=HERE,
+            cross_fit=CrossFit(folds=4), say=lambda message: None,
+        )  # fmt: skip
+        with (folder / TABLE_FILE).open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        return {(row["clip_id"], row["language"], row["caption_number"]): float(row["wrong"]) for row in rows}
+
+    expected = posteriors(tmp_path / "cpu")
+    devices: list[str] = []
+    own = Retriever.embed_audio
+
+    def look(retriever: Retriever, *arguments: Any) -> Any:
+        devices.append(retriever.device.type)
+        return own(retriever, *arguments)
+
+    with pretend_device(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Retriever, "embed_audio", look)
+        found = posteriors(tmp_path / "gpu")
+    assert set(devices) == {"cuda"}
+    assert found.keys() == expected.keys()
+    for pair, wrong in expected.items():
+        assert found[pair] == pytest.approx(wrong, abs=0.02)
