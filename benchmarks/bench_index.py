@@ -2,7 +2,6 @@
 
     uv run python benchmarks/bench_index.py                        # 1,000,000 x 256 in lists, 100,000 x 512 exact
     uv run python benchmarks/bench_index.py --rows 200000 --width 128
-    uv run python benchmarks/bench_index.py --server INDEX         # a served index: clients, latency, against a loop
 
 Vectors are drawn around 20,000 centres, unit norm; queries are drawn the same way. One JSON line a measurement, with the
 machine's load when it began.
@@ -11,12 +10,10 @@ machine's load when it began.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import resource
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -30,20 +27,13 @@ from ray_atr.deploy.index.opened import Index
 from ray_atr.deploy.index.structure import nearest_rows
 
 CENTRES, SPREAD, QUERIES, TOP = 20_000, 0.6, 200, 10
-TEXTS = ("a dog barks", "rain on a roof", "un chien aboie", "ein Hund bellt", "een hond blaft", "un perro ladra")
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--rows", type=int)
     options.add_argument("--width", type=int, default=256)
-    options.add_argument("--server", help="an index to serve")
-    options.add_argument("--seconds", type=float, default=60.0)
-    options.add_argument("--clients", type=int, default=64)
     chosen = options.parse_args()
-    if chosen.server:
-        tell("server", **asyncio.run(served(chosen.server, chosen.clients, chosen.seconds)))
-        return
     for rows, width in [(chosen.rows, chosen.width)] if chosen.rows else [(100_000, 512), (1_000_000, 256)]:
         measure(rows, width)
 
@@ -143,68 +133,6 @@ def exact(rows: np.ndarray, queries: np.ndarray) -> np.ndarray:
 def resident() -> int:
     """Bytes of this process that are in memory, mapped files included."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-async def served(place: str, clients: int, seconds: float) -> dict[str, Any]:
-    """Many clients of a served index, each with its next query at once; every answer is compared with a direct one."""
-    import aiohttp
-    import uvicorn
-
-    from ray_atr.deploy.serve.app import create_app
-
-    index = Index.open(place)
-    expected = {text: [one.path for one in index.search(text)] for text in TEXTS}
-    began = time.perf_counter()
-    for number in range(60):
-        index.search(TEXTS[number % len(TEXTS)])
-    direct = (time.perf_counter() - began) / 60
-    server = uvicorn.Server(uvicorn.Config(create_app(index), port=0, log_level="warning", access_log=False))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        await asyncio.sleep(0.05)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    url = f"http://127.0.0.1:{port}/search"
-    counts = {"right": 0, "wrong": 0, "busy": 0, "lost": 0}
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        alone, plain = [], []
-        for number in range(100):
-            text = TEXTS[number % len(TEXTS)]
-            began = time.perf_counter()
-            async with session.get(url, params={"text": text}) as answer:
-                await answer.json()
-            alone.append(time.perf_counter() - began)
-            began = time.perf_counter()
-            index.search(text)
-            plain.append(time.perf_counter() - began)
-        until = time.monotonic() + seconds
-
-        async def client(first: int) -> None:
-            number = first
-            while time.monotonic() < until:
-                text = TEXTS[number % len(TEXTS)]
-                number += 1
-                try:
-                    async with session.get(url, params={"text": text}) as answer:
-                        if answer.status == 503:
-                            counts["busy"] += 1
-                            continue
-                        found = [one["path"] for one in (await answer.json())["matches"]]
-                    counts["right" if found == expected[text] else "wrong"] += 1
-                except aiohttp.ClientError:
-                    counts["lost"] += 1
-
-        await asyncio.gather(*(client(number) for number in range(clients)))
-    server.should_exit = True
-    await asyncio.to_thread(thread.join)
-    return {
-        "clients": clients,
-        "seconds": seconds,
-        **counts,
-        "times_a_loop": counts["right"] / seconds * direct,
-        "added_p95_ms": 1000 * float(np.percentile(alone, 95) - np.percentile(plain, 95)),
-        "added_median_ms": 1000 * float(np.median(alone) - np.median(plain)),
-    }
 
 
 if __name__ == "__main__":

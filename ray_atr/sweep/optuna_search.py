@@ -4,6 +4,7 @@ import, and every trial's process imports this module: its functions import it.
 
 from __future__ import annotations
 
+import heapq
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 10  # proposals that repeat a known point before one is drawn at random instead
 STARTUP_POINTS = 5  # points drawn at random before the estimator has something to go by
-STUDY = "points"
+GONE = -1
+NEWEST, BEST = 1_000, 25
+"""Points that a study goes by when there are many: the newest, up to twice as many, and the best of those before. The
+estimator's group of good points holds 25 at most, and of the others it weighs the newest most; its time grows with all."""
 STATES = {FINISHED: "COMPLETE", STOPPED: "PRUNED", FAILED: "FAIL"}
 """Status of a point -> Optuna's name of it; any other is RUNNING."""
 
@@ -55,7 +59,9 @@ class OptunaSearch(SpaceSearch):
 
 
 class Study:
-    """Optuna's study of the points of one cell: told once of each point, and again when it has ended."""
+    """Optuna's study of the points of one cell: told once of each point, and again when it has ended. It begins anew, without
+    most of the oldest points, after every `NEWEST` of them.
+    """
 
     def __init__(self, search: SpaceSearch, cell: Point, history: History) -> None:
         import optuna
@@ -64,36 +70,77 @@ class Study:
         self.space, self.cell, self.history = search.space, cell, history
         self.storage = optuna.storages.InMemoryStorage()
         ways = optuna.study.StudyDirection
-        directions = [ways.MAXIMIZE if goal.is_maximised else ways.MINIMIZE for goal in search.goals]
-        self.study_id = self.storage.create_new_study(directions, STUDY)
+        self.directions = [ways.MAXIMIZE if goal.is_maximised else ways.MINIMIZE for goal in search.goals]
+        self.signs = [1.0 if goal.is_maximised else -1.0 for goal in search.goals]
+        self.earlier = [one for one in search.earlier if self._is_here(one)]
+        self.study_id: int | None = None
         self.num_read = 0
+        self.places: list[int] = []
+        """Where in the history the cell's points are."""
+        self.old: set[int] = set()
+        """Those of them that the study goes by no more, unless they are among the best."""
         self.open: dict[int, int] = {}
-        """Place in the history -> trial of the study, of what had not ended when last looked at."""
-        for one in search.earlier:
-            if self._is_here(one):
-                self._tell(one)
+        """Place in the history -> trial of the study, of what had not ended when last looked at; -1: it is told of no more."""
+        self._begin()
 
     def keep_up(self) -> None:
         """Tell the study what the history has learned since the last time."""
         known = self.history.known
-        for place, trial in list(self.open.items()):
-            if known[place].status in STATES:
+        ended = [place for place in self.open if known[place].status in STATES]
+        # One that is old may be among the best.
+        is_stale = any(self.open[place] == GONE for place in ended)
+        for place in ended:
+            trial = self.open.pop(place)
+            if trial != GONE:
                 self._end(trial, known[place])
-                del self.open[place]
         for place in range(self.num_read, len(known)):
             if self._is_here(known[place]):
-                trial = self._tell(known[place])
-                if known[place].status not in STATES:
-                    self.open[place] = trial
+                self.places.append(place)
+                self._tell_of(place)
         self.num_read = len(known)
+        if is_stale or self._num_old() > len(self.old):
+            self._begin()
+
+    def _num_old(self) -> int:
+        """How many of the cell's points are old: whole thousands, so that a study lasts for as many proposals."""
+        return max(0, len(self.places) - NEWEST) // NEWEST * NEWEST
+
+    def _begin(self) -> None:
+        """A new study of the best of the old points, and all others."""
+        if self.study_id is not None:
+            self.storage.delete_study(self.study_id)
+        self.study_id = self.storage.create_new_study(self.directions)
+        old = self.places[: self._num_old()]
+        self.old = set(old)
+        known = self.history.known
+        finished = [place for place in old if known[place].status == FINISHED]
+        best = {
+            place
+            for goal, sign in enumerate(self.signs)
+            for place in heapq.nlargest(BEST, finished, key=lambda at: (sign * known[at].scores[goal], -at))
+        }
+        self.open = {place: GONE for place in old if known[place].status not in STATES}
+        for one in self.earlier:
+            self._tell(one)
+        for place in self.places:
+            if place not in self.old or place in best:
+                self._tell_of(place)
+
+    def _tell_of(self, place: int) -> None:
+        one = self.history.known[place]
+        trial = self._tell(one)
+        if one.status not in STATES:
+            self.open[place] = trial
 
     def propose(self, seed: int) -> Point:
         """The estimator's proposal by the random numbers of a seed."""
         import optuna
 
+        assert self.study_id is not None, "begun when it was made"
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_POINTS, constant_liar=True)
         # Optuna keeps a list of trials with the object of a study: a new object sees those that were told since.
-        study = optuna.load_study(study_name=STUDY, storage=self.storage, sampler=sampler)
+        name = self.storage.get_study_name_from_id(self.study_id)
+        study = optuna.load_study(study_name=name, storage=self.storage, sampler=sampler)
         trial = study.ask()
 
         def choose(path: str) -> Any:
@@ -113,6 +160,7 @@ class Study:
 
         searched = {path: value for path, value in one.point.items() if path not in self.cell}
         dimensions = self.space.dimensions
+        assert self.study_id is not None, "begun when it was made"
         frozen = optuna.trial.create_trial(
             state=optuna.trial.TrialState[STATES.get(one.status, "RUNNING")],
             params={path: _encoded(dimensions[path], value) for path, value in searched.items()},

@@ -13,7 +13,7 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState, create_trial
 
 from ray_atr.common.space import Point, Space
-from ray_atr.sweep import Goal, OptunaSearch
+from ray_atr.sweep import Goal, OptunaSearch, optuna_search
 from ray_atr.sweep.search import History, Known
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import FAILED, FINISHED, RUNNING, STOPPED
@@ -103,6 +103,53 @@ def test_the_kept_study_proposes_what_one_made_anew_would(num_goals: int) -> Non
     assert {one.status for one in history.known} == {RUNNING, FINISHED, STOPPED, FAILED}
     # A search that starts now, from what a run folder holds, continues with the same point.
     assert next(OptunaSearch(SPACE, goals, seed=3).proposals(History(history.known))) == next(proposals)
+
+
+@pytest.mark.parametrize("num_goals", [1, 2])
+def test_of_many_points_a_study_goes_by_the_newest_and_the_best(
+    num_goals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optuna_search, "NEWEST", 8)
+    monkeypatch.setattr(optuna_search, "BEST", 2)
+    told: list[list[float]] = []
+    made = InMemoryStorage.create_new_study
+
+    def begun(self: InMemoryStorage, *arguments: Any) -> int:
+        told.append([])
+        return made(self, *arguments)
+
+    create = InMemoryStorage.create_new_trial
+
+    def noted(self: InMemoryStorage, study_id: int, template_trial: Any = None) -> int:
+        if template_trial is not None:
+            told[-1].append(template_trial.params["train.learning_rate"])
+        return create(self, study_id, template_trial)
+
+    monkeypatch.setattr(InMemoryStorage, "create_new_study", begun)
+    monkeypatch.setattr(InMemoryStorage, "create_new_trial", noted)
+    goals, drawn, history = GOALS[:num_goals], random.Random(0), History()
+    proposals = OptunaSearch(SPACE, goals, seed=3).proposals(history)
+    for _ in range(40):
+        point, number = next(proposals), len(told)
+        # One that begins now, from what a run folder holds, proposes the same.
+        assert next(OptunaSearch(SPACE, goals, seed=3).proposals(History(history.known))) == point
+        del told[number:]
+        history.add(Known(point, RUNNING))
+        while sum(one.status == RUNNING for one in history.known) > 3:
+            # Some stay at work for long: they end when they are old.
+            place = [place for place, one in enumerate(history.known) if one.status == RUNNING][drawn.choice([0, 1, 2])]
+            history.known[place] = became(history.known[place], goals, drawn)
+    next(proposals)
+    # 32 of 40 are old, of which the best of each goal are left.
+    old, newer = history.known[:32], history.known[32:]
+    finished = [one for one in old if one.status == FINISHED]
+    signs = [1 if goal.is_maximised else -1 for goal in goals]
+    best = {
+        one.point[RATE]
+        for goal, sign in enumerate(signs)
+        for one in sorted(finished, key=lambda one: -sign * one.scores[goal])[:2]
+    }
+    assert sorted(told[-1]) == sorted({*best, *(one.point[RATE] for one in newer)})
 
 
 def test_a_study_is_told_of_each_point_once(monkeypatch: pytest.MonkeyPatch) -> None:
