@@ -12,6 +12,8 @@ from ray_atr.common.settings import Settings, setting
 from ray_atr.data.sampling import uniform
 from ray_atr.models.tower import length_mask
 
+CLIP_MEAN, ZERO_AFTER_NORM = "clip_mean", "zero_after_norm"
+
 
 @dataclass(frozen=True, kw_only=True)
 class SpecAugment(Settings):
@@ -25,6 +27,12 @@ class SpecAugment(Settings):
     frequency_share: float = setting(
         0.15, "greatest width of a frequency band, as a share of the mel bands", above=0, at_most=1
     )
+    fill: str = setting(
+        CLIP_MEAN,
+        "what bands are set to: clip_mean, the mean of the clip's frames, for any tower; zero_after_norm, 0 behind the tower's "
+        "first batch norm, as in the released code of m-LTM (resnet38)",
+        choices=(CLIP_MEAN, ZERO_AFTER_NORM),
+    )
 
     @property
     def is_active(self) -> bool:
@@ -34,13 +42,14 @@ class SpecAugment(Settings):
 
 def spec_augment(
     features: Tensor, frames: Tensor, settings: SpecAugment, clip_ids: Sequence[str], seed: int, epoch: int
-) -> Tensor:
-    """The features [N, T, F] with bands, drawn by (seed, epoch, clip_id) alone, set to the mean of the clip's `frames`."""
+) -> tuple[Tensor, Tensor | None]:
+    """The features [N, T, F] with bands, drawn by (seed, epoch, clip_id) alone, set to the mean of the clip's `frames`, and
+    None; or, if the tower fills them (`fill`), the features as they are, and which of them are in a band, bool [N, T, F].
+    """
     if not settings.is_active:
-        return features
+        return features, None
     _, T, F = features.shape
     inside = length_mask(frames, T)
-    mean = torch.where(inside[..., None], features, 0).sum(dim=(1, 2)) / (frames.clamp(min=1) * F)
     blank = torch.zeros(features.shape, dtype=torch.bool, device=features.device)
     times = torch.arange(T, device=features.device)[None, :]
     for band in range(settings.time_bands):
@@ -51,7 +60,11 @@ def spec_augment(
         sizes = torch.full_like(frames, F)
         start, end = _band(clip_ids, sizes, settings.frequency_share, seed, epoch, f"frequency {band}")
         blank |= ((channels >= start[:, None]) & (channels < end[:, None]))[:, None, :]
-    return torch.where(blank & inside[..., None], mean[:, None, None].to(features.dtype), features)
+    blank &= inside[..., None]
+    if settings.fill == ZERO_AFTER_NORM:
+        return features, blank
+    mean = torch.where(inside[..., None], features, 0).sum(dim=(1, 2)) / (frames.clamp(min=1) * F)
+    return torch.where(blank, mean[:, None, None].to(features.dtype), features), None
 
 
 def _band(

@@ -25,6 +25,7 @@ class ResNet38(AudioSettings):
 
     name: ClassVar[str] = "resnet38"
     is_convolutional: ClassVar[bool] = True
+    blanks_after_norm: ClassVar[bool] = True
     checkpoint: str | None = setting(
         None, "file of the weights (ResNet38_mAP=0.434.pth); none: random weights", path="if there"
     )
@@ -101,9 +102,11 @@ class ResNet38Tower(AudioTower):
             if isinstance(module, nn.Conv2d):
                 nn.init.xavier_uniform_(module.weight)
 
-    def forward(self, features: Tensor, frames: Tensor) -> Encoded:
+    def forward(self, features: Tensor, frames: Tensor, blank: Tensor | None = None) -> Encoded:
         lengths = frames if is_ragged(frames, features.shape[1]) else None
         x = self.bn0(features.transpose(1, 2)[..., None], lengths)[..., 0].transpose(1, 2)[:, None]
+        if blank is not None:
+            x = x.masked_fill(blank[:, None], 0)
         x, lengths = _halve(self.run(self.conv_block1, clear(x, lengths), lengths), lengths)
         x = self.dropout(x)
         for stage in self.resnet.children():

@@ -246,9 +246,11 @@ class Retriever(nn.Module):
         if wrong:
             raise refuse("trained state", sorted(wrong)[0], "exactly what this retriever trains")
 
-    def embed_audio(self, features: Tensor, frames: Tensor) -> Tensor:
-        """Unit-norm float32 embeddings [N, D] of log-mel frames [N, T, F], of which `frames[n]` count."""
-        return self._embedded(self.audio_tower(features, frames), self.audio_projection)
+    def embed_audio(self, features: Tensor, frames: Tensor, *blank: Tensor) -> Tensor:
+        """Unit-norm float32 embeddings [N, D] of log-mel frames [N, T, F], of which `frames[n]` count; `blank`, bool
+        [N, T, F], is given in training alone, to a tower that blanks bands itself.
+        """
+        return self._embedded(self.audio_tower(features, frames, *blank), self.audio_projection)
 
     def embed_text(self, token_ids: Tensor, token_mask: Tensor) -> Tensor:
         """Unit-norm float32 embeddings [N, D] of token ids [N, L] where the mask [N, L] is True."""
@@ -259,9 +261,11 @@ class Retriever(nn.Module):
             return _projected_tokens(encoded, projection).pooled
         return _unit(projection(encoded.pooled))
 
-    def audio_tokens(self, features: Tensor, frames: Tensor) -> Encoded:
-        """Unit-norm embeddings of a clip's frames, [N, L, D], and of their mean, [N, D], for late interaction."""
-        return _projected_tokens(self.audio_tower(features, frames), self.audio_projection)
+    def audio_tokens(self, features: Tensor, frames: Tensor, *blank: Tensor) -> Encoded:
+        """Unit-norm embeddings of a clip's frames, [N, L, D], and of their mean, [N, D], for late interaction; `blank` as
+        in `embed_audio`.
+        """
+        return _projected_tokens(self.audio_tower(features, frames, *blank), self.audio_projection)
 
     def text_tokens(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
         """Unit-norm embeddings of a text's tokens, [N, L, D], and of their mean, [N, D], for late interaction."""

@@ -103,6 +103,8 @@ class AudioSettings(Settings):
     name: ClassVar[str]
     is_convolutional: ClassVar[bool] = False
     """Whether it is a convolutional net, which bears a higher learning rate than a transformer."""
+    blanks_after_norm: ClassVar[bool] = False
+    """Whether its tower takes a third input `blank`, bool [N, T, F], and sets what it says to 0 behind its first batch norm."""
 
     adapt: Adaptation = setting(default_factory=Adaptation, help="which of the tower's weights are trained, and how")
 

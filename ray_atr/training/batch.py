@@ -65,7 +65,8 @@ class Batch:
     """A global batch as one worker has it: its share of b clips, and what it knows of all of it.
 
     features [m, T, F], frames [m]: log-mel frames of the m windows that are heard, and how many of them count; clips [m]: the
-    place of each window's clip in the share, in order; draw [b] or None: what the scheme drew.
+    place of each window's clip in the share, in order; draw [b] or None: what the scheme drew; blank, bool [m, T, F] or None:
+    what the tower blanks.
     """
 
     clip_ids: list[str]
@@ -79,6 +80,12 @@ class Batch:
     epoch: int = 0
     step: int = 0
     """of the whole run"""
+    blank: Tensor | None = None
+
+    @property
+    def heard(self) -> tuple[Tensor, ...]:
+        """What the audio tower takes."""
+        return (self.features, self.frames, *([] if self.blank is None else [self.blank]))
 
     @property
     def mask(self) -> Tensor:
@@ -100,6 +107,7 @@ class Batch:
         clips: Tensor | None = None,
         epoch: int = 0,
         step: int = 0,
+        blank: Tensor | None = None,
     ) -> Batch:
         """The batch of which this is a worker's share, told of the others by one gather. No `clips`: a window each."""
         own = torch.arange(len(clip_ids))
@@ -112,7 +120,7 @@ class Batch:
         groups, all_rows, slots, *draws = everyones[:, mask.shape[1] :].unbind(dim=1)
         all_mask = everyones[:, : mask.shape[1]].bool()
         global_batch = GlobalBatch(all_mask, groups, all_rows, slots, draws[0] if draws else None)
-        return cls(clip_ids, features, frames, clips, captions, draw, languages, global_batch, epoch, step)
+        return cls(clip_ids, features, frames, clips, captions, draw, languages, global_batch, epoch, step, blank)
 
 
 def _sample_name(clip_id: str, slot: int) -> str:
@@ -191,7 +199,7 @@ class TrainingData:
         names = clip_ids if slots is None else [_sample_name(*one) for one in zip(clip_ids, slots, strict=True)]
         heard = [names[clip] for clip in read.clips.tolist()]
         augment, seed = experiment.model.augment, experiment.seed
-        augmented = spec_augment(read.features, read.frames, augment, heard, seed, read.epoch)
+        augmented, blank = spec_augment(read.features, read.frames, augment, heard, seed, read.epoch)
         return Batch.gathered(
             clip_ids,
             augmented,
@@ -204,4 +212,5 @@ class TrainingData:
             clips=read.clips,
             epoch=read.epoch,
             step=read.epoch * self.steps_per_epoch + read.step,
+            blank=blank,
         )

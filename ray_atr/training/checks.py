@@ -20,6 +20,7 @@ from ray_atr.data.soundscapes import SPLITS, SoundscapesSettings, described
 from ray_atr.data.stream import check_batch_size, check_parts
 from ray_atr.metrics import evaluate_languages
 from ray_atr.metrics.metric import TRAINED, Metric
+from ray_atr.models.augment import CLIP_MEAN, ZERO_AFTER_NORM
 from ray_atr.models.tower import checkpoint_of
 from ray_atr.models.weights import require_checkpoint
 from ray_atr.objectives import Objective
@@ -63,6 +64,9 @@ def check_experiment(experiment: Experiment) -> None:
     if experiment.train.embedding_chunk and getattr(experiment.model.audio, "trains_batch_norms", False):
         allowed = "0 with model.audio.trains_batch_norms: clips in chunks would have the statistics of their chunk"
         raise refuse("train.embedding_chunk", experiment.train.embedding_chunk, allowed)
+    augment, audio = experiment.model.augment, experiment.model.audio
+    if augment.fill == ZERO_AFTER_NORM and not audio.blanks_after_norm:
+        raise refuse("model.augment.fill", augment.fill, f"{CLIP_MEAN} with model.audio={audio.name}")
     check_correspondence(experiment)
     scaling, batch_size = experiment.scaling, experiment.train.batch_size
     if scaling.validate_beside and scaling.workers == 0:

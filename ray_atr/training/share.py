@@ -20,7 +20,7 @@ from ray_atr.training.knowledge_base.memory import WorkerBatch
 
 def embed_batch(retriever: Retriever, batch: Batch, chunk: int = 0) -> Tensor:
     """Embeddings [b, D] of the share's clips, pooled from the windows that are heard; `chunk` windows embedded at a time."""
-    inputs = batch.features.to(retriever.device), batch.frames.to(retriever.device)
+    inputs = [one.to(retriever.device) for one in batch.heard]
     embedded = embed_in_chunks(retriever.embed_audio, inputs, chunk)
     return retriever.pool_windows(embedded, batch.clips.to(embedded.device))
 
@@ -82,7 +82,7 @@ class LateShare(Share):
     ) -> None:
         super().__init__(retriever, texts, batch, needed, chunk=chunk, autocast=autocast)
         with self.autocast():
-            self.clips = retriever.audio_tokens(batch.features.to(self.device), batch.frames.to(self.device))
+            self.clips = retriever.audio_tokens(*(one.to(self.device) for one in batch.heard))
             where = np.argwhere(needed.numpy())
             encoded = texts.embed_tokens([(batch.captions.texts[i][k], batch.languages[k]) for i, k in where])
         index = tuple(torch.from_numpy(where).to(self.device).T)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import pytest
 import torch
 
+from ray_atr.common.override import override
 from ray_atr.models.augment import SpecAugment, spec_augment
+from ray_atr.models.resnet38 import ResNet38
+from ray_atr.training.checks import check_experiment
+from ray_atr.training.experiment import Experiment
 
 SETTINGS = SpecAugment(time_bands=2, time_share=0.2, frequency_bands=1, frequency_share=0.25)
 IDS = [f"clip {n}" for n in range(40)]
@@ -17,17 +24,17 @@ def clips() -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_a_clip_is_blanked_alike_in_any_batch_and_otherwise_in_another_epoch() -> None:
     features, frames = clips()
-    together = spec_augment(features, frames, SETTINGS, IDS, seed=3, epoch=1)
+    together = spec_augment(features, frames, SETTINGS, IDS, seed=3, epoch=1)[0]
     for row in (0, 7, 39):
-        alone = spec_augment(features[row, None], frames[row, None], SETTINGS, [IDS[row]], seed=3, epoch=1)
+        alone = spec_augment(features[row, None], frames[row, None], SETTINGS, [IDS[row]], seed=3, epoch=1)[0]
         torch.testing.assert_close(alone[0], together[row])
-    assert not torch.equal(together, spec_augment(features, frames, SETTINGS, IDS, seed=3, epoch=2))
-    assert not torch.equal(together, spec_augment(features, frames, SETTINGS, IDS, seed=4, epoch=1))
+    assert not torch.equal(together, spec_augment(features, frames, SETTINGS, IDS, seed=3, epoch=2)[0])
+    assert not torch.equal(together, spec_augment(features, frames, SETTINGS, IDS, seed=4, epoch=1)[0])
 
 
 def test_bands_stay_within_their_share_and_within_the_clip() -> None:
     features, frames = clips()
-    augmented = spec_augment(features, frames, SETTINGS, IDS, seed=3, epoch=1)
+    augmented = spec_augment(features, frames, SETTINGS, IDS, seed=3, epoch=1)[0]
     changed = augmented != features
     widths = []
     for row, length in enumerate(frames.tolist()):
@@ -44,4 +51,47 @@ def test_bands_stay_within_their_share_and_within_the_clip() -> None:
 
 def test_without_bands_nothing_is_done() -> None:
     features, frames = clips()
-    assert spec_augment(features, frames, SpecAugment(), IDS, seed=0, epoch=0) is features
+    found, blank = spec_augment(features, frames, SpecAugment(), IDS, seed=0, epoch=0)
+    assert found is features
+    assert blank is None
+
+
+def test_a_tower_that_blanks_bands_is_told_of_them() -> None:
+    features, frames = clips()
+    filled = spec_augment(features, frames, SETTINGS, IDS, seed=3, epoch=1)[0]
+    itself = dataclasses.replace(SETTINGS, fill="zero_after_norm")
+    found, blank = spec_augment(features, frames, itself, IDS, seed=3, epoch=1)
+    assert found is features
+    assert blank is not None
+    torch.testing.assert_close(blank, filled != features)
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_bands_are_zero_behind_the_first_norm_as_in_the_released_code(trains: bool) -> None:
+    """The released order: bn0 of the whole clips, then zeros, then the first convolution."""
+    torch.manual_seed(0)
+    tower = ResNet38(width_divisor=16, checkpoint=None, trains_batch_norms=trains).build().train()
+    torch.nn.init.normal_(tower.bn0.weight)
+    torch.nn.init.normal_(tower.bn0.bias)
+    features, frames = torch.randn(3, 64, 64), torch.full((3,), 64)
+    blank = spec_augment(features, frames, SpecAugment(time_bands=2, fill="zero_after_norm"), IDS[:3], seed=0, epoch=0)[
+        1
+    ]
+    assert blank is not None
+    assert blank.any()
+    norm = torch.nn.BatchNorm2d(64).train(trains)
+    norm.load_state_dict(tower.bn0.state_dict())
+    expected = norm(features.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)
+    expected[blank] = 0
+    seen: list[torch.Tensor] = []
+    tower.conv_block1.conv1.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    tower(features, frames, blank)
+    torch.testing.assert_close(seen[0][:, 0], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_tower_without_such_a_place_is_refused() -> None:
+    experiment = override(Experiment(), {"model.audio": "small_cnn", "model.augment.fill": "zero_after_norm"})
+    with pytest.raises(
+        ValueError, match=r"model.augment.fill: got 'zero_after_norm'; allowed clip_mean with model.audio="
+    ):
+        check_experiment(experiment)

@@ -113,8 +113,10 @@ def compute_in_float64() -> None:
 
     embed_audio = retriever.Retriever.embed_audio
 
-    def embed(self: retriever.Retriever, features: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
-        return embed_audio(self, features.double(), frames)
+    def embed(
+        self: retriever.Retriever, features: torch.Tensor, frames: torch.Tensor, *blank: torch.Tensor
+    ) -> torch.Tensor:
+        return embed_audio(self, features.double(), frames, *blank)
 
     def build(*arguments: Any, **options: Any) -> retriever.Retriever:
         return retriever.build_retriever(*arguments, **options).double()

@@ -50,7 +50,8 @@ CASES: dict[str, dict[str, Any]] = {
     "oracle": {"objective__correspondence": "oracle"},
     "late interaction": {"model__interaction": "late"},
     "accumulation": {"train__batches_per_step": 2},
-    "batch norms": {"model__audio": "resnet38", "model__audio__width_divisor": 16, "model__audio__trains_batch_norms": True},
+    "batch norms": {"model__audio": "resnet38", "model__audio__width_divisor": 16, "model__audio__trains_batch_norms": True,
+                    "train__learning_rate": 0.001, "model__augment__time_bands": 1, "model__augment__fill": "zero_after_norm"},
 }  # fmt: skip
 
 

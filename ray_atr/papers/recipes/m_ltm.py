@@ -46,6 +46,7 @@ AUDIOCAPS = Recipe(
         "model.augment.time_share": 0.064,
         "model.augment.frequency_bands": 2,
         "model.augment.frequency_share": 0.125,
+        "model.augment.fill": "zero_after_norm",
         "objective": "contrastive",
         "train.epochs": 30,
         "train.batch_size": 256,
@@ -73,7 +74,13 @@ CLOTHO = Recipe(
 # the checkpoint's.
 HTSAT = Recipe(
     "AudioCaps with HTS-AT in ResNet38's place and NT-Xent (Table 2).",
-    {"model.audio": "htsat", "model.audio.checkpoint": "laion/clap-htsat-unfused", "model.audio.clip_seconds": 10.0},
+    {
+        "model.audio": "htsat",
+        "model.audio.checkpoint": "laion/clap-htsat-unfused",
+        "model.audio.clip_seconds": 10.0,
+        # transformers' port has no place for it.
+        "model.augment.fill": "clip_mean",
+    },
     AUDIOCAPS,
 )
 
