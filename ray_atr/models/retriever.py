@@ -34,8 +34,7 @@ from ray_atr.models.adaptation import adapt, parameter_levels
 from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn
 from ray_atr.models.augment import SpecAugment
 from ray_atr.models.card import CARD_FILE, card_text
-from ray_atr.models.clap import Clap, read_clap
-from ray_atr.models.laion_clap import laion_file
+from ray_atr.models.published import Published, is_published, read_published
 from ray_atr.models.text import TEXT_TOWERS, SmallTransformer
 from ray_atr.models.tower import (
     AudioSettings,
@@ -48,7 +47,6 @@ from ray_atr.models.tower import (
 )
 from ray_atr.models.weights import (
     SETTINGS_FILE,
-    is_clap,
     load_weights,
     read_settings,
     read_weights,
@@ -489,17 +487,18 @@ class Retriever(nn.Module):
         return str(done.commit_url)
 
     @classmethod
-    def _published(cls, clap: Clap) -> Self:
-        settings = override(ModelSettings(), clap.settings)
+    def _published(cls, parts: Published) -> Self:
+        settings = override(ModelSettings(), parts.settings)
         with torch.random.fork_rng():
-            retriever = cls(clap.audio_tower, clap.text_tower, settings)
-        retriever.load_state_dict({**retriever.state_dict(), **clap.projections})
+            retriever = cls(parts.audio_tower, parts.text_tower, settings)
+        retriever.load_state_dict({**retriever.state_dict(), **parts.projections})
         return retriever.eval()
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
         """The retriever that `save_pretrained` wrote, in evaluation mode, on the CPU; it encodes the same, bit for bit. Or a
-        published one, whose projected embeddings this one's are: a folder of transformers' `ClapModel`, or of LAION-CLAP's `.pt`.
+        published one, whose projected embeddings this one's are: a folder of transformers' `ClapModel`, or of LAION-CLAP's or
+        ML-CLAP's `.pt`.
 
         `folder` may be a URL (`s3://bucket/runs/x/trials/.../best`). Raises ValueError for a folder that is missing,
         incomplete or broken.
@@ -508,8 +507,8 @@ class Retriever(nn.Module):
             with fetched(locate(folder)) as copy:
                 return cls.from_pretrained(copy)
         folder = Path(folder)
-        if not (folder / SETTINGS_FILE).is_file() and (is_clap(folder) or laion_file(folder) is not None):
-            return cls._published(read_clap(folder))
+        if not (folder / SETTINGS_FILE).is_file() and is_published(folder):
+            return cls._published(read_published(folder))
         check_folder(folder)
         content = read_settings(folder)
         try:

@@ -61,6 +61,18 @@ class BaseSource:
         ids = np.asarray([self.features.clip_ids[row] for row in rows], dtype=np.str_)
         return Entries(audio.cpu().numpy(), torch.stack(of_languages).cpu().numpy(), ids, there, self.groups[rows])
 
+    def joined(self, parts: Sequence[Entries]) -> Entries:
+        """All blocks in their order as one. Equal captions get the row of the first: in another batch the same caption is
+        rounded otherwise, and a search orders equal rows, not nearly equal ones, by their place.
+        """
+        entries = concatenated(parts)
+        for text, captions in zip(entries.text, self.captions, strict=True):
+            first: dict[str, int] = {}
+            places = np.array([first.setdefault(caption, row) for row, caption in enumerate(captions)], np.int64)
+            repeated = np.flatnonzero(places != np.arange(len(places)))
+            text[repeated] = text[places[repeated]]
+        return entries
+
 
 class SourceEncoder:
     """Encodes a base's source with what a run has trained, block by block, on the CPU or a GPU, here or in several processes.
@@ -82,13 +94,13 @@ class SourceEncoder:
         """The whole source."""
         blocks = list(range(self.num_blocks))
         if self.processes is None:
-            return concatenated([self.encode_block(weights, block) for block in blocks])
+            return self.source.joined([self.encode_block(weights, block) for block in blocks])
         import ray
 
         # In a box: a bare reference would be resolved into the processes' own arguments, and copied there.
         make_worker = partial(_BlockEncoder, self, [ray.put(dict(weights))])
         parts = dict(run_jobs(blocks, make_worker, ray=self.processes))
-        return concatenated([parts[block] for block in blocks])
+        return self.source.joined([parts[block] for block in blocks])
 
     @cached_property
     def here(self) -> Prepared:

@@ -35,7 +35,9 @@ from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location, StorageError
 from ray_atr.common.storage.whole import remove_leftovers_among
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
-from ray_atr.models.laion_clap import BESIDE, laion_file
+from ray_atr.models.laion_clap import BESIDE
+from ray_atr.models.lone_file import lone_file
+from ray_atr.models.ml_clap import NLLB_BESIDE
 from ray_atr.models.weights import SETTINGS_FILE, is_clap
 from ray_atr.objectives import PAIRS
 from ray_atr.training.experiment import Experiment, load_experiment, resolved
@@ -342,8 +344,10 @@ def saved_retriever(folder: str | Location, path: str) -> Location:
     place = storage.locate(folder)
     if storage.is_local(place) and place.suffix == ".pt" and place.is_file():
         # Beside other files of weights, nothing says which one the folder stands for.
-        if laion_file(place.parent) is None:
-            raise refuse(path, str(folder), f"LAION-CLAP's .pt alone in a folder with {BESIDE}")
+        if lone_file(place.parent) is None:
+            raise refuse(
+                path, str(folder), f"LAION-CLAP's .pt alone in a folder with {BESIDE}; or ML-CLAP's, with {NLLB_BESIDE}"
+            )
         place = place.parent
     if storage.is_local(place) and not place.is_dir():
         raise refuse(path, str(folder), "an existing folder: a saved retriever, or a trial of a run")
@@ -354,13 +358,13 @@ def saved_retriever(folder: str | Location, path: str) -> Location:
         return place / BEST
     if storage.is_there(place / "trial.json"):
         raise refuse(path, str(folder), f"a trial with a saved retriever; {BEST}/ is not there yet")
-    if storage.is_local(place) and laion_file(place) is not None:
+    if storage.is_local(place) and lone_file(place) is not None:
         return place
     raise refuse(
         path,
         str(folder),
         f"a folder with a {SETTINGS_FILE}, transformers' ClapModel, or the folder of a trial or run; or LAION-CLAP's .pt, "
-        f"with {BESIDE}",
+        f"with {BESIDE}; or ML-CLAP's, with {NLLB_BESIDE}",
     )
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ray_atr.data.sampling import hashes
 from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Retrieved, SearchSpec
+from ray_atr.training.knowledge_base.equal_rows import EqualRows
 from ray_atr.training.knowledge_base.faiss_gpu import LARGEST_K, searched_on
 from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
 from ray_atr.training.knowledge_base.snapshot import Snapshot
@@ -105,7 +106,10 @@ def fused_top_k(queries: Tensor, entries: Tensor, k: int) -> tuple[Tensor, Tenso
 
 
 class SearchableRows:
-    """One searchable matrix [N, D]: on the device for exact search (and if `index` is None), behind a FAISS index otherwise."""
+    """One searchable matrix [N, D]: on the device for exact search (and if `index` is None), behind a FAISS index otherwise.
+
+    Of equal rows the first ones are found, in the order of their places, on any device and by either library.
+    """
 
     def __init__(
         self,
@@ -116,6 +120,7 @@ class SearchableRows:
         index: NDArray[np.uint8] | None = None,
     ) -> None:
         self.rows = as_tensor(rows).to(device)
+        self.equal = EqualRows(rows, present, device)
         self.present = None if present is None or present.all() else torch.from_numpy(present.copy()).to(device)
         self.index: Any = None
         self.on_gpu: Any = None
@@ -137,6 +142,11 @@ class SearchableRows:
 
     def top_k(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """(scores, positions), both [B, min(k, N)]; -inf and any position if there is none."""
+        scores, positions = self._top_k(queries, k)
+        return self.equal.in_order(scores, positions) if self.equal.are_there else (scores, positions)
+
+    def _top_k(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The same, in which equal rows come in any order."""
         if self.index is None:
             # FAISS reads the rows where they are if they are float32 in this process's memory, all of them present.
             is_plain = self.rows.device.type == "cpu" and self.rows.dtype == torch.float32 and self.present is None
