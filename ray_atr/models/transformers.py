@@ -214,9 +214,7 @@ class TransformersText(TextSettings):
         "a batch is sorted by length and encoded in this many groups, each padded to its own longest text",
         at_least=1,
     )
-    plain_words: bool = setting(
-        False, "read texts in lower case and without punctuation, as the code of WavCaps and ML-CLAP does"
-    )
+    plain_words: bool = setting(False, "read texts in lower case and without punctuation, as the code of ML-CLAP does")
     dropout: float | None = inherited(TransformersAudio, "dropout", None)
     allow_mismatch: tuple[str, ...] = inherited(TransformersAudio, "allow_mismatch", ())
 

@@ -90,7 +90,7 @@ class _Neighbourhoods(Scored):
             # Evenly spread over the base's own order, so that every part of it is among the anchors.
             chosen = chosen[np.linspace(0, len(chosen) - 1, min(self.settings.anchors, len(chosen))).astype(int)]
             arrays = (np.array(side[chosen], np.float32) for side in (snapshot.audio, snapshot.text[0]))
-            audio, text = (torch.from_numpy(array).to(self.device) for array in arrays)
+            audio, text = (torch.from_numpy(array).float().to(self.device) for array in arrays)
             self._of_snapshot = snapshot, Anchors(audio, text, rows[chosen].to(self.device))
         return self._of_snapshot[1]
 
