@@ -69,14 +69,14 @@ def until_lost(after: int) -> Any:
     """Gives notice once that many steps are done, and one step later the workers are gone."""
     steps = 0
 
-    def is_noticed(group: WorkerGroup) -> bool:
+    def is_preempted(group: WorkerGroup) -> bool:
         nonlocal steps
         steps += 1
         if steps > after:
             raise LostError
         return steps == after
 
-    return is_noticed
+    return is_preempted
 
 
 def leave_group() -> None:
@@ -151,11 +151,11 @@ def test_a_notice_makes_a_checkpoint_within_an_epoch(home: Path, tmp_path: Path)
     experiment = tiny(home / "tones")
     prepared = prepared_for(experiment, home)
     with pytest.raises(LostError):
-        train_trial(experiment, prepared, tmp_path, lambda _: None, use_ray_data=False, is_noticed=until_lost(2))
+        train_trial(experiment, prepared, tmp_path, lambda _: None, use_ray_data=False, is_preempted=until_lost(2))
     assert load_checkpoint(tmp_path / LAST)["progress"]["step_in_epoch"] == 2
     with pytest.raises(LostError):
         train_trial(
-            experiment, prepared, tmp_path / "none", lambda _: None, use_ray_data=False, is_noticed=until_lost(0)
+            experiment, prepared, tmp_path / "none", lambda _: None, use_ray_data=False, is_preempted=until_lost(0)
         )
     assert not (tmp_path / "none" / LAST / STATE_FILE).exists()
 
