@@ -100,7 +100,7 @@ def worker(
             dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=size)
             ended[case] = []
             arguments = override(Experiment(), flat), ready, folder / f"case-{case}", ended[case].append
-            options = {"use_ray_data": False, "make_refresher": base_of, "is_noticed": until_lost(steps)}
+            options = {"use_ray_data": False, "make_refresher": base_of, "is_preempted": until_lost(steps)}
             with suppress(LostError), distances_in_loops():
                 train_trial(*arguments, WorkerGroup(rank, size), **options)
             leave_group()
@@ -177,7 +177,7 @@ def test_a_notice_at_the_last_step_of_an_epoch_loses_nothing_of_it(home: Path, t
 
     after_epoch = EpochValidation.after_epoch
 
-    options = {"use_ray_data": False, "is_noticed": lambda group: next(notices)}
+    options = {"use_ray_data": False, "is_preempted": lambda group: next(notices)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EpochValidation, "after_epoch", lost)
         with pytest.raises(LostError):
