@@ -26,7 +26,7 @@ import pyarrow as pa
 import xxhash
 
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import DamagedFileError, Folder, open_folder, read_json, safe_name, whole_file, write_json
+from ray_atr.common.storage import DamagedFileError, Folder, atomic_file, open_folder, read_json, safe_name, write_json
 from ray_atr.common.storage.digests import (
     DIGESTS_FILE,
     DamagedCacheError,
@@ -302,7 +302,7 @@ def fetch_folder(store: Folder, folder: Path) -> bool:
     if not store.exists(MANIFEST_FILE):
         return False
     for name in (DIGESTS_FILE, *_listed(store)):
-        with store.open(name) as source, whole_file(folder / name) as output:
+        with store.open(name) as source, atomic_file(folder / name) as output:
             shutil.copyfileobj(source, output)
     check_folder(folder)
     content = read_json(store.place / MANIFEST_FILE)

@@ -84,7 +84,7 @@ def features_of_clips(table: pa.Table, places: Sequence[int], front_end: FrontEn
     found = []
     for place in places:
         clip_id, audio = table["clip_id"][place].as_py(), table["audio"][place].as_buffer()
-        window = next(iter(clip_windows(audio, front_end, clip_id, is_whole=False, bounds=IMPORTED)))
+        window = next(iter(clip_windows(audio, front_end, clip_id, all_windows=False, bounds=IMPORTED)))
         found.append(window.astype(front_end.dtype))
     return found
 

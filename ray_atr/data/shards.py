@@ -34,7 +34,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import DamagedFileError, Folder, open_folder, safe_name
-from ray_atr.common.storage.whole import new_folder
+from ray_atr.common.storage.atomic import new_folder
 from ray_atr.data.language_codes import english_first
 from ray_atr.data.schema import (
     SCHEMA,
@@ -445,7 +445,7 @@ def as_joined(batch: Any, manifest: Manifest, shard: Shard) -> Any:
     return renamed if all(kept) else renamed.filter(pa.array(kept))
 
 
-def require_whole(manifest: Manifest, shard: Shard) -> None:
+def require_complete(manifest: Manifest, shard: Shard) -> None:
     """DamagedFileError unless a shard's bytes are those of the manifest (SHA-256)."""
     folder = manifest.folder_of(shard)
     if folder.exists(shard.file) and hash_of_file(folder, shard.file) != shard.sha256:

@@ -46,7 +46,7 @@ class Metric(str):
             raise refuse(path, text, "TASK/LANGUAGE/MEASURE, such as text_to_audio/eng/recall_at_1")
         return cls(parts[0], "/".join(parts[1:-1]), parts[-1])
 
-    def of(self, language: str) -> Metric:
+    def in_language(self, language: str) -> Metric:
         """The same number in another language."""
         return Metric(self.task, language, self.name)
 

@@ -85,7 +85,7 @@ class Batch:
     blank: Tensor | None = None
 
     @property
-    def heard(self) -> tuple[Tensor, ...]:
+    def audio_inputs(self) -> tuple[Tensor, ...]:
         """What the audio tower takes."""
         return (self.features, self.frames, *([] if self.blank is None else [self.blank]))
 
@@ -233,9 +233,9 @@ class TrainingData:
         clip_ids = [self.features.clip_ids[row] for row in read.rows]
         # What is drawn for a sample: two captions of a clip are two samples.
         names = clip_ids if slots is None else [_sample_name(*one) for one in zip(clip_ids, slots, strict=True)]
-        heard = [names[clip] for clip in read.clips.tolist()]
+        audio_inputs = [names[clip] for clip in read.clips.tolist()]
         augment, seed = experiment.model.augment, experiment.seed
-        augmented, blank = spec_augment(read.features, read.frames, augment, heard, seed, read.epoch)
+        augmented, blank = spec_augment(read.features, read.frames, augment, audio_inputs, seed, read.epoch)
         return Batch.gathered(
             clip_ids,
             augmented,

@@ -90,7 +90,7 @@ def check_order(experiment: Experiment) -> None:
     if scaling.feature_store:
         raise refuse("data.order", data.order, "exact with scaling.feature_store, which keeps the features")
     seconds = experiment.model.audio.front_end.clip_seconds
-    is_known = experiment.model.hears_windows and data.source != "soundscapes"
+    is_known = experiment.model.pools_windows and data.source != "soundscapes"
     if is_known and has_long_clips(read_manifest(data.source), seconds):
         raise refuse("data.order", data.order, "exact, or model.windows=cut, with clips longer than a window")
     if scaling.is_elastic:

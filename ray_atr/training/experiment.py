@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ray_atr.common.override import flatten, override
 from ray_atr.common.settings import RANKING_HELP, RANKINGS, RELEVANCE, RELEVANCE_HELP, Settings, refuse, setting
-from ray_atr.common.storage import Location, is_there, read_json
+from ray_atr.common.storage import Location, file_exists, read_json
 from ray_atr.data.language_codes import ENGLISH, language_codes
 from ray_atr.data.noise import Noise
 from ray_atr.data.positives import POSITIVES
@@ -404,7 +404,7 @@ def stored_experiment(content: Mapping[str, Any]) -> Experiment:
 
 def load_experiment(path: Location) -> Experiment:
     """The experiment whose flattened tree a JSON file holds. ValueError names the file and the setting that is not understood."""
-    if not is_there(path):
+    if not file_exists(path):
         raise ValueError(f"{path}: no such file; a run folder has an experiment.json")
     content = read_json(path)
     if not isinstance(content, dict):

@@ -18,7 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ray_atr.common.settings import local_path, refuse
-from ray_atr.common.storage import is_there, locate
+from ray_atr.common.storage import file_exists, locate
 from ray_atr.data.row_groups import ids_of_groups, read_group
 from ray_atr.data.shards import Manifest, iterate_rows, read_manifest
 from ray_atr.data.vector_clip import read_array
@@ -181,7 +181,7 @@ def open_archive(place: str) -> Archive:
     local = local_path(place)
     if local is not None and local.is_file() and local.suffix == ".npy":
         return ReadyVectors(Path(os.path.abspath(local)))
-    if is_there(locate(place) / "manifest.json"):
+    if file_exists(locate(place) / "manifest.json"):
         return DataSetArchive(read_manifest(place))
     if local is None or not local.is_dir():
         raise refuse("--audio", place, "a folder of audio files, the folder or URL of a data set, or a .npy file")

@@ -46,7 +46,7 @@ def heard(audio: bytes, clip_id: str, *, is_decoded: bool) -> Heard:
 
 def fingerprint(audio: bytes, clip_id: str) -> NDArray[np.int8]:
     """The signs of a clip's first seconds, int8 [moments - 1, BANDS - 1], flat, filled up with 0; all 0 for silence."""
-    decibels = next(iter(clip_windows(audio, FRONT_END, clip_id, is_whole=False, bounds=IMPORTED)))
+    decibels = next(iter(clip_windows(audio, FRONT_END, clip_id, all_windows=False, bounds=IMPORTED)))
     wanted = int(SECONDS / (FRONT_END.hop_size / FRONT_END.sample_rate))
     power = 10 ** (decibels[:wanted, :MELS].astype(np.float64) / 10)
     power = power.reshape(len(power), BANDS, -1).sum(axis=2)

@@ -52,7 +52,7 @@ def encoded(samples: np.ndarray, rate: int = RATE, form: str = "WAV") -> bytes:
 def clip(name: str, split: str, audio: bytes, source: str, rate: int = RATE) -> Clip:
     captions = {"eng": (f"{name} sounds",), "fra": (f"{name} sonne",)}
     about = {"sample_rate": rate, "seconds": 1.2, "captions": captions, "split": split, "source": source}
-    return Clip(clip_id=name, audio=audio, **about)  # type: ignore[arg-type]
+    return Clip(clip_id=name, audio=audio, **about)
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +183,7 @@ def test_weighted_batches_are_the_same_for_any_number_of_workers(sets: Path, joi
     shares = []
     for rank in range(workers):
         data = TrainingData(experiment, prepared, WorkerGroup())
-        data.group = type("Share", (), {"rank": rank, "size": workers})()  # type: ignore[assignment]
+        data.group = type("Share", (), {"rank": rank, "size": workers})()
         shares.append(data._order(1).rows)
     for step, rows in enumerate(alone):
         assert rows.tolist() == [row for share in shares for row in share[step].tolist()]
@@ -204,7 +204,7 @@ def test_a_training_reports_the_test_split_of_each_part(tmp_path: Path, joined: 
     experiment = tiny(Path(joined.folder), train__epochs=1, train__batch_size=6)
     reports: list[dict[str, float]] = []
     prepared = prepared_for(experiment, tmp_path)
-    train_trial(experiment, prepared, tmp_path / "run", reports.append, use_ray_data=False)  # type: ignore[arg-type]
+    train_trial(experiment, prepared, tmp_path / "run", reports.append, use_ray_data=False)
     report = reports[-1]
     for part, others in (("sea", 6), ("forest", 6)):
         assert 0 <= report[f"test/text_to_audio_in_{part}/eng/recall_at_1"] <= 1
@@ -283,7 +283,7 @@ def test_what_cannot_be_joined_is_refused(
     options = {"sets": ("{}/sea", "{}/wood"), "ray": "never", **changes}
     filled = {k: tuple(text.format(sets) for text in v) if isinstance(v, tuple) else v for k, v in options.items()}
     with pytest.raises(ValueError, match=message):
-        join_data_sets(Join(**filled), tmp_path / "out")  # type: ignore[arg-type]
+        join_data_sets(Join(**filled), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
