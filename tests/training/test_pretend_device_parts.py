@@ -84,7 +84,7 @@ def losses(
 def worker(
     rank: int, size: int, folder: Path, cases: list[tuple[Experiment, Prepared]], is_pretended: bool
 ) -> list[list[float]]:
-    with computing_in_float64(), pretend_device() if is_pretended else nullcontext():
+    with pretend_device() if is_pretended else nullcontext():
         return [
             losses(experiment, prepared, folder / f"case-{number}", GPU if is_pretended else CPU, rank, size)
             for number, (experiment, prepared) in enumerate(cases)
@@ -97,7 +97,8 @@ def test_two_workers_send_each_other_nothing_of_the_cpu(home: Path, tmp_path: Pa
     expected, _ = run_processes(worker, WORKERS, tmp_path / "cpus", cases, False)
     for name, there, here in zip(CASES, found, expected, strict=True):
         assert len(here) == 2
-        assert there == pytest.approx(here, rel=NEAR, abs=NEAR), name
+        # In float32; judges and batch norms make more of the last digit in a second epoch.
+        assert there == pytest.approx(here, rel=1e-4, abs=1e-4), name
 
 
 def refused(rank: int, size: int, folder: Path) -> str:
