@@ -86,6 +86,16 @@ def test_a_sound_is_most_like_itself_and_many_texts_are_answered_like_one(place:
         assert [(one.path, one.start) for one in alone] == [(one.path, one.start) for one in found]
 
 
+def test_many_texts_go_by_way_of_eight_bits_in_a_large_index(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opened_index, "COARSE_ROWS", 1)
+    monkeypatch.setattr(opened_index, "is_fast", lambda: True)
+    index = Index.open(place / "index")
+    texts = [f"a tone, number {number}" for number in range(12)]
+    found = [[(one.path, one.start) for one in row] for row in index.search_many(texts, top=4)]
+    assert "_coarse" in vars(index)
+    assert found == [[(one.path, one.start) for one in index.search(text, top=4)] for text in texts]
+
+
 def test_an_update_encodes_what_is_new_or_changed_alone(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
