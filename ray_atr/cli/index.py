@@ -85,7 +85,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     console = Console()
 
     def say(message: str) -> None:
-        console.print(message, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(message), markup=False, highlight=False, soft_wrap=True)
 
     with counting("", console, "sounds") as count:
         common = {"encoding": given.encoding, "progress": count, "say": say}
@@ -134,7 +134,7 @@ def _lines(file: str) -> list[str]:
     else:
         try:
             text = Path(file).read_text(encoding="utf-8")
-        except UnicodeDecodeError:
+        except (UnicodeDecodeError, IsADirectoryError):
             raise refuse("--from", file, "a text file in UTF-8") from None
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
@@ -147,7 +147,7 @@ def _print(query: str, matches: Sequence[Match], given: QueryIndex, *, is_alone:
         print(json.dumps({"query": query, "matches": [dataclasses.asdict(one) for one in matches]}, ensure_ascii=False))
         return
     if not is_alone:
-        print(query)
+        print(printable(query))
     if not matches:
         print("nothing found" + ("" if given.at_least is None else f" of probability {given.at_least:g} or more"))
         return
@@ -156,8 +156,13 @@ def _print(query: str, matches: Sequence[Match], given: QueryIndex, *, is_alone:
     table = Table(*columns, box=None, pad_edge=False)
     for one in matches:
         chance = (f"{one.probability:.2f}",) if one.probability is not None else ()
-        table.add_row(clock(one.start), f"{one.score:.3f}", *chance, one.path)
+        table.add_row(clock(one.start), f"{one.score:.3f}", *chance, printable(one.path))
     Console(width=None if sys.stdout.isatty() else 10_000).print(table, highlight=False, markup=False, soft_wrap=True)
+
+
+def printable(name: str) -> str:
+    """A name as a terminal may be shown it: a line feed or an escape sequence in it is written out."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in name)
 
 
 def clock(seconds: float) -> str:

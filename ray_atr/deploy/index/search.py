@@ -201,11 +201,22 @@ def calibration_of(calibration: Calibration, language: str | None) -> Any:
 
 
 def check_text(text: str) -> None:
-    """ValueError for a query that is blank or too long."""
+    """ValueError for a query that is blank, too long, or no Unicode."""
     if not isinstance(text, str) or not text.strip():
         raise refuse("text", text, "a text that is not blank")
     if len(text) > LONGEST_QUERY:
         raise refuse("text", text, f"at most {LONGEST_QUERY:,} characters")
+    if not is_unicode(text):
+        raise refuse("text", text, "a text in UTF-8")
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written in UTF-8: what came from a command line or a file name may hold other bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_top(top: int) -> None:
