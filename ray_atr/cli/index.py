@@ -63,6 +63,7 @@ class QueryIndex:
     )
     top: int = option(10, "answers to a query at most")
     at_least: float | None = option(None, "only answers of this probability or more", "P", "all of the top")
+    or_nothing: bool = option(False, "answer 'nothing found' if the best answers look like those to what is not there")
     json: bool = option(False, "print JSON, an object for each query on a line of its own")
     checkpoint: str | None = option(None, "where the index's retriever has moved to", "FOLDER", "where it was")
 
@@ -111,8 +112,8 @@ def _query(given: QueryIndex) -> None:
     ways = [bool(given.text), given.like is not None, given.from_ is not None]
     if sum(ways) != 1:
         raise refuse("query", f"{sum(ways)} of TEXT, --like and --from", "one of them")
-    if given.like is not None and (given.at_least is not None or given.language is not None):
-        raise refuse("--like", given.like, "no --at-least and no --language, which are of a text")
+    if given.like is not None and (given.at_least is not None or given.language is not None or given.or_nothing):
+        raise refuse("--like", given.like, "no --at-least, --or-nothing and --language, which are of a text")
     from ray_atr.deploy.index import Index
 
     index = Index.open(given.index, checkpoint=given.checkpoint)
@@ -120,7 +121,12 @@ def _query(given: QueryIndex) -> None:
     if given.like is not None:
         asked, found = [given.like], [index.like(given.like, top=given.top)]
     else:
-        asked, found = texts, index.search_many(texts, given.language, top=given.top, at_least=given.at_least)
+        asked, found = (
+            texts,
+            index.search_many(
+                texts, given.language, top=given.top, at_least=given.at_least, or_nothing=given.or_nothing
+            ),
+        )
     known = index.retriever.languages
     if given.language is not None and known and require_language(given.language).code not in known:
         print(f"note: the model was trained in {', '.join(known)} alone", file=sys.stderr)

@@ -493,6 +493,29 @@ def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, t
     assert index.search("a low tone", "eng", at_least=min(1.0, likely + 1e-6)) == [] or likely == 1.0
 
 
+def test_nothing_is_found_if_the_best_sounds_together_are_too_far(place: Path, tmp_path: Path) -> None:
+    from ray_atr.deploy.calibration import Calibration, LanguageCalibration
+
+    copied(place, tmp_path)
+    best: dict[str, float] = {}
+    for one in Index.open(tmp_path / "index").search("a low tone", top=12):
+        best.setdefault(one.path, one.score)
+    mean = float(np.mean(list(best.values())[:3]))
+    for below, is_there in ((mean - 1e-6, True), (mean + 1e-6, False)):
+        own = LanguageCalibration((-1, 1), (0, 1), (0.0,), (0.0,), 0.5, 2, nothing_of=3, nothing_below=below)
+        Calibration({"any": own}).write(tmp_path / "model")
+        index = Index.open(tmp_path / "index", checkpoint=str(tmp_path / "model"))
+        found = index.search("a low tone", top=2, or_nothing=True)
+        assert len(found) == (2 if is_there else 0)
+        assert len(index.search("a low tone", top=2)) == 2
+    older = LanguageCalibration((-1, 1), (0, 1), (0.0,), (0.0,), 0.5, 2)
+    Calibration({"any": older}).write(tmp_path / "model")
+    with pytest.raises(ValueError, match="evaluate --calibrate makes now"):
+        Index.open(tmp_path / "index", checkpoint=str(tmp_path / "model")).search("a low tone", or_nothing=True)
+    with pytest.raises(ValueError, match="or_nothing: got True; allowed a calibrated retriever"):
+        Index.open(place / "index").search("a low tone", or_nothing=True)
+
+
 def test_the_best_tag_has_the_probability_of_an_answer(place: Path, tmp_path: Path) -> None:
     from ray_atr.deploy.calibration import Calibration, LanguageCalibration
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MOST_ANSWERS = 1_000
 LONGEST_QUERY = 2_000  # characters
+COUNTED = 50
+"""Windows among which are the best sounds by which a text is answered with nothing."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,18 @@ class Search(ABC):
         return is_told_language(self.retriever)
 
     def search(
-        self, text: str, language: str | None = None, *, top: int = 10, at_least: float | None = None
+        self,
+        text: str,
+        language: str | None = None,
+        *,
+        top: int = 10,
+        at_least: float | None = None,
+        or_nothing: bool = False,
     ) -> list[Match]:
-        """The windows that fit a text best, best first; with `at_least`, of that probability or more: maybe none."""
-        return self.search_many([text], language, top=top, at_least=at_least)[0]
+        """The windows that fit a text best, best first. With `at_least`, those of that probability or more; with `or_nothing`,
+        none if the best ones together look like answers to what is not there.
+        """
+        return self.search_many([text], language, top=top, at_least=at_least, or_nothing=or_nothing)[0]
 
     def search_many(
         self,
@@ -125,28 +135,32 @@ class Search(ABC):
         *,
         top: int = 10,
         at_least: float | None = None,
+        or_nothing: bool = False,
     ) -> list[list[Match]]:
         """`search` of several texts of one language at a time.
 
         ValueError for a blank text, for an unknown language or one that is missing where the model must be told it, and for
-        `at_least` where the retriever is not calibrated.
+        `at_least` or `or_nothing` where the retriever is not calibrated.
         """
         for text in texts:
             check_text(text)
         check_top(top)
         code = self._language(language)
         calibration = self.calibration
-        if at_least is not None:
-            if not 0 <= at_least <= 1:
-                raise refuse("at_least", at_least, "a probability, 0 to 1")
-            if calibration is None:
-                made = "a calibrated retriever: make its calibration with `ray-atr evaluate --calibrate`"
-                raise refuse("at_least", at_least, made)
+        if at_least is not None and not 0 <= at_least <= 1:
+            raise refuse("at_least", at_least, "a probability, 0 to 1")
+        made = "a calibrated retriever: make its calibration with `ray-atr evaluate --calibrate`"
+        if calibration is None and at_least is not None:
+            raise refuse("at_least", at_least, made)
+        if calibration is None and or_nothing:
+            raise refuse("or_nothing", or_nothing, made)
         queries = self.retriever.encode_text(list(texts), code or "eng").numpy()
-        found = self.found(queries, top)
+        found = self.found(queries, max(top, COUNTED) if or_nothing else top)
         if calibration is None:
             return found
         known = calibration_of(calibration, code)
+        if or_nothing:
+            found = [[] if known.says_nothing(best_of_sounds(row)) else row[:top] for row in found]
         likely = [_with_probability(matches, known) for matches in found]
         return [[one for one in row if at_least is None or (one.probability or 0.0) >= at_least] for row in likely]
 
@@ -188,6 +202,14 @@ class Search(ABC):
         if self.is_told_language:
             raise refuse("language", None, "the code of the text's language: this model's text tower is told it")
         return None
+
+
+def best_of_sounds(matches: Sequence[Match]) -> list[float]:
+    """The scores of different sounds, each of its best window, best first."""
+    best: dict[str, float] = {}
+    for one in matches:
+        best.setdefault(one.path, one.score)
+    return list(best.values())
 
 
 def _with_probability(matches: Sequence[Match], calibration: Any) -> list[Match]:
