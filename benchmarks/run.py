@@ -35,7 +35,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "step_memory": ([""], ["--batch 4 --frames 50 --layers 1"]),
     "search": ([""], ["--entries 1000 --width 32 --rounds 1"]),
     "refresh": ([""], ["--clips 128 --width 32 --seconds 1 --prototypes 4 --rounds 1"]),
-    "index": (["--rows 100000 --width 512", "--rows 1000000"], ["--rows 500 --width 16"]),
+    "index": (["--rows 100000 --width 512", "--rows 1000000", "--clips 1000"], ["--rows 500 --width 16", "--clips 4"]),
     "serve": ([""], ["--clients 4 --seconds 2 --alone 2 --clips 64"]),
     "snapshot": ([""], ["--entries 1000 --width 32 --workers 2"]),
     "ask_step": ([""], ["--epochs 3 --rounds 1 --clips 64"]),

@@ -88,6 +88,27 @@ def test_blank_splits_are_counted(tmp_path: Path) -> None:
     assert manifest.notes == ("blank splits: 1 row, taken to be in train (--split)",)
 
 
+def test_splits_are_drawn_where_no_row_names_one(tmp_path: Path) -> None:
+    rows = [{"path": f"{number:02}.wav", "caption": f"sound {number}"} for number in range(30)]
+    for row in rows:
+        (tmp_path / row["path"]).write_bytes(b"")
+
+    def splits(number: int, **options: str) -> dict[str, str]:
+        write_rows(tmp_path / "captions.csv", [{**row, **cells} for row in rows[:number]])
+        return {one.clip_id: one.split for one in entries_of(TableSource(source=str(tmp_path), **options))}
+
+    cells: dict[str, str] = {}
+    drawn = list(splits(30).values())
+    assert [drawn.count(split) for split in ("train", "val", "test")] == [24, 3, 3]
+    assert list(splits(30).values()) == drawn
+    notes = [note.text for note in TableSource(source=str(tmp_path)).entries() if isinstance(note, Note)]
+    assert any(note.startswith("no column split: test 3, train 24, val 3 were drawn") for note in notes)
+    assert set(splits(30, split="train").values()) == {"train"}
+    assert set(splits(19).values()) == {"train"}
+    cells = {"split": ""}
+    assert set(splits(30).values()) == {"train"}
+
+
 def test_captions_are_written_composed(tmp_path: Path) -> None:
     manifest = import_data_set(TableSource(source=str(make_folder(tmp_path / "in"))), tmp_path / "out")
     assert [row["captions"]["eng"] for row in iterate_rows(manifest, "val")] == [["Raiń"]]
