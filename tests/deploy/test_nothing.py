@@ -55,9 +55,9 @@ def test_it_holds_for_other_texts_and_is_stored(tmp_path) -> None:
     match[relevance.text.numpy(), relevance.clip.numpy()] = True
 
     def nothing(values: np.ndarray) -> float:
-        return float(np.mean([read.of("eng").says_nothing(-np.sort(-row)) for row in values]))
+        return float(np.mean([read.for_language("eng").says_nothing(-np.sort(-row)) for row in values]))
 
     assert 0.02 < nothing(scores) < 0.09
     assert nothing(np.where(match, -9, scores)) > 0.4
-    assert read.of("eng").says_nothing([])
-    assert read.of("eng").nothing_below == read.of(None).nothing_below
+    assert read.for_language("eng").says_nothing([])
+    assert read.for_language("eng").nothing_below == read.for_language(None).nothing_below
