@@ -29,7 +29,8 @@ from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective, requi
 from ray_atr.objectives.pairs import LearningToMatch
 from ray_atr.training.correspondence import check_correspondence
 from ray_atr.training.encoding.frozen import encodes_once
-from ray_atr.training.experiment import Experiment
+from ray_atr.training.experiment import AUTO, Experiment
+from ray_atr.training.knowledge_base.parts import SEARCHED_IN_PARTS
 from ray_atr.training.languages import check_languages, with_languages
 from ray_atr.training.run_folder import saved_retriever
 from ray_atr.training.trajectory import check_other_run
@@ -58,6 +59,7 @@ def check_experiment(experiment: Experiment) -> None:
     if experiment.train.start_from is not None:
         saved_retriever(experiment.train.start_from, "train.start_from")
     check_base(experiment.objective.knowledge, data.train_split)
+    check_base_shards(experiment)
     if experiment.objective.knowledge.needs_contrastive:
         require_contrastive(experiment.objective.pair, experiment.objective.knowledge.name)
     check_interaction(experiment)
@@ -183,6 +185,44 @@ def check_base(knowledge: Knowledge, split: str) -> None:
             raise ValueError(f"objective.knowledge.source: {manifest.folder} has no split {split!r}")
     if knowledge.captions is not None:
         read_caption_file(Path(knowledge.captions))
+
+
+def check_base_shards(experiment: Experiment) -> None:
+    """ValueError if a base is to be held in parts and cannot be: it would be another base, or no smaller on any process."""
+    scaling, knowledge = experiment.scaling, experiment.objective.knowledge
+    if scaling.least_shards == 1:
+        return
+    if why := undividable(experiment):
+        raise refuse("scaling.base_shards", scaling.base_shards, f"auto or 1 with {why}")
+    if scaling.workers != AUTO and scaling.least_shards > scaling.most_workers:
+        allowed = f"at most scaling.workers ({scaling.workers}), each of which searches one part"
+        raise refuse("scaling.base_shards", scaling.base_shards, allowed)
+    if isinstance(knowledge, KnowledgeBaseObjective) and knowledge.index == "auto":
+        split, source = experiment.data.train_split, knowledge.source
+        sizes = split_sizes(experiment)
+        entries = sizes[split] if source == "train" else read_manifest(source).num_rows_of(split)
+        if not is_searched_in_parts(knowledge, entries):
+            allowed = f"auto or 1 with {entries:,} entries, which index=auto searches by ivf: set objective.knowledge.index exact"
+            raise refuse("scaling.base_shards", scaling.base_shards, allowed)
+
+
+def undividable(experiment: Experiment) -> str:
+    """Why what the experiment retrieves from cannot be held in parts; empty if it can."""
+    knowledge, scaling = experiment.objective.knowledge, experiment.scaling
+    if not isinstance(knowledge, KnowledgeBaseObjective):
+        queue = "every worker has the whole queue, which it fills from each batch"
+        return f"objective.knowledge={knowledge.name}: {queue}" if knowledge.needs_retrieval else ""
+    if knowledge.index not in ("auto", *SEARCHED_IN_PARTS):
+        return f"objective.knowledge.index={knowledge.index}, whose lists or graph would find other neighbours in parts"
+    if scaling.encoders:
+        return f"scaling.encoders={scaling.encoders}: each part is encoded by the process that holds it"
+    return ""
+
+
+def is_searched_in_parts(knowledge: Knowledge, entries: int) -> bool:
+    """Whether the parts of a base of so many entries find the neighbours that the whole base finds."""
+    assert isinstance(knowledge, KnowledgeBaseObjective), "a base"
+    return knowledge.index in SEARCHED_IN_PARTS or (knowledge.index == "auto" and entries <= knowledge.exact_up_to)
 
 
 def measured_names(languages: Sequence[str], trained: Collection[str] | None = None) -> list[Metric]:

@@ -36,12 +36,14 @@ from ray_atr.training.checkpoint import TrainState
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge_base.drift import (
+    drift_of_part,
+    drift_of_parts,
     neighbour_label_share,
     out_of_batch_influence,
     prototype_collapse,
-    representation_drift_mismatch,
 )
 from ray_atr.training.knowledge_base.memory import SnapshotMemory
+from ray_atr.training.knowledge_base.parts import part_of_worker
 from ray_atr.training.knowledge_base.searcher import as_tensor
 from ray_atr.training.knowledge_base.snapshot import Snapshot
 from ray_atr.training.share import embed_batch
@@ -146,26 +148,32 @@ class DriftProbe:
         return {name: value for name, value in measured.items() if not math.isnan(value)}
 
     def _drift(self, snapshot: Snapshot, retriever: Retriever, group: WorkerGroup) -> dict[str, float]:
-        """RDM of both modalities; nothing if none of the source's clips is in the snapshot yet."""
+        """RDM of both modalities; nothing if none of the source's clips is in the snapshot yet.
+
+        Each worker encodes entries that its snapshot holds: no process needs all of them.
+        """
         place_of = {name: place for place, name in enumerate(snapshot.ids.tolist())}
         ids = self.source.features.clip_ids
-        rows = np.array([row for row, name in enumerate(ids) if name in place_of], np.int64)
-        is_query = np.isin(rows, self.rows)
-        if not is_query.any():
+        if not any(ids[row] in place_of for row in self.rows):
             return {}
-        mine = np.array_split(rows, group.size)[group.rank]
+        part = part_of_worker(group.rank, group.size, 1 if snapshot.part.is_whole else snapshot.part.of)
+        here = part.worker_rows(len(snapshot), group.rank, group.size)
+        mine = np.array(
+            [row for row, name in enumerate(ids) if here.start <= place_of.get(name, -1) < here.stop], np.int64
+        )
         parts = np.array_split(mine, max(1, -(-len(mine) // BLOCK)))
         entries = concatenated([self.source.encode(retriever, part) for part in parts])
-        audio, text = (
-            torch.cat([torch.from_numpy(part) for part in group.gather_objects(own)])
-            for own in (entries.audio, entries.text[0])
-        )
-        places = np.array([place_of[ids[row]] for row in rows], np.int64)
-        queries = torch.from_numpy(is_query)
-        return {
-            "drift_audio": representation_drift_mismatch(audio[queries], audio, _rows(snapshot.audio, places)),
-            "drift_text": representation_drift_mismatch(text[queries], text, _rows(snapshot.text[0], places)),
-        }
+        is_query = np.isin(mine, self.rows)
+        places = np.array([place_of[ids[row]] for row in mine], np.int64) - snapshot.rows.start
+        measured = {}
+        for name, current, stale in (
+            ("drift_audio", entries.audio, snapshot.audio),
+            ("drift_text", entries.text[0], snapshot.text[0]),
+        ):
+            queries = torch.cat([torch.from_numpy(own) for own in group.gather_objects(current[is_query])])
+            own_part = drift_of_part(queries, torch.from_numpy(current), _rows(stale, places))
+            measured[name] = drift_of_parts(group.gather_objects(own_part))
+        return measured
 
 
 def _rows(array: NDArray[Any], places: NDArray[np.int64]) -> Tensor:

@@ -206,6 +206,13 @@ class ScalingSettings(Settings):
         "They start again at each refresh, so they pay off if encoding takes minutes",
         at_least=0,
     )
+    base_shards: int | Literal["auto"] = setting(
+        AUTO,
+        "parts of a knowledge base, at most one a worker. Each is encoded and searched by its own workers, and their results "
+        "are merged: the same neighbours in a part of the memory; 1: each node has the whole base; auto: one part a node, from "
+        "1 GiB of embeddings on",
+        at_least=1,
+    )
     worker_labels: str = setting(
         "", "labels of the nodes that training workers may run on, as KEY=VALUE,KEY=VALUE (`ray start --labels`)"
     )
@@ -247,6 +254,11 @@ class ScalingSettings(Settings):
     def losses_shared_from(self) -> int | None:
         """`share_losses_from`, None for auto."""
         return None if self.share_losses_from == AUTO else self.share_losses_from
+
+    @property
+    def least_shards(self) -> int:
+        """The parts of a knowledge base that are asked for; 1 while that is not decided."""
+        return 1 if self.base_shards == AUTO else int(self.base_shards)
 
     @property
     def is_elastic(self) -> bool:

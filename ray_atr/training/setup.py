@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
@@ -20,7 +21,6 @@ from ray_atr.training.correspondence import make_estimator
 from ray_atr.training.experiment import Experiment, TrainSettings
 from ray_atr.training.knowledge_base.memory import SnapshotMemory, make_memory
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher, Refresher
-from ray_atr.training.knowledge_base.snapshot import Snapshot
 
 
 def first_state(data: TrainingData, folder: Path, make_refresher: MakeRefresher | None = None) -> TrainState:
@@ -43,10 +43,10 @@ def first_state(data: TrainingData, folder: Path, make_refresher: MakeRefresher 
         seed=experiment.seed,
     )
 
-    def snapshot() -> Snapshot | None:
-        return memory.snapshot if isinstance(memory, SnapshotMemory) else None
+    def entries() -> Any:
+        return memory.entries if isinstance(memory, SnapshotMemory) else None
 
-    estimator = make_estimator(experiment, data.captions, prepared.data, prepared.home, group.device, snapshot)
+    estimator = make_estimator(experiment, data.captions, prepared.data, prepared.home, group.device, entries)
     if group.is_first and experiment.data.noise.is_injected:
         write_index(folder, data.captions.assigned)
     torch.manual_seed(experiment.seed * 1_000_003 + group.rank)

@@ -23,9 +23,11 @@ from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import open_features
 from ray_atr.models.retriever import Retriever
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.knowledge_base import snapshot
+from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import RunFolder
 
@@ -183,7 +185,7 @@ def test_best_models_tokenisers_and_snapshots(data: Path, tmp_path: Path) -> Non
         ended["tokeniser", "made again"] += 1
     rows = np.random.default_rng(0).standard_normal((30, 8)).astype(np.float32)
     entries = snapshot.Entries(rows, -rows, [str(row) for row in range(30)])
-    made = snapshot.build(entries, snapshot.SnapshotSettings(prototypes=3))
+    made = build(entries, SnapshotSettings(prototypes=3))
     snapshot.save(made, tmp_path / "base")
     for name in ("audio.npy", "centroids.npy", "ids.npy", "manifest.json", "digests.json"):
         assert_seen(tmp_path / "base" / name, lambda: snapshot.load(tmp_path / "base").audio.tobytes(), 12)

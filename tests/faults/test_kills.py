@@ -19,10 +19,10 @@ from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import open_features
 from ray_atr.data.shards import read_manifest
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher, SnapshotClient
-from ray_atr.training.knowledge_base.snapshot import SnapshotSettings
 from ray_atr.training.run_folder import FINISHED, RUNNING, RunFolder
 
 

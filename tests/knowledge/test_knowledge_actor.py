@@ -12,8 +12,9 @@ from encoders import SPEC, Turn, weights
 from ray import cloudpickle
 from ray.exceptions import RayActorError
 
-from ray_atr.training.knowledge_base.refresher import SnapshotClient, versions_in
-from ray_atr.training.knowledge_base.snapshot import SnapshotSettings
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
+from ray_atr.training.knowledge_base.refresher import SnapshotClient
+from ray_atr.training.knowledge_base.versions import versions_in
 
 pytestmark = pytest.mark.ray
 SETTINGS = SnapshotSettings(prototypes=5)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from ray_atr.objectives.knowledge.knowledge import SearchSpec
+from ray_atr.objectives.knowledge.knowledge import SearchSpec, SnapshotSettings
+from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.knowledge_base.searcher import Searcher, as_tensor, exact_top_k, fused_top_k
-from ray_atr.training.knowledge_base.snapshot import _ARRAYS, Entries, SnapshotSettings, build, load, save
+from ray_atr.training.knowledge_base.snapshot import _ARRAYS, Entries, load, save
 
 
 def asked(**changes):

@@ -26,9 +26,9 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from ray_atr.common.runtime import NAMESPACE
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base.actor import ActorRefresher, start_knowledge_base
 from ray_atr.training.knowledge_base.refresher import SnapshotClient
-from ray_atr.training.knowledge_base.snapshot import SnapshotSettings
 
 # A dead process refuses at once, so a dead node is found in two seconds; a live one has as long to answer as ever, or a
 # busy machine would lose its living nodes.

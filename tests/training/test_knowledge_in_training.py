@@ -25,9 +25,10 @@ from ray_atr.training.epoch_end import DriftProbe
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
+from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.knowledge_base.memory import SnapshotMemory, make_memory
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher
-from ray_atr.training.knowledge_base.snapshot import Entries, build
+from ray_atr.training.knowledge_base.snapshot import Entries
 from ray_atr.training.loop import train_trial
 
 KNOWLEDGE = "objective.knowledge"

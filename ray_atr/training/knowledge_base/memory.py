@@ -118,6 +118,11 @@ class SnapshotMemory(Memory):
         """The snapshot in use; None before the first."""
         return None if self.client.searcher is None else self.client.searcher.snapshot
 
+    @property
+    def entries(self) -> Any:
+        """The entries in use, as `Searcher.entries`; None before the first snapshot."""
+        return None if self.client.searcher is None else self.client.searcher.entries
+
     def begin_epoch(self, epoch: int, step: int, weights: Callable[[], Any]) -> None:
         """Publish where a refresh is due. The first snapshot is encoded, and waited for, whatever the settings."""
         if self.client.next_version == 1:
