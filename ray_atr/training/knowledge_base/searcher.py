@@ -21,11 +21,14 @@ from ray_atr.data.sampling import hashes
 from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Retrieved, SearchSpec
 from ray_atr.training.knowledge_base.faiss_gpu import LARGEST_K, searched_on
 from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
-from ray_atr.training.knowledge_base.sharded import EntriesAt, Exchange, ShardedRows
+from ray_atr.training.knowledge_base.sharded import EntriesAt, Exchange, ShardedRows, best_first
 from ray_atr.training.knowledge_base.snapshot import Snapshot
 
 BLOCK = 16_384
 WIDENED = 1_024  # rows that are widened at a time
+MOST_EQUAL = (
+    4_096  # results beyond which the order of equal ones is the library's: of queries that are as near to everything
+)
 GROUP = 32  # scores of which the largest is taken first
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -123,6 +126,7 @@ class SearchableRows:
         self.present = None if present is None or present.all() else torch.from_numpy(present.copy()).to(device)
         self.index: Any = None
         self.on_gpu: Any = None
+        self.is_exact = index is None or not len(index)
         if index is None:
             return
         if len(index):
@@ -149,7 +153,23 @@ class SearchableRows:
         return taken.to(positions.device).view(*positions.shape, -1)
 
     def top_k(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """(scores, positions), both [B, min(k, N)]; -inf and any position if there is none."""
+        """(scores, positions), both [B, min(k, N)]; -inf and any position if there is none.
+
+        Higher scores first, then smaller positions; an approximate index finds what it finds. FAISS and torch each have an order
+        of their own for equal scores, so that one more is asked for, and more if the last ones are equal.
+        """
+        N = len(self.rows)
+        k, width = min(k, N), min(k + 1, N)
+        if not self.is_exact:
+            return self._top_k(queries, k)
+        while True:
+            scores, positions = self._top_k(queries, width)
+            ends = k == 0 or width == N or width > MOST_EQUAL
+            if ends or not bool(((scores[:, k - 1] == scores[:, -1]) & (scores[:, -1] > -torch.inf)).any()):
+                return best_first(scores, positions, k)
+            width = min(2 * width, N)
+
+    def _top_k(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         if self.index is None:
             # FAISS reads the rows where they are if they are float32 in this process's memory, all of them present.
             is_plain = self.rows.device.type == "cpu" and self.rows.dtype == torch.float32 and self.present is None

@@ -28,8 +28,8 @@ class Table(Protocol):
     def top_k(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]: ...
 
 
-def merged(scores: Tensor, positions: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best (scores, positions), both [B, k], of what all parts found, [B, C]: higher scores, then smaller positions."""
+def best_first(scores: Tensor, positions: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best (scores, positions), both [B, k], of some [B, C]: higher scores, then smaller positions."""
     order = positions.argsort(dim=1, stable=True)
     scores, positions = scores.gather(1, order), positions.gather(1, order)
     scores, order = scores.sort(dim=1, descending=True, stable=True)
@@ -117,7 +117,7 @@ class ShardedRows:
         of_parts = (exchange.swapped(torch.cat(every), back, own) for every in (scores, positions))
         shape = (len(asked), len(queries), k)
         all_scores, all_positions = (values.view(shape).transpose(0, 1).flatten(1) for values in of_parts)
-        return merged(all_scores, all_positions, k)
+        return best_first(all_scores, all_positions, k)
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """(scores, positions in the base), both [B, k], of what this part has; -inf where it has fewer."""
