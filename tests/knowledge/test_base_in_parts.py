@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import fields, replace
+from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from processes import run_processes
 from tiny import make_data, prepared_for, tiny
 
+from ray_atr.common.override import override
 from ray_atr.objectives.knowledge.knowledge import SearchSpec, SnapshotSettings
 from ray_atr.training import base_encoding
 from ray_atr.training.base_encoding import SourceEncoder
@@ -326,73 +327,84 @@ def small_parts(unit: int) -> Iterator[None]:
         yield
 
 
-def train(rank: int, size: int, folder: Path, home: Path, names: Sequence[str], phases: Sequence[int]) -> Any:
-    """The weights and reports that trainings end with, stopped after each phase, in which the base is in so many parts."""
+class StoppedError(Exception):
+    """Stands for what ends a training before its time."""
+
+
+def until(steps: int) -> Any:
+    """Asks for a checkpoint after so many steps, and one step later the training ends."""
+    done = iter(range(1, 10**6))
+
+    def is_noticed(group: WorkerGroup) -> bool:
+        if (step := next(done)) > steps:
+            raise StoppedError
+        return step == steps
+
+    return is_noticed
+
+
+def train(
+    rank: int, size: int, folder: Path, home: Path, names: Sequence[str], phases: Sequence[tuple[int, int]]
+) -> dict[str, tuple[dict[str, torch.Tensor], list[dict[str, Any]]]]:
+    """The weights and epochs that trainings end with. Each phase has the base in so many parts, and ends after so many steps."""
     ended = {}
     for name in names:
-        for phase, count in enumerate(phases):
-            epochs = len(phases) - 1 if phase == len(phases) - 1 else phase + 1
-            experiment = tiny(home / "tones", train__epochs=max(2, epochs + 1), **TRAINED[name])
-            prepared, rows = prepared_for(experiment, home), []
-            group = WorkerGroup(rank, size)
+        experiment = tiny(home / "tones", **TRAINED[name])
+        prepared = prepared_for(experiment, home)
+        for count, steps in phases:
 
             def make_refresher(knowledge: Any, encode: Any, own: Path, group: WorkerGroup, count: int = count) -> Any:
                 encode.block = 8
-                _ = encode.retriever
                 refresher = InParts(encode, knowledge.snapshot_settings(0), own, part_of_worker(rank, size, count))
+                # Built now: in the base's thread it would move the generator that training draws from at the same time.
+                _ = encode.retriever
                 group.barrier()
                 return refresher
 
-            with small_parts(8):
-                train_trial(
-                    experiment,
-                    prepared,
-                    folder / name,
-                    rows.append,
-                    group,
-                    use_ray_data=False,
-                    make_refresher=make_refresher,
-                )
+            rows: list[Any] = []
+            arguments = experiment, prepared, folder / name, rows.append, WorkerGroup(rank, size)
+            with small_parts(8), suppress(StoppedError):
+                train_trial(*arguments, use_ray_data=False, make_refresher=make_refresher, is_noticed=until(steps))
         ended[name] = load_checkpoint(folder / name / "last")["model"], [dict(row) for row in rows[:-1]]
     return ended
 
 
-def test_two_workers_train_with_two_parts_as_with_the_whole_base(tmp_path: Path) -> None:
+def test_two_workers_train_with_two_parts_as_with_the_whole_base_also_if_resumed_with_other_parts(
+    tmp_path: Path,
+) -> None:
     make_data(tmp_path / "tones")
     prepared_for(tiny(tmp_path / "tones"), tmp_path)
-    whole, apart = (
-        run_processes(train, 2, tmp_path / f"{count}", tmp_path, list(TRAINED), [count])[0] for count in (1, 2)
-    )
-    for name, (weights, reports) in apart.items():
-        expected, rows = whole[name]
-        assert all(torch.equal(value, expected[key]) for key, value in weights.items()), name
-        for row, other in zip(reports, rows, strict=True):
-            assert row["train/loss"] == other["train/loss"], name
-            assert row["knowledge/out_of_batch_influence"] == other["knowledge/out_of_batch_influence"]
-            assert row["knowledge/entries"] == other["knowledge/entries"]
-            for drift in ("drift_audio", "drift_text"):
-                assert row[f"knowledge/{drift}"] == pytest.approx(other[f"knowledge/{drift}"], rel=1e-9, abs=1e-12)
-    assert np.isfinite([row["knowledge/drift_audio"] for row in apart["ask"][1]]).all()
+    cases = {"whole": (list(TRAINED), [(1, 999)]), "parts": (list(TRAINED), [(2, 999)])}
+    # A version is always under way: some stop before it is taken, some after.
+    cases["resumed"] = ["ask"], [(2, 4), (1, 1), (2, 2), (1, 999)]
+    found = {name: run_processes(train, 2, tmp_path / name, tmp_path, *case)[0] for name, case in cases.items()}
+    for case in ("parts", "resumed"):
+        for name, (weights, reports) in found[case].items():
+            expected, rows = found["whole"][name]
+            assert all(torch.equal(value, expected[key]) for key, value in weights.items()), (case, name)
+            for row, other in zip(reports, rows, strict=True):
+                for metric in ("train/loss", "knowledge/out_of_batch_influence", "knowledge/entries"):
+                    assert row[metric] == other[metric], (case, name, metric)
+                for metric in ("knowledge/drift_audio", "knowledge/drift_text"):
+                    assert row[metric] == pytest.approx(other[metric], rel=1e-9, abs=1e-12)
+    assert len(found["resumed"]["ask"][1]) == 3
 
 
 def refused(**changes: Any) -> str:
-    experiment = replace(tiny_settings(**changes))
     with pytest.raises(ValueError, match=r"scaling\.base_shards") as caught:
-        check_base_shards(experiment)
+        check_base_shards(asked_for(**changes))
     return str(caught.value)
 
 
-def tiny_settings(**changes: Any) -> Experiment:
-    from ray_atr.common.override import override
-
+def asked_for(**changes: Any) -> Experiment:
     flat = {name.replace("__", "."): value for name, value in changes.items()}
     return override(Experiment(), {"scaling.base_shards": 4, "scaling.workers": 4, **flat})
 
 
 def test_a_base_that_cannot_be_held_in_parts_is_refused_with_the_reason() -> None:
-    check_base_shards(tiny_settings(objective="ask"))
-    check_base_shards(tiny_settings(objective="ask", scaling__workers="auto"))
-    check_base_shards(tiny_settings())
+    check_base_shards(asked_for(objective="ask"))
+    check_base_shards(asked_for(objective="ask", scaling__workers="auto"))
+    check_base_shards(asked_for())
     for index in ("ivf", "hnsw"):
         assert f"index={index}, whose lists or graph" in refused(objective="ask", objective__knowledge__index=index)
     assert "searches by ivf" in refused(objective="ask", objective__knowledge__exact_up_to=10)
