@@ -36,7 +36,7 @@ from ray_atr.training.knowledge_base.searcher import Positions, Searcher
 from ray_atr.training.knowledge_base.snapshot import Names, PartEntries, Snapshot
 
 MIB = 2**20
-KNOWLEDGE = {"ask": Ask(neighbours=5), "ance": Ance(negatives=50, pool=50)}
+KNOWLEDGE: dict[str, Any] = {"ask": Ask(neighbours=5), "ance": Ance(negatives=50, pool=50)}
 
 
 def rows(entries: int, width: int, part: Part, modality: int) -> NDArray[np.float32]:
@@ -175,11 +175,11 @@ class counted:  # noqa: N801
             self.bytes["gathered"] += own.nbytes * (len(every) - 1)
             self.gather(every, own)
 
-        dist.all_to_all_single, dist.all_gather = swap, gather
+        vars(dist).update(all_to_all_single=swap, all_gather=gather)
         return self.bytes
 
     def __exit__(self, *error: object) -> None:
-        dist.all_to_all_single, dist.all_gather = self.swap, self.gather
+        vars(dist).update(all_to_all_single=self.swap, all_gather=self.gather)
 
 
 def main() -> None:

@@ -222,12 +222,14 @@ def test_what_a_shard_had_begun_is_lost_with_it_and_built_again(
     assert_equal(load_version(tmp_path, 1), build(entries(0), settings))
 
 
-SPECS = {
-    "ask": SearchSpec(5, "auto", 16),
-    "ance": SearchSpec(30, "auto", 16, coarse=False, left_out="positives", across=True),
-    "all": SearchSpec(N + 7, "auto", 16, left_out="nothing"),
-    "flat": SearchSpec(3, "flat", 16),
+SEARCHES = {
+    "ask": (SearchSpec(5, "auto", 16), "float32", (2, 3, 4)),
+    "ask, float16": (SearchSpec(5, "auto", 16), "float16", (2, 4)),
+    "ance": (SearchSpec(30, "auto", 16, coarse=False, left_out="positives", across=True), "float32", (2, 4)),
+    "more than a part has": (SearchSpec(UNIT + 7, "auto", 16, left_out="nothing"), "float32", (4,)),
+    "flat": (SearchSpec(3, "flat", 16), "float32", (4,)),
 }
+"""What is searched, in which numbers, and in how many parts."""
 SHARES = (6, 0, 4, 3)
 """Clips of each worker: one has none, and FAISS multiplies for three otherwise than for more."""
 
@@ -249,37 +251,37 @@ def searching(rank: int, size: int, folder: Path) -> dict[str, bool]:
         storage: build(entries(), SnapshotSettings(prototypes=6, storage=storage)) for storage in ("float32", "float16")
     }
     own = queries(rank, of_storage["float32"])
-    for name, spec in SPECS.items():
-        for storage, snapshot in of_storage.items():
-            expected = Searcher(snapshot, spec).search(*own)
-            for count in range(2, size + 1):
-                searcher = Searcher(part_of([snapshot], part_of_worker(rank, size, count)), spec)
-                found = searcher.search(*own)
-                # What is looked up is the same on all workers, as after a gather.
-                everyone = WorkerGroup(rank, size).gather_objects(expected)
-                together = Positions(*(torch.cat(each) for each in zip(*everyone, strict=True)))
-                looked, reference = searcher.look_up(together), Searcher(snapshot, spec).look_up(together)
-                checks = [torch.equal(one, other) for one, other in zip(found, expected, strict=True)]
-                for grain in ("fine", "coarse"):
-                    one, other = getattr(looked, grain), getattr(reference, grain)
-                    for side in ("by_audio", "by_text"):
-                        for values in ("audio", "text", "valid"):
-                            if one is None or other is None:
-                                checks.append(one is other)
-                            else:
-                                a, b = (getattr(getattr(each, side), values) for each in (one, other))
-                                checks.append(torch.equal(a, b))
-                places = np.array([3, N - 1, 3, UNIT])
-                audio, text = searcher.entries.audio[places], searcher.entries.text[0][places]
-                checks.append(np.array_equal(audio, snapshot.audio[places].astype(np.float32)))
-                checks.append(np.array_equal(text, snapshot.text[0][places].astype(np.float32)))
-                equal[f"{name}, {storage}, {count} parts"] = all(checks)
+    for name, (spec, storage, counts) in SEARCHES.items():
+        snapshot = of_storage[storage]
+        expected = Searcher(snapshot, spec).search(*own)
+        for count in counts:
+            searcher = Searcher(part_of([snapshot], part_of_worker(rank, size, count)), spec)
+            found = searcher.search(*own)
+            # What is looked up is the same on all workers, as after a gather.
+            everyone = WorkerGroup(rank, size).gather_objects(expected)
+            together = Positions(*(torch.cat(each) for each in zip(*everyone, strict=True)))
+            looked, reference = searcher.look_up(together), Searcher(snapshot, spec).look_up(together)
+            checks = [torch.equal(one, other) for one, other in zip(found, expected, strict=True)]
+            for grain in ("fine", "coarse"):
+                one, other = getattr(looked, grain), getattr(reference, grain)
+                for side in ("by_audio", "by_text"):
+                    for values in ("audio", "text", "valid"):
+                        if one is None or other is None:
+                            checks.append(one is other)
+                        else:
+                            a, b = (getattr(getattr(each, side), values) for each in (one, other))
+                            checks.append(torch.equal(a, b))
+            places = np.array([3, N - 1, 3, UNIT])
+            audio, text = searcher.entries.audio[places], searcher.entries.text[0][places]
+            checks.append(np.array_equal(audio, snapshot.audio[places].astype(np.float32)))
+            checks.append(np.array_equal(text, snapshot.text[0][places].astype(np.float32)))
+            equal[f"{name}, {count} parts"] = all(checks)
     return equal
 
 
 def test_four_workers_find_in_two_to_four_parts_what_each_finds_in_the_whole(tmp_path: Path) -> None:
     for found in run_processes(searching, 4, tmp_path):
-        assert len(found) == len(SPECS) * 2 * 3
+        assert len(found) == sum(len(counts) for _, _, counts in SEARCHES.values())
         assert not [name for name, is_equal in found.items() if not is_equal]
 
 
@@ -335,12 +337,12 @@ def until(steps: int) -> Any:
     """Asks for a checkpoint after so many steps, and one step later the training ends."""
     done = iter(range(1, 10**6))
 
-    def is_noticed(group: WorkerGroup) -> bool:
+    def is_preempted(group: WorkerGroup) -> bool:
         if (step := next(done)) > steps:
             raise StoppedError
         return step == steps
 
-    return is_noticed
+    return is_preempted
 
 
 def train(
@@ -364,7 +366,7 @@ def train(
             rows: list[Any] = []
             arguments = experiment, prepared, folder / name, rows.append, WorkerGroup(rank, size)
             with small_parts(8), suppress(StoppedError):
-                train_trial(*arguments, use_ray_data=False, make_refresher=make_refresher, is_noticed=until(steps))
+                train_trial(*arguments, use_ray_data=False, make_refresher=make_refresher, is_preempted=until(steps))
         ended[name] = load_checkpoint(folder / name / "last")["model"], [dict(row) for row in rows[:-1]]
     return ended
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from ray_atr.common.storage import remove_folder
-from ray_atr.common.storage.whole import remove_leftovers_below
+from ray_atr.common.storage.atomic import remove_leftovers_below
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base.building import Agreed, Centroids, PartBuilder, Sampled
 from ray_atr.training.knowledge_base.faiss_library import limit_threads

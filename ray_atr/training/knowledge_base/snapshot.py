@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import read_json, whole_folder
+from ray_atr.common.storage import atomic_folder, read_json
 from ray_atr.common.storage.digests import check_folder, seal_folder
 from ray_atr.training.knowledge_base.parts import WHOLE, Part
 
@@ -162,7 +162,7 @@ def save(snapshot: Snapshot, folder: Path) -> Path:
         "storage": str(snapshot.audio.dtype),
         "part": list(snapshot.part),
     }
-    with whole_folder(folder, is_synced=True) as aside:
+    with atomic_folder(folder, is_synced=True) as aside:
         for name in _ARRAYS:
             np.save(aside / f"{name}.npy", getattr(snapshot, name))
         for position, index in enumerate(snapshot.text_index):
