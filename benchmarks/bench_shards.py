@@ -1,6 +1,6 @@
 """A base in parts over W processes against one base in one process: results, memory of each process, bytes sent.
 
-    python benchmarks/bench_shards.py [--entries 1000000 --width 256 --workers 4 --batch 64]
+    python benchmarks/bench_shards.py [--entries 1000000 --width 128 --workers 4 --batch 32]
 
 Each process makes the random entries of its part, builds it, and searches with queries of its own, one thread each. One process
 builds the whole base too, and searches it for every worker's queries: positions, looked-up rows, the losses of ASK and ANCE and
@@ -77,6 +77,7 @@ def built(options: argparse.Namespace, part: Part) -> tuple[Snapshot, int]:
     names = Names(np.array([f"clip{n:08d}" for n in range(N)]), np.arange(N) // 2, np.ones((1, N), dtype=bool))
     audio, text = (rows(N, options.width, part, modality) for modality in range(2))
     parts = Parts(PartBuilder(PartEntries(audio, text[None], names), settings, part), part.is_whole)
+    del audio, text
     return build_parts(parts.each, settings, version=1, step=0, start=None)[0], parts.sent
 
 
@@ -185,9 +186,9 @@ class counted:  # noqa: N801
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--entries", type=int, default=1_000_000)
-    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=64, help="clips of each worker")
+    parser.add_argument("--batch", type=int, default=32, help="clips of each worker")
     parser.add_argument("--prototypes", type=int, default=16)
     parser.add_argument("--parts", type=int, nargs="*", default=[1, 2, 3, 4])
     options = parser.parse_args()

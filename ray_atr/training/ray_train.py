@@ -208,13 +208,17 @@ def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> An
             refresher = actor.start_knowledge_base(name, encode, settings, folder, **taken)
         group.barrier()
         return refresher if group.is_first else actor.find_knowledge_base(name)
+    shard = None
     if group.rank == part.workers(group.size).start:
-        actor.start_shard(name, encode, settings, folder, part, **taken)
+        shard = actor.start_shard(name, encode, settings, folder, part, **taken)
     group.barrier()
     if group.is_first:
         sharded = actor.start_sharded_base(name, settings, folder, part, clients=group.size)
     group.barrier()
-    return sharded if group.is_first else actor.find_sharded_base(name, part)
+    if not group.is_first:
+        sharded = actor.find_sharded_base(name, part)
+    sharded.started = shard
+    return sharded
 
 
 def base_shards(experiment: Experiment, encode: Any, group: WorkerGroup) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import faiss
@@ -17,7 +18,8 @@ from tiny import make_data, prepared_for, tiny
 
 from ray_atr.common.override import override
 from ray_atr.objectives.knowledge.knowledge import SearchSpec, SnapshotSettings
-from ray_atr.training import base_encoding
+from ray_atr.sweep.placement import processes_of
+from ray_atr.training import base_encoding, ray_train
 from ray_atr.training.base_encoding import SourceEncoder
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.checks import check_base_shards
@@ -34,6 +36,8 @@ from ray_atr.training.knowledge_base.sharded import best_first
 from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries, Snapshot, part_of
 from ray_atr.training.knowledge_base.versions import load_version, remove_version, save_version, versions_in
 from ray_atr.training.loop import train_trial
+from ray_atr.training.ray_train import base_shards
+from ray_atr.training.refresh_cost import epochs_a_refresh
 
 N, D, L = 2 * UNIT + 500, 8, 2
 """Three units: in two parts one is twice the other, in four the first is empty."""
@@ -415,3 +419,37 @@ def test_a_base_that_cannot_be_held_in_parts_is_refused_with_the_reason() -> Non
     assert "at most scaling.workers (0)" in refused(objective="ask", scaling__workers=0)
     for name in ("moco", "nnclr"):
         assert f"objective.knowledge={name}: every worker has the whole queue" in refused(objective=name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "entries", "expected"),
+    [
+        ({}, 2_000_000, 2),
+        ({"objective__knowledge__index": "exact"}, 2_000_000, 2),
+        ({"objective__knowledge__index": "ivf"}, 2_000_000, 1),
+        ({}, 1000, 1),
+        ({"scaling__encoders": 2}, 2_000_000, 1),
+        ({"scaling__gpus_per_worker": 1.0, "scaling__gpus_per_encoder": 0.5}, 2_000_000, 1),
+        ({"scaling__gpus_per_worker": 0.6, "scaling__gpus_per_encoder": 0.4}, 2_000_000, 2),
+        ({"scaling__base_shards": 3}, 1000, 3),
+        ({"scaling__base_shards": 9}, 1000, 4),
+        ({"scaling__base_shards": 1}, 2_000_000, 1),
+    ],
+)
+def test_auto_is_one_part_a_node_of_a_large_base_that_can_be_divided(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], entries: int, expected: int
+) -> None:
+    monkeypatch.setattr(ray_train, "this_node", lambda: "here")
+    settings = {"objective": "ask", "scaling__base_shards": "auto", "objective__knowledge__exact_up_to": 3_000_000}
+    nodes = ["one", "one", "other", "other"]
+    group: Any = SimpleNamespace(
+        size=4, is_first=True, gather_objects=lambda value: nodes if value == "here" else [value] * 4
+    )
+    found = base_shards(asked_for(**settings | changes), SimpleNamespace(size=(entries, 1)), group)
+    assert found == expected
+
+
+def test_each_part_takes_an_encoder() -> None:
+    gpus = {"scaling__gpus_per_worker": 0.5, "scaling__gpus_per_encoder": 0.25}
+    assert sum(one.resources["GPU"] for one in processes_of(asked_for(objective="ask", **gpus))) == 4 * 0.5 + 4 * 0.25
+    assert epochs_a_refresh(asked_for(objective="ask"), 1000, 1000) == pytest.approx(1 / 3)

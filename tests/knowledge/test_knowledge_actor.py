@@ -181,11 +181,11 @@ def test_a_base_in_parts_outlives_its_shards_and_is_given_to_a_base_of_another_n
     encode = Turn(gate=str(gate), count=3 * UNIT)
     # Each shard has a disk of its own, as on nodes; the first one's is that of the checkpoints.
     disks = [tmp_path / f"disk{number}" for number in range(2)]
-    for number, disk in enumerate(disks):
-        actor.start_shard(run, encode, SETTINGS, disk, Part(number, 2))
+    held = [actor.start_shard(run, encode, SETTINGS, disk, Part(number, 2)) for number, disk in enumerate(disks)]
     base = actor.start_sharded_base(run, SETTINGS, disks[0], Part(0, 2))
     other = actor.find_sharded_base(run, Part(1, 2))
     request.addfinalizer(base.close)
+    assert len(held) == 2
 
     def whole(version):
         return part_of([base.get(version), other.get(version)], WHOLE)

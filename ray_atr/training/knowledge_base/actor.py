@@ -191,6 +191,8 @@ class ShardedActorRefresher(ActorRefresher):
     def __init__(self, actor: Any, shards: Sequence[Any], part: Part) -> None:
         super().__init__(actor)
         self.shards, self.part = shards, part
+        self.started: Any = None
+        """The shard that this process started, held here: Ray ends an actor whose first handle is gone."""
 
     def publish(self, payload: Any, version: int, step: int) -> None:
         parts = [Part(number, self.part.of) for number in range(self.part.of)]
@@ -264,10 +266,13 @@ def start_shard(
     num_gpus: float = 0.0,
     clients: int = 1,
     labels: Mapping[str, str] | None = None,
-) -> None:
-    """Start what holds one part of a run's base; called where the part is searched. Arguments as of `start_knowledge_base`."""
+) -> Any:
+    """Start what holds one part of a run's base; called where the part is searched. Arguments as of `start_knowledge_base`.
+
+    It ends when nobody holds what is returned here.
+    """
     arguments = encoder, settings, folder, part
-    _started(ShardActor, shard_name(run, part), arguments, num_cpus, num_gpus, clients, labels)
+    return _started(ShardActor, shard_name(run, part), arguments, num_cpus, num_gpus, clients, labels)
 
 
 def start_sharded_base(

@@ -114,9 +114,10 @@ class PartBuilder:
         self.names, self.settings, self.part = entries.names, settings, part
         self.rows = part.rows(len(self.names.ids))
         ids, mask = self.names.ids[self.rows], self.names.text_mask[:, self.rows]
-        self.audio = _unit("audio", entries.audio, ids)
-        texts = zip(entries.text, mask, strict=True)
-        self.text = np.stack([_unit("text", np.where(there[:, None], rows, 0), ids) for rows, there in texts])
+        self.audio = _unit("audio", entries.audio, ids, np.ones(len(ids), dtype=bool))
+        self.text = np.empty(entries.text.shape, dtype=np.float32)
+        for k, there in enumerate(mask):
+            _unit("text", entries.text[k], ids, there, out=self.text[k])
         self.numbers: list[NDArray[np.int32]] = []
 
     def count(self) -> int:
@@ -179,14 +180,21 @@ class PartBuilder:
         )
 
 
-def _unit(name: str, rows: NDArray[Any], ids: NDArray[np.str_]) -> NDArray[np.float32]:
-    rows = np.ascontiguousarray(rows, dtype=np.float32)
+def _unit(
+    name: str,
+    rows: NDArray[Any],
+    ids: NDArray[np.str_],
+    present: NDArray[np.bool_],
+    out: NDArray[np.float32] | None = None,
+) -> NDArray[np.float32]:
+    """Rows of unit norm, zeros for those that are not present."""
+    rows = np.ascontiguousarray(rows if present.all() else np.where(present[:, None], rows, 0), dtype=np.float32)
     norms = np.linalg.norm(rows, axis=1)
     if not np.isfinite(norms).all():
         bad = ids[~np.isfinite(norms)]
         got = f"{len(bad)} rows that are not finite ({', '.join(bad[:3])})"
         raise refuse(f"knowledge.base.{name}", got, "finite values")
-    return rows / np.maximum(norms, 1e-12)[:, None]
+    return np.divide(rows, np.maximum(norms, 1e-12)[:, None], out=out)
 
 
 def _index(rows: NDArray[np.float32], kind: str, seed: int) -> NDArray[np.uint8]:

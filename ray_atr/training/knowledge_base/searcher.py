@@ -198,13 +198,13 @@ class _Places:
     """Where each value is in an array [N]."""
 
     def __init__(self, values: NDArray[Any]) -> None:
-        self.order = np.argsort(values, kind="stable")
-        self.sorted = values[self.order]
+        # The values themselves are shared by the processes of a node: a sorted copy would be each one's own.
+        self.values, self.order = values, np.argsort(values, kind="stable")
 
     def positions_of(self, wanted: NDArray[Any]) -> Tensor:
         """Places [B, E] of each wanted value [B], -1 beyond; E is the most that one of them has."""
-        first = np.searchsorted(self.sorted, wanted, side="left")
-        last = np.searchsorted(self.sorted, wanted, side="right")
+        first = np.searchsorted(self.values, wanted, side="left", sorter=self.order)
+        last = np.searchsorted(self.values, wanted, side="right", sorter=self.order)
         E = int((last - first).max(initial=0))
         places = np.full((len(wanted), E), -1, dtype=np.int64)
         for offset in range(E):
