@@ -40,7 +40,8 @@ KNOWLEDGE: dict[str, Any] = {"ask": Ask(neighbours=5), "ance": Ance(negatives=50
 
 
 def rows(entries: int, width: int, part: Part, modality: int) -> NDArray[np.float32]:
-    """Random rows of a part, made in blocks that do not depend on the parts. One entry in fifty is there twice."""
+    """Random rows of a part, made in blocks that do not depend on the parts. One entry in fifty is there twice, far apart."""
+    half = max(1, entries // UNIT // 2)
     chosen = range(entries)[part.rows(entries)]
     found = np.empty((len(chosen), width), dtype=np.float32)
     for start in range(0, len(chosen), UNIT):
@@ -48,7 +49,8 @@ def rows(entries: int, width: int, part: Part, modality: int) -> NDArray[np.floa
         few = found[start : start + UNIT]
         generator = np.random.default_rng((modality, block))
         few[:] = generator.standard_normal((UNIT, width), dtype=np.float32)[: len(few)]
-        few[::50] = np.random.default_rng((modality, block % 7)).standard_normal(width, dtype=np.float32)
+        twins = np.random.default_rng((modality, entries + block % half))
+        few[::50] = twins.standard_normal((len(few[::50]), width), dtype=np.float32)
     return found
 
 

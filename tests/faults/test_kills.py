@@ -22,7 +22,11 @@ from ray_atr.data.shards import read_manifest
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.knowledge_base.refresher import InProcessRefresher, SnapshotClient
+from ray_atr.training.knowledge_base.parts import Part
+from ray_atr.training.knowledge_base.refresher import InProcessRefresher, ShardedRefresher, SnapshotClient
+from ray_atr.training.knowledge_base.shard import LocalShards, Shard
+from ray_atr.training.knowledge_base.snapshot import Snapshot
+from ray_atr.training.knowledge_base.versions import load_version
 from ray_atr.training.run_folder import FINISHED, RUNNING, RunFolder
 
 
@@ -98,14 +102,29 @@ def test_a_trial_is_resumed_and_its_end_is_known(tmp_path: Path, work: str) -> N
         assert not leftovers(trial.folder), where
 
 
-def test_a_base_builds_again_whatever_version_a_kill_took(tmp_path: Path) -> None:
+class TwoParts(ShardedRefresher):
+    """A base in two parts, of which a client sees the whole."""
+
+    def __init__(self, folder: Path) -> None:
+        settings = SnapshotSettings(prototypes=5)
+        shards = LocalShards([Shard(Turn(), settings, folder, Part(number, 2)) for number in range(2)])
+        super().__init__(shards, settings, folder)
+
+    def get(self, version: int) -> Snapshot:
+        return load_version(self.folder, version)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_base_builds_again_whatever_version_a_kill_took(tmp_path: Path, parts: int) -> None:
     """Pruning (of 1) and rewinding (of 3) included: a checkpoint with version 2 leads to the same version 3."""
     state = {"version": 2, "next_version": 3, "pending": []}
 
-    def base_of(folder: Path) -> InProcessRefresher:
+    def base_of(folder: Path) -> InProcessRefresher | TwoParts:
+        if parts == 2:
+            return TwoParts(folder)
         return InProcessRefresher(Turn(), SnapshotSettings(prototypes=5), folder)
 
-    def publish(base: InProcessRefresher, *versions: int) -> None:
+    def publish(base: InProcessRefresher | TwoParts, *versions: int) -> None:
         for version in versions:
             base.publish(weights(version), version, version)
             assert base.wait(version, 30).state == "ready"

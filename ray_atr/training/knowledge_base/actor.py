@@ -2,6 +2,9 @@
 
 The actor owns the objects that it puts. Where it dies, workers keep what they have mapped; the restarted actor finds the
 versions in its folder and puts them again for whoever asks; a version that was being built is published to it again.
+
+A base in parts is an actor for each part, on the node that searches it, and one by which they agree. Parts go into the object
+store of their own node; what travels is the weights, k-means' sample and the clusters' pools.
 """
 
 from __future__ import annotations
