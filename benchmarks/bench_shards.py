@@ -31,7 +31,7 @@ from ray_atr.objectives import Embeddings, Objective
 from ray_atr.objectives.knowledge import Ance, Ask
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base.building import PartBuilder, build_parts
-from ray_atr.training.knowledge_base.parts import UNIT, WHOLE, Part, part_of_worker
+from ray_atr.training.knowledge_base.parts import UNIT, WHOLE, BasePart, part_of_worker
 from ray_atr.training.knowledge_base.searcher import Positions, Searcher
 from ray_atr.training.knowledge_base.snapshot import Names, PartEntries, Snapshot
 
@@ -39,7 +39,7 @@ MIB = 2**20
 KNOWLEDGE: dict[str, Any] = {"ask": Ask(neighbours=5), "ance": Ance(negatives=50, pool=50)}
 
 
-def rows(entries: int, width: int, part: Part, modality: int) -> NDArray[np.float32]:
+def rows(entries: int, width: int, part: BasePart, modality: int) -> NDArray[np.float32]:
     """Random rows of a part, made in blocks that do not depend on the parts. One entry in fifty is there twice, far apart."""
     half = max(1, entries // UNIT // 2)
     chosen = range(entries)[part.rows(entries)]
@@ -73,7 +73,7 @@ class Parts:
         return [every[team.workers(len(every)).start] for team in teams]
 
 
-def built(options: argparse.Namespace, part: Part) -> tuple[Snapshot, int]:
+def built(options: argparse.Namespace, part: BasePart) -> tuple[Snapshot, int]:
     """A part of the base, and the bytes that were sent to build it."""
     N, settings = options.entries, SnapshotSettings(prototypes=options.prototypes)
     names = Names(np.array([f"clip{n:08d}" for n in range(N)]), np.arange(N) // 2, np.ones((1, N), dtype=bool))
@@ -92,7 +92,7 @@ def queries(options: argparse.Namespace, rank: int) -> tuple[Tensor, Tensor, lis
     sides = []
     for modality in range(2):
         near = [
-            rows(options.entries, options.width, Part(int(place) // UNIT, -(-options.entries // UNIT)), modality)
+            rows(options.entries, options.width, BasePart(int(place) // UNIT, -(-options.entries // UNIT)), modality)
             for place in places
         ]
         own = np.stack([block[int(place) % UNIT] for block, place in zip(near, places, strict=True)])

@@ -23,7 +23,7 @@ from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
-from ray_atr.training.knowledge_base.parts import Part
+from ray_atr.training.knowledge_base.parts import BasePart
 from ray_atr.training.knowledge_base.refresher import Refresher
 from ray_atr.training.knowledge_base.snapshot import Entries, Names, PartEntries
 
@@ -97,7 +97,7 @@ class SourceEncoder:
         parts = dict(run_jobs(blocks, make_worker, ray=self.processes))
         return concatenated([parts[block] for block in blocks])
 
-    def encode_part(self, weights: Mapping[str, torch.Tensor], part: Part) -> PartEntries:
+    def encode_part(self, weights: Mapping[str, torch.Tensor], part: BasePart) -> PartEntries:
         """A part of the source, and the names of all of it. Parts begin where blocks do."""
         source, rows = self.source, part.rows(len(self.source.features))
         blocks = range(rows.start // self.block, -(-rows.stop // self.block))

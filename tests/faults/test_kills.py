@@ -22,9 +22,9 @@ from ray_atr.data.shards import read_manifest
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.knowledge_base.parts import Part
+from ray_atr.training.knowledge_base.parts import BasePart
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher, ShardedRefresher, SnapshotClient
-from ray_atr.training.knowledge_base.shard import LocalShards, Shard
+from ray_atr.training.knowledge_base.shard import BaseShard, LocalShards
 from ray_atr.training.knowledge_base.snapshot import Snapshot
 from ray_atr.training.knowledge_base.versions import load_version
 from ray_atr.training.run_folder import FINISHED, RUNNING, RunFolder
@@ -107,7 +107,7 @@ class TwoParts(ShardedRefresher):
 
     def __init__(self, folder: Path) -> None:
         settings = SnapshotSettings(prototypes=5)
-        shards = LocalShards([Shard(Turn(), settings, folder, Part(number, 2)) for number in range(2)])
+        shards = LocalShards([BaseShard(Turn(), settings, folder, BasePart(number, 2)) for number in range(2)])
         super().__init__(shards, settings, folder)
 
     def get(self, version: int) -> Snapshot:

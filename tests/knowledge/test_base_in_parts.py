@@ -27,11 +27,11 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge_base import faiss_library, parts, prototypes
 from ray_atr.training.knowledge_base.building import build
-from ray_atr.training.knowledge_base.parts import UNIT, Part, part_of_worker
+from ray_atr.training.knowledge_base.parts import UNIT, BasePart, part_of_worker
 from ray_atr.training.knowledge_base.prototypes import centroids_of, drawn, pool
 from ray_atr.training.knowledge_base.refresher import READY, ShardedRefresher
 from ray_atr.training.knowledge_base.searcher import Positions, Searcher
-from ray_atr.training.knowledge_base.shard import LocalShards, Shard
+from ray_atr.training.knowledge_base.shard import BaseShard, LocalShards
 from ray_atr.training.knowledge_base.sharded import best_first
 from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries, Snapshot, part_of
 from ray_atr.training.knowledge_base.versions import load_version, remove_version, save_version, versions_in
@@ -54,14 +54,14 @@ def entries(seed: int = 0) -> Entries:
 
 
 def shards_of(folder: Path, settings: SnapshotSettings, count: int) -> ShardedRefresher:
-    own = [Shard(Turned(), settings, folder, Part(number, count)) for number in range(count)]
+    own = [BaseShard(Turned(), settings, folder, BasePart(number, count)) for number in range(count)]
     return ShardedRefresher(LocalShards(own), settings, folder)
 
 
 class Turned:
     """Encodes `entries` of a seed."""
 
-    def encode_part(self, weights: int, part: Part) -> PartEntries:
+    def encode_part(self, weights: int, part: BasePart) -> PartEntries:
         return PartEntries.of(entries(weights), part)
 
 
@@ -75,10 +75,10 @@ def assert_equal(found: Snapshot, expected: Snapshot) -> None:
 
 def test_parts_hold_each_entry_once_and_begin_where_products_do() -> None:
     for count, of in ((1, 3), (1024, 2), (5000, 4), (1_000_000, 128), (70_000, 96)):
-        slices = [Part(number, of).rows(count) for number in range(of)]
+        slices = [BasePart(number, of).rows(count) for number in range(of)]
         assert [entry for rows in slices for entry in range(count)[rows]] == list(range(count))
         assert all(rows.start % UNIT == 0 or rows.start == count for rows in slices)
-    sizes = [rows.stop - rows.start for rows in (Part(number, 4).rows(1_000_000) for number in range(4))]
+    sizes = [rows.stop - rows.start for rows in (BasePart(number, 4).rows(1_000_000) for number in range(4))]
     assert max(sizes) - min(sizes) <= UNIT
     # FAISS multiplies with so many entries at a time, and blocks of a source are encoded as they are in the whole.
     assert faiss.cvar.distance_compute_blas_database_bs == UNIT
@@ -88,7 +88,7 @@ def test_parts_hold_each_entry_once_and_begin_where_products_do() -> None:
 def test_every_part_has_workers_next_to_each_other_and_every_entry_falls_to_one_of_them() -> None:
     for size in range(1, 10):
         for of in range(1, size + 1):
-            teams = [list(Part(number, of).workers(size)) for number in range(of)]
+            teams = [list(BasePart(number, of).workers(size)) for number in range(of)]
             assert [rank for team in teams for rank in team] == list(range(size))
             assert all(part_of_worker(rank, size, of).number == n for n, team in enumerate(teams) for rank in team)
             own = [part_of_worker(rank, size, of).worker_rows(N, rank, size) for rank in range(size)]
@@ -184,7 +184,7 @@ def test_a_version_is_there_with_its_last_part_and_can_be_had_in_any_number_of_p
         folder = tmp_path / f"to {count}"
         for number in range(count):
             assert versions_in(folder) == []
-            save_version(load_version(tmp_path / "4", 3, Part(number, count)), folder)
+            save_version(load_version(tmp_path / "4", 3, BasePart(number, count)), folder)
         assert versions_in(folder) == [3]
         assert_equal(load_version(folder, 3), expected)
     remove_version(tmp_path / "4", 3)
@@ -211,15 +211,15 @@ def test_what_a_shard_had_begun_is_lost_with_it_and_built_again(
     monkeypatch.setattr("ray_atr.training.knowledge_base.refresher.PAUSE", 0.0)
     settings = SnapshotSettings(prototypes=4)
     base = shards_of(tmp_path, settings, 2)
-    pools, calls = Shard.pool, []
+    pools, calls = BaseShard.pool, []
 
-    def dies(self: Shard, version: int, centroids: list[Any]) -> Any:
+    def dies(self: BaseShard, version: int, centroids: list[Any]) -> Any:
         calls.append(version)
         if len(calls) == 2:
             self._begun = {}
         return pools(self, version, centroids)
 
-    monkeypatch.setattr(Shard, "pool", dies)
+    monkeypatch.setattr(BaseShard, "pool", dies)
     base.publish(0, 1, 0)
     outcome = base.wait(1, 60)
     assert (outcome.state, outcome.failures) == (READY, 1)
@@ -311,8 +311,8 @@ TRAINED: dict[str, dict[str, Any]] = {
 class InParts(ShardedRefresher):
     """The first worker builds all parts; each one reads its own from the same folder."""
 
-    def __init__(self, encode: SourceEncoder, settings: SnapshotSettings, folder: Path, part: Part) -> None:
-        shards = [Shard(encode, settings, folder, Part(number, part.of)) for number in range(part.of)]
+    def __init__(self, encode: SourceEncoder, settings: SnapshotSettings, folder: Path, part: BasePart) -> None:
+        shards = [BaseShard(encode, settings, folder, BasePart(number, part.of)) for number in range(part.of)]
         super().__init__(LocalShards(shards), settings, folder)
         self.part = part
 

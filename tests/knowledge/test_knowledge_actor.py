@@ -14,7 +14,7 @@ from ray.exceptions import RayActorError
 
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base.building import build
-from ray_atr.training.knowledge_base.parts import UNIT, WHOLE, Part
+from ray_atr.training.knowledge_base.parts import UNIT, WHOLE, BasePart
 from ray_atr.training.knowledge_base.refresher import SnapshotClient
 from ray_atr.training.knowledge_base.snapshot import part_of
 from ray_atr.training.knowledge_base.versions import versions_in
@@ -181,9 +181,9 @@ def test_a_base_in_parts_outlives_its_shards_and_is_given_to_a_base_of_another_n
     encode = Turn(gate=str(gate), count=3 * UNIT)
     # Each shard has a disk of its own, as on nodes; the first one's is that of the checkpoints.
     disks = [tmp_path / f"disk{number}" for number in range(2)]
-    held = [actor.start_shard(run, encode, SETTINGS, disk, Part(number, 2)) for number, disk in enumerate(disks)]
-    base = actor.start_sharded_base(run, SETTINGS, disks[0], Part(0, 2))
-    other = actor.find_sharded_base(run, Part(1, 2))
+    held = [actor.start_shard(run, encode, SETTINGS, disk, BasePart(number, 2)) for number, disk in enumerate(disks)]
+    base = actor.start_sharded_base(run, SETTINGS, disks[0], BasePart(0, 2))
+    other = actor.find_sharded_base(run, BasePart(1, 2))
     request.addfinalizer(base.close)
     assert len(held) == 2
 

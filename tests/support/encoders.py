@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.objectives.knowledge.knowledge import SearchSpec
-from ray_atr.training.knowledge_base.parts import Part
+from ray_atr.training.knowledge_base.parts import BasePart
 from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries
 
 N, D = 60, 8
@@ -42,7 +42,7 @@ class Turn:
         rows, ids = clips(count=self.count)
         return Entries(rows @ weights, rows @ weights[::-1], ids)
 
-    def encode_part(self, weights: Any, part: Part) -> PartEntries:
+    def encode_part(self, weights: Any, part: BasePart) -> PartEntries:
         return PartEntries.of(self(weights), part)
 
 

@@ -20,7 +20,7 @@ from ray.exceptions import ObjectLostError
 
 from ray_atr.common.runtime import NAMESPACE, here_if_there_is_room, this_node
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
-from ray_atr.training.knowledge_base.parts import Part
+from ray_atr.training.knowledge_base.parts import BasePart
 from ray_atr.training.knowledge_base.refresher import (
     KEEP,
     READY,
@@ -29,7 +29,7 @@ from ray_atr.training.knowledge_base.refresher import (
     Outcome,
     ShardedRefresher,
 )
-from ray_atr.training.knowledge_base.shard import EncodePart, Shard
+from ray_atr.training.knowledge_base.shard import BaseShard, EncodePart
 from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries, Snapshot
 from ray_atr.training.knowledge_base.versions import (
     has_part,
@@ -90,10 +90,10 @@ class RefresherActor(InProcessRefresher):
         return this_node()
 
 
-class ShardActor(Shard):
+class ShardActor(BaseShard):
     """A shard behind references: its payload comes and its snapshots go in lists of them."""
 
-    def __init__(self, encoder: EncodePart, settings: SnapshotSettings, folder: Path, part: Part) -> None:
+    def __init__(self, encoder: EncodePart, settings: SnapshotSettings, folder: Path, part: BasePart) -> None:
         super().__init__(encoder, settings, folder, part)
         self.references = References()
 
@@ -191,14 +191,14 @@ class ShardedActorRefresher(ActorRefresher):
     `copies` gets every part, since a checkpoint holds all of them.
     """
 
-    def __init__(self, actor: Any, shards: Sequence[Any], part: Part) -> None:
+    def __init__(self, actor: Any, shards: Sequence[Any], part: BasePart) -> None:
         super().__init__(actor)
         self.shards, self.part = shards, part
         self.started: Any = None
         """The shard that this process started, held here: Ray ends an actor whose first handle is gone."""
 
     def publish(self, payload: Any, version: int, step: int) -> None:
-        parts = [Part(number, self.part.of) for number in range(self.part.of)]
+        parts = [BasePart(number, self.part.of) for number in range(self.part.of)]
         is_encoded = isinstance(payload, Entries)
         payloads = [ray.put(PartEntries.of(payload, part)) for part in parts] if is_encoded else [ray.put(payload)]
         self.actor.publish.remote(payloads, version, step)
@@ -209,7 +209,7 @@ class ShardedActorRefresher(ActorRefresher):
     def _copy(self, version: int, folder: Path) -> None:
         for number, shard in enumerate(self.shards):
             # One after the other: this node holds a part more at a time, not the whole base.
-            if not has_part(folder, version, Part(number, self.part.of)):
+            if not has_part(folder, version, BasePart(number, self.part.of)):
                 save_version(_fetched(shard, version), folder)
 
     def close(self) -> None:
@@ -263,7 +263,7 @@ def start_shard(
     encoder: EncodePart,
     settings: SnapshotSettings,
     folder: Path,
-    part: Part,
+    part: BasePart,
     *,
     num_cpus: float = 0.0,
     num_gpus: float = 0.0,
@@ -279,32 +279,32 @@ def start_shard(
 
 
 def start_sharded_base(
-    run: str, settings: SnapshotSettings, folder: Path, part: Part, *, clients: int = 1
+    run: str, settings: SnapshotSettings, folder: Path, part: BasePart, *, clients: int = 1
 ) -> ShardedActorRefresher:
     """Start a run's base over its shards, which have been started, and give them the versions in `folder`."""
     shards = _shards(run, part.of)
     for version in versions_in(folder):
         for number, shard in enumerate(shards):
             if not ray.get(shard.has.remote(version)):
-                ray.get(shard.receive.remote(load_version(folder, version, Part(number, part.of))))
+                ray.get(shard.receive.remote(load_version(folder, version, BasePart(number, part.of))))
     actor = _started(ShardedRefresherActor, actor_name(run), (shards, settings, folder), 0.0, 0.0, clients, None)
     refresher = ShardedActorRefresher(actor, shards, part)
     refresher.copies = folder
     return refresher
 
 
-def find_sharded_base(run: str, part: Part) -> ShardedActorRefresher:
+def find_sharded_base(run: str, part: BasePart) -> ShardedActorRefresher:
     """The base that another process started. ValueError if there is none."""
     return ShardedActorRefresher(find_knowledge_base(run).actor, _shards(run, part.of), part)
 
 
-def shard_name(run: str, part: Part) -> str:
+def shard_name(run: str, part: BasePart) -> str:
     """The name under which a shard is found."""
     return f"{actor_name(run)}-{part.number}-of-{part.of}"
 
 
 def _shards(run: str, count: int) -> list[Any]:
-    return [ray.get_actor(shard_name(run, Part(number, count)), namespace=NAMESPACE) for number in range(count)]
+    return [ray.get_actor(shard_name(run, BasePart(number, count)), namespace=NAMESPACE) for number in range(count)]
 
 
 def _started(

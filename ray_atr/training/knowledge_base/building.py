@@ -16,7 +16,7 @@ from ray_atr.common.settings import refuse
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base import faiss_gpu
 from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
-from ray_atr.training.knowledge_base.parts import SEARCHED_IN_PARTS, WHOLE, Part
+from ray_atr.training.knowledge_base.parts import SEARCHED_IN_PARTS, WHOLE, BasePart
 from ray_atr.training.knowledge_base.prototypes import (
     Pool,
     centroids_of,
@@ -110,7 +110,7 @@ def build_parts(
 class PartBuilder:
     """Builds one part of a version, in steps between which the parts tell each other what they must (`build_parts`)."""
 
-    def __init__(self, entries: PartEntries, settings: SnapshotSettings, part: Part = WHOLE) -> None:
+    def __init__(self, entries: PartEntries, settings: SnapshotSettings, part: BasePart = WHOLE) -> None:
         self.names, self.settings, self.part = entries.names, settings, part
         self.rows = part.rows(len(self.names.ids))
         ids, mask = self.names.ids[self.rows], self.names.text_mask[:, self.rows]

@@ -11,7 +11,7 @@ SEARCHED_IN_PARTS = ("exact", "flat")
 """The kinds of search that parts do as the whole: ivf's lists and hnsw's graphs of parts would find other neighbours."""
 
 
-class Part(NamedTuple):
+class BasePart(NamedTuple):
     """The part `number` (counted from 0) of a base in `of` parts."""
 
     number: int = 0
@@ -39,9 +39,9 @@ class Part(NamedTuple):
         return slice(first, last)
 
 
-WHOLE = Part()
+WHOLE = BasePart()
 
 
-def part_of_worker(rank: int, size: int, parts: int) -> Part:
+def part_of_worker(rank: int, size: int, parts: int) -> BasePart:
     """The part that a worker searches. There is a worker for every part: `parts` is at most `size`."""
-    return Part(rank * parts // size, parts)
+    return BasePart(rank * parts // size, parts)

@@ -170,7 +170,7 @@ class InProcessRefresher(BackgroundRefresher):
 
 
 class Shards(Protocol):
-    """The parts of a base, each in a `Shard`."""
+    """The parts of a base, each in a `BaseShard`."""
 
     def encode(self, version: int, payload: Any) -> None:
         """Let every shard begin a version from weights, or from the `PartEntries` of its own."""

@@ -14,7 +14,7 @@ from ray_atr.common.storage.atomic import remove_leftovers_below
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base.building import Agreed, Centroids, PartBuilder, Sampled
 from ray_atr.training.knowledge_base.faiss_library import limit_threads
-from ray_atr.training.knowledge_base.parts import Part
+from ray_atr.training.knowledge_base.parts import BasePart
 from ray_atr.training.knowledge_base.prototypes import Pool
 from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries, Snapshot
 from ray_atr.training.knowledge_base.versions import (
@@ -29,17 +29,17 @@ from ray_atr.training.knowledge_base.versions import (
 class EncodePart(Protocol):
     """What a base in parts calls to encode one of them with published weights. Picklable."""
 
-    def encode_part(self, weights: Any, part: Part) -> PartEntries: ...
+    def encode_part(self, weights: Any, part: BasePart) -> PartEntries: ...
 
 
-class Shard:
+class BaseShard:
     """One part of a base in this process.
 
     `encode` begins a version, the methods of `PartBuilder` continue it, and `finish` writes it. What was begun is lost with the
     process; a version that was written is not.
     """
 
-    def __init__(self, encoder: EncodePart, settings: SnapshotSettings, folder: Path, part: Part) -> None:
+    def __init__(self, encoder: EncodePart, settings: SnapshotSettings, folder: Path, part: BasePart) -> None:
         self.encoder, self.settings, self.folder, self.part = encoder, settings, folder, part
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers_below(folder)
@@ -106,7 +106,7 @@ class Shard:
 class LocalShards:
     """Shards in this process, one after the other."""
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
+    def __init__(self, shards: Sequence[BaseShard]) -> None:
         self.shards = shards
 
     def encode(self, version: int, payload: Any) -> None:

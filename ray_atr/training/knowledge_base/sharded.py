@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ray_atr.common.settings import refuse
-from ray_atr.training.knowledge_base.parts import Part, part_of_worker
+from ray_atr.training.knowledge_base.parts import BasePart, part_of_worker
 
 
-class Table(Protocol):
+class LocalRows(Protocol):
     """What is searched here: a matrix [N, D]."""
 
     rows: Tensor
@@ -51,7 +51,7 @@ class Exchange:
 
     def asked(self, rank: int) -> list[int]:
         """The workers that search the parts for a worker; the workers of a part take turns."""
-        teams = (Part(number, self.parts).workers(self.size) for number in range(self.parts))
+        teams = (BasePart(number, self.parts).workers(self.size) for number in range(self.parts))
         return [team[rank % len(team)] for team in teams]
 
     def askers(self) -> list[int]:
@@ -92,7 +92,7 @@ class ShardedRows:
 
     is_shared = True
 
-    def __init__(self, own: Table, count: int, exchange: Exchange) -> None:
+    def __init__(self, own: LocalRows, count: int, exchange: Exchange) -> None:
         self.own, self.count, self.exchange = own, count, exchange
         self.first = exchange.part.rows(count).start
 
@@ -133,7 +133,7 @@ class ShardedRows:
         exchange = self.exchange
         unique, inverse = positions.clamp(min=0).flatten().unique(return_inverse=True)
         # In the order of the ranks, whose parts are in the order of the positions.
-        parts = (Part(number, exchange.parts) for number in range(exchange.parts))
+        parts = (BasePart(number, exchange.parts) for number in range(exchange.parts))
         lengths = [length for part in parts for length in self._shares(unique, part)]
         first = sum(lengths[: exchange.rank])
         mine = unique[first : first + lengths[exchange.rank]] - self.first
@@ -141,7 +141,7 @@ class ShardedRows:
         found = exchange.gathered(rows, lengths).to(positions.device)
         return found.float()[inverse].view(*positions.shape, -1)
 
-    def _shares(self, unique: Tensor, part: Part) -> list[int]:
+    def _shares(self, unique: Tensor, part: BasePart) -> list[int]:
         """How many of the sorted positions each worker of a part looks up."""
         rows, workers = part.rows(self.count), len(part.workers(self.exchange.size))
         ends = torch.searchsorted(unique, torch.tensor([rows.start, rows.stop], device=unique.device)).tolist()

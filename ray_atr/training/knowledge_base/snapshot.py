@@ -18,7 +18,7 @@ from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import atomic_folder, read_json
 from ray_atr.common.storage.digests import check_folder, seal_folder
-from ray_atr.training.knowledge_base.parts import WHOLE, Part
+from ray_atr.training.knowledge_base.parts import WHOLE, BasePart
 
 MANIFEST_FILE = "manifest.json"
 
@@ -53,7 +53,7 @@ class PartEntries(NamedTuple):
     names: Names
 
     @classmethod
-    def of(cls, entries: Entries, part: Part = WHOLE) -> Self:
+    def of(cls, entries: Entries, part: BasePart = WHOLE) -> Self:
         """A part of what was encoded. ValueError if shapes differ or there are no entries."""
         audio, text, ids, text_mask, groups = entries
         text = text[None] if text.ndim == 2 else text
@@ -104,7 +104,7 @@ class Snapshot:
     text_centroids: NDArray[np.float32]
     audio_index: NDArray[np.uint8]
     text_index: tuple[NDArray[np.uint8], ...]
-    part: Part = WHOLE
+    part: BasePart = WHOLE
 
     def __len__(self) -> int:
         """N, also of a part."""
@@ -121,7 +121,7 @@ class Snapshot:
         return len(self.coarse_audio)
 
 
-def part_of(pieces: Sequence[Snapshot], part: Part) -> Snapshot:
+def part_of(pieces: Sequence[Snapshot], part: BasePart) -> Snapshot:
     """A part of a base that is here in other parts, all of them in their order, or as a whole. ValueError if it has an index."""
     first = pieces[0]
     if len(pieces) == 1 and first.part == part:
@@ -184,5 +184,5 @@ def load(folder: Path) -> Snapshot:
     files = (folder / f"text_index-{position}.npy" for position in range(content["text_languages"]))
     indices = tuple(np.load(file, allow_pickle=False) for file in files)
     # Versions of before a base could have parts do not say it.
-    part = Part(*content.get("part", WHOLE))
+    part = BasePart(*content.get("part", WHOLE))
     return Snapshot(version=content["version"], step=content["step"], text_index=indices, part=part, **arrays)

@@ -10,11 +10,11 @@ import re
 from pathlib import Path
 
 from ray_atr.common.storage import remove_folder
-from ray_atr.training.knowledge_base.parts import WHOLE, Part
+from ray_atr.training.knowledge_base.parts import WHOLE, BasePart
 from ray_atr.training.knowledge_base.snapshot import MANIFEST_FILE, Snapshot, load, part_of, save
 
 
-def version_folder(folder: Path, version: int, part: Part = WHOLE) -> Path:
+def version_folder(folder: Path, version: int, part: BasePart = WHOLE) -> Path:
     return folder / (f"v{version:06d}" if part.is_whole else f"v{version:06d}-{part.number}-of-{part.of}")
 
 
@@ -23,12 +23,12 @@ def versions_in(folder: Path) -> list[int]:
     return sorted({version for version, count, parts in _kept(folder) if len(parts) == count})
 
 
-def has_part(folder: Path, version: int, part: Part) -> bool:
+def has_part(folder: Path, version: int, part: BasePart) -> bool:
     """Whether just this part of a version is here."""
     return (version_folder(folder, version, part) / MANIFEST_FILE).is_file()
 
 
-def versions_of_part(folder: Path, part: Part) -> list[int]:
+def versions_of_part(folder: Path, part: BasePart) -> list[int]:
     """The versions of which just this part is here, oldest first."""
     return sorted(version for version, count, parts in _kept(folder) if count == part.of and part.number in parts)
 
@@ -38,12 +38,12 @@ def save_version(snapshot: Snapshot, folder: Path) -> None:
     save(snapshot, version_folder(folder, snapshot.version, snapshot.part))
 
 
-def load_version(folder: Path, version: int, part: Part = WHOLE) -> Snapshot:
+def load_version(folder: Path, version: int, part: BasePart = WHOLE) -> Snapshot:
     """A version or a part of it, put together from other parts where needed. ValueError if it is not here."""
     if not has_part(folder, version, part):
         for own, count, parts in sorted(_kept(folder), key=lambda found: found[1]):
             if own == version and len(parts) == count:
-                pieces = [load(version_folder(folder, version, Part(number, count))) for number in range(count)]
+                pieces = [load(version_folder(folder, version, BasePart(number, count))) for number in range(count)]
                 return part_of(pieces, part)
     return load(version_folder(folder, version, part))
 
