@@ -226,6 +226,7 @@ def audio_side(embeddings: Embeddings, rows: Tensor | None, language: Tensor) ->
         u=_take(embeddings.audio, rows),
         v=embeddings.text[among, language[among]],
         positives=positives,
+        groups=None if embeddings.groups is None else _take(embeddings.groups, rows),
         rows=rows,
         v_language=_take(language, rows),
         similarity=similarity,

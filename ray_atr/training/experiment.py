@@ -192,6 +192,12 @@ class ScalingSettings(Settings):
         "match; 0: never",
         at_least=0,
     )
+    loss_memory: float | Literal["auto"] = setting(
+        AUTO,
+        "GiB that a worker's part of a shared loss may take; a larger one is computed again, some rows at a time, wherever it is "
+        "needed: the same loss in more time; 0: always; auto: a quarter of a GPU's memory, 1 without GPUs",
+        at_least=0,
+    )
     feature_store: str = setting(
         "",
         "folder or URL that keeps log-mel features and vectors of frozen towers for all nodes; rows of features are read as they "
@@ -247,6 +253,11 @@ class ScalingSettings(Settings):
     def losses_shared_from(self) -> int | None:
         """`share_losses_from`, None for auto."""
         return None if self.share_losses_from == AUTO else self.share_losses_from
+
+    @property
+    def loss_bytes(self) -> float | None:
+        """`loss_memory` in bytes, None for auto."""
+        return None if isinstance(self.loss_memory, str) else self.loss_memory * 2**30
 
     @property
     def is_elastic(self) -> bool:

@@ -9,6 +9,7 @@ that holds all B pairs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ class WorkerGroup:
     share_losses_from: int | None = None
     """Pairs from which the workers share a loss; None: as the loss states, 0: never."""
 
+    loss_bytes: float = math.inf
+    """Bytes that this worker's part of a shared loss may take; the same on all."""
+
     @property
     def is_first(self) -> bool:
         return self.rank == 0
@@ -48,7 +52,7 @@ class WorkerGroup:
 
     def share_losses(self) -> AbstractContextManager[None]:
         """Within, the workers share the losses of many pairs."""
-        return self.ranks.share(at_least=self.share_losses_from)
+        return self.ranks.share(at_least=self.share_losses_from, memory=self.loss_bytes)
 
     def gather(self, tensor: Tensor) -> Tensor:
         """The workers' `[b, ...]` tensors of their shares, stacked in rank order to `[B, ...]`, with gradient."""
@@ -81,6 +85,15 @@ class WorkerGroup:
     def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()
+
+
+def bytes_for_losses(given: float | None, device: torch.device) -> float:
+    """What a worker's part of a shared loss may take on its device: as given, or what `scaling.loss_memory auto` is (None)."""
+    if given is not None:
+        return given
+    if device.type == "cuda" and torch.cuda.is_available():
+        return torch.cuda.get_device_properties(device).total_memory / 4
+    return 2.0**30
 
 
 def _stacked(tensor: Tensor, lengths: Sequence[int]) -> Tensor:

@@ -29,7 +29,7 @@ from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.epoch_end import EpochEnd
 from ray_atr.training.epoch_validation import EpochValidation, MakeValidator
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.group import WorkerGroup
+from ray_atr.training.group import WorkerGroup, bytes_for_losses
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.languages import with_languages
 from ray_atr.training.run_folder import BEST, LAST, TEST_SCORES
@@ -81,6 +81,7 @@ def train_trial(
         group,
         shares=tuple(share_sizes(experiment.train.batch_size, group.size)),
         share_losses_from=experiment.scaling.losses_shared_from,
+        loss_bytes=min(group.gather_objects(bytes_for_losses(experiment.scaling.loss_bytes, group.device))),
     )
     if sync is not None:
         # The knowledge base is the first worker's affair.

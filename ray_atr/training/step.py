@@ -75,7 +75,7 @@ def training_step(
     # With several parts each leaves its gradient at a copy, and the audio tower is back-propagated once.
     anchor = audio if len(parts) == 1 else audio.detach().requires_grad_()
     found: list[tuple[Terms, Embeddings]] = []
-    positives = global_batch.positives
+    groups = global_batch.positive_groups
     with GradientMean(in_forward_order(retriever) if group.size > 1 else (), group.size) as mean:
         for number, (languages, weight) in enumerate(parts, start=1):
             columns = torch.isin(torch.arange(needed.shape[1]), torch.tensor(languages))
@@ -88,7 +88,7 @@ def training_step(
                 text, similarity = group.gather(text_here.float()), share.similarity(group)
             with clock("loss"):
                 mask = needed & columns.to(needed.device)
-                embeddings = Embeddings(anchor, text, mask, positives, similarity)
+                embeddings = Embeddings(anchor, text, mask, similarity=similarity, groups=groups)
                 learned = retriever.learned.values()
                 with group.share_losses():
                     terms = objective(
@@ -120,7 +120,7 @@ def _together(parts: Sequence[Embeddings], needed: Tensor) -> Embeddings:
     if len(parts) == 1:
         return parts[0]
     text = torch.stack([part.text.detach() for part in parts]).sum(dim=0)
-    return Embeddings(audio=parts[0].audio.detach(), text=text, mask=needed, positives=parts[0].positives)
+    return Embeddings(audio=parts[0].audio.detach(), text=text, mask=needed, groups=parts[0].groups)
 
 
 def check_finite(

@@ -61,7 +61,7 @@ def contrastive_losses(comparison: Comparison, temperature: float) -> tuple[Tens
 
     Other positives are left out: another clip of the same caption says nothing of whether this one fits it.
     """
-    logits, positives = comparison.cross_similarity(keep=True) / temperature, comparison.positives
+    logits, positives = comparison.cross_similarity(keep=True) / temperature, comparison.positive_rows()
     own = logits.diagonal()
     if positives is None:
         return logits.logsumexp(dim=1) - own, logits.logsumexp(dim=0) - own

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.settings import Settings, refuse
+from ray_atr.data.positives import same_group
 from ray_atr.objectives.learned import NOTHING_LEARNED, Learned, LearnedSettings
 from ray_atr.objectives.ranks import Ranks
 
@@ -23,7 +24,7 @@ LEAST_BELIEF = 1e-6
 LEAST_LOG_WEIGHT = -80.0
 """The logarithm that a weight of 0 counts as: nothing beside any other logit, and finite in float32."""
 
-_BY_PAIR = ("u", "v", "u_language", "v_language", "row_weight", "column_weight", "belief")
+_BY_PAIR = ("u", "v", "groups", "u_language", "v_language", "row_weight", "column_weight", "belief")
 _BY_TWO_PAIRS = ("positives", "similarity", "gain", "targets", "reverse_targets")
 # A batch is as badly converged as the worst of its pairs; every other scalar is averaged.
 _WORST = ("_residual", "_iterations", "_is_capped")
@@ -72,6 +73,8 @@ class Comparison:
 
     u, v            [N, D], unit norm. In audio-text comparisons u is the audio.
     positives       [N, N] bool, diagonal True: pairs that are no negatives of each other. None: the identity.
+    groups          [N, G] int64: the same as numbers, equal in one of the G columns for pairs that are no negatives of each
+                    other; compared where a mask is needed. Not read if there are `positives`.
     rows            [N] int64: which clip of the batch each pair is. None: all of them, in order.
     u_language      [N] int64: the language index of each row of u; None if it is audio. v_language: the same of v.
     similarity      [N, N]: takes the place of u v^T. None: u v^T.
@@ -109,6 +112,7 @@ class Comparison:
     clean_share: CleanShare | None = None
     extra_u: Tensor | None = None
     extra_v: Tensor | None = None
+    groups: Tensor | None = None
     kept: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict, repr=False)
     """u v^T with the u and v that it is of, from a judge to the loss; other sides have another one."""
 
@@ -155,11 +159,24 @@ class Comparison:
             self.kept["product"] = self.u, self.v, product
         return product
 
-    def positive_mask(self) -> Tensor:
-        """`positives`, or the identity: bool [N, N]."""
-        return (
-            torch.eye(self.size, dtype=torch.bool, device=self.u.device) if self.positives is None else self.positives
-        )
+    @property
+    def has_positives(self) -> bool:
+        """Whether a pair may have others that are no negatives of it."""
+        return self.positives is not None or self.groups is not None
+
+    def positive_rows(self, rows: slice = slice(None)) -> Tensor | None:
+        """`positives`, or what the groups make of them: bool [N, N] or some of its rows; None for the identity."""
+        if self.positives is not None:
+            return self.positives[rows]
+        return None if self.groups is None else same_group(self.groups, rows)
+
+    def positive_mask(self, rows: slice = slice(None)) -> Tensor:
+        """`positive_rows`, or those of the identity: bool [N, N] or some of its rows."""
+        known = self.positive_rows(rows)
+        if known is not None:
+            return known
+        numbers = torch.arange(self.size, device=self.u.device)
+        return numbers[rows, None] == numbers
 
     def believed(self) -> Comparison:
         """The part whose pairs are believed at all; the comparison itself if all of them are."""
@@ -199,7 +216,7 @@ class Comparison:
 
     def directions(self) -> tuple[Direction, Direction]:
         """The comparison as every u_i sees it among the v, and as every v_j does among the u."""
-        similarity, positives, believed = self.cross_similarity(), self.positives, self.belief
+        similarity, positives, believed = self.cross_similarity(), self.positive_rows(), self.belief
         if believed is not None and self.targets is not None:
             # A pair fits as far as its clip is believed to have a partner here, and the own one to be it.
             believed = believed * self.targets.diagonal()
@@ -215,7 +232,7 @@ class Comparison:
         The own partner's share is spread over the row's positives in proportion to their a_j, which keeps both marginals.
         """
         a = self.u.new_full((self.size,), 1 / self.size) if marginal is None else marginal
-        positives = self.positive_mask()[rows] * a
+        positives = self.positive_mask(rows) * a
         shares = positives / positives.sum(dim=1, keepdim=True).clamp(min=torch.finfo(a.dtype).tiny)
         if self.targets is not None:
             own = self.targets.diagonal()
