@@ -25,6 +25,7 @@ class ContrastiveEntropic(Contrastive):
     """NT-Xent with the entropy of the in-batch ranking matrix encouraged."""
 
     name: ClassVar[str] = "contrastive_entropic"
+    goes_around: ClassVar[bool] = False
     epsilon: float = setting(0.05, "weight of the entropic term", above=0)
     entropy: str = setting(
         "encourage",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from ray_atr.common.settings import Settings, refuse
 from ray_atr.data.positives import same_group
 from ray_atr.objectives.learned import NOTHING_LEARNED, Learned, LearnedSettings
 from ray_atr.objectives.ranks import Ranks
+
+if TYPE_CHECKING:
+    from ray_atr.objectives.pairs.around_ring import OwnPairs
 
 LEAST_BELIEF = 1e-6
 """A pair that is believed less has no part in a transport plan: its marginal would be lost in rounding."""
@@ -317,6 +320,10 @@ class PairLoss(Settings):
     short_name: ClassVar[str] = ""
     """What it is called in a trial's name, if not by its name."""
     takes_extra_negatives: ClassVar[bool] = False
+    shared_from: ClassVar[int] = 0
+    """Pairs from which workers share it; 0: they never do."""
+    goes_around: ClassVar[bool] = False
+    """Whether workers can share it while each keeps its own embeddings (`score_own`)."""
 
     @property
     def needs_clean_share(self) -> bool:
@@ -336,6 +343,10 @@ class PairLoss(Settings):
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
         """The loss itself."""
+        raise NotImplementedError
+
+    def score_own(self, pairs: OwnPairs, learned: Learned) -> Terms:
+        """The same of pairs of which every worker has some: the loss and scalars of all of them, on each."""
         raise NotImplementedError
 
 

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from ray_atr.common.settings import setting
 from ray_atr.objectives.learned import Learned, LearnedSettings
+from ray_atr.objectives.pairs.around_ring import OwnPairs, SigmoidTiles, losses_around_ring
 from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, Terms
 
 
@@ -27,6 +28,8 @@ class Sigmoid(PairLoss):
 
     name: ClassVar[str] = "sigmoid"
     takes_extra_negatives: ClassVar[bool] = True
+    shared_from: ClassVar[int] = 1024
+    goes_around: ClassVar[bool] = True
     temperature: float = setting(0.1, "divides the similarities (tau): its first value if it is learned", above=0)
     bias: float = setting(-10.0, "added to every logit (b): its first value if it is learned")
     learn_scale: bool = setting(True, "learn temperature and bias, as the paper does; false: both stay as they are")
@@ -48,6 +51,11 @@ class Sigmoid(PairLoss):
             column_losses = column_losses + functional.softplus(for_columns + bias).sum(dim=1)
         own = of_rows.detach().diagonal().mean()
         return Terms(comparison.both_directions(row_losses, column_losses), {"loss_of_true_pairs": own})
+
+    def score_own(self, pairs: OwnPairs, learned: Learned) -> Terms:
+        bias = self.bias if learned.bias is None else learned.bias
+        rows, columns, tiles = losses_around_ring(pairs, SigmoidTiles, learned.tau(self.temperature), bias)
+        return Terms(pairs.both_directions(rows, columns), {"loss_of_true_pairs": pairs.mean(tiles.own_losses)})
 
 
 def pair_losses(direction: Direction, logits: Tensor) -> Tensor:
