@@ -43,16 +43,15 @@ class Costs:
     def __init__(self, weighed: WeighedRows, own: slice, ranks: Ranks, floor: float, tile: int) -> None:
         self.weighed, self.own, self.ranks, self.floor = weighed, own, ranks, floor
         self.tiles = tiles_of(len(weighed.left), tile)
-        of_pairs, least, most = [], [], []
-        for rows in self.tiles:
+        # Room for what is kept is made before the first tile: pieces between tiles would keep their memory from the next one.
+        of_pairs = weighed.left.new_empty(len(weighed.left))
+        least, largest = (of_pairs.new_empty(len(self.tiles)) for _ in range(2))
+        for number, rows in enumerate(self.tiles):
             distances = self._distances(rows)
-            of_pairs.append(distances[:, own][:, rows].diagonal())
-            extremes = torch.aminmax(distances)
-            least.append(extremes.min)
-            most.append(extremes.max)
-        largest = torch.stack(most)
+            of_pairs[rows] = distances[:, own][:, rows].diagonal()
+            least[number], largest[number] = torch.aminmax(distances)
         self.maximum = ranks.maximum(largest.max())
-        self.of_pairs, self.least = torch.cat(of_pairs) / self.maximum, torch.stack(least).min() / self.maximum
+        self.of_pairs, self.least = of_pairs / self.maximum, least.min() / self.maximum
         # Where the maximum's share of the gradient goes: seldom more than one tile of one process has it.
         self.has_maximum = (largest == self.maximum).tolist()
 
@@ -106,13 +105,13 @@ class Matching(torch.autograd.Function):
             log_pairs = costs.of_pairs / -plan.epsilon + plan.row_potential + plan.column_potential[own]
             of_columns[own] = torch.xlogy(target.a, target.a) - target.a * log_pairs
             return of_columns[own].clone(), of_columns
-        of_rows = []
+        of_rows = left_norms.new_empty(len(left))
         for rows in plan.tiles:
             aimed = target.tile(rows)
             terms = torch.xlogy(aimed, aimed).sub_(plan.log_rows(rows).mul_(aimed))
-            of_rows.append(terms.sum(dim=1))
+            of_rows[rows] = terms.sum(dim=1)
             of_columns += terms.sum(dim=0)
-        return torch.cat(of_rows), of_columns
+        return of_rows, of_columns
 
     @staticmethod
     @once_differentiable
@@ -167,12 +166,12 @@ class _Outer:
         if self.target.is_diagonal:
             columns[self.target.own] = self.of_pairs
             return self.of_pairs, columns
-        of_rows = []
+        of_rows = torch.empty_like(self.by_rows)
         for rows in tiles:
             tile = self.tile(rows)
-            of_rows.append(tile.sum(dim=1))
+            of_rows[rows] = tile.sum(dim=1)
             columns += tile.sum(dim=0)
-        return torch.cat(of_rows), columns
+        return of_rows, columns
 
     def subtract_from(self, values: Tensor, rows: slice, own: slice) -> None:
         """values [t, N] less G's rows."""

@@ -86,36 +86,39 @@ class TiledRows(RowBlock):
         self.make, self.tiles, self.shift = make, tiles, shift
 
     def row_sums(self, column: Tensor) -> Tensor:
-        if self.shift is None:
-            return torch.cat([torch.logsumexp(self.make(rows).add_(column), dim=1) for rows in self.tiles])
+        inflow = column.new_empty(self.tiles[-1].stop)
         largest, scaled = _scaled(column)
-        return torch.cat([torch.mv(self._kernel(rows), scaled).log_() for rows in self.tiles]) + (largest + self.shift)
+        for rows in self.tiles:
+            inflow[rows] = self._inflow(self._held(rows), column, largest, scaled)
+        return inflow
 
     def column_sums(self, row: Tensor) -> Tensor:
         total = _LogTotal()
         for rows in self.tiles:
-            self._add(total, self.make(rows) if self.shift is None else self._kernel(rows), row[rows])
+            self._add(total, self._held(rows), row[rows])
         return self.ranks.log_sum_exp(total.value).to(row)
 
     def sweep(self, column: Tensor, log_mass: Tensor) -> tuple[Tensor, Tensor]:
         """Both sums of one pass over the tiles: a tile's rows can be brought to their mass at once."""
-        inflows: list[Tensor] = []
-        total = _LogTotal()
+        # Room for what is kept is made before the first tile: pieces between tiles would keep their memory from the next one.
+        inflow, total = torch.empty_like(log_mass), _LogTotal()
         largest, scaled = _scaled(column)
         for rows in self.tiles:
-            if self.shift is None:
-                held = self.make(rows)
-                inflow = torch.logsumexp(held + column, dim=1)
-            else:
-                held = self._kernel(rows)
-                inflow = torch.mv(held, scaled).log_().add_(largest + self.shift)
-            inflows.append(inflow)
-            self._add(total, held, log_mass[rows] - inflow)
-        return torch.cat(inflows), self.ranks.log_sum_exp(total.value).to(column)
+            held = self._held(rows)
+            inflow[rows] = self._inflow(held, column, largest, scaled)
+            self._add(total, held, log_mass[rows] - inflow[rows])
+        return inflow, self.ranks.log_sum_exp(total.value).to(column)
 
-    def _kernel(self, rows: slice) -> Tensor:
-        assert self.shift is not None, "the kernel's rows"
-        return self.make(rows).sub_(self.shift).exp_()
+    def _held(self, rows: slice) -> Tensor:
+        """A tile's scores, or its kernel."""
+        scores = self.make(rows)
+        return scores if self.shift is None else scores.sub_(self.shift).exp_()
+
+    def _inflow(self, held: Tensor, column: Tensor, largest: Tensor, scaled: Tensor) -> Tensor:
+        """`row_sums` of a tile."""
+        if self.shift is None:
+            return torch.logsumexp(held + column, dim=1)
+        return torch.mv(held, scaled).log_().add_(largest + self.shift)
 
     def _add(self, total: _LogTotal, held: Tensor, row: Tensor) -> None:
         """The column sums of one tile's scores, or of its kernel, under its rows' potentials [t]."""
@@ -138,8 +141,10 @@ class _LogTotal:
         self.value = torch.empty(0)
 
     def add(self, part: Tensor) -> None:
-        part = part.double()
-        self.value = part if self.value.numel() == 0 else torch.logaddexp(self.value, part)
+        if self.value.numel() == 0:
+            self.value = part.double()
+        else:
+            torch.logaddexp(self.value, part.double(), out=self.value)
 
 
 def _scaled(potentials: Tensor) -> tuple[Tensor, Tensor]:

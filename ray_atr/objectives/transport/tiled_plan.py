@@ -50,22 +50,28 @@ class TiledPlan(PlanRows):
 
     def row_sums(self) -> Tensor:
         """The mass of each own row, [n]."""
-        return torch.cat([self.log_rows(rows).exp_().sum(dim=1) for rows in self.tiles])
+        found = torch.empty_like(self.row_potential)
+        for rows in self.tiles:
+            found[rows] = self.log_rows(rows).exp_().sum(dim=1)
+        return found
 
     def sums(self, row_active: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         row_sums = torch.empty(len(self.row_potential), dtype=torch.float64, device=self.row_potential.device)
-        column_sums, squares = (self.column_potential.new_zeros((), dtype=torch.float64) for _ in range(2))
+        column_sums, squares = (torch.zeros_like(self.column_potential, dtype=torch.float64) for _ in range(2))
         for rows in self.tiles:
             matrix = self.log_rows(rows).exp_()
             row_sums[rows] = matrix.sum(dim=1)
-            column_sums = column_sums + matrix.sum(dim=0)
+            column_sums += matrix.sum(dim=0)
             weight = inverse(row_sums[rows], row_active[rows]).to(matrix)
-            squares = squares + torch.mv(matrix.square_().T, weight)
+            squares += torch.mv(matrix.square_().T, weight)
         return row_sums, column_sums, squares
 
     def times(self, vector: Tensor) -> Tensor:
         vector = vector.to(self.column_potential)
-        return torch.cat([torch.mv(self.log_rows(rows).exp_(), vector) for rows in self.tiles]).double()
+        found = torch.empty_like(self.row_potential, dtype=torch.float64)
+        for rows in self.tiles:
+            found[rows] = torch.mv(self.log_rows(rows).exp_(), vector).double()
+        return found
 
     def transposed_times(self, vector: Tensor) -> Tensor:
         total = vector.new_zeros(len(self.column_potential), dtype=torch.float64)
