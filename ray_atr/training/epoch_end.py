@@ -101,6 +101,7 @@ class EpochEnd:
         state, objective, memory = self.state, self.experiment.objective, self.state.memory
         if not objective.knowledge.needs_retrieval:
             return {}
+        assert result.embeddings is not None, "what retrieves gathers"
         learned, draw = state.retriever.learned.values(), last.global_batch.draw
         ids = self.data.features.clip_ids
         in_batch = memory.is_in_batch([ids[row] for row in last.global_batch.rows.tolist()])

@@ -227,7 +227,8 @@ def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch
             state.scheduler.step()
             retriever.learned.after_step()
     ids = data.features.clip_ids
-    state.memory.after_batch(result.embeddings, [ids[row] for row in batch.global_batch.rows.tolist()])
+    if result.embeddings is not None:
+        state.memory.after_batch(result.embeddings, [ids[row] for row in batch.global_batch.rows.tolist()])
     if place.is_last:
         state.memory.after_step()
     return result._replace(scalars={**result.scalars, "gradient_norm": float(norm)})

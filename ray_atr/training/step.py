@@ -35,10 +35,10 @@ class NonFiniteError(RuntimeError):
 
 
 class StepResult(NamedTuple):
-    """What a step leaves: scalars to log, and the global batch's embeddings."""
+    """What a step leaves: scalars to log, and the global batch's embeddings, None if no worker gathered them."""
 
     scalars: dict[str, float]
-    embeddings: Embeddings
+    embeddings: Embeddings | None
 
 
 def training_step(
@@ -66,15 +66,16 @@ def training_step(
     kind = LateShare if retriever.settings.interaction == "late" else Share
     needed_here, needed = scheme.needed(batch.mask, batch.draw), scheme.needed(global_batch.mask, global_batch.draw)
     believe = None if estimator is None else estimator.of(global_batch.rows, global_batch.slots)
+    ring = group.ring(len(needed)) if goes_around(retriever, objective, len(needed), group) else None
     with clock("forward"):
         share = kind(retriever, texts, batch, needed_here, chunk=embedding_chunk, autocast=autocast)
         audio_here = share.audio()
     with clock("gather"):
-        audio = group.gather(audio_here.float())
+        audio = group.keep(audio_here.float()) if ring else group.gather(audio_here.float())
     parts = scheme.language_shares(needed, global_batch.draw, language_chunk)
     # With several parts each leaves its gradient at a copy, and the audio tower is back-propagated once.
     anchor = audio if len(parts) == 1 else audio.detach().requires_grad_()
-    found: list[tuple[Terms, Embeddings]] = []
+    found: list[tuple[Terms, Embeddings | None]] = []
     groups = global_batch.positive_groups
     with GradientMean(in_forward_order(retriever) if group.size > 1 else (), group.size) as mean:
         for number, (languages, weight) in enumerate(parts, start=1):
@@ -84,16 +85,22 @@ def training_step(
                 retrieved = None
                 if memory is not None:
                     retrieved = memory.retrieve(share.worker_batch(audio_here, text_here), group.gather)
-            with clock("gather"):
-                text, similarity = group.gather(text_here.float()), share.similarity(group)
-            with clock("loss"):
-                mask = needed & columns.to(needed.device)
-                embeddings = Embeddings(anchor, text, mask, similarity=similarity, groups=groups)
-                learned = retriever.learned.values()
-                with group.share_losses():
+            mask, learned, embeddings = needed & columns.to(needed.device), retriever.learned.values(), None
+            if ring is None:
+                with clock("gather"):
+                    text, similarity = group.gather(text_here.float()), share.similarity(group)
+                with clock("loss"), group.share_losses():
+                    embeddings = Embeddings(anchor, text, mask, similarity=similarity, groups=groups)
                     terms = objective(
                         embeddings, learned=learned, draw=global_batch.draw, retrieved=retrieved, believe=believe
                     )
+            else:
+                with clock("loss"), group.share_losses():
+                    terms = objective.score_own(
+                        anchor, group.keep(text_here.float()), mask, ring, groups=groups, learned=learned,
+                        draw=global_batch.draw, believe=believe,
+                    )  # fmt: skip
+            with clock("loss"):
                 check_finite("loss", terms.loss, batch.clip_ids, group, terms.scalars)
             if number == len(parts):
                 mean.begin_last()
@@ -106,7 +113,18 @@ def training_step(
             mean.finish()
     terms = weighted_sum([terms for terms, _ in found], [weight for _, weight in parts])
     scalars = {"loss": terms.loss.item(), **{name: float(value) for name, value in terms.scalars.items()}}
-    return StepResult(scalars, _together([embeddings for _, embeddings in found], needed))
+    gathered = [embeddings for _, embeddings in found if embeddings is not None]
+    return StepResult(scalars, _together(gathered, needed) if gathered else None)
+
+
+def goes_around(retriever: Retriever, objective: Objective, B: int, group: WorkerGroup) -> bool:
+    """Whether the workers keep their embeddings and pass the texts' around, so that none gathers those of B clips.
+
+    One worker alone takes the same way: the result does not depend on how many there are.
+    """
+    if objective.gathers or retriever.settings.interaction == "late":
+        return False
+    return 0 < group.shared_from(objective.pair.shared_from) <= B and group.size <= B
 
 
 def in_forward_order(retriever: Retriever) -> list[nn.Parameter]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,24 @@ CASES: dict[str, dict[str, Any]] = {
         "train__embedding_chunk": 3,
     },
     "plans that workers share": {"objective": "m_ltm_pot", "scaling__share_losses_from": 2},
-    "similarities that workers share": {"objective": "kcl", "scaling__share_losses_from": 2},
+    "plans by tiles": {"objective": "m_ltm_pot", "scaling__share_losses_from": 2, "scaling__loss_memory": 0},
+    "similarities that workers share": {
+        "objective": "kcl",
+        "objective__pair": "contrastive_entropic",
+        "scaling__share_losses_from": 2,
+    },
+    "texts that go around": {"objective": "kcl", "scaling__share_losses_from": 2},
+    "texts that go around, by tiles": {
+        "objective": "cacl",
+        "scaling__share_losses_from": 2,
+        "scaling__loss_memory": 0,
+    },
+    "texts that go around, by language": {
+        "objective": "kcl",
+        "objective__pair": "sigmoid",
+        "scaling__share_losses_from": 2,
+        "train__language_chunk": 1,
+    },
     "ask, in chunks": {"objective": "ask", "objective__scheme": "cacl", "train__embedding_chunk": 3},
     # Beliefs of a first step: by the row of each clip of the global batch, by that batch's plan, by its probabilities.
     "oracle": {"objective__correspondence": "oracle"},
@@ -103,7 +121,12 @@ def one_step(
     experiment: Experiment, prepared: Prepared, group: WorkerGroup, folder: Path
 ) -> tuple[float, torch.Tensor]:
     """Loss and all gradients, as one vector, of the first step."""
-    group = dataclasses.replace(group, share_losses_from=experiment.scaling.losses_shared_from)
+    memory = experiment.scaling.loss_bytes
+    group = dataclasses.replace(
+        group,
+        share_losses_from=experiment.scaling.losses_shared_from,
+        loss_bytes=math.inf if memory is None else memory,
+    )
     features = open_features(prepared.features, "train")
     captions = TrainingCaptions(features, experiment.data.languages, experiment.data.noise, experiment.seed)
     retriever = build_retriever(

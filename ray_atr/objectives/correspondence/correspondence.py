@@ -34,6 +34,8 @@ class Correspondence(Settings):
 
     name: ClassVar[str]
     needs_truth: ClassVar[bool] = False
+    reads_embeddings: ClassVar[bool] = True
+    """Whether it judges by the embeddings of a batch."""
 
     @property
     def needs_clean_share(self) -> bool:
@@ -213,6 +215,7 @@ class NoCorrespondence(Correspondence):
     """Every pair is believed: the floor."""
 
     name: ClassVar[str] = "none"
+    reads_embeddings: ClassVar[bool] = False
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
         return Estimator(pairs, self)
@@ -224,6 +227,7 @@ class Oracle(Correspondence):
 
     name: ClassVar[str] = "oracle"
     needs_truth: ClassVar[bool] = True
+    reads_embeddings: ClassVar[bool] = False
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
         self.require_truth(pairs.truth is not None)

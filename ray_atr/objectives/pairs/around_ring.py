@@ -7,6 +7,7 @@ arrives at the worker that has the embedding. Values are those of `contrastive.s
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -51,6 +52,24 @@ class OwnPairs:
     def mean(self, own: Tensor) -> Tensor:
         """The mean over all pairs of what each worker has of its own, [n]."""
         return self.ring.ranks.total(own.sum()) / self.ring.size
+
+
+def own_pairs(comparison: Comparison, audio: Tensor, text: Tensor, ring: Ring) -> OwnPairs:
+    """A worker's pairs of a comparison of some clips of a batch, from its own clips' audio [b, D] and text [b, K, D].
+
+    ring says which of the batch's B clips are whose; the comparison's `rows` are in order.
+    """
+    numbers = comparison.row_numbers.contiguous()
+    starts = numbers.new_tensor([block.start for block in ring.blocks])
+    firsts = [*torch.searchsorted(numbers, starts).tolist(), comparison.size]
+    blocks = tuple(slice(first, last) for first, last in itertools.pairwise(firsts))
+    own = blocks[ring.ranks.rank]
+    clips = numbers[own] - ring.own.start
+
+    def side(language: Tensor | None) -> Tensor:
+        return audio[clips] if language is None else text[clips, language[own]]
+
+    return OwnPairs(comparison, side(comparison.u_language), side(comparison.v_language), Ring(ring.ranks, blocks))
 
 
 class TileLoss(ABC):
