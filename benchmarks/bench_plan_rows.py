@@ -5,9 +5,8 @@
     python benchmarks/bench_plan_rows.py --size 65536 --processes 4 --memory 1
     python benchmarks/bench_plan_rows.py --processes 1 4 --memory inf 0 --mass 0.8 --precision float64
 
-Embeddings are synthetic "trained" ones (partners near). Each process computes on one thread. With --memory, the GiB that a process's
-rows may take, larger ones are computed again by tiles; the second number holds for all but the first of --processes. Prints
-the seconds and the growth of each process's memory from embeddings to gradients, in B^2/W floats, and the difference of
+Embeddings are synthetic "trained" ones (partners near). Each process computes on one thread. Rows that would take more than
+--memory GiB of a process are computed again by tiles; its second number is for all but the first of --processes. Prints the seconds and the growth of each process's memory from embeddings to gradients, in B^2/W floats, and the difference of
 loss and gradients from those of the first. The difference must be below 1e-5 in float32 and 1e-6 in float64, or the run fails.
 """
 

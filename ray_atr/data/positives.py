@@ -43,7 +43,7 @@ def caption_groups(captions: Sequence[str]) -> Tensor:
 
 
 def same_group(groups: Tensor, rows: slice = slice(None), others: slice = slice(None)) -> Tensor:
-    """`positives` [B, B], or some of its rows and columns, of group numbers [B], as of `caption_groups`, class labels or clip ids.
+    """`positives` [B, B], or some of its rows and columns, of group numbers [B]: of captions, class labels or clip ids.
 
     groups may be [B, G]: positives are then equal in one of the G columns.
     """

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, distributed
 
 from ray_atr.objectives.ranks import Ranks
@@ -58,8 +57,8 @@ class Ring:
 
         A sum follows its rows around the ring, one process behind them, and so ends where they come from.
         """
-        size, rank = self.ranks.size, self.ranks.rank
-        coming = None
+        size = self.ranks.size
+        coming: _Exchange | None = None
         for owner, block in self.around(own):
             found = part(owner, block)
             if coming is not None:

@@ -1,4 +1,4 @@
-"""A loss that workers share is the loss of one process: every pair loss, positives, weights, way to share, and 1 to 3 processes."""
+"""A loss that workers share is the loss of one process: by pair loss, positives, weights, way to share, and 1 to 3 processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ray_atr.objectives.pairs import (
     PartialLearningToMatch,
     Sigmoid,
 )
-from ray_atr.objectives.pairs.around_ring import OwnPairs
+from ray_atr.objectives.pairs.pair_loss import OwnPairs
 from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.ring import Ring
 
@@ -34,9 +34,7 @@ N, D, TAU, BIAS, EPSILON, MASS = 7, 4, 0.3, -1.0, 0.2, 0.7
 PLANS: dict[str, PairLoss] = {
     "learning_to_match": LearningToMatch(epsilon=EPSILON, metric="euclidean"),
     "partial_learning_to_match": PartialLearningToMatch(epsilon=EPSILON, metric="euclidean", transport_mass=MASS),
-    "followed": PartialLearningToMatch(
-        epsilon=EPSILON, metric="euclidean", transport_mass=MASS, target="followed"
-    ),
+    "followed": PartialLearningToMatch(epsilon=EPSILON, metric="euclidean", transport_mass=MASS, target="followed"),
     "learned metric": LearningToMatch(epsilon=EPSILON, metric="mahalanobis"),
 }
 LOSSES: dict[str, PairLoss] = {**{name: loss() for name, loss in PAIRS.items()}, **PLANS}
@@ -126,7 +124,9 @@ def test_workers_that_share_a_loss_have_the_loss_and_gradients_of_one_process(si
 def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], case: tuple[str, ...]) -> None:
     assert found.keys() == expected.keys(), case
     for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-8, msg=lambda text, at=name: f"{case} {at}: {text}")
+        torch.testing.assert_close(
+            found[name], value, rtol=1e-6, atol=1e-8, msg=lambda text, at=name: f"{case} {at}: {text}"
+        )
 
 
 # What the one process computes, as plain loops.
@@ -141,13 +141,13 @@ def plain(loss: str, groups: str, belief: str) -> float:
     weights = BELIEFS[belief]
     y = [1.0] * N if weights is None else weights.tolist()
     if loss == "contrastive":
-        return sum(y[i] * (softmax_loss(s[i], same[i], y, i) + softmax_loss(column(s, i), same[i], y, i)) for i in range(N)) / (
-            2 * N
-        )
+        return sum(
+            y[i] * (softmax_loss(s[i], same[i], y, i) + softmax_loss(column(s, i), same[i], y, i)) for i in range(N)
+        ) / (2 * N)
     if loss == "sigmoid":
-        return sum(y[i] * (sigmoid_loss(s[i], same[i], y, i) + sigmoid_loss(column(s, i), same[i], y, i)) for i in range(N)) / (
-            2 * N
-        )
+        return sum(
+            y[i] * (sigmoid_loss(s[i], same[i], y, i) + sigmoid_loss(column(s, i), same[i], y, i)) for i in range(N)
+        ) / (2 * N)
     return matching_divergence(loss, s, same, y)
 
 
@@ -161,7 +161,10 @@ def softmax_loss(scores: list[float], positives: list[bool], y: list[float], i: 
     total = sum(y[j] for j in mates)
     if total == 0:
         return 0.0
-    return sum(y[j] * -math.log(math.exp(scores[j] / TAU) / (math.exp(scores[j] / TAU) + negatives)) for j in mates) / total
+    return (
+        sum(y[j] * -math.log(math.exp(scores[j] / TAU) / (math.exp(scores[j] / TAU) + negatives)) for j in mates)
+        / total
+    )
 
 
 def sigmoid_loss(scores: list[float], positives: list[bool], y: list[float], i: int) -> float:

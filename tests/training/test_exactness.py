@@ -161,10 +161,15 @@ def worker(
     group = WorkerGroup(rank=rank, size=size)
     found = []
     for case, (flat, ready) in enumerate(zip(flats, prepared, strict=True)):
-        with patch.object(Ranks, "total", autospec=True, side_effect=Ranks.total) as total:
+        with (
+            patch.object(Ranks, "total", autospec=True, side_effect=Ranks.total) as total,
+            patch.object(WorkerGroup, "gather", autospec=True, side_effect=WorkerGroup.gather) as gather,
+        ):
             found.append(one_step(override(Experiment(), flat), ready, group, folder / f"{rank}-{case}"))
         shared = {call.args[0].size for call in total.call_args_list}
         assert shared == ({size} if flat["scaling.share_losses_from"] == 2 else set()), (case, shared)
+        gathered = any(call.args[1].is_floating_point() for call in gather.call_args_list)
+        assert gathered is not list(CASES)[case].startswith("texts that go around"), case
     return found
 
 

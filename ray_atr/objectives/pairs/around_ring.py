@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -18,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ray_atr.data.positives import same_group
-from ray_atr.objectives.pairs.pair_loss import Comparison, log_weight
+from ray_atr.objectives.pairs.pair_loss import Comparison, OwnPairs, log_weight
 from ray_atr.objectives.pairs.tiled_matching import tile_rows
 from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.ring import Ring
@@ -26,32 +25,6 @@ from ray_atr.objectives.transport.row_blocks import tiles_of
 
 FLOATS_HELD = 1.2
 """Numbers that a worker holds for each entry of its rows of the logits, at the most."""
-
-
-@dataclass(frozen=True, eq=False)
-class OwnPairs:
-    """A worker's own pairs of a comparison.
-
-    comparison  of all N pairs, for what it says of them by pair: `groups`, `belief`. Its u and v are not read.
-    u, v        [n, D], unit norm, of the own pairs.
-    ring        whose pairs are which.
-    """
-
-    comparison: Comparison
-    u: Tensor
-    v: Tensor
-    ring: Ring
-
-    def both_directions(self, row_losses: Tensor, column_losses: Tensor) -> Tensor:
-        """`Comparison.both_directions` of sample losses that each worker has of its own pairs, [n] and [n]."""
-        own = row_losses + column_losses
-        if self.comparison.belief is not None:
-            own = own * self.comparison.belief[self.ring.own]
-        return self.mean(own) / 2
-
-    def mean(self, own: Tensor) -> Tensor:
-        """The mean over all pairs of what each worker has of its own, [n]."""
-        return self.ring.ranks.total(own.sum()) / self.ring.size
 
 
 def own_pairs(comparison: Comparison, audio: Tensor, text: Tensor, ring: Ring) -> OwnPairs:
@@ -90,11 +63,12 @@ class TileLoss(ABC):
     def see(self, tile: Tensor, rows: slice, owner: int) -> None:
         """A tile of logits [t, m], which must stay as it is."""
 
-    def settle(self) -> None:
-        """All tiles have been seen: what they tell of columns is put together."""
+    def settle(self) -> None:  # noqa: B027
+        """All tiles have been seen: what they tell of columns is put together, where that is needed."""
 
     def see_again(self, tile: Tensor, rows: slice, owner: int) -> None:
         """The same tile a second time, if `looks_twice`."""
+        raise NotImplementedError
 
     @abstractmethod
     def losses(self) -> tuple[Tensor, Tensor]:
@@ -271,7 +245,11 @@ class SigmoidTiles(TileLoss):
     def gradient(self, tile: Tensor, rows: slice, owner: int, by_rows: Tensor, by_columns: Tensor) -> Tensor:
         signs = self._signs(tile, rows, owner)
         slopes = (signs * tile).sigmoid_().mul_(signs)
-        of_rows, of_columns, weights = by_rows[rows, None], by_columns[self.ring.blocks[owner]], self._weights(rows, owner)
+        of_rows, of_columns, weights = (
+            by_rows[rows, None],
+            by_columns[self.ring.blocks[owner]],
+            self._weights(rows, owner),
+        )
         if weights is None:
             return slopes.mul_(of_rows + of_columns)
         counts = of_rows * weights[0] + of_columns * weights[1]

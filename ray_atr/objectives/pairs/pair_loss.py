@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,9 +18,7 @@ from ray_atr.common.settings import Settings, refuse
 from ray_atr.data.positives import same_group
 from ray_atr.objectives.learned import NOTHING_LEARNED, Learned, LearnedSettings
 from ray_atr.objectives.ranks import Ranks
-
-if TYPE_CHECKING:
-    from ray_atr.objectives.pairs.around_ring import OwnPairs
+from ray_atr.objectives.ring import Ring
 
 LEAST_BELIEF = 1e-6
 """A pair that is believed less has no part in a transport plan: its marginal would be lost in rounding."""
@@ -251,6 +249,32 @@ class Comparison:
         if self.belief is not None:
             row_losses, column_losses = row_losses * self.belief, column_losses * self.belief
         return 0.5 * (row_losses.mean() + column_losses.mean())
+
+
+@dataclass(frozen=True, eq=False)
+class OwnPairs:
+    """A worker's own pairs of a comparison.
+
+    comparison  of all N pairs, for what it says of them by pair: `groups`, `belief`. Its u and v are not read.
+    u, v        [n, D], unit norm, of the own pairs.
+    ring        whose pairs are which.
+    """
+
+    comparison: Comparison
+    u: Tensor
+    v: Tensor
+    ring: Ring
+
+    def both_directions(self, row_losses: Tensor, column_losses: Tensor) -> Tensor:
+        """`Comparison.both_directions` of sample losses that each worker has of its own pairs, [n] and [n]."""
+        own = row_losses + column_losses
+        if self.comparison.belief is not None:
+            own = own * self.comparison.belief[self.ring.own]
+        return self.mean(own) / 2
+
+    def mean(self, own: Tensor) -> Tensor:
+        """The mean over all pairs of what each worker has of its own, [n]."""
+        return self.ring.ranks.total(own.sum()) / self.ring.size
 
 
 @dataclass(frozen=True, eq=False)

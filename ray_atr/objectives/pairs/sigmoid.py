@@ -18,8 +18,8 @@ from torch.nn import functional
 
 from ray_atr.common.settings import setting
 from ray_atr.objectives.learned import Learned, LearnedSettings
-from ray_atr.objectives.pairs.around_ring import OwnPairs, SigmoidTiles, losses_around_ring
-from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, Terms
+from ray_atr.objectives.pairs.around_ring import SigmoidTiles, losses_around_ring
+from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, OwnPairs, PairLoss, Terms
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -118,7 +118,7 @@ class Matching(torch.autograd.Function):
     def backward(ctx: Any, by_rows: Tensor, by_columns: Tensor) -> tuple[Any, ...]:
         costs, target, plan, marginals, detach_maximum = ctx.parts
         ranks, own = costs.ranks, costs.own
-        left, right, _, _ = costs.weighed
+        left = costs.weighed.left
         outer = _Outer(target, by_rows, by_columns)
         row_sums, column_sums = outer.sums(plan.tiles)
         everywhere = row_sums, ranks.sum(column_sums), ranks.sum(row_sums.sum())
@@ -199,4 +199,9 @@ class _Gradient:
 
     def scaled(self, scale: Tensor) -> list[Tensor]:
         of_left, of_right, of_left_norms, of_right_norms = self.parts
-        return [of_left.mul_(-2 * scale), of_right.mul_(-2 * scale), of_left_norms.mul_(scale), of_right_norms.mul_(scale)]
+        return [
+            of_left.mul_(-2 * scale),
+            of_right.mul_(-2 * scale),
+            of_left_norms.mul_(scale),
+            of_right_norms.mul_(scale),
+        ]

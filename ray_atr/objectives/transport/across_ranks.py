@@ -123,9 +123,7 @@ def adjoint_across_ranks(
     """
     matrix, row_sums = plan.matrix, outer.sum(dim=1)
     right = row_sums, ranks.sum(outer.sum(dim=0)), ranks.sum(row_sums.sum())
-    of_rows, of_columns = multipliers(
-        HeldPlan(matrix), plan.row_active, plan.column_active, marginals, right, ranks
-    )
+    of_rows, of_columns = multipliers(HeldPlan(matrix), plan.row_active, plan.column_active, marginals, right, ranks)
     if of_columns is None:
         return matrix.mul_(-of_rows.to(matrix)[:, None]).add_(outer)
     return outer - matrix.mul_(of_rows.to(matrix)[:, None] + of_columns.to(matrix))

@@ -120,6 +120,4 @@ def solve_by_tiles(
         row_active, column_active = everywhere.expand(len(row)), everywhere.expand(len(column))
     else:
         row = row + level
-    return TiledPlan(
-        cost, tiles, epsilon, row, column, row_active, column_active, residual, sweeps, tolerance
-    )
+    return TiledPlan(cost, tiles, epsilon, row, column, row_active, column_active, residual, sweeps, tolerance)
