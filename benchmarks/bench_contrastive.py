@@ -4,9 +4,10 @@
     python benchmarks/bench_contrastive.py                  # B = 4,096, D = 1,024, two processes of one thread
 
 Forward and backward of the loss with respect to the process's own float32 embeddings, interleaved, median of 9, on the
-first process. Ours is what a training step does: each worker keeps its own pairs, and the texts go around;
-`gathered` is a gather, then the pair loss, whose similarities the workers share, and `whole` the same with all similarities on each worker;
-`tiles` is ours where a worker does not hold its similarities. Gradients are compared with those of one float64 process that holds the batch.
+first process. Ours is what a training step does: each worker keeps its own pairs, and the texts go around; `tiles` is the same
+where a worker does not hold its similarities. `gathered` is a gather, then the pair loss, whose similarities the workers share,
+and `whole` the same with all similarities on each. Gradients are compared with those of one float64 process that holds the
+batch.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@
     python benchmarks/bench_plan_rows.py --processes 1 4 --memory inf 0 --mass 0.8 --precision float64
 
 Embeddings are synthetic "trained" ones (partners near). Each process computes on one thread. Rows that would take more than
---memory GiB of a process are computed again by tiles; its second number is for all but the first of --processes. Prints the seconds and the growth of each process's memory from embeddings to gradients, in B^2/W floats, and the difference of
-loss and gradients from those of the first. The difference must be below 1e-5 in float32 and 1e-6 in float64, or the run fails.
+--memory GiB of a process are computed again by tiles; its second number is for all but the first of --processes. Prints the
+seconds and the growth of each process's memory from embeddings to gradients, in B^2/W floats, and the difference of loss and
+gradients from those of the first. The difference must be below 1e-5 in float32 and 1e-6 in float64, or the run fails.
 """
 
 from __future__ import annotations
