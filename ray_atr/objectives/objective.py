@@ -44,20 +44,20 @@ class Objective(Settings):
         learned: Learned = NOTHING_LEARNED,
         draw: Tensor | None = None,
         retrieved: Any = None,
-        believe: Callable[[Comparison], Comparison] | None = None,
+        weigh_pairs: Callable[[Comparison], Comparison] | None = None,
     ) -> Terms:
         """The loss of a global batch, and scalars to log.
 
         learned    takes the place of the pair loss's settings.
         draw       [B] int64: what `scheme.draw` returned, for the schemes that draw.
         retrieved  what the knowledge base returned for the batch, for the knowledge variants that need it.
-        believe    what says how far a comparison's pairs are believed: `Estimator.of(rows, slots)`. None: all are, fully.
+        weigh_pairs  sets sample weights and soft targets of a comparison: `Estimator.for_batch(rows, slots)`. None: 1, none.
         """
         if self.knowledge.needs_retrieval and retrieved is None:
             raise refuse("retrieved", None, f"the neighbours that objective.knowledge={self.knowledge.name} needs")
         parts = self.scheme.pairs(embeddings, draw)
-        if believe is not None:
-            parts = [part._replace(comparison=believe(part.comparison)) for part in parts]
+        if weigh_pairs is not None:
+            parts = [part._replace(comparison=weigh_pairs(part.comparison)) for part in parts]
         return self._of_parts(
             parts, [self.knowledge.score(part.comparison, self.pair, retrieved, learned) for part in parts]
         )
@@ -83,7 +83,7 @@ class Objective(Settings):
         groups: Tensor | None = None,
         learned: Learned = NOTHING_LEARNED,
         draw: Tensor | None = None,
-        believe: Callable[[Comparison], Comparison] | None = None,
+        weigh_pairs: Callable[[Comparison], Comparison] | None = None,
     ) -> Terms:
         """The loss of a global batch of B clips of which each worker has some: on each that of all, with its own gradients.
 
@@ -95,8 +95,8 @@ class Objective(Settings):
         # What is compared with what depends on the masks alone.
         nothing = Embeddings(audio.new_zeros(len(mask), 1), audio.new_zeros(*mask.shape, 1), mask, groups=groups)
         parts = self.scheme.pairs(nothing, draw)
-        if believe is not None:
-            parts = [part._replace(comparison=believe(part.comparison)) for part in parts]
+        if weigh_pairs is not None:
+            parts = [part._replace(comparison=weigh_pairs(part.comparison)) for part in parts]
         sides = [functional.normalize(side, dim=-1) for side in (audio, text)]
         return self._of_parts(
             parts, [self.pair.score_own(own_pairs(part.comparison, *sides, ring), learned) for part in parts]

@@ -48,8 +48,12 @@ class ScalingChoice:
             trains = f"{workers} of Ray Train{gpus}"
         else:
             trains = "its own process"
+        shares = ""
+        if scaling.has_workers and scaling.workers != 1:
+            reason = experiment.gathers
+            shares = f"; each worker gathers all embeddings ({reason})" if reason else "; texts' embeddings go around"
         reads = "Ray Data streams what it trains on" if scaling.ray_data is True else "without Ray Data"
-        return f"scaling: a trial is trained by {trains}, {reads} ({self.reason})"
+        return f"scaling: a trial is trained by {trains}, {reads} ({self.reason}){shares}"
 
 
 def decide(

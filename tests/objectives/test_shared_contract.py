@@ -44,12 +44,12 @@ GROUPS: dict[str, Tensor | None] = {
     # The second column joins pairs that the first does not: not all positives of a positive are one's own.
     "captions and clips": torch.tensor([[0, 0], [1, 1], [2, 2], [0, 3], [3, 1], [4, 4], [5, 3]]),
 }
-BELIEFS: dict[str, Tensor | None] = {
-    "believed": None,
+WEIGHTS: dict[str, Tensor | None] = {
+    "unweighted": None,
     "weighed": torch.tensor([1.0, 0.3, 0.8, 0.0, 0.6, 1.0, 0.2], dtype=torch.float64),
 }
 MEMORY = {"held": math.inf, "tiles": 0.0}
-PRODUCT = list(itertools.product(LOSSES, GROUPS, BELIEFS, MEMORY))
+PRODUCT = list(itertools.product(LOSSES, GROUPS, WEIGHTS, MEMORY))
 AROUND = [case for case in PRODUCT if LOSSES[case[0]].goes_around]
 BLOCKS = {1: (slice(0, 7),), 2: (slice(0, 2), slice(2, 7)), 3: (slice(0, 3), slice(3, 3), slice(3, 7))}
 """Of 1, 2 and 3 workers; one of three has no pair."""
@@ -79,22 +79,22 @@ def found_of(loss: Tensor, owned: dict[str, Tensor], scalars: Any) -> dict[str, 
 
 
 def shared(case: tuple[str, str, str, str], ranks: Ranks, at_least: int = 2) -> dict[str, Tensor]:
-    loss, groups, belief, memory = case
+    loss, groups, weight, memory = case
     owned = values()
     u, v = (functional.normalize(owned[side], dim=1) for side in ("u", "v"))
     with ranks.share(at_least=at_least, memory=MEMORY[memory]):
-        terms = LOSSES[loss](Comparison(u, v, groups=GROUPS[groups], belief=BELIEFS[belief]), learned_of(owned))
+        terms = LOSSES[loss](Comparison(u, v, groups=GROUPS[groups], sample_weight=WEIGHTS[weight]), learned_of(owned))
     return found_of(terms.loss, owned, terms.scalars)
 
 
 def around(case: tuple[str, str, str, str], ranks: Ranks) -> dict[str, Tensor]:
     """The same of one worker that has its own pairs alone, and ends with their gradients."""
-    loss, groups, belief, memory = case
+    loss, groups, weight, memory = case
     ring, owned = Ring(ranks, BLOCKS[ranks.size]), values()
     owned |= {side: owned[side].detach()[ring.own].requires_grad_() for side in ("u", "v")}
     u, v = (functional.normalize(owned[side], dim=1) for side in ("u", "v"))
     nothing = torch.zeros(N, 1, dtype=torch.float64)
-    comparison = Comparison(nothing, nothing, groups=GROUPS[groups], belief=BELIEFS[belief])
+    comparison = Comparison(nothing, nothing, groups=GROUPS[groups], sample_weight=WEIGHTS[weight])
     with ranks.share(memory=MEMORY[memory]):
         terms = LOSSES[loss].score_own(OwnPairs(comparison, u, v, ring), learned_of(owned))
     return found_of(terms.loss, owned, terms.scalars)
@@ -132,13 +132,13 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], case: tu
 # What the one process computes, as plain loops.
 
 
-def plain(loss: str, groups: str, belief: str) -> float:
+def plain(loss: str, groups: str, weight: str) -> float:
     given = values()
     u, v = (functional.normalize(given[side].detach(), dim=1) for side in ("u", "v"))
     s = (u @ v.T).tolist()
     known = GROUPS[groups]
     same = (torch.eye(N, dtype=torch.bool) if known is None else same_group(known)).tolist()
-    weights = BELIEFS[belief]
+    weights = WEIGHTS[weight]
     y = [1.0] * N if weights is None else weights.tolist()
     if loss == "contrastive":
         return sum(
@@ -193,12 +193,12 @@ def matching_divergence(loss: str, s: list[list[float]], same: list[list[bool]],
 
 
 @pytest.mark.parametrize(
-    ("loss", "groups", "belief"),
-    itertools.product(("contrastive", "sigmoid", "learning_to_match", "partial_learning_to_match"), GROUPS, BELIEFS),
+    ("loss", "groups", "weight"),
+    itertools.product(("contrastive", "sigmoid", "learning_to_match", "partial_learning_to_match"), GROUPS, WEIGHTS),
 )
-def test_one_process_computes_the_plain_loops(loss: str, groups: str, belief: str) -> None:
-    found = shared((loss, groups, belief, "held"), Ranks(), at_least=0)["loss"]
-    assert float(found) == pytest.approx(plain(loss, groups, belief), rel=1e-6)
+def test_one_process_computes_the_plain_loops(loss: str, groups: str, weight: str) -> None:
+    found = shared((loss, groups, weight, "held"), Ranks(), at_least=0)["loss"]
+    assert float(found) == pytest.approx(plain(loss, groups, weight), rel=1e-6)
 
 
 def test_what_goes_around_is_contrastive_and_sigmoid() -> None:

@@ -54,8 +54,8 @@ class TileLoss(ABC):
     def __init__(self, pairs: OwnPairs, logits: Tensor) -> None:
         """logits: an example of their number type and device."""
         self.ring, self.groups = pairs.ring, pairs.comparison.groups
-        belief = pairs.comparison.belief
-        self.belief = None if belief is None else belief.to(logits)
+        sample_weight = pairs.comparison.sample_weight
+        self.sample_weight = None if sample_weight is None else sample_weight.to(logits)
         n, N = pairs.ring.own.stop - pairs.ring.own.start, pairs.ring.size
         self.of_rows, self.of_columns = logits.new_zeros(n), logits.new_zeros(N)
 
@@ -101,7 +101,7 @@ class SoftmaxTiles(TileLoss):
         least = torch.finfo(logits.dtype).min / 4
         self.row_sums = torch.full_like(self.of_rows, least)
         self.column_sums = torch.full_like(self.of_columns, least)
-        self.log_weights = None if self.belief is None else log_weight(self.belief)
+        self.log_weights = None if self.sample_weight is None else log_weight(self.sample_weight)
         self.own_logits = torch.empty_like(self.of_rows)
         self.shares: Tensor | None = None
         """Of each sample's positives together, [N]: what divides their weights."""
@@ -149,7 +149,7 @@ class SoftmaxTiles(TileLoss):
         """[N]: the summed weight of each pair's positives; the same of a row and of a column."""
         assert self.groups is not None, "positives"
         own, N = self.ring.own, self.ring.size
-        weights = self.of_columns.new_ones(N) if self.belief is None else self.belief
+        weights = self.of_columns.new_ones(N) if self.sample_weight is None else self.sample_weight
         tile = tile_rows(N, weights)
         parts = [
             same_group(self.groups, slice(own.start + rows.start, own.start + rows.stop)).to(weights) @ weights
@@ -163,8 +163,8 @@ class SoftmaxTiles(TileLoss):
         assert self.shares is not None, "settled"
         own, block = self.ring.own, self.ring.blocks[owner]
         of_rows = of_columns = positives.to(self.of_rows)
-        if self.belief is not None:
-            of_rows, of_columns = of_rows * self.belief[block], of_columns * self.belief[own][rows, None]
+        if self.sample_weight is not None:
+            of_rows, of_columns = of_rows * self.sample_weight[block], of_columns * self.sample_weight[own][rows, None]
         return of_rows / self.shares[own][rows, None], of_columns / self.shares[block]
 
     def see_again(self, tile: Tensor, rows: slice, owner: int) -> None:
@@ -200,7 +200,7 @@ class SoftmaxTiles(TileLoss):
 
 
 class SigmoidTiles(TileLoss):
-    """-log sigmoid(z logit) of every pair, summed over a sample's, as `sigmoid` has it; another pair counts by its belief."""
+    """-log sigmoid(z logit) of every pair, summed over a sample's, as in `sigmoid`; another pair counts by its sample weight."""
 
     def __init__(self, pairs: OwnPairs, logits: Tensor) -> None:
         super().__init__(pairs, logits)
@@ -217,9 +217,9 @@ class SigmoidTiles(TileLoss):
 
     def _weights(self, rows: slice, owner: int) -> tuple[Tensor, Tensor] | None:
         """How far each pair counts for its row [1, m] and for its column [t, 1], the own pairs aside."""
-        if self.belief is None:
+        if self.sample_weight is None:
             return None
-        return self.belief[self.ring.blocks[owner]], self.belief[self.ring.own][rows, None]
+        return self.sample_weight[self.ring.blocks[owner]], self.sample_weight[self.ring.own][rows, None]
 
     def see(self, tile: Tensor, rows: slice, owner: int) -> None:
         losses = functional.softplus(self._signs(tile, rows, owner).mul_(tile))
