@@ -106,6 +106,7 @@ def work(rank: int, size: int, folder: Path) -> tuple[list[dict[str, Tensor]], l
     return [shared(case, ranks) for case in PRODUCT], [around(case, ranks) for case in AROUND]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_workers_that_share_a_loss_have_the_loss_and_gradients_of_one_process(size: int, tmp_path: Path) -> None:
     by_worker = run_processes(work, size, tmp_path)
