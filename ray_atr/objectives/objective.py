@@ -97,9 +97,9 @@ class Objective(Settings):
         parts = self.scheme.pairs(nothing, draw)
         if weigh_pairs is not None:
             parts = [part._replace(comparison=weigh_pairs(part.comparison)) for part in parts]
-        sides = [functional.normalize(side, dim=-1) for side in (audio, text)]
+        audio, text = functional.normalize(audio, dim=-1), functional.normalize(text, dim=-1)
         return self._of_parts(
-            parts, [self.pair.score_own(own_pairs(part.comparison, *sides, ring), learned) for part in parts]
+            parts, [self.pair.score_own(own_pairs(part.comparison, audio, text, ring), learned) for part in parts]
         )
 
     def _of_parts(self, parts: Sequence[Weighted], terms: Sequence[Terms]) -> Terms:
