@@ -11,7 +11,7 @@ import itertools
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -36,6 +36,7 @@ from ray_atr.models.augment import SpecAugment
 from ray_atr.models.card import CARD_FILE, card_text
 from ray_atr.models.clap import Clap, read_clap
 from ray_atr.models.laion_clap import laion_file
+from ray_atr.models.sharding import EqualCalls, Extra, shard_tower
 from ray_atr.models.text import TEXT_TOWERS, SmallTransformer
 from ray_atr.models.tower import (
     AudioSettings,
@@ -157,6 +158,8 @@ class Retriever(nn.Module):
         """What attention over windows learns."""
         self.languages: tuple[str, ...] = ()
         """ISO 639-3 codes of the captions it was trained on; empty: not known."""
+        self.calls: EqualCalls | None = None
+        """How the workers call towers that are sharded; None if none is."""
 
     @property
     def learned_metric(self) -> Mahalanobis | None:
@@ -200,19 +203,27 @@ class Retriever(nn.Module):
         return self
 
     def parameter_groups(
-        self, learning_rate: float, weight_decay: float = 0.0, *, metric_scale: float = 1.0
+        self,
+        learning_rate: float,
+        weight_decay: float = 0.0,
+        *,
+        metric_scale: float = 1.0,
+        towers_apart: bool = False,
     ) -> list[dict[str, Any]]:
         """Optimiser groups of everything that is trained: `{"params", "lr", "weight_decay"}`, one a rate and decay.
 
         Level l of a tower with n levels has `learning_rate * learning_rate_scale * layer_decay ** (n - 1 - l)`. Weight decay is
         for weight matrices alone: vectors (biases, norms) have none, nor has what the objective learns (the metric at
-        `metric_scale` times the rate): decay would only shift the scale that it is there to learn.
+        `metric_scale` times the rate): decay would only shift the scale that it is there to learn. With `towers_apart`
+        what can be sharded is in groups of its own: a kernel of the optimiser takes no sharded and whole weights together.
         """
-        groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+        groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
+        apart = {id(parameter) for parameter in self.divisible_parameters().values()} if towers_apart else set()
 
         def add(parameter: nn.Parameter, rate: float, decay: float = weight_decay) -> None:
             if parameter.requires_grad:
-                groups.setdefault((rate, decay if parameter.ndim > 1 else 0.0), []).append(parameter)
+                key = rate, decay if parameter.ndim > 1 else 0.0, id(parameter) in apart
+                groups.setdefault(key, []).append(parameter)
 
         for tower, settings in ((self.audio_tower, self.settings.audio), (self.text_tower, self.settings.text)):
             levels = parameter_levels(tower)
@@ -226,12 +237,30 @@ class Retriever(nn.Module):
             add(parameter, learning_rate * (metric_scale if name == "metric" else 1.0), decay=0.0)
         if self.window_query is not None:
             add(self.window_query, learning_rate)
-        return [{"params": params, "lr": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]
+        return [{"params": params, "lr": rate, "weight_decay": decay} for (rate, decay, _), params in groups.items()]
 
     def adapt(self, *, compiles: bool = True) -> None:
         """Applies each tower's training options; to be called once, after the weights of checkpoints are loaded."""
         adapt(self.audio_tower, self.settings.audio.adapt, compiles=compiles)
         adapt(self.text_tower, self.settings.text.adapt, compiles=compiles)
+
+    def shard(self, device: torch.device) -> None:
+        """Spread the towers' weights over the workers, to be called by all of them and once, before the rest is moved to the
+        device. From then on towers are called within `equal_calls` only.
+        """
+        towers = [tower for tower in (self.audio_tower, self.text_tower) if next(tower.parameters(), None) is not None]
+        for tower in towers:
+            shard_tower(tower, device)
+        self.calls = EqualCalls(towers, device)
+
+    def equal_calls(self, *, again: bool = False) -> AbstractContextManager[Extra]:
+        """Within, each worker calls the towers as it needs; sharded ones are called equally often by all (`EqualCalls`)."""
+        return nullcontext(Extra()) if self.calls is None else self.calls.together(again=again)
+
+    def divisible_parameters(self) -> dict[str, nn.Parameter]:
+        """The towers' parameters that can be sharded, by name; the same whether they are."""
+        named = self.named_parameters(remove_duplicate=False)
+        return {name: one for name, one in named if name.startswith(("audio_tower.", "text_tower.")) and one.ndim > 0}
 
     def trained_state(self) -> dict[str, Tensor]:
         """The entries of `state_dict` that training changes: what is not frozen (of LoRA the updates alone), and buffers."""
@@ -420,10 +449,17 @@ class Retriever(nn.Module):
         finally:
             self.train(was_training)
 
-    def save_pretrained(self, folder: str | Path, *, frozen: Mapping[str, Path] | None = None) -> None:
+    def save_pretrained(
+        self,
+        folder: str | Path,
+        *,
+        frozen: Mapping[str, Path] | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> None:
         """Writes weights (safetensors), settings and front end (JSON) and the tokeniser; replaces what was in the folder.
 
-        `frozen` names files that hold a tower's weights already (`{"audio": file}`); they are linked instead of written.
+        `weights` are written instead of its own: all of `state_dict`, gathered from sharded towers. `frozen` names files that
+        hold a tower's weights already (`{"audio": file}`); they are linked instead of written.
         """
         with whole_folder(Path(folder), is_synced=True) as aside:
             content = {
@@ -440,9 +476,8 @@ class Retriever(nn.Module):
             linked = {
                 kind: file for kind, file in (frozen or {}).items() if f"{kind}_tower." not in self._saved_by_towers
             }
-            state = {
-                name: value for name, value in self.state_dict().items() if not name.startswith(self._saved_by_towers)
-            }
+            held = self.state_dict() if weights is None else weights
+            state = {name: value for name, value in held.items() if not name.startswith(self._saved_by_towers)}
             seal_folder(aside, write_state(aside, state, linked))
             # Not sealed: an evaluation replaces it, and nobody computes with it.
             (aside / CARD_FILE).write_text(self.card(), encoding="utf-8")

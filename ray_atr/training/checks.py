@@ -24,8 +24,9 @@ from ray_atr.models.augment import CLIP_MEAN, ZERO_AFTER_NORM
 from ray_atr.models.tower import checkpoint_of
 from ray_atr.models.weights import require_checkpoint
 from ray_atr.objectives import Objective
-from ray_atr.objectives.knowledge import Knowledge
+from ray_atr.objectives.knowledge import KNOWLEDGE, Knowledge
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective, require_contrastive
+from ray_atr.objectives.knowledge.moco import Moco
 from ray_atr.objectives.pairs import LearningToMatch
 from ray_atr.training.correspondence import check_correspondence
 from ray_atr.training.encoding.frozen import encodes_once
@@ -73,6 +74,7 @@ def check_experiment(experiment: Experiment) -> None:
         raise refuse("scaling.validate_beside", "true", "false with scaling.workers=0, which uses one process only")
     check_batch_size(splits[data.train_split], batch_size, scaling.most_workers, evenly=not scaling.is_elastic)
     check_order(experiment)
+    check_sharding(experiment)
     for kind, tower in (("audio", experiment.model.audio), ("text", experiment.model.text)):
         checkpoint = checkpoint_of(tower)
         if checkpoint is not None:
@@ -140,6 +142,31 @@ def _counts_of(
     else:
         clips = (described(place, split, source)[0] for place in range(source.num_clips(split)))
     return np.array([[len(captions.get(code) or ()) for code in languages] for captions in clips], np.int64)
+
+
+def check_sharding(experiment: Experiment) -> None:
+    """ValueError if towers are to be sharded and something needs them whole in one process."""
+    scaling, train = experiment.scaling, experiment.train
+    if not scaling.shard_towers:
+        return
+    set_ = "with scaling.shard_towers"
+    if isinstance(experiment.objective.knowledge, Moco):
+        names = ", ".join(name for name in KNOWLEDGE if name != "moco")
+        raise refuse(
+            "objective.knowledge", "moco", f"{names} {set_}: MoCo's momentum encoders are a copy of the towers"
+        )
+    if train.distance_to is not None:
+        raise refuse("train.distance_to", train.distance_to, f"none {set_}: another run's towers would be whole")
+    if scaling.validate_beside:
+        raise refuse("scaling.validate_beside", "true", f"false {set_}: the other process would hold whole towers")
+    if 0 < scaling.gpus_per_worker <= 0.5:
+        allowed = f"0, or more than 0.5, {set_}: workers on one GPU have nothing to spread"
+        raise refuse("scaling.gpus_per_worker", scaling.gpus_per_worker, allowed)
+    for kind, tower in (("audio", experiment.model.audio), ("text", experiment.model.text)):
+        if tower.name == "sentence_transformers" and not encodes_once(experiment, kind):
+            raise refuse(f"model.{kind}", tower.name, f"a tower that does not save its own weights, {set_}")
+        if tower.adapt.compile:
+            raise refuse(f"model.{kind}.adapt.compile", "true", f"false {set_}")
 
 
 def check_chunks(objective: Objective, language_chunk: int) -> None:

@@ -23,6 +23,7 @@ from torch import Tensor
 from ray_atr.data.sampling import permutation
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.models.retriever import Retriever
+from ray_atr.models.sharding import gathered
 from ray_atr.objectives import Embeddings, Objective, metric_scalars
 from ray_atr.objectives.schemes import (
     alignment_direction_error,
@@ -89,8 +90,10 @@ class EpochEnd:
         if len(last.languages) > 1:
             found |= scheme_errors(retriever, texts, self.experiment.objective, last, self.data.group)
         step = last.step + 1
-        if self.experiment.train.keep_trajectory and self.data.group.is_first:
-            keep_weights(self.folder, step, retriever)
+        if self.experiment.train.keep_trajectory:
+            weights_now = retriever.state_dict() if retriever.calls is None else gathered(retriever.state_dict())
+            if self.data.group.is_first:
+                keep_weights(self.folder, step, weights_now)
         if self.other is not None and (weights := self.other.weights_after(step)) is not None:
             error = found.get("data_distribution_error", 0.0)
             found |= weight_errors(self.data, self.state, weights, texts, last, error)
@@ -155,7 +158,8 @@ class DriftProbe:
             return {}
         mine = np.array_split(rows, group.size)[group.rank]
         parts = np.array_split(mine, max(1, -(-len(mine) // BLOCK)))
-        entries = concatenated([self.source.encode(retriever, part) for part in parts])
+        with retriever.equal_calls():
+            entries = concatenated([self.source.encode(retriever, part) for part in parts])
         audio, text = (
             torch.cat([torch.from_numpy(part) for part in group.gather_objects(own)])
             for own in (entries.audio, entries.text[0])
@@ -264,7 +268,7 @@ class _LogProbabilities:
 
 def _embedded(retriever: Retriever, texts: TextBatcher, batch: Batch) -> tuple[Tensor, Tensor]:
     """All of a share's clips [b, D] and texts [b, K, D], in evaluation mode."""
-    with retriever.evaluating():
+    with retriever.evaluating(), retriever.equal_calls():
         audio = embed_batch(retriever, batch).float()
         return audio, texts.embed_grid(batch.captions.texts, batch.captions.mask, batch.languages).float()
 

@@ -192,6 +192,11 @@ class ScalingSettings(Settings):
         "match; 0: never",
         at_least=0,
     )
+    shard_towers: bool = setting(
+        False,
+        "spread the towers' weights, gradients and optimiser state over the workers, which gather one layer at a time "
+        "(fully_shard): the same training for towers that do not fit on one device, with more exchange",
+    )
     feature_store: str = setting(
         "",
         "folder or URL that keeps log-mel features and vectors of frozen towers for all nodes; rows of features are read as they "

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives import Embeddings, Objective, Terms
@@ -76,7 +77,9 @@ def training_step(
     anchor = audio if len(parts) == 1 else audio.detach().requires_grad_()
     found: list[tuple[Terms, Embeddings]] = []
     positives = global_batch.positives
-    with GradientMean(in_forward_order(retriever) if group.size > 1 else (), group.size) as mean:
+    # The gradients of sharded towers are means already when they are there.
+    replicated = [p for p in in_forward_order(retriever) if not isinstance(p, DTensor)] if group.size > 1 else []
+    with GradientMean(replicated, group.size) as mean:
         for number, (languages, weight) in enumerate(parts, start=1):
             columns = torch.isin(torch.arange(needed.shape[1]), torch.tensor(languages))
             with clock("forward"):
@@ -95,7 +98,8 @@ def training_step(
                         embeddings, learned=learned, draw=global_batch.draw, retrieved=retrieved, believe=believe
                     )
                 check_finite("loss", terms.loss, batch.clip_ids, group, terms.scalars)
-            if number == len(parts):
+            # Between the exchanges of sharded towers, others might come at another time on each worker.
+            if number == len(parts) and retriever.calls is None:
                 mean.begin_last()
             with clock("backward"):
                 (weight * terms.loss).backward()

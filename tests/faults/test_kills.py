@@ -19,11 +19,13 @@ from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import open_features
 from ray_atr.data.shards import read_manifest
-from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
+from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint, save_checkpoint
 from ray_atr.training.experiment import Experiment
+from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher, SnapshotClient
 from ray_atr.training.knowledge_base.snapshot import SnapshotSettings
-from ray_atr.training.run_folder import FINISHED, RUNNING, RunFolder
+from ray_atr.training.run_folder import FINISHED, LAST, RUNNING, RunFolder
+from ray_atr.training.shards import ShardWriter
 
 
 def leftovers(folder: Path) -> list[Path]:
@@ -40,6 +42,40 @@ def test_a_checkpoint_is_the_old_or_the_new_one(tmp_path: Path) -> None:
         assert state["weights"].eq(state["step"] - 1).all(), where
         save_checkpoint(folder, {"step": 3})
         assert load_checkpoint(folder) == {"step": 3}, where
+        assert not leftovers(folder), where
+
+
+def test_a_checkpoint_in_shards_is_the_old_or_the_new_one(tmp_path: Path) -> None:
+    def save(folder: Path, number: int) -> None:
+        writer = ShardWriter(folder, WorkerGroup())
+        if (folder / LAST / STATE_FILE).is_file():
+            writer.slot = load_checkpoint(folder / LAST)["shards"]
+
+        def finish(slot: str) -> None:
+            save_checkpoint(folder / LAST, {"step": number, "shards": slot})
+
+        writer.save({"model/weights": torch.full((1000,), float(number))}, finish)
+        writer.wait()
+
+    def state(folder: Path) -> tuple[int, float]:
+        saved, found = load_checkpoint(folder / LAST), {"model/weights": torch.zeros(1000)}
+        reader = ShardWriter(folder, WorkerGroup())
+        assert reader.listed(saved["shards"])["model/weights"][0] == (1000,)
+        reader.load(saved["shards"], found)
+        assert found["model/weights"].unique().numel() == 1
+        return saved["step"], float(found["model/weights"][0])
+
+    def prepare(folder: Path) -> Callable[[], object]:
+        for number in (1, 2):
+            save(folder, number)
+        return lambda: save(folder, 3)
+
+    for folder, where in every_crash(prepare, tmp_path):
+        assert state(folder) in ((2, 2.0), (3, 3.0)), where
+        save(folder, 4)
+        save(folder, 5)
+        assert state(folder) == (5, 5.0), where
+        assert len(list((folder / LAST).iterdir())) == 2, where
         assert not leftovers(folder), where
 
 

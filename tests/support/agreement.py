@@ -13,6 +13,7 @@ from tiny import make_data, prepared_for, tiny
 
 from ray_atr.models import retriever
 from ray_atr.models.retriever import build_retriever
+from ray_atr.models.tower import Encoded
 from ray_atr.objectives import KNOWLEDGE, PAIRS
 from ray_atr.objectives.correspondence import CORRESPONDENCES
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
@@ -118,12 +119,20 @@ def compute_in_float64() -> None:
     ) -> torch.Tensor:
         return embed_audio(self, features.double(), frames, *blank)
 
+    audio_tokens = retriever.Retriever.audio_tokens
+
+    def embed_tokens(
+        self: retriever.Retriever, features: torch.Tensor, frames: torch.Tensor, *blank: torch.Tensor
+    ) -> Encoded:
+        return audio_tokens(self, features.double(), frames, *blank)
+
     def build(*arguments: Any, **options: Any) -> retriever.Retriever:
         return retriever.build_retriever(*arguments, **options).double()
 
     from_pretrained = retriever.Retriever.from_pretrained
     retriever.Retriever.from_pretrained = lambda *arguments, **options: from_pretrained(*arguments, **options).double()  # type: ignore[method-assign]
     retriever.Retriever.embed_audio = embed  # type: ignore[method-assign]
+    retriever.Retriever.audio_tokens = embed_tokens  # type: ignore[method-assign]
     inputs.build_retriever = build
 
 

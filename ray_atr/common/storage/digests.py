@@ -108,10 +108,11 @@ def _has_remains(text: bytes) -> bool:
 
 
 def seal_folder(folder: Path, known: Mapping[str, str] | None = None) -> None:
-    """Write the list of a folder's files; `known` has digests of files that need not be read again."""
+    """Write the list of a folder's files; `known` has digests of files that need not be read, or are elsewhere."""
     # What begins with a dot is being written, or was left by a kill.
     paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
-    names = sorted({path.relative_to(folder).as_posix() for path in paths} - {DIGESTS_FILE})
+    present = {path.relative_to(folder).as_posix() for path in paths}
+    names = sorted((present | set(known or {})) - {DIGESTS_FILE})
     files = {name: (known or {}).get(name) or digest_of_file(folder / name) for name in names}
     write_bytes(folder / DIGESTS_FILE, (seal({"files": files}, indent=1) + "\n").encode())
 
