@@ -20,8 +20,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from ray_atr.data.audio import log_mel
@@ -38,17 +36,32 @@ def shard_tower(tower: nn.Module, device: torch.device) -> None:
     Each repeated layer is gathered by itself, and what is not in one with the tower's call. At no time are more than one layer's
     whole weights on the device. Numbers alone (of no dimension) stay whole.
     """
+    # It takes two seconds to import, which no other run should wait for.
+    from torch.distributed.fsdp import fully_shard
+
     # Some towers return a part of a larger tensor; nothing here writes into it.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    whole = {parameter for parameter in tower.parameters() if parameter.ndim == 0}
+    numbers = {parameter for parameter in tower.parameters() if parameter.ndim == 0}
     for part in (*reversed(repeated_layers(tower)), tower):
-        fully_shard(part, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
+        fully_shard(part, mesh=mesh, reshard_after_forward=True, ignored_params=numbers)
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether each worker has a part of a tensor: torch's `DTensor`, whose module is not imported for the question."""
+    return hasattr(tensor, "full_tensor")
 
 
 def local(tensor: Tensor) -> Tensor:
     """This worker's part of a sharded tensor; another tensor as it is."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    part: Tensor = tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    return part
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All workers' parts of a sharded tensor, which all ask for; another tensor as it is."""
+    gathered: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    return gathered
 
 
 def gathered(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -57,9 +70,9 @@ def gathered(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     is_first, found = dist.get_rank() == 0, {}
     for name, value in state.items():
-        whole = value.full_tensor() if isinstance(value, DTensor) else value
+        tensor = whole(value)
         if is_first:
-            found[name] = whole.detach().to("cpu", copy=True)
+            found[name] = tensor.detach().to("cpu", copy=True)
     return found
 
 

@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -43,7 +43,10 @@ from ray_atr.training.experiment import NOT_DECIDING, Experiment, resolved, stor
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge_base.memory import Memory
 from ray_atr.training.run_folder import LAST
-from ray_atr.training.shards import ShardWriter
+
+if TYPE_CHECKING:
+    # torch's part of it takes a second to import.
+    from ray_atr.training.shards import ShardWriter
 
 STATE_FILE = "state.pt"
 SHARDS = "shards"

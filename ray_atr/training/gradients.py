@@ -8,9 +8,8 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
-from ray_atr.models.sharding import local
+from ray_atr.models.sharding import is_sharded, local
 
 
 def divide(parameters: Iterable[nn.Parameter], number: int) -> None:
@@ -21,12 +20,12 @@ def divide(parameters: Iterable[nn.Parameter], number: int) -> None:
 def total_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     """The norm of all gradients as one vector, the same on every worker; all take part if some are sharded."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    parts = [local(gradient) for gradient in gradients if isinstance(gradient, DTensor)]
+    parts = [local(gradient) for gradient in gradients if is_sharded(gradient)]
     if not parts:
         return nn.utils.get_total_norm(gradients)
     squared = nn.utils.get_total_norm(parts).square()
     dist.all_reduce(squared)
-    whole = [gradient for gradient in gradients if not isinstance(gradient, DTensor)]
+    whole = [gradient for gradient in gradients if not is_sharded(gradient)]
     return (squared + nn.utils.get_total_norm(whole).square().to(squared.device)).sqrt() if whole else squared.sqrt()
 
 
@@ -34,8 +33,8 @@ def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
     """The norm of all gradients, which are then scaled so that it is at most `limit`; 0: not."""
     parameters = list(parameters)
     norm = total_norm(parameters)
-    sharded = [parameter for parameter in parameters if isinstance(parameter, DTensor)]
-    whole = [parameter for parameter in parameters if not isinstance(parameter, DTensor)]
+    sharded = [parameter for parameter in parameters if is_sharded(parameter)]
+    whole = [parameter for parameter in parameters if not is_sharded(parameter)]
     for alike in filter(None, (sharded, whole)):
         nn.utils.clip_grads_with_norm_(alike, limit or math.inf, norm)
     return norm

@@ -33,7 +33,6 @@ from ray_atr.training.inputs import Prepared
 from ray_atr.training.languages import with_languages
 from ray_atr.training.run_folder import BEST, LAST, TEST_SCORES
 from ray_atr.training.setup import first_state
-from ray_atr.training.shards import ShardWriter
 from ray_atr.training.step import NonFiniteError, StepResult, check_finite, training_step
 from ray_atr.training.validation import evaluate_split, keep_scores
 
@@ -89,7 +88,12 @@ def train_trial(
     state = first_state(data, folder, make_refresher)
     texts, epoch_end = TextBatcher(state.retriever), EpochEnd(data, state, folder)
     validation = EpochValidation(data, state, texts, folder, clock, make_validator)
-    shards = ShardWriter(folder, group, sync) if experiment.scaling.shard_towers else None
+    shards = None
+    if experiment.scaling.shard_towers:
+        # What of torch it uses takes a second to import, which no other run should wait for.
+        from ray_atr.training.shards import ShardWriter
+
+        shards = ShardWriter(folder, group, sync)
     checkpoint = partial(save_state, state, data, folder, clock, sync, shards)
     every, patience = experiment.train.checkpoint_every_steps, experiment.train.patience
 

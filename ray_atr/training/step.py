@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from ray_atr.models.retriever import Retriever
+from ray_atr.models.sharding import is_sharded
 from ray_atr.objectives import Embeddings, Objective, Terms
 from ray_atr.objectives.correspondence import Estimator
 from ray_atr.objectives.pairs.pair_loss import weighted_sum
@@ -78,7 +78,7 @@ def training_step(
     found: list[tuple[Terms, Embeddings]] = []
     positives = global_batch.positives
     # The gradients of sharded towers are means already when they are there.
-    replicated = [p for p in in_forward_order(retriever) if not isinstance(p, DTensor)] if group.size > 1 else []
+    replicated = [p for p in in_forward_order(retriever) if not is_sharded(p)] if group.size > 1 else []
     with GradientMean(replicated, group.size) as mean:
         for number, (languages, weight) in enumerate(parts, start=1):
             columns = torch.isin(torch.arange(needed.shape[1]), torch.tensor(languages))
