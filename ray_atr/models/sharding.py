@@ -10,7 +10,7 @@ zero. That costs a reduction of one number a call.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -84,7 +84,7 @@ class EqualCalls:
     embedded = extra.joined(embedded)     # only where gradients are wanted
     """
 
-    def __init__(self, towers: list[nn.Module], device: torch.device) -> None:
+    def __init__(self, towers: Sequence[nn.Module], device: torch.device) -> None:
         self.towers, self.device = towers, device
         self.extra: Extra | None = None
         self.is_serving = False

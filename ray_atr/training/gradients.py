@@ -33,8 +33,8 @@ def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
     """The norm of all gradients, which are then scaled so that it is at most `limit`; 0: not."""
     parameters = list(parameters)
     norm = total_norm(parameters)
-    sharded = [parameter for parameter in parameters if is_sharded(parameter)]
-    whole = [parameter for parameter in parameters if not is_sharded(parameter)]
-    for alike in filter(None, (sharded, whole)):
+    # One kernel takes no sharded and whole gradients together.
+    for kind in (True, False):
+        alike = [parameter for parameter in parameters if is_sharded(parameter) is kind]
         nn.utils.clip_grads_with_norm_(alike, limit or math.inf, norm)
     return norm

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -60,7 +60,7 @@ class ShardWriter:
         """
         self.wait()
         stager = DefaultStager(IN_STEP)
-        staged = stager.stage(dict(tensors))
+        staged: Any = stager.stage(dict(tensors))
         stager.close()
         self._writing = self._thread.submit(self._write, staged, SLOTS[self.slot == SLOTS[0]], finish)
 
@@ -76,8 +76,13 @@ class ShardWriter:
         names = sorted(digests_of(place)) if place.is_dir() else []
         if not names:
             raise ValueError(f"{place}: not a whole checkpoint (the list of its files is missing)")
-        # Each worker reads its share of the files.
-        self._together(lambda: [check_file(place, name) for name in names[self.group.rank :: self.group.size]])
+
+        def check() -> None:
+            # Each worker reads its share of the files.
+            for name in names[self.group.rank :: self.group.size]:
+                check_file(place, name)
+
+        self._together(check)
         metadata = HuggingFaceStorageReader(str(place)).read_metadata().state_dict_metadata
         return {name: (entry.size, entry.properties.dtype) for name, entry in metadata.items()}  # type: ignore[union-attr]
 
@@ -134,23 +139,26 @@ class ShardWriter:
 
     def _together(self, work: Callable[[], Result]) -> list[Result]:
         """What each worker's work returned, by rank. Where one fails all raise."""
-        found, error = None, None
+        if self._peers is None:
+            return [work()]
+        answers: list[Any] = [None] * self.group.size
         try:
             found = work()
-        except Exception as failure:  # noqa: BLE001 (told to the others, then raised)
-            error = failure
-        if self._peers is None:
-            answers = [(found, error is not None and str(error), False)]
-        else:
-            answers = [(None, False, False)] * self.group.size
-            answer = (found, error is not None and f"{error}", isinstance(error, ValueError))
-            dist.all_gather_object(answers, answer, group=self._peers)
-        if error is not None:
-            raise error
-        for rank, (_, said, is_wrong) in enumerate(answers):
-            if said is not False:
-                raise (ValueError if is_wrong else RuntimeError)(f"worker {rank}: {said}")
-        return [found for found, _, _ in answers]
+        except Exception as error:
+            dist.all_gather_object(answers, _Failed(str(error), isinstance(error, ValueError)), group=self._peers)
+            raise
+        dist.all_gather_object(answers, found, group=self._peers)
+        for rank, answer in enumerate(answers):
+            if isinstance(answer, _Failed):
+                raise (ValueError if answer.is_wrong else RuntimeError)(f"worker {rank}: {answer.said}")
+        return answers
+
+
+class _Failed(NamedTuple):
+    """What a worker's error said, and whether it was a ValueError."""
+
+    said: str
+    is_wrong: bool
 
 
 def _checked(call: Callable[..., Any], *arguments: Any, **options: Any) -> None:

@@ -337,10 +337,42 @@ def test_where_one_worker_cannot_write_all_keep_the_checkpoint_before(tmp_path: 
     assert len(os.listdir(tmp_path / "run" / LAST)) == 2
 
 
+def one_dies(rank: int, size: int, folder: Path) -> None:
+    """One of two workers is gone while both write a second checkpoint: what the other raises, and what one process then reads."""
+    group, mesh, whole = WorkerGroup(rank, size), init_device_mesh("cpu", (size,)), torch.arange(12.0).reshape(6, 2)
+    writer, raised = ShardWriter(folder / "run", group), False
+
+    def save(number: int) -> None:
+        writer.save(
+            {"model/weights": distribute_tensor(whole * number, mesh, [Shard(0)])},
+            lambda slot: save_checkpoint(folder / "run" / LAST, {"step": number, "shards": slot}) and None,
+        )
+        writer.wait()
+
+    def leave(found: Any) -> None:
+        # Nobody waits for the other one at the end.
+        torch.save(found, folder / f"{rank}.pt")
+        os._exit(0)
+
+    save(1)
+    if rank == 1:
+        HuggingFaceStorageWriter.write_data = lambda *arguments: leave(None)
+    try:
+        save(2)
+    except RuntimeError:
+        raised = True
+    step_of, found = read_by(folder / "run")
+    leave((raised, step_of, torch.equal(found, whole)))
+
+
+def test_where_one_worker_dies_the_checkpoint_before_is_there(tmp_path: Path) -> None:
+    assert run_processes(one_dies, 2, tmp_path)[0] == (True, 1, True)
+
+
 def through_store(rank: int, size: int, folder: Path) -> tuple[int, bool, int]:
     """Both write three checkpoints, each on a disk of its own; what new nodes then find."""
     group, mesh, weights = WorkerGroup(rank, size), init_device_mesh("cpu", (size,)), torch.arange(12.0).reshape(6, 2)
-    remote = UPath(f"file://{folder}/store", auto_mkdir=True)
+    remote = UPath(f"file://{folder}/remote", auto_mkdir=True)
     here = CheckpointSync(folder / f"node-{rank}", remote)
     writer = ShardWriter(here.local, group, here)
     for number in (1, 2, 3):
@@ -356,7 +388,7 @@ def through_store(rank: int, size: int, folder: Path) -> tuple[int, bool, int]:
     found = {"model/weights": distribute_tensor(torch.zeros(6, 2), mesh, [Shard(0)])}
     reader.listed(saved["shards"])
     reader.load(saved["shards"], found)
-    objects = len(list((folder / "store" / "objects").iterdir()))
+    objects = len(list((folder / "remote" / "objects").iterdir()))
     return saved["step"], torch.equal(found["model/weights"].full_tensor(), 3 * weights), objects
 
 
