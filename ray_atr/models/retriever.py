@@ -253,9 +253,9 @@ class Retriever(nn.Module):
             shard_tower(tower, device)
         self.calls = EqualCalls(towers, device)
 
-    def equal_calls(self, *, again: bool = False) -> AbstractContextManager[Extra]:
+    def equal_calls(self, *, gradient: bool = False, again: bool = False) -> AbstractContextManager[Extra]:
         """Within, each worker calls the towers as it needs; sharded ones are called equally often by all (`EqualCalls`)."""
-        return nullcontext(Extra()) if self.calls is None else self.calls.together(again=again)
+        return nullcontext(Extra()) if self.calls is None else self.calls.together(gradient=gradient, again=again)
 
     def divisible_parameters(self) -> dict[str, nn.Parameter]:
         """The towers' parameters that can be sharded, by name; the same whether they are."""

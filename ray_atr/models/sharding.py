@@ -79,9 +79,9 @@ def gathered(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 class EqualCalls:
     """Has all workers call their sharded towers equally often, whatever each has to embed.
 
-    with calls.together() as extra:
+    with calls.together(gradient=True) as extra:
         embedded = ...            # any calls of the towers, or none; no other exchange between workers
-    embedded = extra.joined(embedded)     # only where gradients are wanted
+    embedded = extra.joined(embedded)     # where gradients are wanted
     """
 
     def __init__(self, towers: Sequence[nn.Module], device: torch.device) -> None:
@@ -92,12 +92,14 @@ class EqualCalls:
             tower.register_forward_pre_hook(partial(self._before_call, number), prepend=True)
 
     @contextmanager
-    def together(self, *, again: bool = False) -> Iterator[Extra]:
-        """Within, calls are made together. `again`: those with a gradient are made by `embed_again`, empty ones too."""
+    def together(self, *, gradient: bool = False, again: bool = False) -> Iterator[Extra]:
+        """Within, calls are made together, in one mode (training or evaluation) on all workers. Empty calls have a gradient
+        where others have (`gradient`), and keep no activations where others keep none (`again`, as `embed_again`).
+        """
         if self.extra is not None:
             yield self.extra
             return
-        self.extra = Extra(again)
+        self.extra = Extra(gradient, again)
         try:
             yield self.extra
             while (asked := self._agree(NOBODY)) != NOBODY:
@@ -133,11 +135,12 @@ class EqualCalls:
 class Extra:
     """The empty calls that a worker made for others."""
 
-    def __init__(self, again: bool = False) -> None:
-        self.again, self.made = again, list[Tensor]()
+    def __init__(self, gradient: bool = False, again: bool = False) -> None:
+        self.gradient, self.again, self.made = gradient, again, list[Tensor]()
 
     def add(self, call: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> None:
-        made = checkpoint(call, *inputs, use_reentrant=False) if self.again else call(*inputs)
+        with torch.set_grad_enabled(self.gradient and torch.is_grad_enabled()):
+            made = checkpoint(call, *inputs, use_reentrant=False) if self.again else call(*inputs)
         if made.requires_grad:
             self.made.append(made)
 

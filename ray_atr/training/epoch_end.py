@@ -158,7 +158,7 @@ class DriftProbe:
             return {}
         mine = np.array_split(rows, group.size)[group.rank]
         parts = np.array_split(mine, max(1, -(-len(mine) // BLOCK)))
-        with retriever.equal_calls():
+        with retriever.evaluating(), retriever.equal_calls():
             entries = concatenated([self.source.encode(retriever, part) for part in parts])
         audio, text = (
             torch.cat([torch.from_numpy(part) for part in group.gather_objects(own)])

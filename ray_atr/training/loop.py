@@ -172,7 +172,7 @@ def begin_epoch(state: TrainState, data: TrainingData, epoch: int) -> None:
     state.memory.begin_epoch(epoch, epoch * data.steps_per_epoch, state.published_weights)
     shares, experiment = state.estimator.clean_shares, data.experiment
     if shares is not None and shares.is_wanted(epoch):
-        with state.retriever.equal_calls():
+        with state.retriever.evaluating(), state.retriever.equal_calls():
             if data.group.is_first:
                 trained = experiment.trained_languages
                 estimate_clean_shares(shares, state.retriever, data.captions, trained, epoch, experiment.seed)

@@ -42,13 +42,13 @@ class Share:
 
     def audio(self) -> Tensor:
         """[b, D]."""
-        with self.autocast(), self.retriever.equal_calls(again=self.chunk > 0) as extra:
+        with self.autocast(), self.retriever.equal_calls(gradient=True, again=self.chunk > 0) as extra:
             embedded = embed_batch(self.retriever, self.batch, self.chunk)
         return extra.joined(embedded)
 
     def text(self, columns: Tensor) -> Tensor:
         """[b, K, D] of the languages with True in columns [K]; zeros if no text is needed."""
-        with self.autocast(), self.retriever.equal_calls(again=self.chunk > 0) as extra:
+        with self.autocast(), self.retriever.equal_calls(gradient=True, again=self.chunk > 0) as extra:
             embedded = self._text(self.texts, columns)
         return extra.joined(embedded)
 

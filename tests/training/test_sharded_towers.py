@@ -356,7 +356,7 @@ def one_dies(rank: int, size: int, folder: Path) -> None:
 
     save(1)
     if rank == 1:
-        HuggingFaceStorageWriter.write_data = lambda *arguments: leave(None)
+        pytest.MonkeyPatch().setattr(HuggingFaceStorageWriter, "write_data", lambda *arguments: leave(None))
     try:
         save(2)
     except RuntimeError:
@@ -380,14 +380,18 @@ def through_store(rank: int, size: int, folder: Path) -> tuple[int, bool, int]:
         def finish(slot: str, number: int = number) -> None:
             save_checkpoint(here.local / LAST, {"step": number, "shards": slot})
 
-        writer.save({"model/weights": distribute_tensor(weights * number, mesh, [Shard(0)])}, finish)
+        # The second worker has nothing of the row.
+        tensors = {"model/weights": weights * number, "model/row": weights[:1] * number}
+        writer.save({name: distribute_tensor(value, mesh, [Shard(0)]) for name, value in tensors.items()}, finish)
     writer.wait()
     there = CheckpointSync(folder / f"new-{rank}", remote)
     there.fetch("" if group.is_first else f"{LAST}/")
     saved, reader = load_checkpoint(there.local / LAST), ShardWriter(there.local, group, there)
-    found = {"model/weights": distribute_tensor(torch.zeros(6, 2), mesh, [Shard(0)])}
-    reader.listed(saved["shards"])
+    shapes = {name: shape for name, (shape, _) in reader.listed(saved["shards"]).items()}
+    assert shapes == {"model/weights": (6, 2), "model/row": (1, 2)}
+    found = {name: distribute_tensor(torch.zeros(shape), mesh, [Shard(0)]) for name, shape in shapes.items()}
     reader.load(saved["shards"], found)
+    assert torch.equal(found["model/row"].full_tensor(), 3 * weights[:1])
     objects = len(list((folder / "remote" / "objects").iterdir()))
     return saved["step"], torch.equal(found["model/weights"].full_tensor(), 3 * weights), objects
 
