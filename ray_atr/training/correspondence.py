@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import is_there, locate, read_json
+from ray_atr.common.storage import file_exists, locate, read_json
 from ray_atr.data import sampling
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
 from ray_atr.data.positives import folded
 from ray_atr.models.retriever import Retriever
-from ray_atr.objectives.correspondence import Estimator, Teacher, Teaching, TrainingPairs
+from ray_atr.objectives.correspondence import Estimator, Teacher, TeacherEmbeddings, TrainingPairs
 from ray_atr.objectives.correspondence.clean_share import CleanShares
 from ray_atr.objectives.correspondence.cross_fit import Pairs
 from ray_atr.objectives.correspondence.teacher import TEACHERS
@@ -64,7 +64,9 @@ def make_estimator(
         truth=torch.from_numpy(captions.truth) if experiment.data.noise.is_injected else None,
         seed=experiment.seed,
         device=device,
-        teaching=teach(chosen.teachers, captions, data, home, device, store) if isinstance(chosen, Teacher) else None,
+        teacher_embeddings=embed_with_teachers(chosen.teachers, captions, data, home, device, store)
+        if isinstance(chosen, Teacher)
+        else None,
         snapshot=snapshot,
         needs_clean_share=experiment.objective.needs_clean_share,
         wrong_shares=wrong_shares(experiment.data.wrong_share, captions.languages),
@@ -82,7 +84,7 @@ def wrong_shares(given: float | str, languages: Sequence[str]) -> list[float] | 
     if isinstance(given, float | int):
         return [float(given)] * len(languages)
     file = locate(given) / "audit.json"
-    if not is_there(file):
+    if not file_exists(file):
         raise refuse("data.wrong_share", given, "auto, a share below 1, or the folder of an audit")
     found = read_json(file).get("wrong_share_by_language", {})
     if missing := [language for language in languages if language not in found]:
@@ -135,9 +137,9 @@ def _of_tower(retriever: Retriever, side: str) -> Retriever:
 
 
 @torch.no_grad()
-def teach(
+def embed_with_teachers(
     folders: tuple[str, ...], captions: TrainingCaptions, data: str, home: Path, device: torch.device, store: str = ""
-) -> list[Teaching]:
+) -> list[TeacherEmbeddings]:
     """Each teacher's embeddings of the training clips [N, D] and of the captions that they have [N, J, K, D].
 
     `data` is the prepared data set; a teacher takes the features of its own front end, cached under `home` or in the `store`.
@@ -145,7 +147,7 @@ def teach(
     found = []
     for folder in folders:
         retriever = Retriever.from_pretrained(str(saved_retriever(folder, TEACHERS)))
-        front_end, in_windows = retriever.audio_tower.front_end, retriever.settings.hears_windows
+        front_end, in_windows = retriever.audio_tower.front_end, retriever.settings.pools_windows
         frames = ensure_frames(
             data,
             front_end,
@@ -161,7 +163,9 @@ def teach(
         order = np.array([row_of[clip_id] for clip_id in captions.features.clip_ids])
         retriever = retriever.to(device)
         batches = clip_batches(features, (order[part] for part in rows_in_parts(0, len(order), 64)))
-        found.append(Teaching(embed_batches(retriever, batches), _assigned_texts(TextBatcher(retriever), captions)))
+        found.append(
+            TeacherEmbeddings(embed_batches(retriever, batches), _assigned_texts(TextBatcher(retriever), captions))
+        )
     return found
 
 

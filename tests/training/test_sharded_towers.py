@@ -156,7 +156,7 @@ def through_phases(
                 dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=size)
             ended[name] = []
             arguments = override(Experiment(), flat), prepared[name], folder / name, ended[name].append
-            options = {"use_ray_data": False, "make_refresher": base_of, "is_noticed": until_lost(steps)}
+            options = {"use_ray_data": False, "make_refresher": base_of, "is_preempted": until_lost(steps)}
             with suppress(LostError), distances_in_loops():
                 train_trial(*arguments, WorkerGroup(rank, size), **options)
             if size > 1:
@@ -225,7 +225,7 @@ def test_a_checkpoint_is_written_while_the_next_steps_are_computed(
 
     steps = 0
 
-    def is_noticed(group: WorkerGroup) -> bool:
+    def is_preempted(group: WorkerGroup) -> bool:
         nonlocal steps
         steps += 1
         if steps == 3:
@@ -240,7 +240,7 @@ def test_a_checkpoint_is_written_while_the_next_steps_are_computed(
 
     monkeypatch.setattr(shards_module.torch_checkpoint, "save", slow)
     monkeypatch.setattr(loop, "save_state", noted)
-    trained(experiment, home, tmp_path, is_noticed=is_noticed)
+    trained(experiment, home, tmp_path, is_preempted=is_preempted)
     assert before
     for name, value in before.items():
         assert torch.equal(kept[name], value), name
