@@ -193,6 +193,10 @@ def check_sharding(experiment: Experiment) -> None:
             raise refuse(f"model.{kind}", tower.name, f"a tower that does not save its own weights, {set_}")
         if tower.adapt.compile:
             raise refuse(f"model.{kind}.adapt.compile", "true", f"false {set_}")
+        if tower.adapt.activation_checkpointing and train.embedding_chunk:
+            # Layers that are computed again within a chunk that is: torch then loses a part of a gradient (NOTEBOOK.md).
+            allowed = f"false {set_} and train.embedding_chunk, which recomputes a tower already"
+            raise refuse(f"model.{kind}.adapt.activation_checkpointing", "true", allowed)
 
 
 def check_chunks(objective: Objective, language_chunk: int) -> None:

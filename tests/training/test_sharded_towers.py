@@ -53,7 +53,12 @@ CASES: dict[str, dict[str, Any]] = {
     "kcl": {"objective": "kcl", "model__learn_temperature": True},
     # A worker's share may have no text of a language.
     "ml_clap": {"objective__scheme": "ml_clap"},
-    "chunks": {"objective": "kcl", "train__embedding_chunk": 3, "train__language_chunk": 1},
+    "chunks": {
+        "objective": "kcl",
+        "train__embedding_chunk": 3,
+        "train__language_chunk": 1,
+        "model__text__num_layers": 2,
+    },
     "several batches": {"objective": "cacl", "train__batches_per_step": 2, "train__clip_norm": 0.01},
     "checkpointed layers": {"objective": "cacl", **CED, "model__audio__adapt__layer_decay": 0.5},
     "batch norms": {
@@ -423,13 +428,18 @@ def calls_alone(rank: int, size: int, folder: Path) -> str:
         ("scaling.validate_beside", True, "false with scaling.shard_towers"),
         ("scaling.gpus_per_worker", 0.5, "0, or more than 0.5"),
         ("model.text.adapt.compile", True, "false with scaling.shard_towers"),
+        (
+            "model.audio.adapt.activation_checkpointing",
+            True,
+            "false with scaling.shard_towers and train.embedding_chunk",
+        ),
     ],
 )
 def test_what_needs_whole_towers_is_refused_before_the_start(
     home: Path, monkeypatch: pytest.MonkeyPatch, path: str, value: Any, allowed: str
 ) -> None:
     monkeypatch.setattr(checks, "check_other_run", lambda folder: None)
-    experiment = override(tiny(home / "tones", scaling__shard_towers=True), {path: value})
+    experiment = override(tiny(home / "tones", scaling__shard_towers=True, train__embedding_chunk=4), {path: value})
     with pytest.raises(ValueError, match=rf"{path}: got .*; allowed .*{allowed}"):
         check_experiment(experiment)
     check_experiment(override(experiment, {"scaling.shard_towers": False}))
