@@ -183,6 +183,10 @@ def check_sharding(experiment: Experiment) -> None:
         )
     if train.distance_to is not None:
         raise refuse("train.distance_to", train.distance_to, f"none {set_}: another run's towers would be whole")
+    if train.embedding_chunk:
+        # A sharded tower that is computed again as a whole: a part of a gradient was lost (NOTEBOOK.md).
+        allowed = f"0 {set_}; adapt.activation_checkpointing computes layers again instead"
+        raise refuse("train.embedding_chunk", train.embedding_chunk, allowed)
     if scaling.validate_beside:
         raise refuse("scaling.validate_beside", "true", f"false {set_}: the other process would hold whole towers")
     if 0 < scaling.gpus_per_worker <= 0.5:
@@ -193,10 +197,6 @@ def check_sharding(experiment: Experiment) -> None:
             raise refuse(f"model.{kind}", tower.name, f"a tower that does not save its own weights, {set_}")
         if tower.adapt.compile:
             raise refuse(f"model.{kind}.adapt.compile", "true", f"false {set_}")
-        if tower.adapt.activation_checkpointing and train.embedding_chunk:
-            # Layers that are computed again within a chunk that is: torch then loses a part of a gradient (NOTEBOOK.md).
-            allowed = f"false {set_} and train.embedding_chunk, which recomputes a tower already"
-            raise refuse(f"model.{kind}.adapt.activation_checkpointing", "true", allowed)
 
 
 def check_chunks(objective: Objective, language_chunk: int) -> None:
