@@ -55,7 +55,6 @@ CASES: dict[str, dict[str, Any]] = {
     "ml_clap": {"objective__scheme": "ml_clap"},
     "chunks": {
         "objective": "kcl",
-        "train__embedding_chunk": 3,
         "train__language_chunk": 1,
         "model__text__num_layers": 2,
     },
@@ -66,7 +65,7 @@ CASES: dict[str, dict[str, Any]] = {
         "model__audio__width_divisor": 16,
         "model__audio__trains_batch_norms": True,
     },
-    "lora": {"objective": "cacl", "model__text__adapt__lora_rank": 2, "train__embedding_chunk": 3},
+    "lora": {"objective": "cacl", "model__text__adapt__lora_rank": 2},
     "late": {"objective": "cacl", "model__interaction": "late"},
     "sgd": {"objective": "m_ltm", "train__optimizer": "sgd", "train__momentum": 0.9},
 }
@@ -428,18 +427,14 @@ def calls_alone(rank: int, size: int, folder: Path) -> str:
         ("scaling.validate_beside", True, "false with scaling.shard_towers"),
         ("scaling.gpus_per_worker", 0.5, "0, or more than 0.5"),
         ("model.text.adapt.compile", True, "false with scaling.shard_towers"),
-        (
-            "model.audio.adapt.activation_checkpointing",
-            True,
-            "false with scaling.shard_towers and train.embedding_chunk",
-        ),
+        ("train.embedding_chunk", 4, "0 with scaling.shard_towers; adapt.activation_checkpointing"),
     ],
 )
 def test_what_needs_whole_towers_is_refused_before_the_start(
     home: Path, monkeypatch: pytest.MonkeyPatch, path: str, value: Any, allowed: str
 ) -> None:
     monkeypatch.setattr(checks, "check_other_run", lambda folder: None)
-    experiment = override(tiny(home / "tones", scaling__shard_towers=True, train__embedding_chunk=4), {path: value})
+    experiment = override(tiny(home / "tones", scaling__shard_towers=True), {path: value})
     with pytest.raises(ValueError, match=rf"{path}: got .*; allowed .*{allowed}"):
         check_experiment(experiment)
     check_experiment(override(experiment, {"scaling.shard_towers": False}))
