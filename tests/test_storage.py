@@ -31,6 +31,7 @@ from ray_atr.common.storage import (
     sent,
     write_json,
 )
+from ray_atr.common.storage.atomic import new_folder
 from ray_atr.common.storage.locations import storage_errors
 from ray_atr.common.storage.transfer import put_folder
 from ray_atr.evaluation.report import read_runs, write_report
@@ -227,6 +228,35 @@ def test_a_full_disk_is_told_by_the_files_name(tmp_path: Path) -> None:
         # As a write to an open file does: without a name.
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("call", ["replace", "fsync", "open"])
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_failing_disk_is_told_by_the_final_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, call: str
+) -> None:
+    """Of a rename Python names the name aside, of a sync no name at all."""
+    target = tmp_path / "target"
+
+    def refuse_disk(*places: object, **options: object) -> None:
+        names = [str(place) for place in places if isinstance(place, str | Path)]
+        names = names if len(names) < 2 else [names[0], None, names[1]]  # type: ignore[list-item]
+        raise OSError(errno.EIO, os.strerror(errno.EIO), *names)
+
+    def write() -> None:
+        if kind == "file":
+            with atomic_file(target, is_synced=True) as output:
+                output.write(b"new")
+                monkeypatch.setattr(f"os.{call}", refuse_disk)
+        else:
+            with new_folder(target, is_synced=True) as aside:
+                (aside / "b").write_text("new")
+                monkeypatch.setattr(f"os.{call}", refuse_disk)
+
+    with pytest.raises(OSError, match="Input/output error") as error:
+        write()
+    assert Path(str(error.value.filename)) in (target, target.parent)
+    assert (error.value.errno, error.value.filename2) == (errno.EIO, None)
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "weights", "linked weights", "tokeniser"])

@@ -38,6 +38,9 @@ class ExperimentOptions:
     ray: Literal["always", "never"] = option(
         "always", "never: train in this process, one trial after the other, without Ray and without workers"
     )
+    estimate: bool = option(
+        False, "print the time, disk and memory that it will take, from some steps of each kind of trial, and end"
+    )
     quiet: bool = option(False, "print what comes out and what is wrong, not the progress")
 
     @property

@@ -23,6 +23,7 @@ from ray_atr.evaluation.report import write_report
 from ray_atr.metrics.epoch_report import is_measured
 from ray_atr.sweep import SEARCHES, SweepResult, sweep
 from ray_atr.sweep.describe import best_lines, check_plan, conditions_of, describe_plan, values_by_path
+from ray_atr.sweep.estimate import estimate
 from ray_atr.sweep.fixed import Varied, set_by_recipe, split_settings
 from ray_atr.sweep.recording import FirstEpoch, SweepListener
 from ray_atr.sweep.schedulers import SCHEDULERS, check_scheduler
@@ -60,8 +61,13 @@ def run_plan(
         if isinstance(options, SweepOptions)
         else SweepOptions(retry_failed=True, ray=options.ray, quiet=options.quiet)
     )
+    if options.estimate and options.resume is not None:
+        raise refuse("--estimate", options.resume, "nothing with --resume: a sweep is estimated before it starts")
     kept = None if options.resume is None else open_run(options.resume, name, same_code=how.same_code)
     experiment, plan = planned(options, settings, make_plan, varied, kept)
+    if options.estimate:
+        print(*estimate(experiment, plan, home(), say=say).lines(experiment), sep="\n")
+        return
     run = kept or _create(name, experiment, plan, options.out)
     with advising(f"resume it with {run.resuming}"), run.held():
         _run(run, experiment, plan, how, is_new=kept is None, say=say)
@@ -185,7 +191,8 @@ def open_run(place: str, name: str, *, same_code: bool = False) -> RunFolder:
     if run.info["name"] != name:
         raise ValueError(f"{place}: a run of {run.info['name']}, not of {name}")
     if problems := run.problems():
-        remedy = "restore it from a copy, or remove the trial's folder: it is then trained anew"
+        is_of_trial = problems[0].startswith(str(run.path / "trials"))
+        remedy = "restore it from a copy" + (", or remove the trial's folder: it is then trained anew" * is_of_trial)
         raise ValueError(f"{problems[0]}; {remedy}" + (f" (and {len(problems) - 1} more)" if problems[1:] else ""))
     differences = differences_of_code(run.info, code_version())
     if differences and same_code:

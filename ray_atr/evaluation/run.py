@@ -251,7 +251,7 @@ def _stored_scores(folder: Location, eval_split: EvalSplit) -> tuple[list[Sample
 
 def _title(names: str, checkpoint: Checkpoint, eval_split: EvalSplit) -> str:
     trained = checkpoint.experiment
-    where = f"{eval_split.manifest.name}, {eval_split.split}"
+    where = f"{eval_split.manifest.title}, {eval_split.split}"
     if trained is None or checkpoint.is_trained_on(eval_split.manifest):
         return f"{names} on {where}"
     return f"{names}, trained on {Path(trained.data.source).name}, evaluated on {where}"
@@ -273,7 +273,7 @@ def _facts(
     facts["trained on"] = checkpoints[0].trained_on(manifest)
     if checkpoints[0].trained_languages:
         facts[TRAINED_FACT] = " ".join(checkpoints[0].trained_languages)
-    facts["evaluated on"] = f"{manifest.name} at {manifest.folder}"
+    facts["evaluated on"] = f"{manifest.title} at {manifest.folder}"
     facts["split"] = eval_split.split
     facts["clips"] = f"{len(eval_split.clip_ids):,}"
     kind = ("class captions", "class") if captions.is_by_label else ("captions", "clip")

@@ -96,7 +96,7 @@ def sweep(
         base = decide_scaling(run, base, queue, concurrency, use_ray=use_ray, say=say)
         experiments, before = _experiments(base, plan, queue), time.monotonic()
         slots = concurrent_trials(experiments, concurrency) if use_ray else 1
-        record_data(run, _prepare_all(experiments, home, say, use_ray=use_ray))
+        record_data(run, prepare_all(experiments, home, say, use_ray=use_ray))
         for warning in said_of_refreshes(experiments):
             say(warning)
         seconds["data and features"] = time.monotonic() - before
@@ -154,7 +154,8 @@ def _experiments(base: Experiment, plan: SweepPlan, queue: TrialQueue) -> list[E
     return [override(base, point) for point in points] or [base]
 
 
-def _prepare_all(experiments: Sequence[Experiment], home: Path, say: Say, *, use_ray: bool) -> list[Prepared]:
+def prepare_all(experiments: Sequence[Experiment], home: Path, say: Say, *, use_ray: bool) -> list[Prepared]:
+    """What each of the experiments needs before its first step, made once for those that need the same."""
     prepared: dict[str, Prepared] = {}
     for experiment in experiments:
         flat = flatten(experiment)

@@ -125,7 +125,9 @@ def train_trial(
                     checkpoint()
                     is_wanted = False
             means = progress.end_epoch(data.steps_per_epoch)
-            end_epochs(validation.after_epoch(epoch_end.report(texts, batch, result, means)))
+            with naming_settings(experiment):
+                rows = validation.after_epoch(epoch_end.report(texts, batch, result, means))
+            end_epochs(rows)
         # An epoch that began while the one before it used up the patience would not have begun without a validator.
         if not progress.is_stuck(patience) and (rows := validation.remaining()):
             end_epochs(rows)
@@ -137,12 +139,16 @@ def train_trial(
 
 @contextmanager
 def naming_settings(experiment: Experiment) -> Iterator[None]:
-    """Adds to a NonFiniteError the settings that are far from all that is usual: they are its cause more often than clips."""
+    """Adds the settings that are far from all that is usual to what is said of a loss, or of embeddings, that are not finite:
+    they are its cause more often than clips.
+    """
     try:
         yield
-    except NonFiniteError as error:
+    except (NonFiniteError, ValueError) as error:
         far = ", ".join(f"{path}={value:g}" for path, value in unusual_settings(experiment))
-        raise NonFiniteError(f"{error}" + (f"; far from what is usual: {far}" if far else "")) from None
+        if not far or (isinstance(error, ValueError) and "NaN" not in str(error)):
+            raise
+        raise type(error)(f"{error}; far from what is usual: {far}") from None
 
 
 def unusual_settings(experiment: Experiment) -> list[tuple[str, float]]:

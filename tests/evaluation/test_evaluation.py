@@ -321,7 +321,7 @@ def test_the_script_says_what_it_found_and_what_was_wrong(
     for line in (
         "Text to audio, ranked by plan",
         "against rate: ",
-        "A star: the interval leaves out zero",
+        "†: the interval leaves out zero",
         f"results: {out}",
     ):
         assert line in said

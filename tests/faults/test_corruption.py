@@ -189,5 +189,23 @@ def test_best_models_tokenisers_and_snapshots(data: Path, tmp_path: Path) -> Non
         assert_seen(tmp_path / "base" / name, lambda: snapshot.load(tmp_path / "base").audio.tobytes(), 12)
 
 
+def test_which_of_two_swapped_lists_of_digests_is_wrong_is_said(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((30, 8)).astype(np.float32)
+    folders = [tmp_path / f"v{number}" for number in (1, 2)]
+    for number, folder in enumerate(folders):
+        entries = snapshot.Entries(rows + number, number - rows, [f"{number}-{row}" for row in range(30)])
+        snapshot.save(snapshot.build(entries, snapshot.SnapshotSettings(prototypes=3)), folder)
+    lists = [(folder / "digests.json").read_bytes() for folder in folders]
+    for folder, other in zip(folders, reversed(lists), strict=True):
+        (folder / "digests.json").write_bytes(other)
+        with pytest.raises(DamagedFileError, match=rf"{folder}/digests.json: damaged.*it may be of another folder"):
+            snapshot.load(folder)
+    for folder, own in zip(folders, lists, strict=True):
+        (folder / "digests.json").write_bytes(own)
+        flip(folder / "audio.npy", 200)
+        with pytest.raises(DamagedFileError, match=rf"{folder}/audio.npy: damaged"):
+            snapshot.load(folder)
+
+
 def weights_of(folder: Path) -> Any:
     return {name: value.numpy().tobytes() for name, value in Retriever.from_pretrained(folder).state_dict().items()}

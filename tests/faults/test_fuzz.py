@@ -1,7 +1,7 @@
 """Whatever bytes or values come from outside: understood, or refused by a ValueError of one short message; nothing else.
 
-Each surface takes 700 cases here, and 400 if they are slow; `RAY_ATR_FUZZ=100000 uv run pytest tests/faults/test_fuzz.py`
-takes as many as it says.
+Each surface takes 700 cases here, and 400 if they are slow; as many as it says takes
+`RAY_ATR_FUZZ=100000 uv run pytest -p no:timeout tests/faults/test_fuzz.py`.
 """
 
 from __future__ import annotations

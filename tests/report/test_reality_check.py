@@ -197,9 +197,15 @@ def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
     written = write_report(run.path)
     page = Path(str(written.page)).read_text()
     assert page.index("Reality check") < page.index("</table>")
-    assert "R@1, audio to text, eng, on the test split" in page
+    queries = len(hits_of(trial, experiment).values)
+    assert f"R@1, audio to text, eng, in percent of {queries} queries ({100 / queries:.1f} points each)" in page
+    shown = (folder / "reality_check.md").read_text()
+    (of_oracle,) = (line.split("|") for line in shown.splitlines() if "oracle" in line and "|" in line)
+    assert of_oracle[4].strip(" *") == f"{100 * table.loc['oracle', 'test']:.1f}", "on the scale of the other tables"
+    assert "true pairs lost" in shown
+    assert "0 is the floor, 1 the ceiling" in shown
     low, high = table.loc["small_loss", ["low", "high"]]
-    assert f"({low:+.3f}, {high:+.3f})" in page
+    assert f"({100 * low:+z.1f}, {100 * high:+z.1f})" in page
     assert [figure.name for figure in written.figures][:2] == ["reality_check.png", "detector.png"]
 
 

@@ -326,7 +326,7 @@ class _Connection:
         sent = int(self.runs[trial.trial_id].data.tags.get(EPOCHS_TAG, 0))
         # The metric that chooses leads: MLflow's comparison opens on the first that a run was sent.
         first = HEADINGS.get(self.select_by) or in_mlflow(f"validation/{self.select_by}")
-        for row in (row for row in trial.epochs() if row["epoch"] > sent):
+        for row in trial.epochs_after(sent):
             numbers = tracked(row.numbers)
             numbers = {**({first: numbers[first]} if first in numbers else {}), **numbers}
             epoch = int(row["epoch"])

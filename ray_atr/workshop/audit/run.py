@@ -98,7 +98,7 @@ def audit_data_set(
     facts = {
         "data": manifest.folder,
         "data_hash": manifest.hash,
-        "name": manifest.name,
+        "name": manifest.title,
         "split": options.split,
         "checkpoint": "the vectors of the data set" if found is None else str(found.folder),
         "clips": len(clip_ids),
