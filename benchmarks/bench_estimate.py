@@ -14,6 +14,7 @@ import os
 import resource
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -66,8 +67,10 @@ def in_fork(work: Callable[[], list[float]]) -> list[float]:
         torch.set_num_threads(1)
         try:
             os.write(writer, json.dumps(work()).encode())
-        finally:
             os._exit(0)
+        except BaseException:  # noqa: BLE001
+            traceback.print_exc()
+            os._exit(1)
     os.close(writer)
     with os.fdopen(reader) as answer:
         text = answer.read()
