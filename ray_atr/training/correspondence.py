@@ -143,6 +143,7 @@ def judge_by_towers(
     estimator.take(group.gather_objects(judged)[0])
 
 
+@torch.no_grad()
 def _tower_outputs(retriever: Retriever, captions: TrainingCaptions, trained: Sequence[str]) -> TowerOutputs:
     """What the towers make of a training split's clips, and of the captions that these have in the trained languages."""
     N, J, _ = captions.assigned.owner.shape

@@ -176,8 +176,9 @@ def test_two_workers_train_as_one(data: Path, tmp_path: Path, each: str) -> None
         {"objective": "ask", "objective__knowledge__prototypes": 4},
         {"objective__correspondence": "neighbour_votes", "objective__correspondence__warmup_epochs": 1},
         {"objective": "m_ltm_pot", "objective__pair__transport_mass": "auto"},
+        {"objective__correspondence": "leave_one_out"},
     ],
-    ids=["base", "judge", "estimated share"],
+    ids=["base", "judge", "estimated share", "towers"],
 )
 def test_what_goes_through_the_whole_set_reads_the_shards_too(
     data: Path, tmp_path: Path, objective: dict[str, Any]

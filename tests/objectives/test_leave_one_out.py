@@ -155,7 +155,7 @@ def test_partners_are_the_own_caption_and_those_that_are_expected_in_loops() -> 
     for a, (i, k) in enumerate(zip(rows.tolist(), languages.tolist(), strict=True)):
         b = float(tables["left_out"][i, 0, k])
         partners = [0.0] * len(rows)
-        for c, (j, other) in enumerate(zip(rows.tolist(), languages.tolist(), strict=True)):
+        for c, other in enumerate(languages.tolist()):
             every = {}
             for n in range(N):
                 number = int(tables["caption"][n, 0, other])

@@ -47,6 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
     "neighbour_votes": {
         "objective__correspondence": "neighbour_votes", "objective__correspondence__warmup_epochs": 1
     },
+    "leave_one_out": {"objective__correspondence": "leave_one_out"},
     "oracle": {"objective__correspondence": "oracle"},
     "late interaction": {"model__interaction": "late"},
     "accumulation": {"train__batches_per_step": 2},
