@@ -146,10 +146,10 @@ def batch_of(estimator: LeaveOneOutEstimator, outputs: TowerOutputs, rows: Any, 
 
 
 def test_partners_are_the_own_caption_and_those_that_are_expected_in_loops() -> None:
-    estimator, outputs, _ = judging()
+    estimator, outputs, _ = judging(clips=120)
     estimator.take(estimator.judged_from(outputs))
     estimator.begin_epoch(0)
-    rows, languages = torch.arange(0, 60, 3), torch.tensor([0, 1]).repeat(10)
+    rows, languages = torch.arange(0, 60, 6), torch.tensor([0, 1]).repeat(5)
     caption, judged = batch_of(estimator, outputs, rows, languages)
     tables, N = estimator.tables, len(outputs.audio)
     for a, (i, k) in enumerate(zip(rows.tolist(), languages.tolist(), strict=True)):
