@@ -60,13 +60,13 @@ def found(
     pairs = Pairs(audio, text[assigned, column], clip, column.astype(str), keys)
     settings = CrossFit(seed=seed)
     result = audit_pairs(pairs, settings)
-    called = result.judged.flagged(rate)
+    called = result.posteriors.flagged(rate)
     columns = [column == c for c in range(k)]
-    errors = [expected_calibration_error(result.judged.wrong[one], is_wrong[one]) for one in columns]
+    errors = [expected_calibration_error(result.posteriors.wrong[one], is_wrong[one]) for one in columns]
     recall = (called & is_wrong).sum() / is_wrong.sum()
     return [
         is_wrong.mean(),
-        result.judged.wrong_share,
+        result.posteriors.wrong_share,
         called.sum(),
         (called & is_wrong).sum() / max(1, called.sum()),
         recall,

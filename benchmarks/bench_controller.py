@@ -27,7 +27,7 @@ from side_by_side import compared
 from ray_atr.common.space import Space
 from ray_atr.sweep import SEARCHES, Goal, SpaceSearch, SweepPlan
 from ray_atr.sweep.recording import CommonFailure, Recording
-from ray_atr.sweep.search import History, Known
+from ray_atr.sweep.search import History, Observation
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import FINISHED, RUNNING, RunFolder
@@ -99,17 +99,17 @@ def simulated(name: str, trials: int, epochs: int, at_once: int, opened: list[in
 def proposals(points: int) -> None:
     """CPU seconds of what the searches propose with so many points known."""
     drawn, space = random.Random(0), space_of("optuna", points)
-    history = History(Known(space.draw(drawn), FINISHED, (drawn.random(),)) for _ in range(points))
+    history = History(Observation(space.draw(drawn), FINISHED, (drawn.random(),)) for _ in range(points))
     asked = search_of("optuna", points).proposals(history)
     began = time.process_time()
-    history.add(Known(next(asked), RUNNING))
+    history.add(Observation(next(asked), RUNNING))
     first, took = time.process_time() - began, []
     for _ in range(5):
         began = time.process_time()
         point = next(asked)
         took.append(time.process_time() - began)
-        history.known[-1] = Known(history.known[-1].point, FINISHED, (drawn.random(),))
-        history.add(Known(point, RUNNING))
+        history.observations[-1] = Observation(history.observations[-1].point, FINISHED, (drawn.random(),))
+        history.add(Observation(point, RUNNING))
     print(
         f"optuna, {points:,} points known: {first:.2f} s for the first proposal, then {sorted(took)[2]:.3f} s",
         flush=True,
@@ -117,7 +117,7 @@ def proposals(points: int) -> None:
     for name in ("grid", "random"):
         began, filled = time.process_time(), History()
         for point in itertools.islice(search_of(name, points).proposals(filled), points):
-            filled.add(Known(point, RUNNING))
+            filled.add(Observation(point, RUNNING))
         print(f"{name}, {len(filled):,} points: {time.process_time() - began:.1f} s in all", flush=True)
 
 

@@ -1,7 +1,8 @@
 """A served index under many clients: every answer is the index's own or 503, none is lost, and how fast they come.
 
-    python benchmarks/bench_serve.py INDEX [--clients 64 --seconds 60]
+    python benchmarks/bench_serve.py [INDEX] [--clients 64 --seconds 60]
 
+Without an index it makes one, of soundscapes, with a retriever that it trains on them.
 `ray-atr serve` runs in a process of its own. Each client asks for one text after the other, over one connection; what it is
 answered is compared with what the index answers here. Prints how many requests were answered, refused (503), wrong and lost,
 requests a second beside one client that asks in a loop, and the 50th and 95th percentile of one client's requests beside those
@@ -13,17 +14,26 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from urllib.parse import urlencode
 
 from side_by_side import compared
 
-from ray_atr.deploy.index import Index
+from ray_atr.common.override import override
+from ray_atr.data.soundscapes import ensure_soundscapes
+from ray_atr.deploy.index import Index, build_index
+from ray_atr.training.inputs import prepare
+from ray_atr.training.loop import train_trial
+from ray_atr.training.recipes import RECIPES
+from ray_atr.training.run_folder import BEST
 
 TEXTS = [
     f"{what} {where}"
@@ -31,6 +41,27 @@ TEXTS = [
     for where in ("outside", "in a hall", "far away", "la nuit", "twice", "with music", "im Wald", "")
 ]
 TOP = 5
+
+
+def make_index(folder: Path, clips: int) -> str:
+    """An index of soundscapes: small towers from scratch, an epoch long, as what is found does not matter here."""
+    settings = {
+        "data.soundscapes.num_train": clips,
+        "data.soundscapes.num_val": 16,
+        "data.soundscapes.num_test": 16,
+        "train.epochs": 1,
+    }
+    experiment = override(RECIPES["from_scratch"](), settings)
+    prepared = prepare(experiment, folder, use_ray=False, say=lambda message: None)
+    train_trial(experiment, prepared, folder / "run", lambda metrics: None, use_ray_data=False)
+    data = ensure_soundscapes(experiment.data.soundscapes, folder / "data")
+    build_index(str(folder / "run" / BEST), str(data), str(folder / "index"))
+    return str(folder / "index")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
 
 
 def ask(connection: http.client.HTTPConnection, text: str) -> tuple[int, list[str]]:
@@ -91,29 +122,36 @@ def load(port: int, clients: int, seconds: float, right: dict[str, list[str]]) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("index")
+    parser.add_argument("index", nargs="?", help="folder of an index (default: one is made)")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--port", type=int, default=8765)
+    parser.add_argument("--alone", type=float, default=10.0, help="seconds of one client that asks in a loop")
+    parser.add_argument("--clips", type=int, default=400, help="training clips of the index that is made")
     options = parser.parse_args()
-    index = Index.open(options.index)
+    with tempfile.TemporaryDirectory(prefix="bench-serve-") as folder:
+        measure(options.index or make_index(Path(folder), options.clips), options)
+
+
+def measure(place: str, options: argparse.Namespace) -> None:
+    """Print and record what a server of the index at a place does. Exit code 1 if an answer was wrong or lost."""
+    index, port = Index.open(place), free_port()
     right = {text: [f"{one.path} {one.start}" for one in index.search(text, top=TOP)] for text in TEXTS}
     direct = []
     for number in range(200):
         began = time.perf_counter()
         index.search(TEXTS[number % len(TEXTS)], top=TOP)
         direct.append(time.perf_counter() - began)
-    command = [sys.executable, "-m", "ray_atr.cli", "serve", options.index, "--port", str(options.port)]
+    command = [sys.executable, "-m", "ray_atr.cli", "serve", place, "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
         try:
             for _ in range(600):
                 try:
-                    ask(http.client.HTTPConnection("127.0.0.1", options.port, timeout=60), "x")
+                    ask(http.client.HTTPConnection("127.0.0.1", port, timeout=60), "x")
                     break
                 except OSError:
                     time.sleep(0.1)
-            alone = loop(options.port, 10.0)
-            found = load(options.port, options.clients, options.seconds, right)
+            alone = loop(port, options.alone)
+            found = load(port, options.clients, options.seconds, right)
         finally:
             server.terminate()
     print(f"direct call: {percentiles(direct)}")

@@ -78,7 +78,7 @@ def main() -> None:
             assigned = labels[owner].ravel()
             keys = np.array([f"{label} {place}" for label, place in zip(assigned, column, strict=True)])
             pairs = Pairs(audio, text[assigned, column], clip, column.astype(str), keys)
-            p_value = audit_pairs(pairs, CrossFit(seed=options.seed)).judged.p_value
+            p_value = audit_pairs(pairs, CrossFit(seed=options.seed)).posteriors.p_value
             random, rows = np.random.default_rng(options.seed), []
             for number in range(options.sets):
                 chosen = np.isin(clip, random.choice(len(labels), options.clips, replace=False))

@@ -64,7 +64,7 @@ FOREIGN = {
 }
 COLUMNS = ("audio_row", "caption", "language", "split", "clip_id", "label", "text_row")
 RECALL = Metric("text_to_audio", "trained", "recall_at_1")
-ENGLISH = RECALL.of("eng")
+ENGLISH = RECALL.in_language("eng")
 Row = dict[str, str]
 
 
@@ -173,7 +173,7 @@ def print_table(given: Given, noise: float, made: Mapping[str, Sequence[Pack]]) 
     for method, samples in runs.items():
         found = bootstrap_runs(samples, trained=others)
         cells = [f"eng {100 * found[ENGLISH].value:.1f}", f"others {100 * found[RECALL].value:.1f}"]
-        cells += [f"{code} {100 * found[RECALL.of(code)].value:.1f}" for code in others]
+        cells += [f"{code} {100 * found[RECALL.in_language(code)].value:.1f}" for code in others]
         if "m2m" in runs and method != "m2m":
             cells.append(f"over m2m {shown(compare_runs(runs['m2m'], samples, trained=others)[RECALL])}")
         english = compare_runs([only_english(before.samples)], [only_english(one) for one in samples])

@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "search": ([""], ["--entries 1000 --width 32 --rounds 1"]),
     "refresh": ([""], ["--clips 128 --width 32 --seconds 1 --prototypes 4 --rounds 1"]),
     "index": (["--rows 100000 --width 512", "--rows 1000000"], ["--rows 500 --width 16"]),
+    "serve": ([""], ["--clients 4 --seconds 2 --alone 2 --clips 64"]),
     "snapshot": ([""], ["--entries 1000 --width 32 --workers 2"]),
     "ask_step": ([""], ["--epochs 3 --rounds 1 --clips 64"]),
     "correspondence": ([""], ["--clips 64 --batch 16 --rounds 1"]),

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ray_atr.common.storage import whole_folder
+from ray_atr.common.storage import atomic_folder
 from ray_atr.common.storage.digests import seal_folder
 from ray_atr.data.audio import clip_windows
 from ray_atr.models.audio import SmallCnn, SmallCnnTower
@@ -198,7 +198,7 @@ def share_named(tower: nn.Module, head: nn.Linear, batches: list[Batch]) -> floa
 def write_tower(out: Path, tower: SmallCnnTower | SmallTransformerTower, card: Card) -> None:
     """Write a folder with the weights in half precision, the tokeniser if there is one, the card and the digests."""
     name = "small_cnn" if isinstance(tower, SmallCnnTower) else "small_transformer"
-    with whole_folder(out / name) as folder:
+    with atomic_folder(out / name) as folder:
         write_weights(folder / WEIGHTS, {name: value.half() for name, value in tower.state_dict().items()})
         if isinstance(tower, SmallTransformerTower):
             save_tokenizer(tower.tokenizer, folder / TOKENIZER_FILE)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ray_atr.metrics import retrieval_metrics as retrieval_metrics
     from ray_atr.models.retriever import Retriever as Retriever
     from ray_atr.objectives.transport import solve as solve
-    from ray_atr.training.own import train as train
+    from ray_atr.training.train_modules import train as train
 
     __version__: str
     # Named without an import: what is below deploy imports this module.
@@ -27,7 +27,7 @@ _WHERE = {
     "as_sentence_transformer": "ray_atr.deploy.adapters",
     "retrieval_metrics": "ray_atr.metrics",
     "solve": "ray_atr.objectives.transport",
-    "train": "ray_atr.training.own",
+    "train": "ray_atr.training.train_modules",
 }
 
 __all__ = [

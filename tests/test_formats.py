@@ -11,10 +11,11 @@ import pytest
 import torch
 from tiny import make_data
 
-from ray_atr.common.formats import FORMATS
+from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.storage import read_json, write_json
 from ray_atr.data.shards import read_manifest
 from ray_atr.models.weights import read_settings, write_settings
+from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs
 from ray_atr.training.checkpoint import STATE_FILE, resume, save_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
@@ -84,6 +85,19 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / LAST, {"experiment": "{}", "weights": torch.zeros(2)})
     with pytest.raises(ValueError, match=rf"{STATE_FILE}: format: got None; allowed {FORMATS['checkpoint']}"):
         resume(None, Experiment(), tmp_path, WorkerGroup())
+
+
+def test_a_checkpoint_of_format_1_is_read_with_its_tables_under_their_names_of_today() -> None:
+    pairs = TrainingPairs(["a", "b"])
+    estimator = CORRESPONDENCES["small_loss"]().estimator(pairs)
+    state = estimator.state_dict()
+    former = {"clean_probabilities": "beliefs", "epoch_probabilities": "judged", "ranking_scores": "standing"}
+    tables = {former.get(name, name): torch.full_like(table, 0.25) for name, table in state["tables"].items()}
+    assert set(former.values()) < set(tables)
+    old = {"format": 1, "correspondence": {**state, "tables": tables}, "progress": {}}
+    estimator.load_state_dict(require_format("checkpoint", old, STATE_FILE)["correspondence"])
+    assert set(estimator.tables) == set(state["tables"])
+    assert all(bool((table == 0.25).all()) for table in estimator.tables.values())
 
 
 def test_each_format_is_tried() -> None:

@@ -20,18 +20,18 @@ from tokenizers import Tokenizer, models
 
 from ray_atr.common.storage import (
     StorageError,
+    atomic_file,
+    atomic_folder,
     entries_in,
     fetched,
-    is_there,
+    file_exists,
     locate,
-    places,
+    locations,
     read_json,
     sent,
-    whole_file,
-    whole_folder,
     write_json,
 )
-from ray_atr.common.storage.places import reaching
+from ray_atr.common.storage.locations import storage_errors
 from ray_atr.common.storage.transfer import put_folder
 from ray_atr.evaluation.report import read_runs, write_report
 from ray_atr.models.text import SmallTransformerTower
@@ -103,7 +103,7 @@ def test_a_report_is_written_beside_the_run(place: str) -> None:
     trial.finish({"best_epoch": 1})
     paths = write_report(place)
     assert "50.0" in paths.page.read_text()
-    assert is_there(run.path / "report" / "table.csv")
+    assert file_exists(run.path / "report" / "table.csv")
     assert len(read_runs([place]).finished) == 1
 
 
@@ -142,7 +142,7 @@ def test_what_vanishes_is_named_and_never_made_anew_from_a_part(place: str) -> N
     (trial.folder / "trial.json").unlink()
     with pytest.raises(StorageError, match=r"trial\.json: the storage cannot be used"):
         trial.update(status="running")
-    assert not is_there(trial.folder / "trial.json")
+    assert not file_exists(trial.folder / "trial.json")
     (run.path / "sweep.json").unlink()
     with pytest.raises(ValueError, match=r"not a run folder \(sweep\.json is missing\)"):
         RunFolder.open(place)
@@ -155,10 +155,10 @@ def test_storage_that_is_away_is_not_taken_for_a_file_that_is_absent(monkeypatch
         raise ConnectionRefusedError(111, "Connection refused")
 
     write_json(place / "result.json", {})
-    monkeypatch.setattr(places, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(locations, "PATIENCE_SECONDS", 0)
     monkeypatch.setattr(type(place.fs), "info", refuse)
     with pytest.raises(StorageError, match=r"result\.json: the storage cannot be used \(Connection refused\)"):
-        is_there(place / "result.json")
+        file_exists(place / "result.json")
 
 
 @pytest.mark.parametrize("failures", [5, 10**6])
@@ -174,20 +174,20 @@ def test_a_store_that_has_answered_is_asked_again_for_a_while(
             raise TimeoutError(110, "Connection timed out")
         return open_file(*arguments, **options)
 
-    monkeypatch.setattr(places.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(places.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(locations.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(locations.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     monkeypatch.setattr(type(place.fs), "_open", away)
     with pytest.raises(StorageError, match="Connection timed out"):
         write_json(place / "result.json", {})
     assert asked == [1], "a store that never answered is refused at once"
-    assert not is_there(place / "result.json"), "this one answers"
+    assert not file_exists(place / "result.json"), "this one answers"
     if failures == 5:
         write_json(place / "result.json", {"recall": 1})
         assert read_json(place / "result.json") == {"recall": 1}
     else:
         with pytest.raises(StorageError, match="Connection timed out"):
             write_json(place / "result.json", {})
-        assert places.PATIENCE_SECONDS - 10 <= now[0] <= places.PATIENCE_SECONDS
+        assert locations.PATIENCE_SECONDS - 10 <= now[0] <= locations.PATIENCE_SECONDS
     assert len(caplog.records) == 1
 
 
@@ -196,18 +196,18 @@ def test_a_local_file_that_cannot_be_written_leaves_the_older_one(tmp_path: Path
     with pytest.raises(TypeError):
         write_json(tmp_path / "trial.json", {"status": object()})
     assert read_json(tmp_path / "trial.json") == {"status": "running"}
-    with pytest.raises(StorageError, match="No such file"), reaching(tmp_path):
+    with pytest.raises(StorageError, match="No such file"), storage_errors(tmp_path):
         write_json(tmp_path / "gone" / "trial.json", {})
 
 
 def test_a_file_or_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
     file, folder = tmp_path / "file", tmp_path / "folder"
     file.write_text("old")
-    with whole_folder(folder) as aside:
+    with atomic_folder(folder) as aside:
         (aside / "a").write_text("old")
 
     def write_half() -> None:
-        with whole_file(file) as output, whole_folder(folder) as aside:
+        with atomic_file(file) as output, atomic_folder(folder) as aside:
             output.write(b"half")
             (aside / "a").write_text("half")
             raise KeyboardInterrupt
@@ -215,7 +215,7 @@ def test_a_file_or_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         write_half()
     assert (file.read_text(), (folder / "a").read_text()) == ("old", "old")
-    with whole_file(file, is_synced=True) as output, whole_folder(folder) as aside:
+    with atomic_file(file, is_synced=True) as output, atomic_folder(folder) as aside:
         output.write(b"new")
         (aside / "b").write_text("new")
     assert (file.read_text(), [path.name for path in folder.iterdir()]) == ("new", ["b"])
@@ -223,7 +223,7 @@ def test_a_file_or_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_by_the_files_name(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}/file'"), whole_file(tmp_path / "file"):
+    with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}/file'"), atomic_file(tmp_path / "file"):
         # As a write to an open file does: without a name.
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert list(tmp_path.iterdir()) == []

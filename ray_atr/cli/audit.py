@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class AuditCommand:
     """Find wrong pairs of a data set, or apply the decisions on them.
 
-    Every caption of the split is judged by regressions that never saw its clip. They use the vectors of a saved retriever
+    Every caption of the split is scored by regressions that never saw its clip. They use the vectors of a saved retriever
     that was not trained on these pairs, or the vectors that a data set holds. The new folder holds the page to listen and
     decide (audit.html) and every pair, worst first (pairs.csv), and a random sample to listen to (listen.html, listen.csv).
     With --apply, --keep or --estimate, DATA is the folder of an audit. --apply and --keep write the data set --out: with the
@@ -37,7 +37,7 @@ class AuditCommand:
     )
     out: str = option(help="new folder to write; with --estimate, the JSON file", metavar="FOLDER")
     checkpoint: str | None = option(
-        None, "saved retriever whose vectors the judges are trained on", "FOLDER", "the data set's own vectors"
+        None, "saved retriever whose vectors the regressions are trained on", "FOLDER", "the data set's own vectors"
     )
     apply: str | None = option(None, "decisions that the page saved", "FILE", "audit, apply nothing")
     keep: float | None = option(

@@ -33,7 +33,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     caches = prune(home(), options.unused_days) if options.prune else list_caches(home())
     table = Table("kind", "size", "unused for", "", "folder or file", box=None, pad_edge=False)
     for cache in caches:
-        state = "" if cache.is_whole else "unfinished"
+        state = "" if cache.is_complete else "unfinished"
         table.add_row(cache.kind, _size(cache.num_bytes), f"{cache.days_unused:.1f} days", state, str(cache.path))
     Console(width=200, soft_wrap=True).print(table, highlight=False)
     what = "removed" if options.prune else "cached"

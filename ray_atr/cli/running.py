@@ -26,7 +26,7 @@ from ray_atr.sweep.describe import best_lines, check_plan, conditions_of, descri
 from ray_atr.sweep.fixed import Varied, set_by_recipe, split_settings
 from ray_atr.sweep.recording import FirstEpoch, SweepListener
 from ray_atr.sweep.schedulers import SCHEDULERS, check_scheduler
-from ray_atr.sweep.search import FixedPoints, Goal, Known, SweepPlan
+from ray_atr.sweep.search import FixedPoints, Goal, Observation, SweepPlan
 from ray_atr.sweep.tracking import Tracker, mlflow_command
 from ray_atr.sweep.trial_queue import read_earlier
 from ray_atr.training.checks import check_metric
@@ -360,9 +360,9 @@ def _goals(options: SpaceOptions, experiment: Experiment, info: Mapping[str, Any
 
 def _earlier(
     options: SpaceOptions, method: str, space: Space, goals: tuple[Goal, ...], info: Mapping[str, Any]
-) -> Sequence[Known]:
+) -> Sequence[Observation]:
     if options.warm_start is None:
-        return [Known(one["point"], FINISHED, tuple(one["scores"])) for one in info.get("earlier", ())]
+        return [Observation(one["point"], FINISHED, tuple(one["scores"])) for one in info.get("earlier", ())]
     if info:
         raise refuse("--warm-start", options.warm_start, "nothing with --resume: the run folder already holds it")
     if not SEARCHES[method].is_adaptive:

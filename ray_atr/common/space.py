@@ -280,7 +280,7 @@ class Space:
                     path, str(dimension), "grid(VALUE,...) here; a range needs another search than --search grid"
                 )
 
-    def cells(self) -> list[Point]:
+    def grid_points(self) -> list[Point]:
         """The points of the grid dimensions alone: a search runs within each of them separately."""
         return list(self.points_of(path for path, dimension in self.dimensions.items() if type(dimension) is Grid))
 

@@ -112,7 +112,12 @@ def log_mel(waveform: Waveform, front_end: FrontEnd) -> NDArray[np.float32]:
 
 
 def clip_windows(
-    data: Buffer, front_end: FrontEnd, name: str = "clip", *, is_whole: bool = True, bounds: AudioBounds | None = None
+    data: Buffer,
+    front_end: FrontEnd,
+    name: str = "clip",
+    *,
+    all_windows: bool = True,
+    bounds: AudioBounds | None = None,
 ) -> Iterator[NDArray[np.float32]]:
     """Log-mel frames [T, F] of each window of an encoded clip, or of the one window that it is cut to. The audio is
     decoded in blocks, so that memory holds one window however long the clip is. ValueError names the clip.
@@ -121,25 +126,25 @@ def clip_windows(
         yield from_bytes(data, front_end.num_mels, name)[None]
         return
     sound = open_sound(data, name, bounds)
-    yield from _frames(sound.blocks, sound.sample_rate, front_end, is_whole)
+    yield from _frames(sound.blocks, sound.sample_rate, front_end, all_windows)
 
 
 def waveform_windows(
-    waveform: Waveform, sample_rate: int, front_end: FrontEnd, *, is_whole: bool = True
+    waveform: Waveform, sample_rate: int, front_end: FrontEnd, *, all_windows: bool = True
 ) -> Iterator[NDArray[np.float32]]:
     """Log-mel frames [T, F] of each window of a waveform [S], or of the one window that it is cut to."""
-    return _frames(lambda: [waveform], sample_rate, front_end, is_whole)
+    return _frames(lambda: [waveform], sample_rate, front_end, all_windows)
 
 
 def _frames(
-    blocks: Callable[[], Iterable[Waveform]], sample_rate: int, front_end: FrontEnd, is_whole: bool
+    blocks: Callable[[], Iterable[Waveform]], sample_rate: int, front_end: FrontEnd, all_windows: bool
 ) -> Iterator[NDArray[np.float32]]:
     """The frames of samples that come in blocks, from their start each time that `blocks` is called."""
 
     def samples() -> Iterator[Waveform]:
         return resampled_blocks(blocks(), sample_rate, front_end.sample_rate)
 
-    found = windows(samples(), front_end) if is_whole else [_cut(samples, front_end)]
+    found = windows(samples(), front_end) if all_windows else [_cut(samples, front_end)]
     for window in found:
         yield log_mel(fit(window, front_end), front_end)
 

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from ray_atr.common.jobs import FolderHere, Resources, run_jobs
 from ray_atr.common.override import flatten
-from ray_atr.common.storage import Folder, read_json, whole_file, write_bytes
+from ray_atr.common.storage import Folder, atomic_file, read_json, write_bytes
 from ray_atr.common.storage.caches import mark_used
 from ray_atr.common.storage.digests import DIGESTS_FILE, digests_of
 from ray_atr.data.audio import SLACK, FrontEnd, clip_windows
@@ -39,6 +39,7 @@ from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.features import (
     GROUPS,
     MANIFEST_FILE,
+    PART,
     SOURCE,
     STORE,
     STREAMED,
@@ -50,7 +51,7 @@ from ray_atr.data.features import (
     write_stored_rows,
 )
 from ray_atr.data.row_groups import row_group_sizes
-from ray_atr.data.shards import Manifest, Progress, read_captions, read_manifest, read_shard, require_whole
+from ray_atr.data.shards import Manifest, Progress, read_captions, read_manifest, read_shard, require_complete
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ def _durations(folder: str, data_hash: str, files: tuple[str, ...]) -> NDArray[n
 def find_features(manifest: Manifest, front_end: FrontEnd, root: Path, *, in_windows: bool = False) -> Path | None:
     """The folder of a data set's whole cached features; None if there is none yet."""
     folder = root / _folder_name(manifest, front_end, _has_windows(manifest, front_end, in_windows))
-    return folder if is_whole(folder) else None
+    return folder if is_complete(folder) else None
 
 
 def ensure_features(
@@ -140,16 +141,16 @@ def ensure_features(
     if streamed:
         name = f"{name}-but-{streamed}-of-{xxhash.xxh3_64_hexdigest(manifest.folder.encode())}"
     folder = cache_root / name
-    if is_whole(folder):
+    if is_complete(folder):
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(str(folder) + ".lock"):
-        if not is_whole(folder) and (kept is None or not fetch_folder(kept, folder)):
+        if not is_complete(folder) and (kept is None or not fetch_folder(kept, folder)):
             _compute(Work(manifest, front_end, FolderHere(folder), has_windows, kept, streamed), use_ray, progress)
     return folder
 
 
-def is_whole(folder: Path) -> bool:
+def is_complete(folder: Path) -> bool:
     """Whether a cache's manifest is there. A damaged list is removed: what it lists is made again, or found whole."""
     for name, read in ((MANIFEST_FILE, read_json), (DIGESTS_FILE, lambda file: digests_of(file.parent))):
         try:
@@ -158,10 +159,10 @@ def is_whole(folder: Path) -> bool:
         except ValueError as error:
             logger.warning("%s; it is made again", error)
             discard(folder, name)
-    is_there = (folder / MANIFEST_FILE).is_file()
-    if is_there:
+    exists = (folder / MANIFEST_FILE).is_file()
+    if exists:
         mark_used(folder / MANIFEST_FILE)
-    return is_there
+    return exists
 
 
 def _has_windows(manifest: Manifest, front_end: FrontEnd, in_windows: bool) -> bool:
@@ -187,7 +188,7 @@ class Work:
     def do(self, position: int) -> bytes | None:
         """Compute and write the features of one data shard, as `FolderHere.make`. ValueError names a bad clip."""
         file = self.file(position)
-        require_whole(self.manifest, self.manifest.shards[position])
+        require_complete(self.manifest, self.manifest.shards[position])
         if self.store is None:
             return self.here.make(file, lambda path: write_rows(path, self._rows(position)))
         write_stored_rows(self.store, file, self._rows(position))
@@ -197,10 +198,12 @@ class Work:
         """The windows of a shard's clips in their order, some at a time, each with its clip's id."""
         ids: list[str] = []
         windows: list[np.ndarray] = []
-        shard, front_end, is_whole = self.manifest.shards[position], self.front_end, self.has_windows
+        shard, front_end, all_windows = self.manifest.shards[position], self.front_end, self.has_windows
         for batch in read_shard(self.manifest, shard, columns=["clip_id", "audio"], batch_size=CLIPS_TOGETHER):
             for clip_id, audio in zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True):
-                for window in clip_windows(audio.as_buffer(), front_end, clip_id, is_whole=is_whole, bounds=IMPORTED):
+                for window in clip_windows(
+                    audio.as_buffer(), front_end, clip_id, all_windows=all_windows, bounds=IMPORTED
+                ):
                     ids.append(clip_id)
                     windows.append(window.astype(front_end.dtype))
                     if len(windows) == WINDOWS_TOGETHER:
@@ -213,9 +216,9 @@ class Work:
 def _compute(work: Work, use_ray: bool, progress: Progress | None) -> None:
     manifest, folder = work.manifest, work.here.folder
     files = [work.file(position) for position in range(len(manifest.shards))]
-    is_there = work.store.exists if work.store is not None else lambda file: (folder / file).is_file()
+    exists = work.store.exists if work.store is not None else lambda file: (folder / file).is_file()
     kept = [position for position, shard in enumerate(manifest.shards) if shard.split != work.streamed]
-    waiting = [position for position in kept if not is_there(files[position])]
+    waiting = [position for position in kept if not exists(files[position])]
     total = sum(manifest.shards[position].num_rows for position in kept)
     done = total - sum(manifest.shards[position].num_rows for position in waiting)
     # Half a CPU each: it is computed beside training too.
@@ -226,17 +229,14 @@ def _compute(work: Work, use_ray: bool, progress: Progress | None) -> None:
             progress(done, total)
     splits: dict[str, list[dict[str, Any]]] = {}
     for file, shard in zip(files, manifest.shards, strict=True):
+        of_part: dict[str, Any] = {PART: shard.part} if shard.part else {}
         if shard.split == work.streamed:
-            entry: dict[str, Any] = {
-                "file": shard.file,
-                "num_rows": shard.num_rows,
-                GROUPS: row_group_sizes(manifest, shard),
-            }
-            splits.setdefault(shard.split, []).append(entry)
+            streamed = {"file": shard.place, "num_rows": shard.num_rows, GROUPS: row_group_sizes(manifest, shard)}
+            splits.setdefault(shard.split, []).append(streamed | of_part)
             continue
         if work.store is not None:
             write_bytes(folder / file, work.store.read(file))
-        splits.setdefault(shard.split, []).append({"file": file, "num_rows": shard.num_rows})
+        splits.setdefault(shard.split, []).append({"file": file, "num_rows": shard.num_rows} | of_part)
     for split, entries in splits.items():
         counts: list[int] = []
         for entry in entries if work.has_windows and split != work.streamed else ():
@@ -261,7 +261,7 @@ def _compute(work: Work, use_ray: bool, progress: Progress | None) -> None:
 def write_rows(path: Path, batches: Iterable[tuple[list[str], list[np.ndarray]]]) -> None:
     """Write clips' ids and features [T, F], batch by batch, to a file that appears when it is whole."""
     schema = pa.schema([("clip_id", pa.string()), ("features", pa.large_binary()), ("frames", pa.int32())])
-    with whole_file(path) as output, pa.ipc.new_file(output, schema) as writer:
+    with atomic_file(path) as output, pa.ipc.new_file(output, schema) as writer:
         for ids, features in batches:
             encoded, frames = [feature.tobytes() for feature in features], [len(feature) for feature in features]
             writer.write_batch(pa.record_batch([ids, encoded, frames], schema=schema))
@@ -280,5 +280,5 @@ def _write_captions(manifest: Manifest, split: str, folder: Path, num_windows: l
     table = pa.table({name: pa.array(values, types.get(name, texts)) for name, values in columns.items()})
     if num_windows:
         table = table.append_column(WINDOWS_COLUMN, pa.array(num_windows, pa.int64()))
-    with whole_file(folder / f"{split}.captions.arrow") as output, pa.ipc.new_file(output, table.schema) as writer:
+    with atomic_file(folder / f"{split}.captions.arrow") as output, pa.ipc.new_file(output, table.schema) as writer:
         writer.write_table(table)

@@ -89,10 +89,10 @@ def measure(
     """What a calibration is worth on scores [M, N] of other pairs."""
     match = np.zeros(scores.shape, bool)
     match[relevance.text.numpy(), relevance.clip.numpy()] = True
-    probability, prior = calibration.probability(scores, language), calibration.of(language).prior
+    probability, prior = calibration.probability(scores, language), calibration.for_language(language).prior
     weight = np.where(match, prior / match.sum(), (1 - prior) / (~match).sum())
     best, is_right = best_answers(scores, relevance)
-    of_best = calibration.of(language).probability_of_best(best)
+    of_best = calibration.for_language(language).probability_of_best(best)
     return CalibrationScore(
         error=expected_calibration_error(probability, match, weight),
         error_of_best=expected_calibration_error(of_best, is_right),

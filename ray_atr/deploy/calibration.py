@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ray_atr.common.settings import nearest, refuse
-from ray_atr.common.storage import Location, is_there, locate, read_json, write_json
+from ray_atr.common.storage import Location, file_exists, locate, read_json, write_json
 from ray_atr.metrics.relevance import Relevance
 
 CALIBRATION_FILE = "calibration.json"
@@ -91,7 +91,7 @@ class Calibration:
     def read(cls, folder: str | Location) -> Calibration | None:
         """The calibration in a retriever's folder; None if it has none. ValueError for a file that is none."""
         file = locate(folder) / CALIBRATION_FILE
-        if not is_there(file):
+        if not file_exists(file):
             return None
         content = read_json(file)
         if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -109,7 +109,7 @@ class Calibration:
         content = {"format": FORMAT, **dataclasses.asdict(self)}
         write_json(locate(folder) / CALIBRATION_FILE, content)
 
-    def of(self, language: str | None) -> LanguageCalibration:
+    def for_language(self, language: str | None) -> LanguageCalibration:
         """The calibration of a language (ISO 639-3), or over all for None. ValueError for one it was not fitted on."""
         code = language or ANY_LANGUAGE
         if code not in self.by_language:
@@ -119,15 +119,15 @@ class Calibration:
 
     def probability(self, scores: ArrayLike, language: str | None = None) -> Floats:
         """Probability in [0, 1] that a text of this language and a clip match at these scores, of the scores' shape."""
-        return self.of(language).probability(scores)
+        return self.for_language(language).probability(scores)
 
     def cut(self, language: str | None = None, coverage: float = 0.9) -> float:
         """The score that a share `coverage` of a language's matching pairs reaches."""
-        return self.of(language).cut(coverage)
+        return self.for_language(language).cut(coverage)
 
     def random_share(self, scores: ArrayLike, language: str | None = None) -> Floats:
         """Share of a language's pairs that do not match whose score is at least this."""
-        return self.of(language).random_share(scores)
+        return self.for_language(language).random_share(scores)
 
 
 def _language(content: Mapping[str, Any]) -> LanguageCalibration:

@@ -9,8 +9,8 @@ from urllib.parse import quote
 import numpy as np
 import torch
 
-from ray_atr.common.storage import Location, whole_file
-from ray_atr.common.storage.places import is_local
+from ray_atr.common.storage import Location, atomic_file
+from ray_atr.common.storage.locations import is_local
 from ray_atr.evaluation.run import Evaluated
 from ray_atr.models.retriever import Retriever
 
@@ -42,7 +42,7 @@ def write_trec(evaluated: Evaluated, folder: Location | None = None) -> list[Pat
         qrels = (f"{language}-{row} 0 {clips[clip]} 1\n" for row, clip in pairs)
         for name, lines in ((RUN, _run(retriever, language, rows, text, audio, clips)), (QRELS, qrels)):
             file = place / name.format(language)
-            with whole_file(file) as output:
+            with atomic_file(file) as output:
                 output.writelines(line.encode() for line in lines)
             written.append(file)
     return written

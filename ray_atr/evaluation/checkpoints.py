@@ -8,7 +8,7 @@ from functools import cached_property
 
 from ray_atr.common.override import flatten
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import Location, is_there, read_json
+from ray_atr.common.storage import Location, file_exists, read_json
 from ray_atr.data.language_codes import normalise
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.models.weights import SETTINGS_FILE
@@ -59,7 +59,7 @@ class Checkpoint:
             return list(self.experiment.trained_languages) or None
         file = self.folder / SETTINGS_FILE
         # A published model of others has none.
-        return (read_json(file).get("languages") or None) if is_there(file) else None
+        return (read_json(file).get("languages") or None) if file_exists(file) else None
 
     @property
     def data_name(self) -> str:
@@ -119,7 +119,7 @@ def find_checkpoint(path: str | Location) -> Checkpoint:
 
 
 def _trial_at(folder: Location) -> TrialFolder | None:
-    is_trial = is_there(folder / "trial.json") and is_there(folder.parent.parent / "sweep.json")
+    is_trial = file_exists(folder / "trial.json") and file_exists(folder.parent.parent / "sweep.json")
     return TrialFolder(folder) if is_trial else None
 
 

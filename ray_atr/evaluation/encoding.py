@@ -142,9 +142,9 @@ class Encoder:
         self.shards = self.manifest.shards_of(source.split)
         self.starts = np.cumsum([0, *(shard.num_rows for shard in self.shards)])
         self.front_end = self.retriever.audio_tower.front_end
-        self.is_whole = self.retriever.settings.hears_windows
+        self.all_windows = self.retriever.settings.pools_windows
         self.batch_size = source.batch_size
-        cache = find_features(self.manifest, self.front_end, Path(source.features), in_windows=self.is_whole)
+        cache = find_features(self.manifest, self.front_end, Path(source.features), in_windows=self.all_windows)
         self.cached = None if cache is None else open_features(cache, source.split)
 
     def __call__(self, job: Job) -> NDArray[np.float32]:
@@ -163,17 +163,17 @@ class Encoder:
         rows = read_shard(self.manifest, self.shards[shard], ["clip_id", "audio"], self.batch_size)
         audio = ((i, a) for batch in rows for i, a in zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True))
         sounds = ((clip_id, encoded.as_buffer()) for clip_id, encoded in audio)
-        yield from heard_batches(sounds, self.front_end, is_whole=self.is_whole, batch_size=self.batch_size)
+        yield from heard_batches(sounds, self.front_end, all_windows=self.all_windows, batch_size=self.batch_size)
 
 
 def heard_batches(
-    sounds: Iterable[tuple[str, Buffer]], front_end: FrontEnd, *, is_whole: bool, batch_size: int
+    sounds: Iterable[tuple[str, Buffer]], front_end: FrontEnd, *, all_windows: bool, batch_size: int
 ) -> Iterator[ClipBatch]:
     """Batches of the windows of encoded clips, each with its id, rounded as a cache of features rounds them."""
     windows = (
         (clip, window)
         for clip, (clip_id, encoded) in enumerate(sounds)
-        for window in clip_windows(encoded, front_end, clip_id, is_whole=is_whole, bounds=IMPORTED)
+        for window in clip_windows(encoded, front_end, clip_id, all_windows=all_windows, bounds=IMPORTED)
     )
     while batch := list(itertools.islice(windows, batch_size)):
         yield _padded([window for _, window in batch], [clip for clip, _ in batch], front_end.dtype)

@@ -18,7 +18,7 @@ import xxhash
 
 from ray_atr.common.runtime import code_name, code_version, home
 from ray_atr.common.settings import refuse, wing
-from ray_atr.common.storage import Location, entries_in, is_local, is_there, locate, read_json, whole_folder
+from ray_atr.common.storage import Location, atomic_folder, entries_in, file_exists, is_local, locate, read_json
 from ray_atr.data.shards import Manifest, read_manifest, require_writable
 from ray_atr.data.soundscapes import SoundscapesSettings, ensure_soundscapes
 from ray_atr.evaluation.checkpoints import Checkpoint, check_seeds, find_checkpoint
@@ -137,7 +137,7 @@ def evaluate(
     with ExitStack() as tracked:
         run_id = None
         # The folder appears when MLflow has everything: killed before, the same command begins anew.
-        with whole_folder(folder, last=FACTS_FILE) as aside:
+        with atomic_folder(folder, last=FACTS_FILE) as aside:
             write_page(page, aside)
             for number, run in enumerate(runs):
                 np.savez(aside / SCORES_FILE.format(number), **to_arrays(run.samples))  # type: ignore[arg-type]
@@ -228,7 +228,7 @@ def _embed(
 
 
 def _is_evaluation(paths: Sequence[str | Location]) -> bool:
-    return len(paths) == 1 and all(is_there(locate(paths[0]) / name) for name in (FACTS_FILE, SCORES_FILE.format(0)))
+    return len(paths) == 1 and all(file_exists(locate(paths[0]) / name) for name in (FACTS_FILE, SCORES_FILE.format(0)))
 
 
 def _stored_scores(folder: Location, eval_split: EvalSplit) -> tuple[list[Samples], list[str] | None]:

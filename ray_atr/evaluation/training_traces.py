@@ -28,7 +28,7 @@ from ray_atr.objectives.knowledge import Ask
 from ray_atr.training.encoding.encode import ClipBatch, embed_batches
 from ray_atr.training.knowledge_base.drift import Case, explain
 from ray_atr.training.knowledge_base.snapshot import load
-from ray_atr.training.trajectory import kept_steps, weights_of
+from ray_atr.training.trajectory import saved_steps, weights_of
 
 QUERIES, NEIGHBOURS = 8, 3
 NOTE = (
@@ -90,7 +90,7 @@ def _table(cases: list[Case], captions: dict[str, str]) -> Table:
 def drift_pictures(checkpoint: Checkpoint, source: EncodingSource) -> dict[str, Figure]:
     """One picture if the trial kept its trajectory (`train.keep_trajectory`) on this machine, else none."""
     trial = None if checkpoint.trial is None else checkpoint.trial.folder
-    if not is_local(trial) or len(steps := kept_steps(trial)) < 2:
+    if not is_local(trial) or len(steps := saved_steps(trial)) < 2:
         return {}
     chosen = sorted({steps[round(place)] for place in np.linspace(0, len(steps) - 1, EPOCHS)})
     ways = embedded_along(trial, chosen, source)

@@ -66,7 +66,7 @@ class Measure:
         text = f"{rounded:{'+' if signed else ''},.{self.decimals}f}"
         return text.replace("-", "−")
 
-    def of(self, scores: QueryScores) -> float:
+    def aggregate(self, scores: QueryScores) -> float:
         """The measure of one direction's queries."""
         assert self.values is not None, "a measure of queries"
         values = self.values(scores)
@@ -120,7 +120,7 @@ OF_QUERIES = {name: measure for name, measure in MEASURES.items() if measure.val
 
 def of_queries(scores: QueryScores) -> dict[str, float]:
     """Every measure of one direction's queries, by its name."""
-    return {name: measure.of(scores) for name, measure in OF_QUERIES.items()}
+    return {name: measure.aggregate(scores) for name, measure in OF_QUERIES.items()}
 
 
 def measure(name: str) -> Measure:

@@ -46,7 +46,7 @@ class Metric(str):
             raise refuse(path, text, "TASK/LANGUAGE/MEASURE, such as text_to_audio/eng/recall_at_1")
         return cls(parts[0], "/".join(parts[1:-1]), parts[-1])
 
-    def of(self, language: str) -> Metric:
+    def in_language(self, language: str) -> Metric:
         """The same number in another language."""
         return Metric(self.task, language, self.name)
 
@@ -82,6 +82,11 @@ class QueryGroup(str):
 def task_name(direction: str, by: str = "") -> str:
     """The task of a direction; `by` names a ranking other than the one that was asked for."""
     return f"{direction}_by_{by}" if by else direction
+
+
+def of_part(metric: Metric, part: str) -> Metric:
+    """The same number among the clips of one part of a joined data set alone: `text_to_audio_in_clotho/eng/recall_at_1`."""
+    return Metric(f"{metric.task}_in_{part}", metric.language, metric.name)
 
 
 def with_means(

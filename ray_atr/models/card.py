@@ -16,7 +16,7 @@ def card_text(
     audio: str,
     text: str,
     front_end: Any,
-    hears_windows: bool,
+    pools_windows: bool,
     distance: str,
     vector_width: int,
     languages: Sequence[str] = (),
@@ -44,7 +44,7 @@ def card_text(
     rate, seconds = front_end.sample_rate, front_end.clip_seconds
     if front_end.kind == "vector":
         hears = f"Clips are vectors of {front_end.num_mels} numbers, made by another encoder."
-    elif hears_windows:
+    elif pools_windows:
         hears = f"Audio of any rate and length: it is resampled to {rate:,} Hz and heard in windows of {seconds:g} s."
     else:
         hears = (

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ray_atr.common.override import flatten, override
 from ray_atr.common.settings import Settings, refuse, setting
-from ray_atr.common.storage import fetched, locate, whole_folder
+from ray_atr.common.storage import atomic_folder, fetched, locate
 from ray_atr.common.storage.digests import check_folder, seal_folder
 from ray_atr.data import vector_clip
 from ray_atr.data.audio import FrontEnd, clip_windows, waveform_windows
@@ -111,14 +111,14 @@ class ModelSettings(Settings):
     )
 
     @property
-    def hears_windows(self) -> bool:
+    def pools_windows(self) -> bool:
         """Whether a long clip is heard in windows over all of it."""
         return self.windows != "cut" and self.interaction != "late"
 
     @property
     def training_windows(self) -> int:
         """The most windows of a clip that a training step hears."""
-        if not self.hears_windows:
+        if not self.pools_windows:
             return 1
         return self.windows_in_training or (2 if self.windows == "attention" else 1)
 
@@ -317,7 +317,7 @@ class Retriever(nn.Module):
             raise refuse("clips", f"an array of shape {shape}", allowed)
         alone = isinstance(clips, str | Path | bytes) or (shape is not None and len(shape) == 1)
         given: Any = [clips] if alone else clips
-        embedded, owners = self._embed_windows(given, sample_rate, batch_size, self.settings.hears_windows)
+        embedded, owners = self._embed_windows(given, sample_rate, batch_size, self.settings.pools_windows)
         return self.vectors(_refuse_zero(self.pool_windows(embedded, owners), "clip"))
 
     @torch.inference_mode()
@@ -334,7 +334,7 @@ class Retriever(nn.Module):
         return starts, self.vectors(_refuse_zero(embedded, "window"))
 
     def _embed_windows(
-        self, clips: Sequence[Clip], sample_rate: int | None, batch_size: int, is_whole: bool
+        self, clips: Sequence[Clip], sample_rate: int | None, batch_size: int, all_windows: bool
     ) -> tuple[Tensor, Tensor]:
         """Unit-norm embeddings [M, D] (CPU) of the clips' windows, and the clip of each [M]."""
         front_end = self.audio_tower.front_end
@@ -342,7 +342,7 @@ class Retriever(nn.Module):
         windows = (
             (number, torch.from_numpy(window))
             for number, clip in enumerate(clips)
-            for window in _windows(clip, rate, front_end, f"clip {number}", is_whole)
+            for window in _windows(clip, rate, front_end, f"clip {number}", all_windows)
         )
         owners: list[int] = []
         parts = [torch.zeros(0, self.settings.embedding_width)]
@@ -425,7 +425,7 @@ class Retriever(nn.Module):
 
         `frozen` names files that hold a tower's weights already (`{"audio": file}`); they are linked instead of written.
         """
-        with whole_folder(Path(folder), is_synced=True) as aside:
+        with atomic_folder(Path(folder), is_synced=True) as aside:
             content = {
                 "model": flatten(self.settings),
                 "learned": flatten(self.learned.settings),
@@ -459,7 +459,7 @@ class Retriever(nn.Module):
             audio=self.settings.audio.name,
             text=self.settings.text.name,
             front_end=self.audio_tower.front_end,
-            hears_windows=self.settings.hears_windows,
+            pools_windows=self.settings.pools_windows,
             distance=self.distance,
             vector_width=self.vector_width,
             **known,
@@ -532,18 +532,18 @@ class Retriever(nn.Module):
 
 
 def _windows(
-    clip: Clip, sample_rate: int, front_end: FrontEnd, name: str, is_whole: bool
+    clip: Clip, sample_rate: int, front_end: FrontEnd, name: str, all_windows: bool
 ) -> Iterator[NDArray[np.float32]]:
     """Log-mel frames [T, F] of each window of a path, of encoded bytes, or of a waveform [S]."""
     if isinstance(clip, str | Path | bytes):
         data, name = _bytes_of(clip, name)
-        return clip_windows(data, front_end, name, is_whole=is_whole)
+        return clip_windows(data, front_end, name, all_windows=all_windows)
     if front_end.kind == "vector":
         return iter([vector_clip.checked(np.asarray(clip), front_end.num_mels, name)[None]])
     waveform = np.asarray(clip, dtype=np.float32)
     if waveform.ndim != 1 or not len(waveform) or not np.isfinite(waveform).all():
         raise refuse(name, f"an array of shape {waveform.shape}", "a path, or a mono waveform [S] of finite samples")
-    return waveform_windows(waveform, sample_rate, front_end, is_whole=is_whole)
+    return waveform_windows(waveform, sample_rate, front_end, all_windows=all_windows)
 
 
 def _bytes_of(clip: str | Path | bytes, name: str) -> tuple[bytes, str]:

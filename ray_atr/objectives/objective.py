@@ -41,20 +41,20 @@ class Objective(Settings):
         learned: Learned = NOTHING_LEARNED,
         draw: Tensor | None = None,
         retrieved: Any = None,
-        believe: Callable[[Comparison], Comparison] | None = None,
+        weigh_pairs: Callable[[Comparison], Comparison] | None = None,
     ) -> Terms:
         """The loss of a global batch, and scalars to log.
 
         learned    takes the place of the pair loss's settings.
         draw       [B] int64: what `scheme.draw` returned, for the schemes that draw.
         retrieved  what the knowledge base returned for the batch, for the knowledge variants that need it.
-        believe    what says how far a comparison's pairs are believed: `Estimator.of(rows, slots)`. None: all are, fully.
+        weigh_pairs  sets sample weights and soft targets of a comparison: `Estimator.for_batch(rows, slots)`. None: 1, none.
         """
         if self.knowledge.needs_retrieval and retrieved is None:
             raise refuse("retrieved", None, f"the neighbours that objective.knowledge={self.knowledge.name} needs")
         parts = self.scheme.pairs(embeddings, draw)
-        if believe is not None:
-            parts = [part._replace(comparison=believe(part.comparison)) for part in parts]
+        if weigh_pairs is not None:
+            parts = [part._replace(comparison=weigh_pairs(part.comparison)) for part in parts]
         terms = [self.knowledge.score(part.comparison, self.pair, retrieved, learned) for part in parts]
         loss, scalars = weighted_sum(terms, [part.weight for part in parts])
         if len(parts) > 1 or self.scheme.splits_by_language:

@@ -12,7 +12,7 @@ from ray_atr.cli.experiment_options import NOISE_HELP, ComparisonSweep
 from ray_atr.cli.parse import option
 from ray_atr.common.settings import counted, refuse, require_known
 from ray_atr.common.space import Point, Space, combinations
-from ray_atr.common.storage import Location, is_there, locate, read_json, write_json
+from ray_atr.common.storage import Location, file_exists, locate, read_json, write_json
 from ray_atr.papers.recipes.methods import CORRESPONDENCE, METHODS, ON_ANY_DATA, PAIR
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class CorrespondenceSweep(ComparisonSweep):
         if self.resume is None:
             return replace(self, tuned=str(tune_methods(self, settings)))
         kept = tuning_folder(self.resume) / TUNED_FILE
-        if not is_there(kept):
+        if not file_exists(kept):
             raise refuse("--tune", self.tune, f"with --resume only if {kept} is there; give --tuned FILE instead")
         return replace(self, tuned=str(kept))
 
@@ -115,7 +115,7 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
         plan = SweepPlan(search, seeds=(TUNING_SEED,), num_points=options.tune, goals=goals)
         place = folder / method
         info = {"name": "tuning", **describe_plan(plan), "code": code_version(), "command": ""}
-        is_begun = is_there(place / "sweep.json")
+        is_begun = file_exists(place / "sweep.json")
         run = RunFolder.open(place) if is_begun else RunFolder.create(place, experiment, info)
         with advising(f"run the same command again to continue ({folder} holds the tuning so far)"), run.held():
             print(f"tuning {method}, method {number} of {len(methods)}: {counted(options.tune, 'trial')}")

@@ -9,7 +9,7 @@ from ray_atr.common.override import override
 from ray_atr.common.space import Point
 from ray_atr.sweep.fixed import check_fixed, lines_of_fixed
 from ray_atr.sweep.schedulers import compared
-from ray_atr.sweep.search import Goal, Known, SpaceSearch, SweepPlan, pareto_front
+from ray_atr.sweep.search import Goal, Observation, SpaceSearch, SweepPlan, pareto_front
 from ray_atr.sweep.trial_queue import recorded_trials
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
@@ -106,7 +106,7 @@ def best_lines(run: RunFolder, plan: SweepPlan) -> Iterator[str]:
     """The best finished point of a search by its goals, or those that no other beats in every goal."""
     if not isinstance(plan.search, SpaceSearch) or not plan.goals:
         return
-    known = [one.known(plan.goals) for one in recorded_trials(run, without_seed=True)]
+    known = [one.observation(plan.goals) for one in recorded_trials(run, without_seed=True)]
     best = unbeaten([one for one in known if one.status == FINISHED], plan.goals)
     seeds = f" (means of {len(plan.seeds)} seeds)" if len(plan.seeds) > 1 else ""
     for one in best[:MOST_BEST]:
@@ -116,8 +116,8 @@ def best_lines(run: RunFolder, plan: SweepPlan) -> Iterator[str]:
         yield f"             and {len(best) - MOST_BEST} more on the Pareto front"
 
 
-def unbeaten(known: Sequence[Known], goals: Sequence[Goal]) -> list[Known]:
+def unbeaten(observations: Sequence[Observation], goals: Sequence[Goal]) -> list[Observation]:
     """The points on the Pareto front of the goals, the best of the first goal first."""
     signs = [1 if goal.is_maximised else -1 for goal in goals]
-    gains = [tuple(sign * score for sign, score in zip(signs, one.scores, strict=True)) for one in known]
-    return [known[index] for index in pareto_front(gains)]
+    gains = [tuple(sign * score for sign, score in zip(signs, one.scores, strict=True)) for one in observations]
+    return [observations[index] for index in pareto_front(gains)]

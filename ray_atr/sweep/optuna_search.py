@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ray_atr.common.space import Dimension, Grid, LogUniform, Point, QUniform, RandInt
-from ray_atr.sweep.search import History, Known, RandomSearch, SpaceSearch
+from ray_atr.sweep.search import History, Observation, RandomSearch, SpaceSearch
 from ray_atr.training.run_folder import FAILED, FINISHED, STOPPED
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class OptunaSearch(SpaceSearch):
     is_adaptive: ClassVar[bool] = True
 
     def proposals(self, history: History) -> Iterator[Point]:
-        cells = self.space.cells()
+        cells = self.space.grid_points()
         studies = [Study(self, cell, history) for cell in cells]
         at_random = RandomSearch(self.space, seed=self.seed)
         while True:
@@ -85,7 +85,7 @@ class Study:
 
     def keep_up(self) -> None:
         """Tell the study what the history has learned since the last time."""
-        known = self.history.known
+        known = self.history.observations
         ended = [place for place in self.open if known[place].status in STATES]
         # One that is old may be among the best.
         is_stale = any(self.open[place] == GONE for place in ended)
@@ -112,7 +112,7 @@ class Study:
         self.study_id = self.storage.create_new_study(self.directions)
         old = self.places[: self._num_old()]
         self.old = set(old)
-        known = self.history.known
+        known = self.history.observations
         finished = [place for place in old if known[place].status == FINISHED]
         best = {
             place
@@ -127,7 +127,7 @@ class Study:
                 self._tell_of(place)
 
     def _tell_of(self, place: int) -> None:
-        one = self.history.known[place]
+        one = self.history.observations[place]
         trial = self._tell(one)
         if one.status not in STATES:
             self.open[place] = trial
@@ -151,10 +151,10 @@ class Study:
         study.tell(trial, state=optuna.trial.TrialState.FAIL)
         return point
 
-    def _is_here(self, one: Known) -> bool:
+    def _is_here(self, one: Observation) -> bool:
         return all(one.point.get(path, value) == value for path, value in self.cell.items())
 
-    def _tell(self, one: Known) -> int:
+    def _tell(self, one: Observation) -> int:
         """A further trial of the study."""
         import optuna
 
@@ -170,7 +170,7 @@ class Study:
         )
         return self.storage.create_new_trial(self.study_id, frozen)
 
-    def _end(self, trial: int, one: Known) -> None:
+    def _end(self, trial: int, one: Observation) -> None:
         """What became of a trial that the study was told of as running."""
         import optuna
 
@@ -180,7 +180,7 @@ class Study:
         self.storage.set_trial_state_values(trial, state, one.scores if one.status == FINISHED else None)
 
 
-def _reached(one: Known) -> dict[int, float]:
+def _reached(one: Observation) -> dict[int, float]:
     """Epoch and score of a stopped point: Optuna ranks pruned trials by how far they came, then by what they had there.
     Nothing for several goals, by which Optuna does not rank them.
     """

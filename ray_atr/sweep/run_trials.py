@@ -13,7 +13,7 @@ from ray_atr.common.override import flatten, override, with_absolute_paths
 from ray_atr.common.runtime import start_ray
 from ray_atr.common.settings import counted
 from ray_atr.common.space import Grid, Point
-from ray_atr.common.storage import is_there
+from ray_atr.common.storage import file_exists
 from ray_atr.sweep.placement import concurrent_trials
 from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
 from ray_atr.sweep.scaling import decide_scaling
@@ -138,7 +138,7 @@ def _run_in_process(
         error.unlink(missing_ok=True)
         recording.started(trial)
         run_trial(queue.run.experiment_of(trial), trial.folder, home, [], partial(recording.reported, trial))
-        if is_there(error):
+        if file_exists(error):
             recording.failed(trial, error.read_text(encoding="utf-8").strip())
         else:
             recording.ended(trial)

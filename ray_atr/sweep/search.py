@@ -59,7 +59,7 @@ def pareto_front(gains: Sequence[Sequence[float]]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Known:
+class Observation:
     """A point that was given out, and what is known of it."""
 
     point: Point
@@ -72,20 +72,20 @@ class Known:
 class History:
     """The points that were given out, in their order, with what is known of each; a point is added once and never removed."""
 
-    def __init__(self, known: Iterable[Known] = ()) -> None:
-        self.known = list(known)
-        self._keys = {point_key(one.point) for one in self.known}
+    def __init__(self, observations: Iterable[Observation] = ()) -> None:
+        self.observations = list(observations)
+        self._keys = {point_key(one.point) for one in self.observations}
 
     def __len__(self) -> int:
-        return len(self.known)
+        return len(self.observations)
 
     def __contains__(self, point: Mapping[str, Any]) -> bool:
         return point_key(point) in self._keys
 
-    def add(self, known: Known) -> None:
+    def add(self, observation: Observation) -> None:
         """A further point."""
-        self.known.append(known)
-        self._keys.add(point_key(known.point))
+        self.observations.append(observation)
+        self._keys.add(point_key(observation.point))
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class SpaceSearch(ABC):
     space: Space
     goals: tuple[Goal, ...] = ()  # what an adaptive search looks for
     seed: int = 0  # of its draws; a search that draws nothing has no use for it
-    earlier: tuple[Known, ...] = ()
+    earlier: tuple[Observation, ...] = ()
     """Points of another sweep, known from the start; an adaptive search learns from them."""
     name: ClassVar[str]
     is_adaptive: ClassVar[bool] = False
@@ -143,7 +143,7 @@ class RandomSearch(SpaceSearch):
     name: ClassVar[str] = "random"
 
     def proposals(self, history: History) -> Iterator[Point]:
-        cells = self.space.cells()
+        cells = self.space.grid_points()
         while (point := self.draw(history, cells)) is not None:
             yield point
 

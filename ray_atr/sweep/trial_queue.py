@@ -11,7 +11,7 @@ from typing import Any
 
 from ray_atr.common.override import as_typed, flatten, override
 from ray_atr.common.space import Point, Space, point_key
-from ray_atr.sweep.search import Goal, History, Known, SweepPlan
+from ray_atr.sweep.search import Goal, History, Observation, SweepPlan
 from ray_atr.training.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder
 
 ENDED = (FINISHED, STOPPED, FAILED)
@@ -23,24 +23,24 @@ class PointTrials:
 
     point: Point
     trials: list[TrialFolder] = field(default_factory=list)
-    _known: Known | None = None
+    _observation: Observation | None = None
 
-    def known(self, goals: Sequence[Goal]) -> Known:
-        if self._known is None:
+    def observation(self, goals: Sequence[Goal]) -> Observation:
+        if self._observation is None:
             statuses = [status_of(trial) for trial in self.trials]
             if not all(status in ENDED for status in statuses):
-                return Known(self.point, RUNNING)
-            self._known = self._ended(statuses, goals)
-        return self._known
+                return Observation(self.point, RUNNING)
+            self._observation = self._ended(statuses, goals)
+        return self._observation
 
-    def _ended(self, statuses: list[str], goals: Sequence[Goal]) -> Known:
+    def _ended(self, statuses: list[str], goals: Sequence[Goal]) -> Observation:
         if FAILED in statuses:
-            return Known(self.point, FAILED)
+            return Observation(self.point, FAILED)
         scores = [[goal.score(trial) for trial in self.trials] for goal in goals]
         means = tuple(sum(of_seeds) / len(of_seeds) for of_seeds in scores)
         if STOPPED in statuses:
-            return Known(self.point, STOPPED, means, min(len(trial.epochs()) for trial in self.trials))
-        return Known(self.point, FINISHED, means)
+            return Observation(self.point, STOPPED, means, min(len(trial.epochs()) for trial in self.trials))
+        return Observation(self.point, FINISHED, means)
 
 
 class TrialQueue:
@@ -112,8 +112,8 @@ class TrialQueue:
     def _learn(self) -> None:
         """Bring the history up to date: what had ended before is known, and stays as it is."""
         for place in list(self._open):
-            known = self.entries[place].known(self.plan.goals)
-            self.history.known[place] = known
+            known = self.entries[place].observation(self.plan.goals)
+            self.history.observations[place] = known
             if known.status in ENDED:
                 self._open.remove(place)
 
@@ -134,7 +134,7 @@ class TrialQueue:
                 self.waiting.append(trial)
         self._open.append(len(self.entries))
         self.entries.append(entry)
-        self.history.add(Known(point, RUNNING))
+        self.history.add(Observation(point, RUNNING))
 
     def overrides(self, point: Point) -> list[Point]:
         """What each trial of a point changes in the run's experiment: the point, the plan's fixed settings and a seed."""
@@ -174,7 +174,7 @@ def recorded_trials(run: RunFolder, *, without_seed: bool) -> list[PointTrials]:
     return [one for _, one in sorted(found.values(), key=lambda entry: entry[0])]
 
 
-def read_earlier(run: RunFolder, space: Space, goals: Sequence[Goal]) -> tuple[list[Known], int]:
+def read_earlier(run: RunFolder, space: Space, goals: Sequence[Goal]) -> tuple[list[Observation], int]:
     """(the finished points of a run folder that are in the space, how many had finished there), for a search to learn
     from. A setting that the earlier sweep did not vary has the value it had there. A point has the mean of its trials'
     scores. ValueError if a trial lacks a goal's metric.
@@ -190,4 +190,4 @@ def read_earlier(run: RunFolder, space: Space, goals: Sequence[Goal]) -> tuple[l
                 point = space.build(lambda path, settings=settings: as_typed(settings[path]))  # type: ignore[misc]
                 if space.holds(point):
                     found.setdefault(point_key(point), PointTrials(point)).trials.append(trial)
-    return [one.known(goals) for one in found.values()], len(finished)
+    return [one.observation(goals) for one in found.values()], len(finished)

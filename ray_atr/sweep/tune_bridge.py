@@ -14,7 +14,7 @@ from typing import Any
 
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import WORKER_CPU_SHARE, own_handlers
-from ray_atr.common.storage import is_there, write_text
+from ray_atr.common.storage import file_exists, write_text
 from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.training.experiment import Experiment
@@ -159,7 +159,7 @@ def _recorder(run: RunFolder, recording: Recording, is_over: Callable[[], bool])
 def _error_of(folder: TrialFolder, trial: Any) -> str:
     """Why a trial failed, in a line; of an error that nobody foresaw the whole traceback is kept in the trial's folder."""
     path = folder.folder / ERROR_FILE
-    if is_there(path):
+    if file_exists(path):
         return path.read_text(encoding="utf-8").strip()
     file = getattr(trial, "error_file", None)
     text = Path(file).read_text().strip() if file else ""
@@ -185,5 +185,5 @@ def run_in_tune(config: dict[str, Any], run: str, home: str, shown: Sequence[str
     run_trial(
         experiment, trial.folder, Path(home), callbacks, lambda metrics: tune.report(packed(metrics, shown)), shown
     )
-    if is_there(error):
+    if file_exists(error):
         raise TrialError(error.read_text(encoding="utf-8"))

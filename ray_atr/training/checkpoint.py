@@ -29,7 +29,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.override import flatten
 from ray_atr.common.settings import shortened
-from ray_atr.common.storage import DamagedFileError, disk_errors, whole_file
+from ray_atr.common.storage import DamagedFileError, atomic_file, disk_errors
 from ray_atr.common.storage.digests import digest_of, digest_of_file, mapped
 from ray_atr.common.storage.transfer import CheckpointSync
 from ray_atr.metrics.epoch_report import EpochReport
@@ -96,7 +96,7 @@ class TrainState:
     optimizer: Optimizer
     scheduler: LRScheduler
     memory: Memory  # what it remembers beyond the batch
-    estimator: Estimator  # who is believed to be a true pair
+    estimator: Estimator  # of the pairs' clean probabilities
     progress: Progress = field(default_factory=Progress)
     # Those of the epoch `progress.unvalidated`, on the first worker, which saves them if they are the best.
     unvalidated_weights: dict[str, Tensor] = field(default_factory=dict)
@@ -178,7 +178,7 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
     """Write `state` (tensors and plain values) to `folder/state.pt`, replacing an older one only when whole."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / STATE_FILE
-    with whole_file(path, is_synced=True) as file:
+    with atomic_file(path, is_synced=True) as file:
         with disk_errors(path):
             torch.save(state, file)
         _seal(file)
@@ -215,8 +215,8 @@ def _check(path: Path) -> None:
     with mapped(path) as content:
         own = len(content) - _COMMENT_BYTES - _LENGTH_BYTES
         is_sealed = own > 0 and content[own - (_END_BYTES - _LENGTH_BYTES) :][:4] == _END
-        is_whole = is_sealed and content[own:] == _comment(digest_of(content[:own]))
-    if is_sealed and not is_whole:
+        is_intact = is_sealed and content[own:] == _comment(digest_of(content[:own]))
+    if is_sealed and not is_intact:
         raise DamagedFileError(path, "delete it to train from the start, or restore it from a copy")
     if not is_sealed:
         raise ValueError(f"{path}: not a whole checkpoint (its end is missing)")

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import is_there, locate, read_json
+from ray_atr.common.storage import file_exists, locate, read_json
 from ray_atr.data import sampling
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
 from ray_atr.data.positives import folded
 from ray_atr.models.retriever import Retriever
-from ray_atr.objectives.correspondence import Estimator, Teacher, Teaching, TrainingPairs
+from ray_atr.objectives.correspondence import Estimator, Teacher, TeacherEmbeddings, TrainingPairs
 from ray_atr.objectives.correspondence.clean_share import CleanShares
 from ray_atr.objectives.correspondence.cross_fit import Pairs
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator, TowerOutputs
@@ -67,7 +67,9 @@ def make_estimator(
         truth=torch.from_numpy(captions.truth) if experiment.data.noise.is_injected else None,
         seed=experiment.seed,
         device=device,
-        teaching=teach(chosen.teachers, captions, data, home, device, store) if isinstance(chosen, Teacher) else None,
+        teacher_embeddings=embed_with_teachers(chosen.teachers, captions, data, home, device, store)
+        if isinstance(chosen, Teacher)
+        else None,
         snapshot=snapshot,
         needs_clean_share=experiment.objective.needs_clean_share,
         wrong_shares=wrong_shares(experiment.data.wrong_share, captions.languages),
@@ -85,7 +87,7 @@ def wrong_shares(given: float | str, languages: Sequence[str]) -> list[float] | 
     if isinstance(given, float | int):
         return [float(given)] * len(languages)
     file = locate(given) / "audit.json"
-    if not is_there(file):
+    if not file_exists(file):
         raise refuse("data.wrong_share", given, "auto, a share below 1, or the folder of an audit")
     found = read_json(file).get("wrong_share_by_language", {})
     if missing := [language for language in languages if language not in found]:
@@ -124,7 +126,7 @@ def estimate_clean_shares(
 
 
 @torch.no_grad()
-def judge_by_towers(
+def read_towers(
     estimator: Estimator,
     retriever: Retriever,
     captions: TrainingCaptions,
@@ -133,14 +135,14 @@ def judge_by_towers(
     epoch: int,
 ) -> None:
     """Before an epoch, give an estimator that asks for them the towers' outputs of all clips and captions. The first worker
-    encodes and judges, so that no worker rounds to another belief.
+    does it, so that no worker rounds to another probability.
     """
     towers = (*retriever.audio_tower.parameters(), *retriever.text_tower.parameters())
     trains_towers = any(parameter.requires_grad for parameter in towers)
     if not isinstance(estimator, LeaveOneOutEstimator) or not estimator.is_wanted(epoch, trains_towers=trains_towers):
         return
-    judged = estimator.judged_from(_tower_outputs(retriever, captions, trained)) if group.is_first else {}
-    estimator.take(group.gather_objects(judged)[0])
+    found = estimator.estimate_from(_tower_outputs(retriever, captions, trained)) if group.is_first else {}
+    estimator.take(group.gather_objects(found)[0])
 
 
 @torch.no_grad()
@@ -200,9 +202,9 @@ def _of_tower(retriever: Retriever, side: str) -> Retriever:
 
 
 @torch.no_grad()
-def teach(
+def embed_with_teachers(
     folders: tuple[str, ...], captions: TrainingCaptions, data: str, home: Path, device: torch.device, store: str = ""
-) -> list[Teaching]:
+) -> list[TeacherEmbeddings]:
     """Each teacher's embeddings of the training clips [N, D] and of the captions that they have [N, J, K, D].
 
     `data` is the prepared data set; a teacher takes the features of its own front end, cached under `home` or in the `store`.
@@ -210,7 +212,7 @@ def teach(
     found = []
     for folder in folders:
         retriever = Retriever.from_pretrained(str(saved_retriever(folder, TEACHERS)))
-        front_end, in_windows = retriever.audio_tower.front_end, retriever.settings.hears_windows
+        front_end, in_windows = retriever.audio_tower.front_end, retriever.settings.pools_windows
         frames = ensure_frames(
             data,
             front_end,
@@ -226,7 +228,9 @@ def teach(
         order = np.array([row_of[clip_id] for clip_id in captions.features.clip_ids])
         retriever = retriever.to(device)
         batches = clip_batches(features, (order[part] for part in rows_in_parts(0, len(order), 64)))
-        found.append(Teaching(embed_batches(retriever, batches), _assigned_texts(TextBatcher(retriever), captions)))
+        found.append(
+            TeacherEmbeddings(embed_batches(retriever, batches), _assigned_texts(TextBatcher(retriever), captions))
+        )
     return found
 
 

@@ -219,7 +219,9 @@ def weight_errors(
     theirs = copy.deepcopy(retriever)
     theirs.load_state_dict(dict(other))
     needed, temperature = objective.scheme.needed(batch.mask, batch.draw), temperature_of(retriever, objective)
-    here, there = (_LogProbabilities(one, texts.of(one), batch, needed, temperature) for one in (retriever, theirs))
+    here, there = (
+        _LogProbabilities(one, texts.with_retriever(one), batch, needed, temperature) for one in (retriever, theirs)
+    )
     largest = max(float(there.gradient(pair).norm()) for pair in there.present)
     weighted, weights = 0.0, 0.0
     for pair in here.trained:

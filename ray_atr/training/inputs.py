@@ -16,10 +16,10 @@ from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import fetched, open_folder
 from ray_atr.common.storage.caches import cache_folder, mark_used
 from ray_atr.data.caption_vectors import open_caption_vectors
-from ray_atr.data.feature_cache import has_long_clips, is_whole, long_audio
+from ray_atr.data.feature_cache import has_long_clips, is_complete, long_audio
 from ray_atr.data.features import FeatureSet, open_features
 from ray_atr.data.sampling import IN_SHARDS
-from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_whole
+from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_complete
 from ray_atr.data.soundscapes import ensure_soundscapes
 from ray_atr.data.stream import steps_in_shards
 from ray_atr.models.retriever import Retriever, build_retriever
@@ -65,7 +65,7 @@ class Prepared:
     def on_this_node(self, experiment: Experiment) -> Prepared:
         """These inputs, made now if this node's disk lacks them: they were prepared on another."""
         folders = [self.features, *([] if self.captions is None else [self.captions])]
-        if all(map(is_whole, folders)) and (self.tokenizer is None or _is_whole_tokenizer(self.tokenizer)):
+        if all(map(is_complete, folders)) and (self.tokenizer is None or _is_complete_tokenizer(self.tokenizer)):
             return self
         return prepare(experiment, self.home, use_ray=False, say=lambda message: None)
 
@@ -189,7 +189,7 @@ def _what_an_epoch_has(experiment: Experiment, features: FeatureSet) -> str:
 def _unheard(experiment: Experiment, manifest: Manifest) -> str:
     """What of the audio the model does not hear, in words; empty if it hears all of it."""
     seconds = experiment.model.audio.front_end.clip_seconds
-    if experiment.model.hears_windows or not has_long_clips(manifest, seconds):
+    if experiment.model.pools_windows or not has_long_clips(manifest, seconds):
         return ""
     audio = long_audio(manifest, seconds)
     share = f"{audio.seconds_beyond / audio.seconds:.1%} of the audio is not heard"
@@ -208,7 +208,7 @@ def _features(tower: FrozenTower, data: str, *, is_encoded: bool) -> Path:
         data,
         model.audio.front_end,
         tower.home,
-        in_windows=model.hears_windows,
+        in_windows=model.pools_windows,
         use_ray=tower.use_ray,
         say=tower.say,
         store=store,
@@ -230,7 +230,7 @@ def _tokenizer(experiment: Experiment, manifest: Manifest, home: Path) -> Path |
 
     def trained() -> bytes:
         for shard in manifest.shards_of(data.train_split):
-            require_whole(manifest, shard)
+            require_complete(manifest, shard)
         clips = read_captions(manifest, data.train_split)
         captions = (one for clip in clips for code in data.languages for one in clip.captions.get(code) or ())
         return train_tokenizer(captions, text.trained_vocabulary).to_str().encode()
@@ -241,13 +241,13 @@ def _tokenizer(experiment: Experiment, manifest: Manifest, home: Path) -> Path |
 def _cached_tokenizer(home: Path, key: bytes, make: Callable[[], bytes]) -> Path:
     """The file of a tokeniser, named by the hash of its key and made now if it is absent or damaged."""
     path = cache_folder(home, "tokenizers") / f"{hashlib.sha256(key).hexdigest()[:16]}.json"
-    if not _is_whole_tokenizer(path):
+    if not _is_complete_tokenizer(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         save_tokenizer(Tokenizer.from_buffer(make()), path)
     return path
 
 
-def _is_whole_tokenizer(path: Path) -> bool:
+def _is_complete_tokenizer(path: Path) -> bool:
     """Whether a tokeniser can be read."""
     try:
         if not path.is_file():

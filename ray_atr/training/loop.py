@@ -18,13 +18,13 @@ from ray_atr.common.storage.transfer import CheckpointSync
 from ray_atr.data.features import MANIFEST_FILE, open_features
 from ray_atr.data.stream import share_sizes
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
-from ray_atr.metrics.metric import Metric
+from ray_atr.metrics.metric import Metric, of_part
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.base_encoding import MakeRefresher
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.checkpoint import Progress, TrainState, resume, save_state
 from ray_atr.training.clock import Clock
-from ray_atr.training.correspondence import estimate_clean_shares, judge_by_towers
+from ray_atr.training.correspondence import estimate_clean_shares, read_towers
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.epoch_end import EpochEnd
 from ray_atr.training.epoch_validation import EpochValidation, MakeValidator
@@ -37,7 +37,7 @@ from ray_atr.training.setup import first_state
 from ray_atr.training.step import NonFiniteError, StepResult, check_finite, training_step
 from ray_atr.training.validation import evaluate_split, keep_scores
 
-Noticed = Callable[[WorkerGroup], bool]
+PreemptionCheck = Callable[[WorkerGroup], bool]
 """Asked by every worker, after the same steps; the answer is the same for all."""
 
 Report = Callable[[EpochReport | FinalReport], None]
@@ -66,13 +66,13 @@ def train_trial(
     make_refresher: MakeRefresher | None = None,
     make_validator: MakeValidator | None = None,
     sync: CheckpointSync | None = None,
-    is_noticed: Noticed | None = None,
+    is_preempted: PreemptionCheck | None = None,
 ) -> None:
     """Train to the end of the last epoch, from `folder/last` if it is there, and report the best epoch's test metrics.
 
     Leaves `folder/last` (everything needed to resume) and `folder/best` (the retriever of the best validation epoch).
     Every epoch's metrics are reported, those of a resumed run's earlier epochs again; with `make_validator`, one epoch later.
-    A checkpoint is made whenever `is_noticed`, which is asked after each step, says that a worker is about to be lost. With
+    A checkpoint is made whenever `is_preempted`, which is asked after each step, says that a worker is about to be lost. With
     a `sync`, `folder` is this node's copy of what a store holds. Raises NonFiniteError before a step that would spoil
     the weights.
     """
@@ -117,7 +117,7 @@ def train_trial(
                 with clock.step(), naming_settings(experiment):
                     result = step(state, data, texts, batch, clock)
                 progress.add(result.scalars, clock.spent())
-                is_wanted |= is_noticed is not None and is_noticed(group)
+                is_wanted |= is_preempted is not None and is_preempted(group)
                 is_wanted |= every > 0 and progress.step_in_epoch % every == 0
                 # Gradients that wait for others are in no checkpoint. At the end of an epoch the validation belongs to it:
                 # what is resumed there has begun the next.
@@ -156,7 +156,7 @@ def unusual_settings(experiment: Experiment) -> list[tuple[str, float]]:
 
 
 def begin_epoch(state: TrainState, data: TrainingData, epoch: int) -> None:
-    """Before an epoch's first step: a refresh of the knowledge base may be due, beliefs may change."""
+    """Before an epoch's first step: a refresh of the knowledge base may be due, sample weights may change."""
     state.memory.begin_epoch(epoch, epoch * data.steps_per_epoch, state.published_weights)
     shares, experiment = state.estimator.clean_shares, data.experiment
     if shares is not None and shares.is_wanted(epoch):
@@ -165,7 +165,7 @@ def begin_epoch(state: TrainState, data: TrainingData, epoch: int) -> None:
             estimate_clean_shares(shares, state.retriever, data.captions, trained, epoch, experiment.seed)
         # The first one's, so that no worker rounds to another share.
         shares.load_state_dict(data.group.gather_objects(shares.state_dict())[0])
-    judge_by_towers(state.estimator, state.retriever, data.captions, experiment.trained_languages, data.group, epoch)
+    read_towers(state.estimator, state.retriever, data.captions, experiment.trained_languages, data.group, epoch)
     state.estimator.begin_epoch(epoch)
 
 
@@ -245,6 +245,9 @@ def final_report(progress: Progress, data: TrainingData, folder: Path, sync: Che
         features, texts = open_features(prepared.features, split), TextBatcher(best)
         keep = partial(keep_scores, folder) if group.is_first else None
         measured = evaluate_split(best, texts, features, experiment, group, has_other_rankings=True, keep=keep)
+        for part in features.parts if len(features.parts) > 1 else ():
+            own = evaluate_split(best, texts, open_features(prepared.features, split, part), experiment, group)
+            measured |= {of_part(metric, part): value for metric, value in own.items()}
         if sync is not None and (folder / TEST_SCORES).is_file():
             sync.share(TEST_SCORES.split("/")[0], is_first=group.is_first)
     epochs = len(progress.history)

@@ -156,7 +156,9 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
                 make_refresher=make_refresher,
                 make_validator=start_validator if experiment.scaling.validate_beside else None,
                 sync=sync,
-                is_noticed=PreemptionNotices(ray.train.get_preemption_info) if experiment.scaling.has_workers else None,
+                is_preempted=PreemptionNotices(ray.train.get_preemption_info)
+                if experiment.scaling.has_workers
+                else None,
             )
     except DamagedCacheError:
         raise

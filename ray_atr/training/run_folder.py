@@ -33,7 +33,7 @@ from ray_atr.common.override import flatten, override
 from ray_atr.common.redaction import HIDDEN, redact, redact_values
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location, StorageError
-from ray_atr.common.storage.whole import remove_leftovers_among
+from ray_atr.common.storage.atomic import remove_leftovers_among
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
 from ray_atr.models.laion_clap import BESIDE, laion_file
 from ray_atr.models.weights import SETTINGS_FILE, is_clap
@@ -94,7 +94,7 @@ class TrialFolder:
 
     @property
     def is_finished(self) -> bool:
-        return storage.is_there(self.folder / RESULT_FILE)
+        return storage.file_exists(self.folder / RESULT_FILE)
 
     def describe(self) -> dict[str, Any]:
         """What `trial.json` says, but for the status: a kill can leave it behind the result, which makes a trial finished."""
@@ -111,7 +111,7 @@ class TrialFolder:
         A trial that a kill ended has lost nothing: its result is written before its status, and epochs that are not recorded
         yet are reported again by its checkpoint.
         """
-        if not storage.is_there(self.folder / "trial.json"):
+        if not storage.file_exists(self.folder / "trial.json"):
             # A kill between the two leaves a folder with nothing in it.
             return f"{self.folder / 'trial.json'}: missing" if storage.entries_in(self.folder) else None
         described = _described(self.folder / "trial.json", self.trial_id)
@@ -187,7 +187,7 @@ class RunFolder:
     def create(path: str | Location, experiment: Experiment, info: Mapping[str, Any]) -> RunFolder:
         """Make a new run folder. ValueError if it cannot be written, holds a run already, or a setting holds a secret."""
         folder = storage.locate(path)
-        if storage.is_there(folder / "sweep.json"):
+        if storage.file_exists(folder / "sweep.json"):
             resuming = RunFolder(folder).resuming
             raise ValueError(f"{folder}: a run folder already; continue it with {resuming}, or choose another")
         refuse_secrets(flatten(experiment))
@@ -207,7 +207,7 @@ class RunFolder:
     def open(path: str | Location) -> RunFolder:
         """Open an existing run folder. ValueError if it is none; StorageError if its storage is away."""
         folder = storage.locate(path)
-        if not storage.is_there(folder / "sweep.json"):
+        if not storage.file_exists(folder / "sweep.json"):
             raise ValueError(f"{folder}: not a run folder (sweep.json is missing)")
         return RunFolder(folder)
 
@@ -279,7 +279,7 @@ class RunFolder:
 
     def trials(self) -> Iterator[TrialFolder]:
         for folder in storage.entries_in(self.path / "trials"):
-            if storage.is_there(folder / "trial.json"):
+            if storage.file_exists(folder / "trial.json"):
                 yield TrialFolder(folder)
 
     def problems(self) -> list[str]:
@@ -290,7 +290,7 @@ class RunFolder:
     def add_trial(self, overrides: Mapping[str, Any]) -> TrialFolder:
         """The folder of a trial, with its `trial.json` if that is not there yet."""
         trial = self.trial(make_trial_id(overrides))
-        if not storage.is_there(trial.folder / "trial.json"):
+        if not storage.file_exists(trial.folder / "trial.json"):
             refuse_secrets(overrides)
             storage.make_folder(trial.folder)
             described = {
@@ -325,7 +325,7 @@ def sets_of(info: Mapping[str, Any]) -> list[str]:
 
 def trial_place(folder: Location, path: str) -> Location:
     """The folder itself, or that of the only trial if it is a run's. ValueError names the trials if there are several."""
-    if not storage.is_there(folder / "sweep.json"):
+    if not storage.file_exists(folder / "sweep.json"):
         return folder
     trials = [trial.trial_id for trial in RunFolder.open(folder).trials()]
     if len(trials) != 1:
@@ -347,12 +347,12 @@ def saved_retriever(folder: str | Location, path: str) -> Location:
         place = place.parent
     if storage.is_local(place) and not place.is_dir():
         raise refuse(path, str(folder), "an existing folder: a saved retriever, or a trial of a run")
-    if storage.is_there(place / SETTINGS_FILE) or (storage.is_local(place) and is_clap(place)):
+    if storage.file_exists(place / SETTINGS_FILE) or (storage.is_local(place) and is_clap(place)):
         return place
     place = trial_place(place, path)
-    if storage.is_there(place / BEST / SETTINGS_FILE):
+    if storage.file_exists(place / BEST / SETTINGS_FILE):
         return place / BEST
-    if storage.is_there(place / "trial.json"):
+    if storage.file_exists(place / "trial.json"):
         raise refuse(path, str(folder), f"a trial with a saved retriever; {BEST}/ is not there yet")
     if storage.is_local(place) and laion_file(place) is not None:
         return place

@@ -20,7 +20,7 @@ from ray_atr.training.knowledge_base.memory import WorkerBatch
 
 def embed_batch(retriever: Retriever, batch: Batch, chunk: int = 0) -> Tensor:
     """Embeddings [b, D] of the share's clips, pooled from the windows that are heard; `chunk` windows embedded at a time."""
-    inputs = [one.to(retriever.device) for one in batch.heard]
+    inputs = [one.to(retriever.device) for one in batch.audio_inputs]
     embedded = embed_in_chunks(retriever.embed_audio, inputs, chunk)
     return retriever.pool_windows(embedded, batch.clips.to(embedded.device))
 
@@ -55,7 +55,9 @@ class Share:
         """(audio [b, D], text [b, K, D]) by another retriever, without gradient."""
         assert isinstance(module, Retriever), "a copy of the retriever"
         every_language = torch.ones(self.needed.shape[1], dtype=torch.bool)
-        return embed_batch(module, self.batch, self.chunk), self._text(self.texts.of(module), every_language)
+        return embed_batch(module, self.batch, self.chunk), self._text(
+            self.texts.with_retriever(module), every_language
+        )
 
     def worker_batch(self, audio: Tensor, text: Tensor) -> WorkerBatch:
         """The share as a memory sees it, with the embeddings [b, D] and [b, K, D] that the loss takes."""
@@ -82,7 +84,7 @@ class LateShare(Share):
     ) -> None:
         super().__init__(retriever, texts, batch, needed, chunk=chunk, autocast=autocast)
         with self.autocast():
-            self.clips = retriever.audio_tokens(*(one.to(self.device) for one in batch.heard))
+            self.clips = retriever.audio_tokens(*(one.to(self.device) for one in batch.audio_inputs))
             where = np.argwhere(needed.numpy())
             encoded = texts.embed_tokens([(batch.captions.texts[i][k], batch.languages[k]) for i, k in where])
         index = tuple(torch.from_numpy(where).to(self.device).T)

@@ -57,7 +57,7 @@ def training_step(
 ) -> StepResult:
     """Leave the gradients of one global batch in `retriever`, as one process that holds all of it would.
 
-    `memory` is the worker's beyond the batch, asked for what it retrieves; `estimator` says how far the pairs are believed.
+    `memory` is the worker's beyond the batch, asked for what it retrieves; `estimator` weighs the pairs.
     At most `language_chunk` languages, and `embedding_chunk` clips or texts, are embedded at a time; 0: all. Raises
     NonFiniteError if the loss is not finite, naming the clips, and ValueError if `check_chunks` does.
     """
@@ -65,7 +65,7 @@ def training_step(
     clock, scheme, global_batch = clock or Clock(), objective.scheme, batch.global_batch
     kind = LateShare if retriever.settings.interaction == "late" else Share
     needed_here, needed = scheme.needed(batch.mask, batch.draw), scheme.needed(global_batch.mask, global_batch.draw)
-    believe = None if estimator is None else estimator.of(global_batch.rows, global_batch.slots)
+    weigh_pairs = None if estimator is None else estimator.for_batch(global_batch.rows, global_batch.slots)
     with clock("forward"):
         share = kind(retriever, texts, batch, needed_here, chunk=embedding_chunk, autocast=autocast)
         audio_here = share.audio()
@@ -92,7 +92,11 @@ def training_step(
                 learned = retriever.learned.values()
                 with group.share_losses():
                     terms = objective(
-                        embeddings, learned=learned, draw=global_batch.draw, retrieved=retrieved, believe=believe
+                        embeddings,
+                        learned=learned,
+                        draw=global_batch.draw,
+                        retrieved=retrieved,
+                        weigh_pairs=weigh_pairs,
                     )
                 check_finite("loss", terms.loss, batch.clip_ids, group, terms.scalars)
             if number == len(parts):

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import Location, is_local, is_there, locate
+from ray_atr.common.storage import Location, file_exists, is_local, locate
 from ray_atr.common.storage.transfer import CHECKPOINT_FILE, on_this_node
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.weights import write_weights
@@ -30,7 +30,7 @@ def keep_weights(folder: Path, step: int, retriever: Retriever) -> None:
     aside.replace(place / _name(step))
 
 
-def kept_steps(folder: Path) -> list[int]:
+def saved_steps(folder: Path) -> list[int]:
     """The steps after which a trial's folder has weights."""
     found = [re.fullmatch(r"step-(\d+)\.safetensors", path.name) for path in (folder / TRAJECTORY).glob("*")]
     return sorted(int(match[1]) for match in found if match)
@@ -39,7 +39,7 @@ def kept_steps(folder: Path) -> list[int]:
 def check_other_run(folder: str) -> None:
     """ValueError if the folder, or the URL, holds no weights to compare with."""
     place = _trial(folder)
-    has_any = kept_steps(place) if is_local(place) else is_there(place / CHECKPOINT_FILE)
+    has_any = saved_steps(place) if is_local(place) else file_exists(place / CHECKPOINT_FILE)
     if not has_any:
         raise refuse("train.distance_to", folder, HOW)
 
@@ -53,7 +53,7 @@ class OtherRun:
         with on_this_node(_trial(folder)) as (local, sync):
             if sync is not None:
                 sync.fetch(f"{TRAJECTORY}/")
-            self.steps = kept_steps(local)
+            self.steps = saved_steps(local)
             if not self.steps:
                 raise refuse("train.distance_to", folder, HOW)
             # From a store they are here for the moment alone; they are as many as epochs, so they are all read then.

@@ -8,10 +8,10 @@ from scipy.stats import binom, norm
 from scipy.stats import t as student
 
 from ray_atr.objectives.correspondence.cross_fit import Pairs
-from ray_atr.workshop.audit.beliefs import decreasing_density, judge
 from ray_atr.workshop.audit.certify import certified
 from ray_atr.workshop.audit.estimate import STRATA, draw, interval, strata_of
 from ray_atr.workshop.audit.options import CrossFit
+from ray_atr.workshop.audit.posteriors import decreasing_density, estimate_posteriors
 from ray_atr.workshop.audit.score import Audit, Shift, audit_pairs, find_shifts
 
 N, CLASSES = 480, 24
@@ -51,9 +51,9 @@ def shuffled(share: float, seed: int = 1) -> np.ndarray:
 
 def test_p_values_of_mispairs_are_uniform_and_density_integrates_to_one() -> None:
     random = np.random.default_rng(0)
-    judged = judge(random.normal(size=4000), random.normal(size=50_000))
-    assert abs(judged.p_value.mean() - 0.5) < 0.02
-    assert judged.wrong_share == pytest.approx(1, abs=0.05)
+    posteriors = estimate_posteriors(random.normal(size=4000), random.normal(size=50_000))
+    assert abs(posteriors.p_value.mean() - 0.5) < 0.02
+    assert posteriors.wrong_share == pytest.approx(1, abs=0.05)
     p_value = np.concatenate([random.uniform(size=3000), random.beta(0.2, 6, size=7000)])
     grid = np.linspace(1e-5, 1, 20_001)
     density = np.interp(grid, np.sort(p_value), decreasing_density(p_value)[np.argsort(p_value)])
@@ -64,10 +64,10 @@ def test_the_posterior_is_that_of_two_known_normals() -> None:
     random = np.random.default_rng(1)
     share, shift = 0.3, 2.5
     scores = np.concatenate([random.normal(size=6000), random.normal(shift, 1, size=14_000)])
-    judged = judge(scores, random.normal(size=200_000))
+    posteriors = estimate_posteriors(scores, random.normal(size=200_000))
     exact = share * norm.pdf(scores) / (share * norm.pdf(scores) + (1 - share) * norm.pdf(scores, shift))
-    assert judged.wrong_share == pytest.approx(share, abs=0.03)
-    assert np.abs(judged.wrong - exact).mean() < 0.03
+    assert posteriors.wrong_share == pytest.approx(share, abs=0.03)
+    assert np.abs(posteriors.wrong - exact).mean() < 0.03
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.2])
@@ -75,11 +75,11 @@ def test_the_stated_share_of_false_alarms_holds(rate: float) -> None:
     random = np.random.default_rng(2)
     is_wrong = np.arange(20_000) < 6000
     scores = np.where(is_wrong, random.normal(size=20_000), random.normal(2.5, 1, size=20_000))
-    flagged = judge(scores, random.normal(size=200_000)).flagged(rate)
+    flagged = estimate_posteriors(scores, random.normal(size=200_000)).flagged(rate)
     assert flagged.any()
     assert (~is_wrong[flagged]).mean() < rate + 0.02
     with pytest.raises(ValueError, match="rate: got 1"):
-        judge(scores, scores).flagged(1)
+        estimate_posteriors(scores, scores).flagged(1)
 
 
 def test_the_stated_share_holds_on_small_sets_whose_hard_right_pairs_fit_no_better_than_random_ones() -> None:
@@ -89,7 +89,7 @@ def test_the_stated_share_holds_on_small_sets_whose_hard_right_pairs_fit_no_bett
     alarms = []
     for _ in range(40):
         scores = np.where(is_wrong, random.normal(size=1500), random.normal(2.5, 1, size=1500))
-        flagged = judge(scores, random.normal(size=20_000)).flagged(0.1)
+        flagged = estimate_posteriors(scores, random.normal(size=20_000)).flagged(0.1)
         alarms.append((~is_wrong & flagged).sum() / max(1, flagged.sum()))
     assert 0 < np.mean(alarms) < 0.1
 
@@ -100,8 +100,8 @@ def test_pairs_of_one_clip_that_fit_together_or_not_are_one_observation() -> Non
     is_wrong = np.arange(400) < 80
     by_clip = np.where(is_wrong, random.normal(size=400), random.normal(2.5, 1, size=400))
     scores, clip, mispairs = np.repeat(by_clip, 8), np.repeat(np.arange(400), 8), random.normal(size=20_000)
-    apart, together = (judge(scores, mispairs, one).flagged(0.1).sum() for one in (None, clip))
-    once = judge(by_clip, mispairs).flagged(0.1).sum()
+    apart, together = (estimate_posteriors(scores, mispairs, one).flagged(0.1).sum() for one in (None, clip))
+    once = estimate_posteriors(by_clip, mispairs).flagged(0.1).sum()
     assert apart > together
     assert together == pytest.approx(8 * once, rel=0.3)
 
@@ -110,10 +110,10 @@ def test_swapped_captions_are_found_and_clean_ones_left() -> None:
     owner = shuffled(0.3)
     found = audit_pairs(clustered(owner), SETTINGS)
     is_wrong = owner != np.arange(N)
-    flagged = found.judged.flagged(0.2)
+    flagged = found.posteriors.flagged(0.2)
     assert (is_wrong & flagged).sum() / is_wrong.sum() > 0.6
     assert (~is_wrong & flagged).sum() / flagged.sum() < 0.2
-    assert found.judged.wrong_share == pytest.approx(0.3, abs=0.12)
+    assert found.posteriors.wrong_share == pytest.approx(0.3, abs=0.12)
     # What the heads would rather see is of the clip's own class far more often than chance.
     preferred = owner[found.preferred[is_wrong]] % CLASSES
     assert (preferred == np.flatnonzero(is_wrong) % CLASSES).mean() > 0.5
@@ -163,18 +163,20 @@ def test_intervals_cover_and_kept_pairs_keep_their_promise() -> None:
     null = random.normal(size=20_000)
     held = []
     for seed in range(200):
-        judged = judge(np.where(is_wrong, random.normal(size=400), random.normal(3, 1, size=400)), null)
-        strata = strata_of(judged.p_value, judged.wrong_share)
+        posteriors = estimate_posteriors(
+            np.where(is_wrong, random.normal(size=400), random.normal(3, 1, size=400)), null
+        )
+        strata = strata_of(posteriors.p_value, posteriors.wrong_share)
         heard = draw(strata, 60, seed)
         counts = (
             np.bincount(some, minlength=STRATA) for some in (strata, strata[heard], strata[heard[is_wrong[heard]]])
         )
         found = interval(*counts)
-        kept = certified(judged.p_value, 0.05, judged.share.most)
+        kept = certified(posteriors.p_value, 0.05, posteriors.share.most)
         held.append(
             (
                 found.low <= 0.2 <= found.high,
-                judged.share.most >= 0.2,
+                posteriors.share.most >= 0.2,
                 is_wrong[kept].mean() <= 0.05,
                 kept[~is_wrong].mean() > 0.9,
                 found.high - found.low < 0.15,

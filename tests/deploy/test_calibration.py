@@ -61,8 +61,8 @@ def test_a_language_has_its_own_calibration_and_none_means_all(calibration):
 
 
 def test_it_knows_among_how_many_texts_an_answer_was_the_best(calibration):
-    known = calibration.of("eng")
-    assert (known.best_among, calibration.of(None).best_among) == (CLASSES, CLASSES)
+    known = calibration.for_language("eng")
+    assert (known.best_among, calibration.for_language(None).best_among) == (CLASSES, CLASSES)
     assert [texts for texts in (1, 9, 10, 20, 40, 41) if known.knows_best_of(texts)] == [10, 20, 40]
 
 

@@ -68,7 +68,7 @@ def test_probabilities_and_cuts_hold_on_a_fold_they_were_not_fitted_on(folds):
         # 400 answers show no error below what chance makes of them.
         assert found.error_of_best <= found.chance + 0.05
         best, is_right = best_answers(scores[language], relevance[language])
-        answers.append((calibration.of(language).probability_of_best(best), is_right))
+        answers.append((calibration.for_language(language).probability_of_best(best), is_right))
     probability, is_right = (np.concatenate(side) for side in zip(*answers, strict=True))
     error = expected_calibration_error(probability, is_right)
     print(f"the answers in all languages: {error:.4f} ({error_by_chance(probability):.4f} by chance)")

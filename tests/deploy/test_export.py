@@ -17,7 +17,7 @@ import torch
 from ray_atr.data.audio import FrontEnd, fit, log_mel
 from ray_atr.deploy.export import exporting
 from ray_atr.deploy.export.export_options import TARGET_NAMES, ExportOptions
-from ray_atr.deploy.export.exporting import CHECK, TARGETS, Asked, export, plain, same_lists
+from ray_atr.deploy.export.exporting import CHECK, TARGETS, ExportInputs, export, plain, same_lists
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, SmallCnn, TransformersAudio
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
@@ -84,12 +84,12 @@ def made(tmp_path_factory):
     return saved
 
 
-def asked_of(folder: Path, seconds=(0.4, 0.75, 0.75, 1.1, 1.9)) -> Asked:
+def asked_of(folder: Path, seconds=(0.4, 0.75, 0.75, 1.1, 1.9)) -> ExportInputs:
     front_end = Retriever.from_pretrained(folder).audio_tower.front_end
     random = np.random.default_rng(0)
     waveforms = [random.normal(0, 0.1, int(length * front_end.sample_rate)).astype(np.float32) for length in seconds]
     waveforms = [one[: front_end.clip_samples] for one in waveforms]
-    return Asked(waveforms, TEXTS, LANGUAGES, np.arange(len(TEXTS)) % len(waveforms))
+    return ExportInputs(waveforms, TEXTS, LANGUAGES, np.arange(len(TEXTS)) % len(waveforms))
 
 
 def test_the_command_and_the_targets_name_the_same_formats():
@@ -166,7 +166,9 @@ def test_long_clips_batches_and_eight_bits_of_a_graph(made, tmp_path):
 )
 def test_what_cannot_be_exact_is_refused_and_what_can_is_named(made, tmp_path, target, audio, text, settings, message):
     with pytest.raises(ValueError, match=message):
-        export(made(audio, text, **settings), target, tmp_path / "out", asked=Asked([], [], []), say=lambda _: None)
+        export(
+            made(audio, text, **settings), target, tmp_path / "out", asked=ExportInputs([], [], []), say=lambda _: None
+        )
     assert not (tmp_path / "out").exists()
 
 

@@ -354,7 +354,7 @@ def test_an_index_in_a_store_is_fetched_once_and_again_if_its_copy_is_damaged(
         assert len(index.search("a low tone", top=3)) == 3
         index.check_vectors()
         assert sorted(fetched) == ["files.arrow", "search.faiss", "vectors.parquet", "windows.arrow"]
-    assert [(cache.kind, cache.is_whole) for cache in list_caches(tmp_path)] == [("indexes", True)]
+    assert [(cache.kind, cache.is_complete) for cache in list_caches(tmp_path)] == [("indexes", True)]
     (copy,) = tmp_path.rglob("search.faiss")
     copy.write_bytes(copy.read_bytes()[:-1] + b"!")
     assert len(Index.open("memory://indexes/tones").search("a low tone", top=3)) == 3

@@ -14,7 +14,7 @@ from ray_atr.evaluation.report.evaluation_pictures import drift_map
 from ray_atr.evaluation.training_traces import drift_pictures, embedded_along
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST
-from ray_atr.training.trajectory import kept_steps
+from ray_atr.training.trajectory import saved_steps
 
 
 def test_clips_are_embedded_by_the_weights_of_each_kept_epoch(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_clips_are_embedded_by_the_weights_of_each_kept_epoch(tmp_path: Path) ->
     trial = tmp_path / "trial"
     reports: list[dict[str, object]] = []
     train_trial(experiment, prepared_for(experiment, tmp_path), trial, reports.append, use_ray_data=False)
-    assert kept_steps(trial) == [3, 6]
+    assert saved_steps(trial) == [3, 6]
     source = EncodingSource(
         str(trial / BEST), str(data), "test", str(tmp_path / "data" / "cache" / "features"), batch_size=3
     )

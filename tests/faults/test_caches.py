@@ -12,7 +12,7 @@ import pytest
 from filelock import FileLock
 
 from ray_atr.cli.main import main
-from ray_atr.common.storage import whole_file
+from ray_atr.common.storage import atomic_file
 from ray_atr.common.storage.caches import DAY, list_caches, prune
 
 
@@ -75,12 +75,12 @@ def test_a_live_writers_file_stays_and_a_dead_ones_goes(tmp_path: Path) -> None:
     other = subprocess.Popen([sys.executable, "-c", code, str(file)], stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None
     assert other.stdout.readline() == "on\n"
-    with whole_file(file) as output:
+    with atomic_file(file) as output:
         output.write(b"whole")
     assert len(list(tmp_path.glob(".file.*"))) == 1, "a live writer's file is not a leftover"
     other.kill()
     other.wait()
-    with whole_file(file) as output:
+    with atomic_file(file) as output:
         output.write(b"again")
     assert not list(tmp_path.glob(".file.*"))
     assert file.read_bytes() == b"again"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_atr.common.storage import hold, is_there, locate, lock
+from ray_atr.common.storage import file_exists, hold, locate, lock
 from ray_atr.common.storage.lock import HOLDER_FILE
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import RunFolder
@@ -69,8 +69,8 @@ def test_a_holder_on_another_machine_counts_as_dead_when_it_has_not_said_otherwi
                 hold(place, "this run").__enter__()
         else:
             with hold(place, "this run"):
-                assert is_there(place / HOLDER_FILE)
-            assert not is_there(place / HOLDER_FILE)
+                assert file_exists(place / HOLDER_FILE)
+            assert not file_exists(place / HOLDER_FILE)
 
 
 def test_of_two_that_start_at_once_in_a_store_one_writes(monkeypatch: pytest.MonkeyPatch) -> None:

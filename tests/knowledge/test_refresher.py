@@ -97,7 +97,8 @@ def test_a_search_changes_nothing_that_a_base_built_beside_it_computes_by(monkey
 def test_faiss_is_loaded_by_what_searches_alone():
     program = """
 import sys
-import ray_atr.cli.main, ray_atr.training.own, ray_atr.sweep.run_trials, ray_atr.evaluation.run, ray_atr.workshop.audit.run
+import ray_atr.cli.main, ray_atr.training.train_modules, ray_atr.sweep.run_trials
+import ray_atr.evaluation.run, ray_atr.workshop.audit.run
 assert "faiss" not in sys.modules
 sys.modules["faiss"] = None
 from ray_atr.training.knowledge_base.searcher import fused_top_k
@@ -158,7 +159,7 @@ def test_a_refresh_that_fails_is_built_again_and_counted(tmp_path, caplog, monke
         client.refresh(0, weights(0), lag=0)
         client.before_step(0)
         client.refresh(1, weights(1))
-        client.settle()
+        client.wait_until_built()
         client.before_step(3)
     assert (whole.version, broken.version) == (2, 2)
     assert np.array_equal(whole.searcher.snapshot.audio, broken.searcher.snapshot.audio)
@@ -173,7 +174,7 @@ def test_a_refresh_that_fails_at_every_attempt_ends_the_run(tmp_path, monkeypatc
     client.refresh(0, weights(0), lag=0)
     client.before_step(0)
     client.refresh(1, weights(1))
-    for waiting in (client.settle, lambda: client.before_step(3)):
+    for waiting in (client.wait_until_built, lambda: client.before_step(3)):
         with pytest.raises(RuntimeError, match=r"version 2 of step 1 failed 3 times .*error.*resumed from its last"):
             waiting()
 
@@ -236,7 +237,7 @@ def test_a_resumed_run_switches_to_the_same_snapshots_as_one_never_stopped(tmp_p
         seen = []
         for step in range(12):
             if step == stop:
-                client.settle()
+                client.wait_until_built()
                 state = client.state_dict()
                 # What happens after the checkpoint is lost with the process.
                 client.refresh(step, weights(99), lag=0)
@@ -280,7 +281,7 @@ def test_a_version_lost_with_a_crash_is_published_again(tmp_path):
 def test_a_version_lost_with_its_folder_before_it_was_used_is_published_again(tmp_path):
     client = SnapshotClient(base_of(tmp_path / "base"), SPEC, 3, republish_seconds=0.1)
     client.refresh(0, weights(0))
-    client.settle()
+    client.wait_until_built()
     client.refresher = base_of(tmp_path / "elsewhere")
     client.before_step(3)
     assert client.version == 1
@@ -290,7 +291,7 @@ def test_a_version_lost_with_its_folder_before_it_was_used_is_published_again(tm
 def test_a_resumed_run_whose_base_is_gone_ends_instead_of_waiting_for_it(tmp_path):
     client = SnapshotClient(base_of(tmp_path / "base"), SPEC, 3)
     client.refresh(0, weights(0))
-    client.settle()
+    client.wait_until_built()
     resumed = SnapshotClient(base_of(tmp_path / "elsewhere"), SPEC, 3)
     resumed.load_state_dict(client.state_dict())
     with pytest.raises(RuntimeError, match="version 1 of step 0 is gone"):

@@ -44,7 +44,7 @@ def test_a_metric_is_its_name_and_its_parts() -> None:
     assert (metric.task, metric.language, metric.name) == ("text_to_audio_by_plan", "fra", "recall_at_1")
     assert metric == "text_to_audio_by_plan/fra/recall_at_1" == str(pickle.loads(pickle.dumps(metric)))
     assert pickle.loads(pickle.dumps(metric)).language == "fra"
-    assert metric.of("deu") == "text_to_audio_by_plan/deu/recall_at_1"
+    assert metric.in_language("deu") == "text_to_audio_by_plan/deu/recall_at_1"
     with pytest.raises(ValueError, match="--maximize: got 'recall'; allowed TASK/LANGUAGE/MEASURE"):
         Metric.parse("recall", "--maximize")
 

@@ -48,11 +48,11 @@ def test_the_share_is_within_five_points_at_any_noise_and_each_language_has_its_
     shares.estimate(pairs_of(*RATES), seed=0)
     assert shares.is_final
     for language, rate in enumerate(RATES):
-        estimate = shares.of(torch.tensor([language, language]))
+        estimate = shares.for_languages(torch.tensor([language, language]))
         assert estimate.share == pytest.approx(1 - rate, abs=0.05)
         assert estimate.mass == estimate.share
         assert shares.of_language(language) == estimate.share
-    assert shares.of(torch.tensor([0, 4])).share == pytest.approx(0.6, abs=0.05)
+    assert shares.for_languages(torch.tensor([0, 4])).share == pytest.approx(0.6, abs=0.05)
 
 
 def test_embeddings_that_tell_nothing_leave_nearly_all_the_mass_and_are_tried_again() -> None:
@@ -60,7 +60,7 @@ def test_embeddings_that_tell_nothing_leave_nearly_all_the_mass_and_are_tried_ag
     shares.estimate(pairs_of(0.0, spread=1e6), seed=0)
     assert not shares.is_final
     assert shares.of_language(0) is None
-    assert shares.of(torch.tensor([0])).mass > 0.9
+    assert shares.for_languages(torch.tensor([0])).mass > 0.9
     assert [shares.is_wanted(epoch) for epoch in (0, TRIES - 1, TRIES)] == [True, True, False]
 
 
@@ -72,7 +72,7 @@ def test_a_state_and_a_known_share_take_the_place_of_an_estimate() -> None:
     assert torch.equal(resumed.shares, shares.shares)
     known = CleanShares(2, [0.25, 0.5])
     assert not known.is_wanted(0)
-    assert known.of(torch.tensor([0])) == CleanShare(0.75, 1.0)
+    assert known.for_languages(torch.tensor([0])) == CleanShare(0.75, 1.0)
 
 
 def unit(*shape: int) -> Tensor:
@@ -83,19 +83,21 @@ def test_an_estimator_hands_the_share_of_its_languages_to_the_loss() -> None:
     ids = [str(row) for row in range(8)]
     pairs = TrainingPairs(clip_ids=ids, languages=2, needs_clean_share=True, wrong_shares=[0.2, 0.6])
     estimator = CORRESPONDENCES["none"]().estimator(pairs)
-    believe = estimator.of(torch.arange(8), torch.zeros(8, dtype=torch.int64))
+    weigh_pairs = estimator.for_batch(torch.arange(8), torch.zeros(8, dtype=torch.int64))
     loss = PartialLearningToMatch(transport_mass="auto", metric="euclidean")
     for language, mass in ((0, 0.8), (1, 0.4)):
         comparison = Comparison(u=unit(8, 4), v=unit(8, 4), v_language=torch.full((8,), language))
-        assert loss(believe(comparison)).scalars["transport_mass"].item() == pytest.approx(mass)
+        assert loss(weigh_pairs(comparison)).scalars["transport_mass"].item() == pytest.approx(mass)
 
 
 def test_pairs_that_are_weighed_already_are_not_left_out_twice() -> None:
     ids = [str(row) for row in range(8)]
     truth = (torch.arange(8) < 4)[:, None, None]
     pairs = TrainingPairs(clip_ids=ids, truth=truth, needs_clean_share=True, wrong_shares=[0.5])
-    believe = CORRESPONDENCES["oracle"]().estimator(pairs).of(torch.arange(8), torch.zeros(8, dtype=torch.int64))
-    comparison = believe(Comparison(u=unit(8, 4), v=unit(8, 4), v_language=torch.zeros(8, dtype=torch.int64)))
+    weigh_pairs = (
+        CORRESPONDENCES["oracle"]().estimator(pairs).for_batch(torch.arange(8), torch.zeros(8, dtype=torch.int64))
+    )
+    comparison = weigh_pairs(Comparison(u=unit(8, 4), v=unit(8, 4), v_language=torch.zeros(8, dtype=torch.int64)))
     assert comparison.clean_share is not None
     assert comparison.clean_share.share == pytest.approx(1.0)
 

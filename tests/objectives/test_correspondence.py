@@ -22,9 +22,15 @@ from torch.nn import functional
 
 from ray_atr.common.override import flatten, override
 from ray_atr.objectives import KNOWLEDGE, PAIRS, SCHEMES, Embeddings, LearnedParameters, Objective
-from ray_atr.objectives.correspondence import CORRESPONDENCES, Correspondence, Estimator, Teaching, TrainingPairs
-from ray_atr.objectives.correspondence.correspondence import Places
-from ray_atr.objectives.correspondence.detection import belief_ranks, clean_pairs_lost, detection
+from ray_atr.objectives.correspondence import (
+    CORRESPONDENCES,
+    Correspondence,
+    Estimator,
+    TeacherEmbeddings,
+    TrainingPairs,
+)
+from ray_atr.objectives.correspondence.correspondence import PairIndex
+from ray_atr.objectives.correspondence.detection import clean_pairs_lost, detection, probability_ranks
 from ray_atr.objectives.correspondence.scored import low_component
 from ray_atr.objectives.pairs import Comparison, Contrastive
 
@@ -64,7 +70,7 @@ class World:
             "slots": J,
             "languages": K,
             "truth": self.truth[order],
-            "teaching": [Teaching(self.audio[order], self.text[order])],
+            "teacher_embeddings": [TeacherEmbeddings(self.audio[order], self.text[order])],
         }
         return TrainingPairs(**{**given, **changes})
 
@@ -84,8 +90,8 @@ class World:
         for epoch in range(first, first + epochs):
             estimator.begin_epoch(epoch)
             for rows, slots in self.batches(epoch):
-                believe = estimator.of(rows, slots)
-                judged += [believe(self.comparison(rows, slots, language)) for language in range(K)]
+                weigh_pairs = estimator.for_batch(rows, slots)
+                judged += [weigh_pairs(self.comparison(rows, slots, language)) for language in range(K)]
         return judged
 
 
@@ -113,11 +119,11 @@ def test_each_method_tells_wrong_pairs_from_true_ones(name: str, world: World) -
 def test_consensus_tells_a_mistranslation_from_a_mispaired_clip(world: World) -> None:
     estimator = method("consensus").estimator(world.pairs())
     world.train(estimator, 8)
-    beliefs, own = estimator.tables["beliefs"], estimator.tables["own"]
+    clean_probabilities, own = estimator.tables["clean_probabilities"], estimator.tables["own"]
     fine = ~world.is_mispaired
-    assert float(beliefs[fine][world.truth[fine]].mean()) > 0.7
-    assert float(beliefs[fine][~world.truth[fine]].mean()) < 0.2
-    assert float(beliefs[~fine].mean()) < 0.2
+    assert float(clean_probabilities[fine][world.truth[fine]].mean()) > 0.7
+    assert float(clean_probabilities[fine][~world.truth[fine]].mean()) < 0.2
+    assert float(clean_probabilities[~fine].mean()) < 0.2
     # The captions of a mispaired clip agree with each other.
     assert float(own[~fine].nanmedian()) > 0.6
 
@@ -132,16 +138,16 @@ def test_an_estimator_goes_on_bit_for_bit_and_finds_its_clips_in_another_order(n
     stopped.begin_epoch(3)
     for rows, slots in rest[:2]:
         for language in range(K):
-            stopped.of(rows, slots)(world.comparison(rows, slots, language))
+            stopped.for_batch(rows, slots)(world.comparison(rows, slots, language))
     order = torch.randperm(N, generator=torch.Generator().manual_seed(9))
     resumed = method(name).estimator(world.pairs(order))
     place = order.argsort()
     # What was seen before a checkpoint is loaded is no part of it.
-    resumed.of(place[rest[0][0]], rest[0][1])(world.comparison(*rest[0]))
+    resumed.for_batch(place[rest[0][0]], rest[0][1])(world.comparison(*rest[0]))
     resumed.load_state_dict(stopped.state_dict())
     for rows, slots in rest[2:]:
         for language in range(K):
-            resumed.of(place[rows], slots)(world.comparison(rows, slots, language))
+            resumed.for_batch(place[rows], slots)(world.comparison(rows, slots, language))
     assert resumed.end_epoch() == whole.end_epoch()
     for key, table in whole.tables.items():
         torch.testing.assert_close(resumed.tables[key][place], table, rtol=0, atol=0, equal_nan=True)
@@ -166,7 +172,7 @@ def test_a_state_is_plain_enough_to_be_loaded_without_unpickling(world: World, t
 def test_comparisons_of_two_texts_are_left_alone(world: World) -> None:
     rows = torch.arange(8)
     case = dataclasses.replace(world.comparison(rows, 0 * rows), u_language=torch.zeros(8, dtype=torch.int64))
-    assert method("oracle").estimator(world.pairs()).of(rows, 0 * rows)(case) is case
+    assert method("oracle").estimator(world.pairs()).for_batch(rows, 0 * rows)(case) is case
 
 
 def test_what_needs_more_than_there_is_is_refused_by_name(world: World) -> None:
@@ -177,7 +183,7 @@ def test_what_needs_more_than_there_is_is_refused_by_name(world: World) -> None:
     with pytest.raises(ValueError, match=r"objective.correspondence: got 'consensus'; allowed on clips with several"):
         method("consensus").estimator(TrainingPairs(clip_ids=["a", "b"]))
     with pytest.raises(ValueError, match=r"objective.correspondence.teachers: got \(\); allowed one saved retriever"):
-        method("teacher").estimator(world.pairs(teaching=None))
+        method("teacher").estimator(world.pairs(teacher_embeddings=None))
 
 
 @pytest.mark.parametrize("name", list(CORRESPONDENCES))
@@ -208,9 +214,11 @@ def test_every_scheme_pair_loss_and_knowledge_trains_beside_it(
     # Neighbours of an earlier width are of another model.
     fresh = objective.correspondence.estimator(world.pairs())
     fresh.begin_epoch(0)
-    believe = (fresh if name in ("neighbours", "neighbour_votes", "consensus") else estimator).of(rows, 0 * rows)
+    weigh_pairs = (fresh if name in ("neighbours", "neighbour_votes", "consensus") else estimator).for_batch(
+        rows, 0 * rows
+    )
     learned = LearnedParameters(objective.pair.learns(), 6).values()
-    terms = objective(embeddings, learned=learned, draw=draw, retrieved=retrieved, believe=believe)
+    terms = objective(embeddings, learned=learned, draw=draw, retrieved=retrieved, weigh_pairs=weigh_pairs)
     terms.loss.backward()
     assert torch.isfinite(terms.loss)
     assert torch.isfinite(audio.grad).all()
@@ -224,10 +232,10 @@ def test_a_judge_and_the_loss_compute_one_similarity_and_its_gradient_is_the_los
     world.train(estimator, 3)
     estimator.begin_epoch(3)
     u, v = (side.clone().requires_grad_() for side in (world.audio[rows], world.text[rows, 0, 0]))
-    judged = estimator.of(rows, 0 * rows)(dataclasses.replace(world.comparison(rows, 0 * rows), u=u, v=v))
-    assert set(judged.kept) == {"product"}
-    losses = [Contrastive()(one).loss for one in (dataclasses.replace(judged, kept={}), judged)]
-    assert not judged.kept, "the loss has taken it"
+    judged = estimator.for_batch(rows, 0 * rows)(dataclasses.replace(world.comparison(rows, 0 * rows), u=u, v=v))
+    assert set(judged.cached_products) == {"product"}
+    losses = [Contrastive()(one).loss for one in (dataclasses.replace(judged, cached_products={}), judged)]
+    assert not judged.cached_products, "the loss has taken it"
     gradients = [torch.autograd.grad(loss, (u, v)) for loss in losses]
     torch.testing.assert_close(losses[1], losses[0], rtol=0, atol=0)
     torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=0)
@@ -274,13 +282,15 @@ def test_small_loss_is_a_mixture_over_the_last_losses(world: World) -> None:
         estimator.begin_epoch(epoch)
         for rows, _ in world.batches(epoch):
             case = world.comparison(rows, 0 * rows)
-            assert torch.equal(estimator.of(rows, 0 * rows)(case).belief, torch.ones(len(rows)))
+            assert torch.equal(estimator.for_batch(rows, 0 * rows)(case).sample_weight, torch.ones(len(rows)))
             row_losses, column_losses = losses_by_loop(case, TAU)
             for row, *both in zip(rows.tolist(), row_losses, column_losses, strict=True):
                 losses[row] = sum(both) / 2
     estimator.begin_epoch(2)
     expected = low_component(torch.tensor([losses[row] for row in range(N)]))
-    torch.testing.assert_close(estimator.tables["beliefs"][:, 0, 0].double(), expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        estimator.tables["clean_probabilities"][:, 0, 0].double(), expected, rtol=1e-3, atol=1e-4
+    )
 
 
 def test_self_refining_is_the_released_arithmetic_of_crcl(world: World) -> None:
@@ -300,7 +310,7 @@ def test_self_refining_is_the_released_arithmetic_of_crcl(world: World) -> None:
         y = [0.0 if one < 0.1 else one for one in y]
         move_gt = p if epoch == warmup - 1 else y
         estimator.begin_epoch(epoch)
-        used = estimator.of(rows, 0 * rows)(case).belief
+        used = estimator.for_batch(rows, 0 * rows)(case).sample_weight
         assert used.tolist() == pytest.approx(y, abs=1e-5)
     assert min(used.tolist()) == 0
     assert len([one for one in used.tolist() if 0 < one < 1]) > 0
@@ -312,7 +322,7 @@ def test_self_refining_takes_a_caption_that_it_meets_late_by_its_own_probability
     estimator.begin_epoch(4)
     case = world.comparison(rows, 0 * rows)
     p = [(math.exp(-a) + math.exp(-b)) / 2 for a, b in zip(*losses_by_loop(case, 0.05), strict=True)]
-    used = estimator.of(rows, 0 * rows)(case).belief
+    used = estimator.for_batch(rows, 0 * rows)(case).sample_weight
     assert used.tolist() == pytest.approx([one if one >= 0.1 else 0.0 for one in p], abs=1e-5)
 
 
@@ -328,9 +338,9 @@ def test_clips_with_the_same_caption_do_not_speak_for_each_other(name: str, worl
         case = dataclasses.replace(world.comparison(rows, 0 * rows), u=u, positives=same)
         estimator = method(name, warmup_epochs=1).estimator(world.pairs())
         estimator.begin_epoch(0)
-        estimator.of(rows, 0 * rows)(case)
-        estimator.settle()
-        judged.append(estimator.tables["scores" if name == "small_loss" else "beliefs"][1, 0, 0])
+        estimator.for_batch(rows, 0 * rows)(case)
+        estimator.flush()
+        judged.append(estimator.tables["scores" if name == "small_loss" else "clean_probabilities"][1, 0, 0])
     torch.testing.assert_close(judged[0], judged[1], rtol=0, atol=1e-6)
 
 
@@ -339,7 +349,9 @@ def test_transport_is_the_row_and_column_mass_of_pots_partial_plan(world: World)
     case = dataclasses.replace(
         world.comparison(rows, 0 * rows), u=world.audio[rows].double(), v=world.text[rows, 0, 0].double()
     )
-    believed = method("transport", transport_mass=0.7).estimator(world.pairs()).of(rows, 0 * rows)(case).belief
+    believed = (
+        method("transport", transport_mass=0.7).estimator(world.pairs()).for_batch(rows, 0 * rows)(case).sample_weight
+    )
     cost = torch.cdist(case.u, case.v)
     plan = pot_plan(cost / cost.max(), 0.05, mass=0.7)
     np.testing.assert_allclose(believed, 6 * (plan.sum(0) + plan.sum(1)), atol=1e-5)
@@ -349,22 +361,22 @@ def test_rematch_is_pots_partial_plan_among_the_wrong_pairs_without_their_own(wo
     estimator = method("rematch").estimator(world.pairs())
     rows = torch.arange(10)
     wrong = [1, 4, 6, 9]
-    estimator.tables["beliefs"].fill_(0.9)
-    estimator.tables["beliefs"][wrong] = 0.2
+    estimator.tables["clean_probabilities"].fill_(0.9)
+    estimator.tables["clean_probabilities"][wrong] = 0.2
     u, v = world.audio[rows].double(), world.text[rows, 0, 0].double()
-    found = estimator.of(rows, 0 * rows)(dataclasses.replace(world.comparison(rows, 0 * rows), u=u, v=v))
+    found = estimator.for_batch(rows, 0 * rows)(dataclasses.replace(world.comparison(rows, 0 * rows), u=u, v=v))
     cost = torch.cdist(u, v)
     cost = (cost / cost.max())[wrong][:, wrong]
     cost[range(4), range(4)] = 2.0
     plan = pot_plan(cost, 0.07, mass=0.1)
     targets = np.eye(10)
-    belief = np.full(10, 0.9)
+    sample_weight = np.full(10, 0.9)
     for place, i in enumerate(wrong):
-        belief[i] = min(1.0, 4 * plan[place].sum())
+        sample_weight[i] = min(1.0, 4 * plan[place].sum())
         for other, j in enumerate(wrong):
             targets[i, j] = plan[place, other] / plan[place].sum()
     np.testing.assert_allclose(found.targets.numpy(), targets, atol=1e-6)
-    np.testing.assert_allclose(found.belief.numpy(), belief, atol=1e-6)
+    np.testing.assert_allclose(found.sample_weight.numpy(), sample_weight, atol=1e-6)
 
 
 def test_neighbours_is_the_overlap_of_two_neighbourhoods_of_a_snapshot(world: World) -> None:
@@ -378,8 +390,8 @@ def test_neighbours_is_the_overlap_of_two_neighbourhoods_of_a_snapshot(world: Wo
     estimator = settings.estimator(world.pairs(snapshot=lambda: snapshot))
     estimator.begin_epoch(0)
     rows = torch.tensor([0, 5, 40])
-    estimator.of(rows, 0 * rows)(world.comparison(rows, 0 * rows))
-    estimator.settle()
+    estimator.for_batch(rows, 0 * rows)(world.comparison(rows, 0 * rows))
+    estimator.flush()
     for row in rows.tolist():
         sides = []
         for query, anchors in ((world.audio[row], snapshot.audio), (world.text[row, 0, 0], snapshot.text[0])):
@@ -403,7 +415,7 @@ def test_neighbours_looks_at_a_new_snapshot_and_never_at_entries_it_does_not_bel
     assert estimator.stored(current[0]) is first  # type: ignore[attr-defined]
     current[0] = snapshots[1]
     assert estimator.stored(current[0]) is not first  # type: ignore[attr-defined]
-    estimator.tables["beliefs"][::2] = 0.1
+    estimator.tables["clean_probabilities"][::2] = 0.1
     estimator.begin_epoch(1)
     assert all(row % 2 == 1 for row in estimator.stored(current[0]).rows.tolist())  # type: ignore[attr-defined]
 
@@ -413,7 +425,7 @@ def test_neighbour_votes_are_loops_over_their_definition(world: World) -> None:
     estimator = method("neighbour_votes", **settings).estimator(world.pairs(languages=1, slots=1, truth=None))
     estimator.begin_epoch(0)
     for rows, _ in world.batches(0):
-        estimator.of(rows, 0 * rows)(world.comparison(rows, 0 * rows))
+        estimator.for_batch(rows, 0 * rows)(world.comparison(rows, 0 * rows))
     estimator.begin_epoch(1)
     loss = estimator.tables["scores"][:, 0, 0].double()
     audio, text = world.audio.double(), world.text[:, 0, 0].double()
@@ -432,8 +444,8 @@ def test_neighbour_votes_are_loops_over_their_definition(world: World) -> None:
         of_votes = torch.tensor(agreed, dtype=torch.float64)
         score = (of_votes - of_votes.mean()) / of_votes.std() + (loss - loss.mean()) / loss.std()
         believed = low_component(-score).tolist()
-    assert estimator.tables["standing"].flatten().tolist() == pytest.approx(score.tolist(), abs=2e-3)
-    assert estimator.tables["beliefs"].flatten().tolist() == pytest.approx(believed, abs=5e-3)
+    assert estimator.tables["ranking_scores"].flatten().tolist() == pytest.approx(score.tolist(), abs=2e-3)
+    assert estimator.tables["clean_probabilities"].flatten().tolist() == pytest.approx(believed, abs=5e-3)
 
 
 def test_a_clip_has_no_vote_on_itself_and_a_pair_that_is_not_believed_none_at_all(world: World) -> None:
@@ -460,7 +472,7 @@ def test_neighbour_votes_on_a_bank_that_is_a_part_of_the_clips_still_judge_all(w
     estimator = method("neighbour_votes", bank=48).estimator(world.pairs())
     world.train(estimator, 6)
     found = estimator.end_epoch()
-    assert not bool(estimator.tables["standing"].isnan().all())
+    assert not bool(estimator.tables["ranking_scores"].isnan().all())
     assert found["detector_auc"] > 0.85
 
 
@@ -469,8 +481,8 @@ def test_consensus_compares_a_caption_with_the_mean_of_the_others(world: World) 
     estimator.begin_epoch(0)
     rows = torch.arange(5)
     for slot, language in itertools.product(range(J), range(K)):
-        estimator.of(rows, 0 * rows + slot)(world.comparison(rows, 0 * rows + slot, language))
-    estimator.settle()
+        estimator.for_batch(rows, 0 * rows + slot)(world.comparison(rows, 0 * rows + slot, language))
+    estimator.flush()
     for row in range(5):
         # The last caption has met all others.
         captions = world.text[row].reshape(J * K, D)
@@ -484,10 +496,12 @@ def test_consensus_compares_a_caption_with_the_mean_of_the_others(world: World) 
 
 def test_teacher_is_the_softmax_of_the_mean_similarity(world: World) -> None:
     other = World(seed=5)
-    teaching = [Teaching(one.audio, one.text) for one in (world, other)]
+    teacher_embeddings = [TeacherEmbeddings(one.audio, one.text) for one in (world, other)]
     settings = method("teacher", teachers=("a", "b"), temperature=0.1, share=0.75)
     rows, slots = torch.tensor([4, 2, 9]), torch.tensor([1, 0, 1])
-    found = settings.estimator(world.pairs(teaching=teaching)).of(rows, slots)(world.comparison(rows, slots, 2))
+    found = settings.estimator(world.pairs(teacher_embeddings=teacher_embeddings)).for_batch(rows, slots)(
+        world.comparison(rows, slots, 2)
+    )
     for i in range(3):
         means = [
             sum(float(one.audio[rows[i]] @ one.text[rows[j], slots[j], 2]) for one in (world, other)) / 2
@@ -496,7 +510,7 @@ def test_teacher_is_the_softmax_of_the_mean_similarity(world: World) -> None:
         weights = [math.exp(mean / 0.1) for mean in means]
         expected = [0.75 * weight / sum(weights) + 0.25 * (i == j) for j, weight in enumerate(weights)]
         assert found.targets[i].tolist() == pytest.approx(expected, abs=1e-5)
-    assert found.belief is None
+    assert found.sample_weight is None
 
 
 # Mixtures and detection.
@@ -559,16 +573,16 @@ def test_few_or_equal_values_are_all_believed(kind: str) -> None:
 def test_detection_is_what_scikit_learn_and_loops_say() -> None:
     generator = np.random.default_rng(1)
     is_true = generator.random(3000) < 0.7
-    belief = np.clip(np.where(is_true, 0.7, 0.3) + 0.25 * generator.standard_normal(3000), 0, 1).round(2)
-    found = detection(torch.from_numpy(belief), torch.from_numpy(is_true))
-    assert found["detector_auc"] == pytest.approx(roc_auc_score(is_true, belief), abs=1e-12)
-    shares, means = calibration_curve(is_true, np.minimum(belief, 0.999), n_bins=10)
-    sizes = np.bincount(np.minimum((belief * 10).astype(int), 9), minlength=10)
+    sample_weight = np.clip(np.where(is_true, 0.7, 0.3) + 0.25 * generator.standard_normal(3000), 0, 1).round(2)
+    found = detection(torch.from_numpy(sample_weight), torch.from_numpy(is_true))
+    assert found["detector_auc"] == pytest.approx(roc_auc_score(is_true, sample_weight), abs=1e-12)
+    shares, means = calibration_curve(is_true, np.minimum(sample_weight, 0.999), n_bins=10)
+    sizes = np.bincount(np.minimum((sample_weight * 10).astype(int), 9), minlength=10)
     expected = sum(size * abs(mean - share) for size, mean, share in zip(sizes, means, shares, strict=True)) / 3000
     assert found["detector_calibration_error"] == pytest.approx(expected, abs=2e-3)
     best = 1.0
-    for threshold in np.unique(belief):
-        kept = belief >= threshold
+    for threshold in np.unique(sample_weight):
+        kept = sample_weight >= threshold
         if (~is_true[kept]).mean() <= 0.05:
             best = min(best, 1 - is_true[kept].sum() / is_true.sum())
     assert found["clean_pairs_lost"] == pytest.approx(best, abs=1e-12)
@@ -593,13 +607,13 @@ def test_pairs_that_are_believed_alike_stand_in_the_order_of_their_score() -> No
     generator = np.random.default_rng(2)
     is_true = torch.from_numpy(generator.random(400) < 0.6)
     score = torch.where(is_true, 1.0, 0.0) + 0.3 * torch.from_numpy(generator.standard_normal(400))
-    belief = (score > 0.3).double()
-    by_belief, by_both = detection(belief, is_true), detection(belief, is_true, score)
-    assert by_belief["clean_pairs_lost"] == 1
+    sample_weight = (score > 0.3).double()
+    by_probability, by_both = detection(sample_weight, is_true), detection(sample_weight, is_true, score)
+    assert by_probability["clean_pairs_lost"] == 1
     assert by_both["clean_pairs_lost"] < 0.3
     assert by_both["detector_auc"] == pytest.approx(roc_auc_score(is_true, score), abs=1e-12)
     # Belief comes first, and a pair without a score is last among its equals.
-    assert belief_ranks(torch.tensor([0.2, 0.9, 0.9, 0.9]), torch.tensor([9.0, 1.0, torch.nan, 1.0])).tolist() == [
+    assert probability_ranks(torch.tensor([0.2, 0.9, 0.9, 0.9]), torch.tensor([9.0, 1.0, torch.nan, 1.0])).tolist() == [
         0,
         2,
         1,
@@ -611,9 +625,9 @@ def test_small_losses_of_real_heads_leave_clean_pairs(world: World) -> None:
     estimator = method("small_loss").estimator(world.pairs())
     world.train(estimator, 6)
     assert estimator.end_epoch()["clean_pairs_lost"] < 0.8
-    seen = ~estimator.judged.isnan()
+    seen = ~estimator.epoch_probabilities.isnan()
     assert bool(seen.any())
-    assert not bool(estimator.standing[seen].isnan().any())
+    assert not bool(estimator.ranking_scores[seen].isnan().any())
 
 
 @pytest.mark.parametrize("narrow_high", [False, True])
@@ -630,5 +644,5 @@ def test_the_smallest_values_are_believed_most_under_any_widths(narrow_high: boo
 
 def test_places_read_a_table() -> None:
     table = torch.arange(24).reshape(2, 3, 4)
-    places = Places(torch.tensor([1, 0]), torch.tensor([2, 0]), torch.tensor([3, 1]))
+    places = PairIndex(torch.tensor([1, 0]), torch.tensor([2, 0]), torch.tensor([3, 1]))
     assert table[places].tolist() == [23, 1]

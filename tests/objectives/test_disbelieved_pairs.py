@@ -56,8 +56,8 @@ def judging(name: str) -> Estimator:
     estimator = CORRESPONDENCES[name](**SETTINGS.get(name, {})).estimator(pairs)
     estimator.begin_epoch(0)
     estimator.epoch = 5
-    if "beliefs" in estimator.tables:
-        estimator.tables["beliefs"].copy_(truth.double())
+    if "clean_probabilities" in estimator.tables:
+        estimator.tables["clean_probabilities"].copy_(truth.double())
     return estimator
 
 
@@ -80,11 +80,13 @@ def pulls(case: tuple[str, str, str | None, int], gather: Callable[[Tensor], Ten
         if caption is not None:
             comparison = Comparison(u=u, v=v, v_language=comparison.v_language, positives=TWINS[:, None] == TWINS)
         with Ranks.here().share(at_least=2 if loss.endswith("shared") else None):
-            judged = judging(correspondence).of(rows, 0 * rows)(comparison)
-            assert judged.belief is not None
+            judged = judging(correspondence).for_batch(rows, 0 * rows)(comparison)
+            assert judged.sample_weight is not None
             if correspondence == "transport":
                 # One batch's plan leaves a little to everybody.
-                judged = dataclasses.replace(judged, belief=judged.belief.masked_fill(judged.belief < 0.2, 0.0))
+                judged = dataclasses.replace(
+                    judged, sample_weight=judged.sample_weight.masked_fill(judged.sample_weight < 0.2, 0.0)
+                )
             LOSSES[loss](judged).loss.backward()
         assert leaf.grad is not None
         found.append(leaf.grad)
@@ -134,10 +136,10 @@ def test_a_disbelieved_pair_is_at_most_a_negative_on_two_workers(tmp_path: Path)
 def test_belief_0_is_as_good_as_not_in_the_batch(loss: str, caption: str | None) -> None:
     u, v = (torch.randn(N, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in (1, 2))
     u, v = (torch.nn.functional.normalize(side, dim=1) for side in (u, v))
-    belief = torch.tensor([1.0, 0.7, 0.0, 1.0, 0.4, 0.0, 0.9, 1.0], dtype=torch.float64)
-    kept = belief.nonzero().squeeze(1)
+    sample_weight = torch.tensor([1.0, 0.7, 0.0, 1.0, 0.4, 0.0, 0.9, 1.0], dtype=torch.float64)
+    kept = sample_weight.nonzero().squeeze(1)
     same = None if caption is None else TWINS[:, None] == TWINS
     part = None if same is None else same[kept][:, kept]
-    found = LOSSES[loss](Comparison(u=u, v=v, positives=same, belief=belief)).loss
-    alone = LOSSES[loss](Comparison(u=u[kept], v=v[kept], positives=part, belief=belief[kept])).loss
+    found = LOSSES[loss](Comparison(u=u, v=v, positives=same, sample_weight=sample_weight)).loss
+    alone = LOSSES[loss](Comparison(u=u[kept], v=v[kept], positives=part, sample_weight=sample_weight[kept])).loss
     torch.testing.assert_close(found, alone * len(kept) / N, rtol=1e-6, atol=1e-9)

@@ -30,7 +30,7 @@ def noisy_set(clips: int, wrong: float, seed: int = 0) -> tuple[Any, Any, Any, A
     return audio, words[given], given, given == own
 
 
-def test_what_is_expected_is_a_regression_that_was_fitted_without_the_clip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_predicted_is_a_regression_that_was_fitted_without_the_clip(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rounds in loops, each clip with a ridge regression of its own."""
     monkeypatch.setattr(left_out, "ROUNDS", 2)
     monkeypatch.setattr(left_out, "STRENGTHS", (1.0,))
@@ -49,14 +49,14 @@ def test_what_is_expected_is_a_regression_that_was_fitted_without_the_clip(monke
     targets = t
     for _ in range(2):
         centred = targets - targets.mean(axis=0)
-        expected = []
+        predicted = []
         for i in range(N):
             others = [n for n in range(N) if n != i]
             fit = Ridge(alpha=strength, fit_intercept=False).fit(x[others], centred[others])
-            expected.append(fit.predict(x[i : i + 1])[0])
-        similarity = np.array(expected) @ caption.T
+            predicted.append(fit.predict(x[i : i + 1])[0])
+        similarity = np.array(predicted) @ caption.T
         s = (similarity - similarity.mean(axis=0)) / similarity.std(axis=0)
-        best, beliefs, posteriors = -math.inf, [], np.array([])
+        best, probabilities, posteriors = -math.inf, [], np.array([])
         for tau in left_out.TAUS:
             p = np.array([[q * math.exp(value / tau) for q, value in zip(prior, row, strict=True)] for row in s])
             p /= p.sum(axis=1, keepdims=True)
@@ -64,11 +64,11 @@ def test_what_is_expected_is_a_regression_that_was_fitted_without_the_clip(monke
             likelihood = sum(math.log(share * r + 1 - share) for r in ratio)
             if likelihood > best:
                 best, posteriors, tau_of_best = likelihood, p, tau
-                beliefs = [share * r / (share * r + 1 - share) for r in ratio]
-        b = np.array(beliefs)[:, None]
+                probabilities = [share * r / (share * r + 1 - share) for r in ratio]
+        b = np.array(probabilities)[:, None]
         targets = b * t + 0.5 * (1 - b) * (posteriors @ caption)
-    assert found.belief.tolist() == pytest.approx(beliefs, abs=1e-6)
-    own = np.einsum("nw,nw->n", found.expected, found.wanted)
+    assert found.clean_probability.tolist() == pytest.approx(probabilities, abs=1e-6)
+    own = np.einsum("nw,nw->n", found.predicted, found.wanted)
     wanted = [s[i, list(classes).index(given[i])] / tau_of_best for i in range(N)]
     assert own.tolist() == pytest.approx(wanted, abs=1e-6)
     fitting = np.exp(own + found.log_prior - found.log_total)
@@ -76,16 +76,16 @@ def test_what_is_expected_is_a_regression_that_was_fitted_without_the_clip(monke
 
 
 @pytest.mark.parametrize(("wrong", "least"), [(0.0, 1.0), (0.4, 0.97), (0.8, 0.85)])
-def test_it_finds_wrong_pairs_and_their_share_and_believes_clean_data(wrong: float, least: float) -> None:
+def test_it_finds_wrong_pairs_and_their_share_and_trusts_clean_data(wrong: float, least: float) -> None:
     audio, text, given, truth = noisy_set(600, wrong)
     found = leave_out(audio, text, np.arange(600), given, share=None, seed=0)
     assert found is not None
     assert found.share == pytest.approx(truth.mean(), abs=0.08)
-    assert found.belief.mean() == pytest.approx(truth.mean(), abs=0.08)
+    assert found.clean_probability.mean() == pytest.approx(truth.mean(), abs=0.08)
     if wrong:
-        assert roc_auc_score(truth, found.belief) > least
+        assert roc_auc_score(truth, found.clean_probability) > least
     else:
-        assert (found.belief > 0.5).mean() > 0.97
+        assert (found.clean_probability > 0.5).mean() > 0.97
 
 
 def test_captions_of_one_clip_are_left_out_together() -> None:
@@ -98,10 +98,10 @@ def test_captions_of_one_clip_are_left_out_together() -> None:
     once = leave_out(audio, text, np.arange(300), given, share=0.5, seed=0)
     assert found is not None
     assert once is not None
-    assert found.belief[:300].tolist() == pytest.approx(once.belief.tolist(), abs=0.05)
+    assert found.clean_probability[:300].tolist() == pytest.approx(once.clean_probability.tolist(), abs=0.05)
 
 
-def test_clips_beyond_the_fitted_ones_and_captions_beyond_the_bank_are_judged_as_well(
+def test_clips_beyond_the_fitted_ones_and_captions_beyond_the_bank_are_weighed_as_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     audio, text, given, truth = noisy_set(600, 0.4)
@@ -109,8 +109,8 @@ def test_clips_beyond_the_fitted_ones_and_captions_beyond_the_bank_are_judged_as
     monkeypatch.setattr(left_out, "BANK", 10)
     found = leave_out(audio, text, np.arange(600), given, share=None, seed=0)
     assert found is not None
-    assert np.isfinite(found.belief).all()
-    assert roc_auc_score(truth, found.belief) > 0.93
+    assert np.isfinite(found.clean_probability).all()
+    assert roc_auc_score(truth, found.clean_probability) > 0.93
 
 
 def test_too_few_clips_or_one_caption_say_nothing() -> None:
@@ -119,7 +119,7 @@ def test_too_few_clips_or_one_caption_say_nothing() -> None:
     assert leave_out(audio, text[np.zeros(60, int)], np.arange(60), 0 * given, share=None, seed=0) is None
 
 
-def judging(clips: int = 240, wrong: float = 0.5, **settings: Any) -> tuple[LeaveOneOutEstimator, Any, Any]:
+def estimator_of(clips: int = 240, wrong: float = 0.5, **settings: Any) -> tuple[LeaveOneOutEstimator, Any, Any]:
     """An estimator of two languages, of which the second one's captions are right, and what it was given."""
     audio, text, given, truth = noisy_set(clips, wrong)
     _, right, own, _ = noisy_set(clips, 0.0)
@@ -137,20 +137,20 @@ def judging(clips: int = 240, wrong: float = 0.5, **settings: Any) -> tuple[Leav
 
 
 def batch_of(estimator: LeaveOneOutEstimator, outputs: TowerOutputs, rows: Any, languages: Any) -> tuple[Any, Any]:
-    """A comparison of random embeddings of these clips in these languages, before and after it was judged."""
+    """A comparison of random embeddings of these clips in these languages, before and after it was weighed."""
     torch.manual_seed(0)
     u, v = torch.nn.functional.normalize(torch.randn(2, len(rows), 8), dim=2)
     caption = torch.from_numpy(outputs.key)[rows + languages * len(outputs.audio)]
     given = Comparison(u=u, v=v, v_language=languages, positives=caption[:, None] == caption)
-    return caption, estimator.of(rows, 0 * rows)(given)
+    return caption, estimator.for_batch(rows, 0 * rows)(given)
 
 
-def test_partners_are_the_own_caption_and_those_that_are_expected_in_loops() -> None:
-    estimator, outputs, _ = judging(clips=120)
-    estimator.take(estimator.judged_from(outputs))
+def test_partners_are_the_own_caption_and_those_that_are_predicted_in_loops() -> None:
+    estimator, outputs, _ = estimator_of(wrong=0.3)
+    estimator.take(estimator.estimate_from(outputs))
     estimator.begin_epoch(0)
     rows, languages = torch.arange(0, 60, 6), torch.tensor([0, 1]).repeat(5)
-    caption, judged = batch_of(estimator, outputs, rows, languages)
+    caption, weighed = batch_of(estimator, outputs, rows, languages)
     tables, N = estimator.tables, len(outputs.audio)
     for a, (i, k) in enumerate(zip(rows.tolist(), languages.tolist(), strict=True)):
         b = float(tables["left_out"][i, 0, k])
@@ -159,7 +159,7 @@ def test_partners_are_the_own_caption_and_those_that_are_expected_in_loops() -> 
             every = {}
             for n in range(N):
                 number = int(tables["caption"][n, 0, other])
-                fit = float(tables["expected"][i, 0, other] @ tables["wanted"][n, 0, other])
+                fit = float(tables["predicted"][i, 0, other] @ tables["wanted"][n, 0, other])
                 every[number] = math.exp(fit + float(tables["log_prior"][n, 0, other]))
             p = every[int(caption[c])] / sum(every.values())
             same = sum(int(one) == int(caption[c]) for one in caption)
@@ -167,40 +167,40 @@ def test_partners_are_the_own_caption_and_those_that_are_expected_in_loops() -> 
         own = b + sum(p for p, one in zip(partners, caption, strict=True) if one == caption[a])
         partners = [0.0 if one == caption[a] else p for p, one in zip(partners, caption, strict=True)]
         partners[a] = own
-        assert float(judged.belief[a]) == pytest.approx(min(1.0, sum(partners)), abs=1e-4)
-        assert judged.targets[a].tolist() == pytest.approx([p / sum(partners) for p in partners], abs=1e-4)
+        assert float(weighed.sample_weight[a]) == pytest.approx(min(1.0, sum(partners)), abs=1e-4)
+        assert weighed.targets[a].tolist() == pytest.approx([p / sum(partners) for p in partners], abs=1e-4)
 
 
-def test_each_language_is_judged_by_itself_and_without_relabelling_only_beliefs_are_given() -> None:
-    estimator, outputs, truth = judging(relabels=False)
-    estimator.take(estimator.judged_from(outputs))
+def test_each_language_is_weighed_by_itself_and_without_relabelling_only_probabilities_are_given() -> None:
+    estimator, outputs, truth = estimator_of(relabels=False)
+    estimator.take(estimator.estimate_from(outputs))
     assert estimator.is_final
     found = estimator.tables["left_out"][:, 0]
     assert float(found[truth, 0].mean()) > 0.7
     assert float(found[~truth, 0].mean()) < 0.3
     assert float(found[:, 1].mean()) > 0.95
     rows = torch.arange(20)
-    _, judged = batch_of(estimator, outputs, rows, 0 * rows)
-    assert judged.targets is None
-    assert judged.belief.tolist() == found[:20, 0].tolist()
+    _, weighed = batch_of(estimator, outputs, rows, 0 * rows)
+    assert weighed.targets is None
+    assert weighed.sample_weight.tolist() == found[:20, 0].tolist()
 
 
 def test_a_known_share_of_wrong_pairs_takes_the_place_of_the_estimate() -> None:
-    estimator, outputs, _ = judging(relabels=False)
+    estimator, outputs, _ = estimator_of(relabels=False)
     told = CORRESPONDENCES["leave_one_out"]().estimator(
         TrainingPairs(clip_ids=estimator.pairs.clip_ids, languages=2, wrong_shares=[0.0, 0.9])
     )
     assert isinstance(told, LeaveOneOutEstimator)
-    told.take(told.judged_from(outputs))
+    told.take(told.estimate_from(outputs))
     assert float(told.tables["left_out"][:, 0, 0].min()) == pytest.approx(1.0)
-    estimator.take(estimator.judged_from(outputs))
+    estimator.take(estimator.estimate_from(outputs))
     assert float(told.tables["left_out"][:, 0, 1].mean()) < float(estimator.tables["left_out"][:, 0, 1].mean())
 
 
 def test_towers_that_know_nothing_leave_it_to_small_loss_and_are_asked_again() -> None:
-    estimator, outputs, _ = judging(wrong=0.2)
+    estimator, outputs, _ = estimator_of(wrong=0.2)
     random = np.random.default_rng(0).standard_normal(outputs.audio.shape)
-    estimator.take(estimator.judged_from(outputs._replace(audio=random)))
+    estimator.take(estimator.estimate_from(outputs._replace(audio=random)))
     assert not estimator.is_final
     assert bool(estimator.tables["left_out"].isnan().all())
     wanted = [estimator.is_wanted(epoch, trains_towers=True) for epoch in range(5)]
@@ -212,35 +212,35 @@ def test_towers_that_know_nothing_leave_it_to_small_loss_and_are_asked_again() -
     for epoch in range(4):
         for one in (estimator, small_loss):
             one.begin_epoch(epoch)
-            _, judged = batch_of(one, outputs, rows, 0 * rows)  # type: ignore[arg-type]
-    assert judged.targets is None
-    torch.testing.assert_close(estimator.tables["beliefs"], small_loss.tables["beliefs"])
-    estimator.take(estimator.judged_from(outputs))
+            _, weighed = batch_of(one, outputs, rows, 0 * rows)  # type: ignore[arg-type]
+    assert weighed.targets is None
+    torch.testing.assert_close(estimator.tables["clean_probabilities"], small_loss.tables["clean_probabilities"])
+    estimator.take(estimator.estimate_from(outputs))
     assert not any(estimator.is_wanted(epoch, trains_towers=True) for epoch in (1, 2, 3))
-    _, judged = batch_of(estimator, outputs, rows, 0 * rows)
-    assert judged.targets is not None
+    _, weighed = batch_of(estimator, outputs, rows, 0 * rows)
+    assert weighed.targets is not None
 
 
-def test_what_was_judged_is_in_a_checkpoint_by_clip() -> None:
-    estimator, outputs, _ = judging()
-    estimator.take(estimator.judged_from(outputs))
+def test_what_was_weighed_is_in_a_checkpoint_by_clip() -> None:
+    estimator, outputs, _ = estimator_of()
+    estimator.take(estimator.estimate_from(outputs))
     order = list(reversed(estimator.pairs.clip_ids))
     resumed = CORRESPONDENCES["leave_one_out"]().estimator(TrainingPairs(clip_ids=order, languages=2))
     resumed.load_state_dict(estimator.state_dict())
     rows = torch.arange(30)
-    _, judged = batch_of(estimator, outputs, rows, rows % 2)
-    mirrored = resumed.of(len(order) - 1 - rows, 0 * rows)(
-        Comparison(u=judged.u, v=judged.v, v_language=rows % 2, positives=judged.positives)
+    _, weighed = batch_of(estimator, outputs, rows, rows % 2)
+    mirrored = resumed.for_batch(len(order) - 1 - rows, 0 * rows)(
+        Comparison(u=weighed.u, v=weighed.v, v_language=rows % 2, positives=weighed.positives)
     )
-    torch.testing.assert_close(mirrored.belief, judged.belief, rtol=0, atol=0)
-    torch.testing.assert_close(mirrored.targets, judged.targets, rtol=0, atol=0)
+    torch.testing.assert_close(mirrored.sample_weight, weighed.sample_weight, rtol=0, atol=0)
+    torch.testing.assert_close(mirrored.targets, weighed.targets, rtol=0, atol=0)
     assert not resumed.is_wanted(1, trains_towers=True)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("pair", list(PAIRS))
 def test_every_pair_loss_takes_its_partners(pair: str) -> None:
-    estimator, outputs, _ = judging()
-    estimator.take(estimator.judged_from(outputs))
+    estimator, outputs, _ = estimator_of()
+    estimator.take(estimator.estimate_from(outputs))
     rows = torch.arange(16)
     caption = torch.from_numpy(outputs.key)[:16]
     audio, text = (torch.randn(16, 8, requires_grad=True) for _ in range(2))
@@ -250,7 +250,7 @@ def test_every_pair_loss_takes_its_partners(pair: str) -> None:
     )
     objective = Objective(pair=PAIRS[pair]())
     learned = LearnedParameters(objective.pair.learns(), 8).values()
-    terms = objective(embeddings, believe=estimator.of(rows, 0 * rows), learned=learned)
+    terms = objective(embeddings, weigh_pairs=estimator.for_batch(rows, 0 * rows), learned=learned)
     terms.loss.backward()
     assert audio.grad is not None
     assert bool(audio.grad.isfinite().all())

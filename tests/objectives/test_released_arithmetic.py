@@ -18,7 +18,7 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 from torch.nn import functional
 
-from ray_atr.objectives.correspondence import CORRESPONDENCES, Correspondence, Teaching, TrainingPairs
+from ray_atr.objectives.correspondence import CORRESPONDENCES, Correspondence, TeacherEmbeddings, TrainingPairs
 from ray_atr.objectives.correspondence.scored import low_component
 from ray_atr.objectives.pairs import Comparison, Complementary, Contrastive, LearningToMatch, Sigmoid, Triplet
 
@@ -193,11 +193,11 @@ def test_rematch_is_near_l2rms_plan_on_the_same_cost(seed: int) -> None:
     """hhc1997/L2RM, models.py, partial_ot: mass .1, epsilon .07; the entropy of what is left over counts there, not here."""
     u, v = drawn(seed)
     estimator = judge("rematch").estimator(TrainingPairs(clip_ids=[str(row) for row in range(N)]))
-    estimator.tables["beliefs"].fill_(0.0)
+    estimator.tables["clean_probabilities"].fill_(0.0)
     rows = torch.arange(N)
-    found = estimator.of(rows, 0 * rows)(Comparison(u=u, v=v, v_language=0 * rows))
+    found = estimator.for_batch(rows, 0 * rows)(Comparison(u=u, v=v, v_language=0 * rows))
     assert found.targets is not None
-    assert found.belief is not None
+    assert found.sample_weight is not None
     cost = torch.cdist(u, v)
     plan = l2rm_plan((cost / cost.max()).numpy(), 0.1, 0.07)
     expected = plan / plan.sum(axis=1, keepdims=True)
@@ -206,7 +206,7 @@ def test_rematch_is_near_l2rms_plan_on_the_same_cost(seed: int) -> None:
     # By columns the release takes the same plan's columns; so does the loss here, through belief and targets.
     columns = found.column_targets()
     assert columns is not None
-    ours_by_text = found.belief[:, None] * found.targets
+    ours_by_text = found.sample_weight[:, None] * found.targets
     torch.testing.assert_close(columns, (ours_by_text / ours_by_text.sum(dim=0)).T)
 
 
@@ -236,10 +236,10 @@ def test_neighbours_orders_pairs_better_than_bicros_ratio_of_one_anchor() -> Non
     estimator = judge("neighbours", warmup_epochs=9).estimator(TrainingPairs(clip_ids=[str(row) for row in range(120)]))
     rows = torch.arange(120)
     # The wrong pairs are not among the anchors of either.
-    estimator.tables["beliefs"][wrong] = 0.0
+    estimator.tables["clean_probabilities"][wrong] = 0.0
     for _ in range(2):
-        estimator.of(rows, 0 * rows)(Comparison(u=u, v=v, v_language=0 * rows))
-    estimator.settle()
+        estimator.for_batch(rows, 0 * rows)(Comparison(u=u, v=v, v_language=0 * rows))
+    estimator.flush()
     ours = estimator.tables["scores"].flatten()
     theirs = torch.tensor(bicro_labels(u, v, list(range(40))))
     judged = torch.arange(40, 120)
@@ -259,17 +259,17 @@ def test_teacher_is_the_distillation_of_salsa(seed: int) -> None:
     direction's cross-entropy with its own softmax, over the captions of a clip and over the clips of a caption.
     """
     u, v = drawn(seed)
-    teaching = [drawn(seed + 10), drawn(seed + 20)]
+    teacher_embeddings = [drawn(seed + 10), drawn(seed + 20)]
     estimator = judge("teacher", teachers=("a", "b"), temperature=0.07).estimator(
         TrainingPairs(
             clip_ids=[str(row) for row in range(N)],
-            teaching=[Teaching(audio, text[:, None, None]) for audio, text in teaching],
+            teacher_embeddings=[TeacherEmbeddings(audio, text[:, None, None]) for audio, text in teacher_embeddings],
         )
     )
     rows = torch.arange(N)
-    judged = estimator.of(rows, 0 * rows)(Comparison(u=u, v=v, v_language=0 * rows))
+    judged = estimator.for_batch(rows, 0 * rows)(Comparison(u=u, v=v, v_language=0 * rows))
     student = (u @ v.T).tolist()
-    taught = [[sum(float(a[i] @ t[j]) for a, t in teaching) / 2 for j in range(N)] for i in range(N)]
+    taught = [[sum(float(a[i] @ t[j]) for a, t in teacher_embeddings) / 2 for j in range(N)] for i in range(N)]
     expected = 0.0
     for scores, targets in zip(both_ways(student), both_ways(taught), strict=True):
         for row, target in zip(scores, targets, strict=True):

@@ -12,7 +12,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 from ray_atr.objectives import KNOWLEDGE, PAIRS, PRESETS, Embeddings, Learned, Objective
-from ray_atr.objectives.correspondence import CORRESPONDENCES, SelfRefining, Teaching, TrainingPairs, Transport
+from ray_atr.objectives.correspondence import CORRESPONDENCES, SelfRefining, TeacherEmbeddings, TrainingPairs, Transport
 from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Queued, Retrieved
 from ray_atr.objectives.pairs import Contrastive, ContrastiveEntropic
 from ray_atr.objectives.ranks import Ranks
@@ -120,15 +120,15 @@ def objective_loss(name: str, owned: dict[str, nn.Parameter], data: dict[str, Te
         # Each step judges by what the ones before recorded.
         estimator.begin_epoch(epoch)
         with Ranks.here().share(at_least=2 if name.endswith("shared") else None):
-            loss = objective(embeddings, believe=estimator.of(rows, 0 * rows), **options).loss
+            loss = objective(embeddings, weigh_pairs=estimator.for_batch(rows, 0 * rows), **options).loss
     return loss
 
 
 def pairs_of_the_batch() -> TrainingPairs:
     generator = torch.Generator().manual_seed(3)
     truth = torch.rand(B, 1, K, generator=generator) > 0.3
-    teaching = [Teaching(unit(generator, B), unit(generator, B, 1, K))]
-    return TrainingPairs([f"clip {row}" for row in range(B)], 1, K, truth=truth, teaching=teaching)
+    teacher_embeddings = [TeacherEmbeddings(unit(generator, B), unit(generator, B, 1, K))]
+    return TrainingPairs([f"clip {row}" for row in range(B)], 1, K, truth=truth, teacher_embeddings=teacher_embeddings)
 
 
 def identity(tensor: Tensor) -> Tensor:

@@ -112,7 +112,7 @@ def test_languages_that_were_never_seen_stand_apart_and_are_marked(page: Page) -
     metrics = {**page.metrics}
     for name in page.metrics:
         if name.language == "jpn":
-            metrics[name.of("unseen")] = metrics[name]
+            metrics[name.in_language("unseen")] = metrics[name]
     table = next(t for t in metric_tables(metrics, trained=["eng"]) if t.title == "Text to audio")
     labels = [[row[0].text for row in block] for block in table.blocks]
     assert labels == [

@@ -162,7 +162,7 @@ def test_a_point_outside_is_known_as_such() -> None:
 def test_the_cells_of_a_search_are_the_points_of_its_grids() -> None:
     entries = ["objective=grid(contrastive,m_ltm)", "data.noise.ratio=grid(0,0.4)", "train.weight_decay=uniform(0,0.1)"]
     space = Space.parse([*entries, "train.optimizer=choice(adam,adamw)"], Experiment())
-    assert len(space.cells()) == 4
-    assert all(set(cell) == {"objective", "data.noise.ratio"} for cell in space.cells())
-    point = space.draw(random.Random(0), space.cells()[3])
+    assert len(space.grid_points()) == 4
+    assert all(set(cell) == {"objective", "data.noise.ratio"} for cell in space.grid_points())
+    point = space.draw(random.Random(0), space.grid_points()[3])
     assert (point["objective"], point["data.noise.ratio"]) == ("m_ltm", 0.4)

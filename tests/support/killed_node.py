@@ -76,7 +76,7 @@ def main(folder: Path) -> None:
     held = client.searcher.snapshot
     before = held.audio.copy()
     client.refresh(0, weights(1))
-    client.settle()
+    client.wait_until_built()
     # The answer has come, what it refers to has not been fetched.
     asked = refresher.actor.reference.remote(2)
     ray.wait([asked])

@@ -14,7 +14,7 @@ from ray_atr.common.runtime import differences_of_code
 from ray_atr.sweep import Goal
 from ray_atr.sweep.describe import noise_line, unbeaten
 from ray_atr.sweep.run_trials import record_data
-from ray_atr.sweep.search import Known
+from ray_atr.sweep.search import Observation
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.run_folder import FINISHED, RunFolder, hashes_of, sets_of
@@ -34,7 +34,7 @@ def test_noise_in_one_language_is_said_to_be_less_in_what_is_trained_on() -> Non
 def test_what_no_point_beats_in_every_goal() -> None:
     numbers = random.Random(0)
     known = [
-        Known({"seed": number}, FINISHED, (round(numbers.random(), 1), round(numbers.random(), 1)))
+        Observation({"seed": number}, FINISHED, (round(numbers.random(), 1), round(numbers.random(), 1)))
         for number in range(40)
     ]
     front = unbeaten(known, (RECALL, SECONDS))
@@ -51,7 +51,7 @@ def test_what_no_point_beats_in_every_goal() -> None:
 
 
 def test_with_one_goal_the_best_comes_alone() -> None:
-    known = [Known({"seed": number}, FINISHED, (score,)) for number, score in enumerate((0.3, 0.9, 0.5))]
+    known = [Observation({"seed": number}, FINISHED, (score,)) for number, score in enumerate((0.3, 0.9, 0.5))]
     assert [one.scores for one in unbeaten(known, (RECALL,))] == [(0.9,)]
     assert [one.scores for one in unbeaten(known, (Goal("loss", is_maximised=False),))] == [(0.3,)]
 

@@ -12,8 +12,8 @@ import pytest
 from fake_runs import write_run
 
 from ray_atr.cli.running import open_run
-from ray_atr.common.storage import whole_file
-from ray_atr.common.storage.whole import remove_leftovers
+from ray_atr.common.storage import atomic_file
+from ray_atr.common.storage.atomic import remove_leftovers
 from ray_atr.evaluation.report import write, write_report
 from ray_atr.training.run_folder import RunFolder, make_trial_id
 
@@ -125,7 +125,7 @@ def test_what_killed_writers_left_goes_at_the_next_start(tmp_path: Path) -> None
 
 
 def test_the_journal_of_a_database_that_is_being_written_stays(tmp_path: Path) -> None:
-    with whole_file(tmp_path / "mlflow.db") as aside:
+    with atomic_file(tmp_path / "mlflow.db") as aside:
         journal = Path(f"{aside.name}-journal")
         journal.write_text("of a writer that lives")
         remove_leftovers(tmp_path / "mlflow.db")

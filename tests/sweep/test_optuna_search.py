@@ -14,7 +14,7 @@ from optuna.trial import TrialState, create_trial
 
 from ray_atr.common.space import Point, Space
 from ray_atr.sweep import Goal, OptunaSearch, optuna_search
-from ray_atr.sweep.search import History, Known
+from ray_atr.sweep.search import History, Observation
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import FAILED, FINISHED, RUNNING, STOPPED
 
@@ -45,7 +45,7 @@ def in_optuna(path: str, value: Any) -> Any:
     return round(value / 0.01) if path == DECAY else value
 
 
-def proposed_anew(known: list[Known], goals: tuple[Goal, ...], seed: str) -> Point:
+def proposed_anew(known: list[Observation], goals: tuple[Goal, ...], seed: str) -> Point:
     """Optuna's own `ask` on a study that is made for it."""
     study = optuna.create_study(
         directions=["maximize" if goal.is_maximised else "minimize" for goal in goals],
@@ -79,12 +79,12 @@ def proposed_anew(known: list[Known], goals: tuple[Goal, ...], seed: str) -> Poi
     return point
 
 
-def became(one: Known, goals: tuple[Goal, ...], drawn: random.Random) -> Known:
+def became(one: Observation, goals: tuple[Goal, ...], drawn: random.Random) -> Observation:
     status = drawn.choice((FINISHED, FINISHED, FINISHED, STOPPED, FAILED))
     scores = tuple(drawn.random() for _ in goals)
     if status == FAILED:
-        return Known(one.point, FAILED)
-    return Known(one.point, status, scores, drawn.randint(1, 9) if status == STOPPED else 0)
+        return Observation(one.point, FAILED)
+    return Observation(one.point, status, scores, drawn.randint(1, 9) if status == STOPPED else 0)
 
 
 @pytest.mark.parametrize("num_goals", [1, 2])
@@ -93,16 +93,16 @@ def test_the_kept_study_proposes_what_one_made_anew_would(num_goals: int) -> Non
     proposals = OptunaSearch(SPACE, goals, seed=3).proposals(history)
     for number in range(40):
         point = next(proposals)
-        expected = proposed_anew(history.known, goals, f"3/{number}/0")
+        expected = proposed_anew(history.observations, goals, f"3/{number}/0")
         assert point == {path: pytest.approx(value, rel=1e-9) for path, value in expected.items()}, number
-        history.add(Known(point, RUNNING))
+        history.add(Observation(point, RUNNING))
         # Points end in any order, four or so of them at work together.
-        while sum(one.status == RUNNING for one in history.known) > 3:
-            place = drawn.choice([place for place, one in enumerate(history.known) if one.status == RUNNING])
-            history.known[place] = became(history.known[place], goals, drawn)
-    assert {one.status for one in history.known} == {RUNNING, FINISHED, STOPPED, FAILED}
+        while sum(one.status == RUNNING for one in history.observations) > 3:
+            place = drawn.choice([place for place, one in enumerate(history.observations) if one.status == RUNNING])
+            history.observations[place] = became(history.observations[place], goals, drawn)
+    assert {one.status for one in history.observations} == {RUNNING, FINISHED, STOPPED, FAILED}
     # A search that starts now, from what a run folder holds, continues with the same point.
-    assert next(OptunaSearch(SPACE, goals, seed=3).proposals(History(history.known))) == next(proposals)
+    assert next(OptunaSearch(SPACE, goals, seed=3).proposals(History(history.observations))) == next(proposals)
 
 
 @pytest.mark.parametrize("num_goals", [1, 2])
@@ -132,16 +132,18 @@ def test_of_many_points_a_study_goes_by_the_newest_and_the_best(
     for _ in range(40):
         point, number = next(proposals), len(told)
         # One that begins now, from what a run folder holds, proposes the same.
-        assert next(OptunaSearch(SPACE, goals, seed=3).proposals(History(history.known))) == point
+        assert next(OptunaSearch(SPACE, goals, seed=3).proposals(History(history.observations))) == point
         del told[number:]
-        history.add(Known(point, RUNNING))
-        while sum(one.status == RUNNING for one in history.known) > 3:
+        history.add(Observation(point, RUNNING))
+        while sum(one.status == RUNNING for one in history.observations) > 3:
             # Some stay at work for long: they end when they are old.
-            place = [place for place, one in enumerate(history.known) if one.status == RUNNING][drawn.choice([0, 1, 2])]
-            history.known[place] = became(history.known[place], goals, drawn)
+            place = [place for place, one in enumerate(history.observations) if one.status == RUNNING][
+                drawn.choice([0, 1, 2])
+            ]
+            history.observations[place] = became(history.observations[place], goals, drawn)
     next(proposals)
     # 32 of 40 are old, of which the best of each goal are left.
-    old, newer = history.known[:32], history.known[32:]
+    old, newer = history.observations[:32], history.observations[32:]
     finished = [one for one in old if one.status == FINISHED]
     signs = [1 if goal.is_maximised else -1 for goal in goals]
     best = {
@@ -166,7 +168,7 @@ def test_a_study_is_told_of_each_point_once(monkeypatch: pytest.MonkeyPatch) -> 
     history = History()
     proposals = OptunaSearch(SPACE, GOALS[:1]).proposals(history)
     for number in range(30):
-        history.add(Known(next(proposals), FINISHED, (float(number),)))
+        history.add(Observation(next(proposals), FINISHED, (float(number),)))
     assert told == 29
 
 

@@ -11,7 +11,7 @@ import pytest
 from ray_atr.common.override import override
 from ray_atr.common.space import Space
 from ray_atr.sweep import FixedPoints, Goal, GridSearch, OptunaSearch, RandomSearch, SweepPlan
-from ray_atr.sweep.search import History, Known
+from ray_atr.sweep.search import History, Observation
 from ray_atr.sweep.trial_queue import TrialQueue, read_earlier, status_of
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import FAILED, FINISHED, RUNNING, STOPPED, RunFolder, TrialFolder
@@ -143,9 +143,9 @@ def mean_distance(masses: list[float]) -> float:
 def test_a_warm_start_tells_optuna_what_an_earlier_sweep_found() -> None:
     tried = [0.3 + 0.07 * number for number in range(11)]
     path = "objective.pair.transport_mass"
-    earlier = tuple(Known({path: mass}, FINISHED, (1 - (mass - 0.8) ** 2,)) for mass in tried)
+    earlier = tuple(Observation({path: mass}, FINISHED, (1 - (mass - 0.8) ** 2,)) for mass in tried)
 
-    def first_proposals(*known: Known) -> list[float]:
+    def first_proposals(*known: Observation) -> list[float]:
         points = [next(OptunaSearch(SPACE, (RECALL,), seed, known).proposals(History())) for seed in range(20)]
         return [point[path] for point in points]
 
@@ -157,9 +157,9 @@ def test_a_point_counts_with_the_mean_of_its_seeds(run: RunFolder) -> None:
     queue = TrialQueue(run, plan, accept)
     first, second = queue.next(), queue.next()
     finish(first, recall=0.2, seconds=1)
-    assert queue.entries[0].known(plan.goals).status == RUNNING
+    assert queue.entries[0].observation(plan.goals).status == RUNNING
     finish(second, recall=0.6, seconds=2)
-    known = queue.entries[0].known(plan.goals)
+    known = queue.entries[0].observation(plan.goals)
     assert (known.status, known.scores) == (FINISHED, (pytest.approx(0.4), pytest.approx(1.5)))
 
 
@@ -168,7 +168,7 @@ def test_a_stopped_point_counts_as_pruned_where_it_stood(run: RunFolder) -> None
     queue = TrialQueue(run, plan, accept)
     trial = queue.next()
     stop(trial, 0.1)
-    known = queue.entries[0].known(plan.goals)
+    known = queue.entries[0].observation(plan.goals)
     assert (known.status, known.scores, known.epochs) == (STOPPED, (0.1,), 1)
     assert queue.next() is not None
 
@@ -206,7 +206,7 @@ def test_each_point_of_a_grid_gets_its_share_of_a_search(run: RunFolder) -> None
         points, history = [], History()
         for point in itertools.islice(search_.proposals(history), 4):
             points.append(point)
-            history.add(Known(point, RUNNING))
+            history.add(Observation(point, RUNNING))
         assert [point["data.noise.ratio"] for point in points] == [0.0, 0.4, 0.0, 0.4]
 
 
@@ -248,6 +248,8 @@ def test_a_point_of_which_one_seed_failed_has_failed(run: RunFolder) -> None:
             trial.update(status=FAILED, error="out of memory")
         else:
             finish(trial, recall=0.9)
-    found = {entry.point["data.noise.ratio"]: entry.known((RECALL,)) for entry in TrialQueue(run, plan, accept).entries}
+    found = {
+        entry.point["data.noise.ratio"]: entry.observation((RECALL,)) for entry in TrialQueue(run, plan, accept).entries
+    }
     assert (found[0.2].status, found[0.2].scores) == (FINISHED, (0.9,))
     assert (found[0.4].status, found[0.4].scores) == (FAILED, ())

@@ -69,14 +69,14 @@ def until_lost(after: int) -> Any:
     """Gives notice once that many steps are done, and one step later the workers are gone."""
     steps = 0
 
-    def is_noticed(group: WorkerGroup) -> bool:
+    def is_preempted(group: WorkerGroup) -> bool:
         nonlocal steps
         steps += 1
         if steps > after:
             raise LostError
         return steps == after
 
-    return is_noticed
+    return is_preempted
 
 
 def leave_group() -> None:
@@ -100,7 +100,7 @@ def worker(
             dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=size)
             ended[case] = []
             arguments = override(Experiment(), flat), ready, folder / f"case-{case}", ended[case].append
-            options = {"use_ray_data": False, "make_refresher": base_of, "is_noticed": until_lost(steps)}
+            options = {"use_ray_data": False, "make_refresher": base_of, "is_preempted": until_lost(steps)}
             with suppress(LostError), distances_in_loops():
                 train_trial(*arguments, WorkerGroup(rank, size), **options)
             leave_group()
@@ -151,11 +151,11 @@ def test_a_notice_makes_a_checkpoint_within_an_epoch(home: Path, tmp_path: Path)
     experiment = tiny(home / "tones")
     prepared = prepared_for(experiment, home)
     with pytest.raises(LostError):
-        train_trial(experiment, prepared, tmp_path, lambda _: None, use_ray_data=False, is_noticed=until_lost(2))
+        train_trial(experiment, prepared, tmp_path, lambda _: None, use_ray_data=False, is_preempted=until_lost(2))
     assert load_checkpoint(tmp_path / LAST)["progress"]["step_in_epoch"] == 2
     with pytest.raises(LostError):
         train_trial(
-            experiment, prepared, tmp_path / "none", lambda _: None, use_ray_data=False, is_noticed=until_lost(0)
+            experiment, prepared, tmp_path / "none", lambda _: None, use_ray_data=False, is_preempted=until_lost(0)
         )
     assert not (tmp_path / "none" / LAST / STATE_FILE).exists()
 
@@ -177,7 +177,7 @@ def test_a_notice_at_the_last_step_of_an_epoch_loses_nothing_of_it(home: Path, t
 
     after_epoch = EpochValidation.after_epoch
 
-    options = {"use_ray_data": False, "is_noticed": lambda group: next(notices)}
+    options = {"use_ray_data": False, "is_preempted": lambda group: next(notices)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EpochValidation, "after_epoch", lost)
         with pytest.raises(LostError):

@@ -38,7 +38,7 @@ BASE = {"objective__knowledge__prototypes": 4, "objective__knowledge__refresh_la
 
 class Case(NamedTuple):
     preset: str
-    judge: str
+    correspondence: str
     knowledge: str
 
 
@@ -49,13 +49,13 @@ def allowed(case: Case) -> bool:
 
 def settings(case: Case, **changes: Any) -> Experiment:
     """The case's experiment, on tones."""
-    variant, judge = KNOWLEDGE[case.knowledge], CORRESPONDENCES[case.judge]
+    variant, correspondence = KNOWLEDGE[case.knowledge], CORRESPONDENCES[case.correspondence]
     own = {field.name for field in dataclasses.fields(variant)}
     more = {path: value for path, value in BASE.items() if path.rpartition("__")[2] in own}
-    if "warmup_epochs" in {field.name for field in dataclasses.fields(judge)}:
+    if "warmup_epochs" in {field.name for field in dataclasses.fields(correspondence)}:
         more["objective__correspondence__warmup_epochs"] = 1
     return tiny(
-        Path("tones"), objective=case.preset, objective__knowledge=case.knowledge, objective__correspondence=case.judge,
+        Path("tones"), objective=case.preset, objective__knowledge=case.knowledge, objective__correspondence=case.correspondence,
         **more, **changes,
     )  # fmt: skip
 
@@ -64,12 +64,12 @@ def covering() -> list[Case]:
     """Each judge with every other knowledge, and the presets in turn; or everything that goes together."""
     pairs = list(itertools.product(CORRESPONDENCES, KNOWLEDGE))
     if IS_WHOLE:
-        every = (Case(preset, judge, knowledge) for judge, knowledge in pairs for preset in PRESETS)
+        every = (Case(preset, correspondence, knowledge) for correspondence, knowledge in pairs for preset in PRESETS)
         return [case for case in every if allowed(case)]
     cases, waiting = [], list(PRESETS)
     # The number of knowledges is odd, so that what one judge skips the next one meets.
-    for judge, knowledge in pairs[::2]:
-        case = next(case for preset in waiting if allowed(case := Case(preset, judge, knowledge)))
+    for correspondence, knowledge in pairs[::2]:
+        case = next(case for preset in waiting if allowed(case := Case(preset, correspondence, knowledge)))
         # A preset that was used goes to the end.
         waiting.remove(case.preset)
         waiting.append(case.preset)
@@ -107,7 +107,7 @@ def trained(
         "data__source": str(home / "tones"), "data__noise__ratio": 0.5, "train__epochs": 2, "train__optimizer": "sgd",
         "train__learning_rate": 0.05, "train__warmup_fraction": 0.0, "evaluation__every_epochs": 2, "evaluation__probe_clips": 0,
     }  # fmt: skip
-    if case is not None and case.judge == "teacher":
+    if case is not None and case.correspondence == "teacher":
         usual["objective__correspondence__teachers"] = (str(home / TEACHER),)
     experiment = settings(case or Case("contrastive", "none", "none"))
     experiment = override(experiment, {path.replace("__", "."): value for path, value in {**usual, **changes}.items()})

@@ -13,7 +13,7 @@ import torch
 from moto.server import ThreadedMotoServer
 from tiny import make_data, tiny
 
-from ray_atr.common.storage import StorageError, entries_in, places
+from ray_atr.common.storage import StorageError, entries_in, locations
 from ray_atr.common.storage.transfer import on_this_node
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.report import write_report
@@ -125,6 +125,6 @@ def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(
     assert {difference.value for difference in again.page.comparison.values()} == {0.0}
 
     s3.stop()
-    monkeypatch.setattr(places, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(locations, "PATIENCE_SECONDS", 0)
     with pytest.raises(StorageError, match=r"s3://bucket/runs/x/sweep\.json: the storage cannot be used"):
         RunFolder.open("s3://bucket/runs/x")

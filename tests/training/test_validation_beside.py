@@ -117,7 +117,7 @@ def test_a_stopped_run_validates_what_it_had_begun_to(
     experiment = tiny(home / "tones", train__checkpoint_every_steps=2)
     whole = run(experiment, home, tmp_path / "whole")
     with pytest.raises(LostError):
-        run(experiment, home, tmp_path / "run", make_validator=LateValidator, is_noticed=until_lost(steps))
+        run(experiment, home, tmp_path / "run", make_validator=LateValidator, is_preempted=until_lost(steps))
     again = run(experiment, home, tmp_path / "run", make_validator=goes_on)
     assert without_times(again) == without_times(whole)
     assert same_weights(tmp_path / "run", tmp_path / "whole")
@@ -132,7 +132,7 @@ def test_a_run_ends_its_validator_when_it_fails(home: Path, tmp_path: Path) -> N
         return started[0]
 
     with pytest.raises(LostError):
-        run(experiment, home, tmp_path, make_validator=start, is_noticed=until_lost(1))
+        run(experiment, home, tmp_path, make_validator=start, is_preempted=until_lost(1))
     assert [validator.is_closed for validator in started] == [True]
 
 

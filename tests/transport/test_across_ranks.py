@@ -48,7 +48,7 @@ LOSSES = {
     "contrastive_entropic": ContrastiveEntropic(epsilon=0.3),
 }
 WITH_EVERY_CHANGE = ("balanced", "partial", "contrastive", "contrastive_entropic")
-CHANGES = ("plain", "positives", "belief", "weights", "targets")
+CHANGES = ("plain", "positives", "sample_weight", "weights", "targets")
 CASES = [(name, change) for name in LOSSES for change in CHANGES if change == "plain" or name in WITH_EVERY_CHANGE]
 
 
@@ -100,9 +100,11 @@ def comparison_of(change: str, u: Tensor, v: Tensor) -> Comparison:
     if change == "positives":
         groups = torch.randint(0, N // 2, (N,), generator=generator)
         more["positives"] = groups[:, None] == groups
-    if change == "belief":
+    if change == "sample_weight":
         # One pair is not believed at all: it takes no part, and twelve rows are shared.
-        more["belief"] = torch.rand(N, generator=generator, dtype=torch.float64).index_fill(0, torch.tensor([5]), 0)
+        more["sample_weight"] = torch.rand(N, generator=generator, dtype=torch.float64).index_fill(
+            0, torch.tensor([5]), 0
+        )
     if change == "weights":
         more["row_weight"], more["column_weight"] = torch.rand(2, N, generator=generator, dtype=torch.float64)
     if change == "targets":

@@ -1,5 +1,9 @@
 """Files on this machine or in an object store: found by one path, written whole, checked when read, held by one writer."""
 
+from ray_atr.common.storage.atomic import atomic_file as atomic_file
+from ray_atr.common.storage.atomic import disk_errors as disk_errors
+from ray_atr.common.storage.atomic import remove_folder as remove_folder
+from ray_atr.common.storage.atomic import sync_folder as sync_folder
 from ray_atr.common.storage.digests import DamagedFileError as DamagedFileError
 from ray_atr.common.storage.digests import read_bytes as read_bytes
 from ray_atr.common.storage.digests import read_json as read_json
@@ -11,19 +15,15 @@ from ray_atr.common.storage.digests import write_lines as write_lines
 from ray_atr.common.storage.digests import write_text as write_text
 from ray_atr.common.storage.folder import Folder as Folder
 from ray_atr.common.storage.folder import open_folder as open_folder
+from ray_atr.common.storage.locations import Location as Location
+from ray_atr.common.storage.locations import StorageError as StorageError
+from ray_atr.common.storage.locations import entries_in as entries_in
+from ray_atr.common.storage.locations import file_exists as file_exists
+from ray_atr.common.storage.locations import is_local as is_local
+from ray_atr.common.storage.locations import locate as locate
+from ray_atr.common.storage.locations import make_folder as make_folder
+from ray_atr.common.storage.locations import safe_name as safe_name
 from ray_atr.common.storage.lock import hold as hold
-from ray_atr.common.storage.places import Location as Location
-from ray_atr.common.storage.places import StorageError as StorageError
-from ray_atr.common.storage.places import entries_in as entries_in
-from ray_atr.common.storage.places import is_local as is_local
-from ray_atr.common.storage.places import is_there as is_there
-from ray_atr.common.storage.places import locate as locate
-from ray_atr.common.storage.places import make_folder as make_folder
-from ray_atr.common.storage.places import safe_name as safe_name
+from ray_atr.common.storage.transfer import atomic_folder as atomic_folder
 from ray_atr.common.storage.transfer import fetched as fetched
 from ray_atr.common.storage.transfer import sent as sent
-from ray_atr.common.storage.transfer import whole_folder as whole_folder
-from ray_atr.common.storage.whole import disk_errors as disk_errors
-from ray_atr.common.storage.whole import remove_folder as remove_folder
-from ray_atr.common.storage.whole import sync_folder as sync_folder
-from ray_atr.common.storage.whole import whole_file as whole_file

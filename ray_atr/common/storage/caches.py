@@ -15,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ray_atr.common.storage.whole import remove_folder, remove_leftovers_below
+from ray_atr.common.storage.atomic import remove_folder, remove_leftovers_below
 
 KINDS = ("features", "vectors", "tokenizers", "indexes")
 MANIFEST_FILES = ("manifest.json", "index.json")
@@ -29,13 +29,13 @@ def cache_folder(home: Path, kind: str) -> Path:
 
 @dataclass(frozen=True)
 class Cache:
-    """One cache: a folder, or a file. `is_whole` is False for work that was interrupted."""
+    """One cache: a folder, or a file. `is_complete` is False for work that was interrupted."""
 
     kind: str
     path: Path
     num_bytes: int
     last_used: float
-    is_whole: bool
+    is_complete: bool
 
     @property
     def days_unused(self) -> float:

@@ -20,8 +20,8 @@ from typing import Any
 import xxhash
 
 from ray_atr.common.settings import shortened
-from ray_atr.common.storage.places import Location, is_there, persistently, reaching
-from ray_atr.common.storage.whole import whole_file
+from ray_atr.common.storage.atomic import atomic_file
+from ray_atr.common.storage.locations import Location, file_exists, storage_errors, with_retries
 
 DIGESTS_FILE = "digests.json"
 DIGEST = "digest"
@@ -147,22 +147,22 @@ def _listed(file: Path, changed: int) -> dict[str, str]:
 
 def write_bytes(file: Path, content: bytes) -> None:
     """Write a whole file of this machine in the place of an older one, in a folder that exists."""
-    with whole_file(file) as output:
+    with atomic_file(file) as output:
         output.write(content)
 
 
 def write_text(file: Location, content: str, *, is_private: bool = False) -> None:
     """Write a whole file in the place of an older one, in a folder that exists. StorageError if that fails."""
     if not isinstance(file, Path):
-        persistently(file, lambda: file.write_text(content, encoding="utf-8"))
+        with_retries(file, lambda: file.write_text(content, encoding="utf-8"))
         return
-    with reaching(file), whole_file(file, is_synced=True, is_private=is_private) as output:
+    with storage_errors(file), atomic_file(file, is_synced=True, is_private=is_private) as output:
         output.write(content.encode())
 
 
 def read_bytes(file: Location) -> bytes:
     """The content of a file. StorageError if it is gone."""
-    return persistently(file, lambda: bytes(file.read_bytes()))
+    return with_retries(file, lambda: bytes(file.read_bytes()))
 
 
 def read_text(file: Location) -> str:
@@ -199,7 +199,7 @@ def read_lines(file: Location) -> list[dict[str, Any]]:
 
     ValueError names the line that is no object, or not what was written.
     """
-    if not is_there(file):
+    if not file_exists(file):
         return []
     lines = read_bytes(file).splitlines()
     rows = []

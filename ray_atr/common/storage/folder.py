@@ -14,8 +14,8 @@ from typing import IO, Any
 from fsspec.implementations.local import LocalFileSystem
 
 from ray_atr.common.settings import local_path
-from ray_atr.common.storage.places import Location, StorageError, locate, persistently, reaching
-from ray_atr.common.storage.whole import whole_file
+from ray_atr.common.storage.atomic import atomic_file
+from ray_atr.common.storage.locations import Location, StorageError, locate, storage_errors, with_retries
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Folder:
 
     def names(self) -> list[str]:
         """The names of the files and folders directly inside; none if the folder does not exist."""
-        with reaching(self.place):
+        with storage_errors(self.place):
             found = self._system.ls(self._root, detail=False) if self._is_there(self._root) else ()
         return sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in found)
 
@@ -60,7 +60,7 @@ class Folder:
                 folders[:] = [name for name in folders if not _leads_back(os.path.join(parent, name), self._root)]
                 found += [os.path.join(parent, name) for name in names]
         else:
-            with reaching(self.place):
+            with storage_errors(self.place):
                 found = self._system.find(self._root)
         above = self._root.strip("/") + "/"
         return sorted(path.strip("/").removeprefix(above) for path in found)
@@ -76,14 +76,14 @@ class Folder:
         """Parts of files, from a byte up to another; a store is asked for all at the same time, and again if it is away."""
         paths = [self._inner(name) for name in names]
         bounds = list(starts), list(ends)
-        return persistently(self.place, lambda: list(self._system.cat_ranges(paths, *bounds, on_error="raise")))
+        return with_retries(self.place, lambda: list(self._system.cat_ranges(paths, *bounds, on_error="raise")))
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:
         """A file to write that appears under its name only when it is whole."""
         self._system.makedirs(self._root, exist_ok=True)
         if self.is_local:
-            with whole_file(Path(self._inner(name))) as file:
+            with atomic_file(Path(self._inner(name))) as file:
                 yield file
         else:
             # An object in a store appears when it is closed.
@@ -121,7 +121,7 @@ class Folder:
     def _is_there(self, path: str) -> bool:
         # fsspec's own `exists` says no if the store cannot be reached.
         try:
-            with reaching(self.place):
+            with storage_errors(self.place):
                 self._system.info(path)
         except StorageError as error:
             if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):

@@ -22,7 +22,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ray_atr.common.storage.digests import read_json, write_json
-from ray_atr.common.storage.places import Location, StorageError, is_there, reaching
+from ray_atr.common.storage.locations import Location, StorageError, file_exists, storage_errors
 
 LOCK_FILE = "lock"
 HOLDER_FILE = "lock.json"
@@ -91,7 +91,7 @@ def _noted(folder: Location, what: str) -> Iterator[None]:
         ended.set()
         renewing.join()
         # A store that is away now counts this holder as dead soon.
-        with contextlib.suppress(OSError), reaching(folder):
+        with contextlib.suppress(OSError), storage_errors(folder):
             (folder / HOLDER_FILE).unlink(missing_ok=True)
 
 
@@ -107,14 +107,14 @@ def _write(folder: Location, holder: Holder, *, is_first: bool) -> None:
         return
     file = folder / HOLDER_FILE
     # Of two that start at once the store lets one make the file; the other reads who did.
-    with reaching(file), contextlib.suppress(FileExistsError):
+    with storage_errors(file), contextlib.suppress(FileExistsError):
         file.fs.pipe_file(file.path, json.dumps(asdict(holder)).encode(), mode="create")
 
 
 def _holder(folder: Location) -> Holder | None:
     """Who says that it holds the folder; None if nobody does, or its note cannot be read."""
     try:
-        return Holder(**read_json(folder / HOLDER_FILE)) if is_there(folder / HOLDER_FILE) else None
+        return Holder(**read_json(folder / HOLDER_FILE)) if file_exists(folder / HOLDER_FILE) else None
     except (ValueError, TypeError, StorageError):
         return None
 

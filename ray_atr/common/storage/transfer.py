@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ray_atr.common.storage.atomic import files_aside, new_folder
 from ray_atr.common.storage.digests import read_text, write_text
-from ray_atr.common.storage.places import Location, StorageError, entries_in, is_there, persistently, safe_name
-from ray_atr.common.storage.whole import files_aside, new_folder
+from ray_atr.common.storage.locations import Location, StorageError, entries_in, file_exists, safe_name, with_retries
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -24,13 +24,13 @@ CHECKPOINT_FILE = "checkpoint.json"
 
 def put(source: Path, target: UPath) -> None:
     """Copy a local file into a store, where it appears when it is whole."""
-    persistently(target, lambda: target.fs.put_file(str(source), target.path))
+    with_retries(target, lambda: target.fs.put_file(str(source), target.path))
 
 
 def get(source: UPath, target: Path) -> None:
     """Copy a file of a store to this machine. StorageError if it is absent."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    persistently(source, lambda: source.fs.get_file(source.path, str(target)))
+    with_retries(source, lambda: source.fs.get_file(source.path, str(target)))
 
 
 def put_folder(source: Path, target: UPath, *, last: str = "") -> None:
@@ -40,7 +40,7 @@ def put_folder(source: Path, target: UPath, *, last: str = "") -> None:
         put(source / name, target / name)
 
 
-def whole_folder(folder: Location, *, last: str = "", is_synced: bool = False) -> AbstractContextManager[Path]:
+def atomic_folder(folder: Location, *, last: str = "", is_synced: bool = False) -> AbstractContextManager[Path]:
     """A new folder on this machine to write into, which takes the place of `folder` once everything is written.
 
     A store has no renaming: there the file `last` is sent when all others are there.
@@ -55,7 +55,7 @@ def fetched(folder: Location) -> Iterator[Path]:
         yield folder
         return
     with _scratch(folder.name) as local:
-        names = persistently(folder, lambda: folder.fs.find(folder.path))
+        names = with_retries(folder, lambda: folder.fs.find(folder.path))
         inside = len(folder.fs._strip_protocol(folder.path).rstrip("/")) + 1
         for name in (name[inside:] for name in names):
             # Any text is a name in a store, `..` and one that begins with a slash too.
@@ -124,7 +124,7 @@ class CheckpointSync:
         write_text(self.remote / CHECKPOINT_FILE, json.dumps({"files": files}, indent=1))
         for stored in entries_in(self.remote / "objects"):
             if stored.name not in files.values():
-                persistently(stored, partial(stored.unlink, missing_ok=True))
+                with_retries(stored, partial(stored.unlink, missing_ok=True))
 
     def share(self, folder: str, *, is_first: bool) -> None:
         """Give a folder of the last checkpoint to every worker; the first puts it under its own name too, for readers."""
@@ -135,7 +135,7 @@ class CheckpointSync:
 
     def _held(self) -> dict[str, str]:
         path = self.remote / CHECKPOINT_FILE
-        if not is_there(path):
+        if not file_exists(path):
             return {}
         held: dict[str, str] = json.loads(read_text(path))["files"]
         # They become paths on this node.

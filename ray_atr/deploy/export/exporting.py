@@ -21,7 +21,7 @@ from torch import nn
 
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse, require_known
-from ray_atr.common.storage import Location, locate, whole_folder
+from ray_atr.common.storage import Location, atomic_folder, locate
 from ray_atr.common.storage.digests import seal_folder
 from ray_atr.data.decoding import IMPORTED, Waveform, open_sound, resampled_blocks
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
@@ -79,7 +79,7 @@ class Exported:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExportInputs:
     """What both sides embed: waveforms [S] at the model's rate, no longer than a window, and texts with their languages."""
 
     waveforms: list[Waveform]
@@ -94,7 +94,7 @@ def export(
     out: str | Path | None = None,
     options: ExportOptions | None = None,
     *,
-    asked: Asked | None = None,
+    asked: ExportInputs | None = None,
     say: Callable[[str], None] = print,
 ) -> Exported:
     """Export a saved retriever to a format, compare it with the retriever, and keep it only if they agree.
@@ -116,7 +116,7 @@ def export(
     if asked is None:
         say("clips and captions of the comparison")
         asked = _asked(found, retriever, options)
-    with whole_folder(locate(folder), is_synced=True) as aside:
+    with atomic_folder(locate(folder), is_synced=True) as aside:
         say(f"writing {target}")
         extra: dict[str, Any] = {"int8_text": options.int8_text} if target == "onnx" else {}
         if target == "mlflow":
@@ -169,7 +169,7 @@ def _merge_updates(tower: nn.Module) -> None:
             setattr(tower.get_submodule(parent), last, module.get_base_layer())
 
 
-def loaded_vectors(folder: Path, asked: Asked, *assigned: str) -> tuple[Vectors, Vectors]:
+def loaded_vectors(folder: Path, asked: ExportInputs, *assigned: str) -> tuple[Vectors, Vectors]:
     """Vectors of the clips and texts as the folder's load.py makes them in a process of its own. ValueError if it fails.
 
     `assigned` are names of the script with other values, `NAME=VALUE`.
@@ -203,7 +203,7 @@ def _similarity(retriever: Retriever, audio: Vectors, text: Vectors) -> NDArray[
     return retriever.similarity(torch.from_numpy(text), torch.from_numpy(audio)).numpy()
 
 
-def _recall(retriever: Retriever, audio: Vectors, text: Vectors, asked: Asked) -> float:
+def _recall(retriever: Retriever, audio: Vectors, text: Vectors, asked: ExportInputs) -> float:
     """Share of texts whose clip is among the ten nearest."""
     nearest = np.argsort(-_similarity(retriever, audio, text), axis=1, kind="stable")[:, :10]
     return float((nearest == asked.clip_of_text[:, None]).any(axis=1).mean())
@@ -216,7 +216,7 @@ def _facts(retriever: Retriever, target: str) -> dict[str, Any]:
         "target": target,
         "sample_rate": front_end.sample_rate,
         "clip_seconds": front_end.clip_seconds,
-        "windows": retriever.settings.windows if retriever.settings.hears_windows else "cut",
+        "windows": retriever.settings.windows if retriever.settings.pools_windows else "cut",
         "distance": retriever.distance,
         "vector_width": retriever.vector_width,
     }
@@ -229,7 +229,7 @@ def _name(folder: Location) -> str:
     return folder.name
 
 
-def _asked(found: Checkpoint, retriever: Retriever, options: ExportOptions) -> Asked:
+def _asked(found: Checkpoint, retriever: Retriever, options: ExportOptions) -> ExportInputs:
     """The first clips of a split, cut to a window, and their captions in every language."""
     manifest = read_manifest(data_folder(options.data, found, print))
     split = options.split or own_split(manifest, found)
@@ -245,7 +245,7 @@ def _asked(found: Checkpoint, retriever: Retriever, options: ExportOptions) -> A
     # As many of each language, when there are too many.
     rows = rows[:: -(-len(rows) // options.most_texts)]
     texts, languages, clips = (list(column) for column in zip(*rows, strict=True))
-    return Asked(waveforms, texts, languages, np.array(clips))
+    return ExportInputs(waveforms, texts, languages, np.array(clips))
 
 
 def _waveforms(manifest: Manifest, split: str, retriever: Retriever) -> Iterator[Waveform]:

@@ -17,9 +17,9 @@ import torch
 
 from ray_atr.common.runtime import advising
 from ray_atr.common.settings import counted, refuse
-from ray_atr.common.storage import Location, hold, is_there, remove_folder, whole_file
+from ray_atr.common.storage import Location, atomic_file, file_exists, hold, remove_folder
+from ray_atr.common.storage.atomic import remove_leftovers_below
 from ray_atr.common.storage.digests import digest_of
-from ray_atr.common.storage.whole import remove_leftovers_below
 from ray_atr.data.schema import caption_rows, captions_by_language
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, PartOfArchive, ReadyVectors, open_archive
 from ray_atr.deploy.index.encoders import encode_archive, uses_ray
@@ -131,7 +131,7 @@ def bring_up_to_date(
     folder.mkdir(parents=True, exist_ok=True)
     with hold(folder, "the index"):
         remove_leftovers_below(folder)
-        before = read_index_manifest(folder) if is_there(folder / INDEX_FILE) else None
+        before = read_index_manifest(folder) if file_exists(folder / INDEX_FILE) else None
         if before is not None and before.model != model:
             raise refuse(
                 "checkpoint", str(checkpoint), f"the model of the index, {before.checkpoint}: build a new index"
@@ -350,7 +350,7 @@ class _Parts:
             for one in self.held
         ]
         table = pa.Table.from_pylist(rows, schema=PART_SCHEMA.with_metadata({"model": self.model}))
-        with whole_file(self.folder / f"part-{self.number:06}.parquet", is_synced=True) as output:
+        with atomic_file(self.folder / f"part-{self.number:06}.parquet", is_synced=True) as output:
             pq.write_table(table, output, write_page_checksum=True)
         self.number += 1
         self.held.clear()

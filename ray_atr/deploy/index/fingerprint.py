@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import xxhash
 
-from ray_atr.common.storage import Location, is_there, read_json
+from ray_atr.common.storage import Location, file_exists, read_json
 from ray_atr.models.retriever import Retriever
 
 PACK_FILE = "pack.json"
@@ -37,7 +37,7 @@ def model_fingerprint(retriever: Retriever) -> str:
 def fitted_to(folder: Location) -> str:
     """The fingerprint of the model whose index a language pack was fitted to; empty for any other retriever."""
     file = folder / PACK_FILE
-    return str(read_json(file).get("model", "")) if is_there(file) else ""
+    return str(read_json(file).get("model", "")) if file_exists(file) else ""
 
 
 def is_told_language(retriever: Retriever) -> bool:

@@ -29,12 +29,12 @@ from ray_atr.common.settings import refuse
 from ray_atr.common.storage import (
     DamagedFileError,
     Location,
+    atomic_file,
+    atomic_folder,
     disk_errors,
-    is_there,
+    file_exists,
     read_json,
     remove_folder,
-    whole_file,
-    whole_folder,
     write_json,
 )
 from ray_atr.common.storage.digests import digest_of_file
@@ -94,7 +94,7 @@ class IndexManifest:
 def read_index_manifest(folder: Location) -> IndexManifest:
     """The manifest of an index. ValueError for a folder that is none or of another format, or whose manifest is damaged."""
     file = folder / INDEX_FILE
-    if not is_there(file):
+    if not file_exists(file):
         raise refuse("index", str(folder), f"a folder with an {INDEX_FILE}, as `ray-atr index build` writes it")
     content = read_json(file)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -118,12 +118,12 @@ def read_index_manifest(folder: Location) -> IndexManifest:
 def check_files(folder: Path, manifest: IndexManifest, names: Sequence[str]) -> None:
     """DamagedFileError for the first of the files whose bytes are not those of the manifest."""
 
-    def is_whole(name: str) -> bool:
+    def is_intact(name: str) -> bool:
         file = folder / str(manifest.state) / name
         return file.is_file() and digest_of_file(file) == manifest.digests[name]
 
     with ThreadPoolExecutor() as threads:
-        for name, whole in zip(names, threads.map(is_whole, names), strict=True):
+        for name, whole in zip(names, threads.map(is_intact, names), strict=True):
             if not whole:
                 raise DamagedFileError(folder / str(manifest.state) / name, REMEDY)
 
@@ -142,14 +142,14 @@ def write_state(
     exact_rows: int = EXACT_ROWS,
 ) -> IndexManifest:
     """Write a new state of an index and let the manifest name it: until then the index is the older one, or none."""
-    before = read_index_manifest(folder).state if is_there(folder / INDEX_FILE) else 0
+    before = read_index_manifest(folder).state if file_exists(folder / INDEX_FILE) else 0
     state = before + 1
-    with whole_folder(folder / str(state), is_synced=True) as aside:
+    with atomic_folder(folder / str(state), is_synced=True) as aside:
         assert isinstance(aside, Path)
         structure = build_structure(rows, distance, exact_rows=exact_rows)
         write_structure(structure, aside / STRUCTURE)
         if len(rows) > exact_rows:
-            with whole_file(aside / ROWS) as output:
+            with atomic_file(aside / ROWS) as output:
                 np.save(output, rows, allow_pickle=False)
         write_table(aside / FILES, files)
         write_table(aside / WINDOWS, windows)
@@ -188,7 +188,7 @@ def remove_other_states(folder: Path, manifest: IndexManifest) -> None:
 
 def write_table(file: Path, table: pa.Table) -> None:
     """A table as an Arrow file, whole: it can be mapped."""
-    with disk_errors(file), whole_file(file) as output, pa.ipc.new_file(output, table.schema) as writer:
+    with disk_errors(file), atomic_file(file) as output, pa.ipc.new_file(output, table.schema) as writer:
         writer.write_table(table.combine_chunks())
 
 
@@ -200,7 +200,7 @@ def mapped_table(file: Path) -> pa.Table:
 def _write_vectors(file: Path, files: pa.Table, windows: pa.Table, rows: Rows) -> None:
     schema = vectors_schema(rows.shape[1])
     options: dict[str, Any] = {"compression": "zstd", "use_dictionary": ["path", "clip_id"], "store_schema": True}
-    with disk_errors(file), whole_file(file) as output, pq.ParquetWriter(output, schema, **options) as writer:
+    with disk_errors(file), atomic_file(file) as output, pq.ParquetWriter(output, schema, **options) as writer:
         for table in _vector_tables(files, windows, rows, schema):
             writer.write_table(table)
 

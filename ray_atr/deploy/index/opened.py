@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import DamagedFileError, Location, is_there, locate, remove_folder, whole_folder
+from ray_atr.common.storage import DamagedFileError, Location, atomic_folder, file_exists, locate, remove_folder
 from ray_atr.common.storage.caches import cache_folder, mark_used
 from ray_atr.common.storage.transfer import get
 from ray_atr.data.schema import captions_by_language
@@ -99,13 +99,13 @@ class Index(Search):
         copy = cache_folder(home(), "indexes") / hashlib.sha256(identity.encode()).hexdigest()[:16]
         copy.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{copy}.lock"):
-            if is_there(copy / INDEX_FILE):
+            if file_exists(copy / INDEX_FILE):
                 with contextlib.suppress(DamagedFileError, ValueError):
                     check_files(copy, manifest, sorted(manifest.digests))
                     mark_used(copy / INDEX_FILE)
                     return cls(copy, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
             remove_folder(copy)
-            with whole_folder(copy) as aside:
+            with atomic_folder(copy) as aside:
                 for name in sorted(manifest.digests):
                     get(place / str(manifest.state) / name, aside / str(manifest.state) / name)
                 check_files(aside, manifest, sorted(manifest.digests))
@@ -161,8 +161,8 @@ class Index(Search):
         return {path: row for row, path in enumerate(self._files["path"].to_pylist())}
 
     def _matches(self, scores: NDArray[np.float32], places: NDArray[np.int64]) -> list[Match]:
-        is_there = places >= 0
-        windows = self._windows.take(pa.array(places[is_there])).to_pylist()
+        is_valid = places >= 0
+        windows = self._windows.take(pa.array(places[is_valid])).to_pylist()
         sounds = self._files.select(["path", "clip_id", "captions"]).take(pa.array([row["file"] for row in windows]))
         return [
             Match(
@@ -174,5 +174,5 @@ class Index(Search):
                 clip_id=sound["clip_id"],
                 captions=captions_by_language(sound["captions"] or ()),
             )
-            for window, sound, score in zip(windows, sounds.to_pylist(), scores[is_there].tolist(), strict=True)
+            for window, sound, score in zip(windows, sounds.to_pylist(), scores[is_valid].tolist(), strict=True)
         ]

@@ -197,7 +197,7 @@ def _with_probability(matches: Sequence[Match], calibration: Any) -> list[Match]
 
 def calibration_of(calibration: Calibration, language: str | None) -> Any:
     """The calibration of a language, or over all where it was not fitted on that one."""
-    return calibration.of(language if language in calibration.by_language else None)
+    return calibration.for_language(language if language in calibration.by_language else None)
 
 
 def check_text(text: str) -> None:

@@ -63,8 +63,8 @@ class RetrieverEncoder:
             waves = ((torch.as_tensor(row["array"], dtype=torch.float32), int(row["sampling_rate"])) for row in rows)
             return torch.cat([self.retriever.encode_audio([wave], rate) for wave, rate in waves])
         sounds = ((f"clip {place}", row["bytes"] or Path(row["path"]).read_bytes()) for place, row in enumerate(rows))
-        is_whole, front_end = self.retriever.settings.hears_windows, self.retriever.audio_tower.front_end
-        batches = heard_batches(sounds, front_end, is_whole=is_whole, batch_size=batch_size)
+        all_windows, front_end = self.retriever.settings.pools_windows, self.retriever.audio_tower.front_end
+        batches = heard_batches(sounds, front_end, all_windows=all_windows, batch_size=batch_size)
         with torch.no_grad(), self.retriever.evaluating():
             return self.retriever.vectors(embed_batches(self.retriever, batches).cpu())
 

@@ -10,7 +10,7 @@ import torch
 
 from ray_atr.common.extras import require_extra
 from ray_atr.common.settings import refuse, shortened
-from ray_atr.common.storage import Location, is_there, locate, make_folder, write_text
+from ray_atr.common.storage import Location, file_exists, locate, make_folder, write_text
 from ray_atr.data.caption_vectors import has_vectors
 from ray_atr.data.shards import MANIFEST_FILE, read_manifest
 from ray_atr.evaluation.checkpoints import Checkpoint
@@ -54,7 +54,7 @@ def find_tasks(names: Sequence[str], options: EvaluationOptions, checkpoint: Che
     tasks: list[AbsTask] = []
     for name in names:
         place = locate(name)
-        if is_there(place / MANIFEST_FILE):
+        if file_exists(place / MANIFEST_FILE):
             manifest = read_manifest(name)
             if has_vectors(manifest.folder):
                 raise refuse("--mteb", name, "a data set with audio; this one holds vectors")

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from ray_atr.common.extras import require_extra
 from ray_atr.common.override import override
 from ray_atr.common.settings import refuse, wing
-from ray_atr.common.storage import locate, whole_folder, write_json
+from ray_atr.common.storage import atomic_folder, locate, write_json
 from ray_atr.common.storage.digests import digest_of, seal_folder
 from ray_atr.data.caption_vectors import clip_width
 from ray_atr.data.language_codes import ENGLISH
@@ -57,7 +57,7 @@ TABLE_COLUMNS = ("audio_row", "text_row", "caption", "language", "split", "clip_
 
 
 @dataclass(frozen=True)
-class Worth:
+class PackScores:
     """Retrieval by one text side on the held-out clips: every metric, and the queries' scores behind them."""
 
     metrics: dict[Metric, float]
@@ -69,8 +69,8 @@ class Pack:
     """A finished pack: where it is, and what the space's own text tower (none without its vectors) and the pack find."""
 
     folder: Path
-    before: Worth | None
-    after: Worth
+    before: PackScores | None
+    after: PackScores
     seconds: float
     """from the read inputs to the trained projection"""
     projection_bytes: int
@@ -122,11 +122,11 @@ def make_pack(
         asked = read_eval_split(manifest, split, relevance=experiment.evaluation.relevance)
         by_caption = {(one.caption, one.language): row for one, row in zip(found.pairs, side.vectors, strict=True)}
         audio = torch.from_numpy(_audio_of(found, asked.clip_ids))
-        after = _worth(audio, asked.captions, by_caption, trained.embed_sentences)
+        after = _scores(audio, asked.captions, by_caption, trained.embed_sentences)
         own = found.text_of()
-        before = _worth(audio, asked.captions, own, torch.as_tensor)
+        before = _scores(audio, asked.captions, own, torch.as_tensor)
         assert after is not None, "every caption has a vector"
-    with whole_folder(locate(folder), is_synced=True) as aside:
+    with atomic_folder(locate(folder), is_synced=True) as aside:
         retriever.save_pretrained(aside)
         size = _write_projection(retriever.text_projection, aside) if options.onnx else 0
         about = _about(found, experiment, options, split, before, after)
@@ -263,12 +263,12 @@ def _audio_of(space: ForeignSpace, clip_ids: Sequence[str]) -> Vectors:
     return space.audio[[row_of[clip_id] for clip_id in clip_ids]]
 
 
-def _worth(
+def _scores(
     audio: Tensor,
     captions: AlignedCaptions,
     vectors: Mapping[tuple[str, str], Vectors],
     embed: Callable[[Any], Tensor],
-) -> Worth | None:
+) -> PackScores | None:
     """Retrieval by the captions' vectors, in the languages of which there are all; None if there is no such language."""
     text, present = {}, {}
     for language, sentences in captions.sentences.items():
@@ -285,7 +285,7 @@ def _worth(
         samples.update(retrieval_samples(retrievals))
 
     metrics = evaluate_languages(audio, text, captions.relevance, present=present, keep=keep)
-    return Worth(metrics, samples)
+    return PackScores(metrics, samples)
 
 
 class ProjectionGraph(nn.Module):
@@ -316,7 +316,12 @@ def _write_projection(projection: nn.Module, folder: Path) -> int:
 
 
 def _about(
-    space: ForeignSpace, experiment: Experiment, options: PackOptions, split: str, before: Worth | None, after: Worth
+    space: ForeignSpace,
+    experiment: Experiment,
+    options: PackOptions,
+    split: str,
+    before: PackScores | None,
+    after: PackScores,
 ) -> dict[str, Any]:
     return {
         "format": 1,

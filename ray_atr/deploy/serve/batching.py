@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-Asked = TypeVar("Asked")
+Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 
@@ -17,27 +17,27 @@ class BusyError(Exception):
 
 
 @dataclass
-class _Waiting(Generic[Asked, Answer]):
-    asked: Asked
+class _Waiting(Generic[Request, Answer]):
+    asked: Request
     answer: asyncio.Future[Answer]
 
 
-class Batcher(Generic[Asked, Answer]):
+class Batcher(Generic[Request, Answer]):
     """Answers in batches, in a thread of its own. `answer_all` has an answer, or an exception, for each that is asked."""
 
     def __init__(
         self,
-        answer_all: Callable[[Sequence[Asked]], Sequence[Answer | Exception]],
+        answer_all: Callable[[Sequence[Request]], Sequence[Answer | Exception]],
         *,
         most_together: int = 64,
         most_waiting: int = 256,
     ) -> None:
         self.answer_all, self.most_together = answer_all, most_together
-        self._waiting: asyncio.Queue[_Waiting[Asked, Answer]] = asyncio.Queue(most_waiting)
+        self._waiting: asyncio.Queue[_Waiting[Request, Answer]] = asyncio.Queue(most_waiting)
 
-    async def ask(self, asked: Asked) -> Answer:
+    async def ask(self, asked: Request) -> Answer:
         """The answer. BusyError if too many wait already."""
-        waiting = _Waiting[Asked, Answer](asked, asyncio.get_running_loop().create_future())
+        waiting = _Waiting[Request, Answer](asked, asyncio.get_running_loop().create_future())
         try:
             self._waiting.put_nowait(waiting)
         except asyncio.QueueFull:

@@ -205,9 +205,9 @@ def with_language_groups(trials: pd.DataFrame) -> pd.DataFrame:
     columns = _measured(trials)
     for group, languages in ((TRAINED, trained), (UNSEEN, others)):
         for first in columns:
-            of_languages = [first.of(language) for language in languages]
+            of_languages = [first.in_language(language) for language in languages]
             if languages and first.language == languages[0] and all(name in trials for name in of_languages):
-                means[first.of(group)] = trials[of_languages].mean(axis=1, skipna=False)
+                means[first.in_language(group)] = trials[of_languages].mean(axis=1, skipna=False)
     kept = trials.drop(columns=[name for name in columns if name.language in (TRAINED, UNSEEN)])
     # A copy is in one piece: pandas warns, on the user's screen, of a frame in a hundred.
     return pd.concat([kept, pd.DataFrame(means, index=trials.index)], axis=1).copy()

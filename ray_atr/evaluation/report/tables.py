@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ray_atr.common.storage import DamagedFileError, Location, is_there, read_bytes
+from ray_atr.common.storage import DamagedFileError, Location, file_exists, read_bytes
 from ray_atr.common.table import MISSING, Cell, Table, number, percent, written
 from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate, differing, in_reading_order, point_names
 from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, TEST, TRAINED_LANGUAGES, VALIDATION, Runs, short_name
@@ -240,7 +240,7 @@ def _points(runs: Runs) -> dict[tuple[str, float], list[dict[QueryGroup, Sample]
 
 def read_scores(path: Location) -> dict[QueryGroup, Sample]:
     """The scores that a trial kept of its test split; none if it kept none. DamagedFileError if the file is no such."""
-    if not is_there(path):
+    if not file_exists(path):
         return {}
     content = read_bytes(path)
     try:

@@ -11,10 +11,10 @@ from ray_atr.objectives.correspondence.rematch import Rematch
 from ray_atr.objectives.correspondence.self_refining import SelfRefining
 from ray_atr.objectives.correspondence.small_loss import SmallLoss
 from ray_atr.objectives.correspondence.teacher import Teacher
-from ray_atr.objectives.correspondence.teacher import Teaching as Teaching
+from ray_atr.objectives.correspondence.teacher import TeacherEmbeddings as TeacherEmbeddings
 from ray_atr.objectives.correspondence.transport import Transport
 
-JUDGES = (
+METHODS = (
     NoCorrespondence,
     Oracle,
     SmallLoss,
@@ -27,4 +27,4 @@ JUDGES = (
     Rematch,
     Teacher,
 )
-CORRESPONDENCES: dict[str, type[Correspondence]] = {judge.name: judge for judge in JUDGES}
+CORRESPONDENCES: dict[str, type[Correspondence]] = {method.name: method for method in METHODS}

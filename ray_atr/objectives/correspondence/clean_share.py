@@ -53,7 +53,7 @@ class CleanShares:
                 self.shares[k], self.found[k] = 1 - share, found_share(known, share)
         self.is_final = bool((self.found[np.unique(languages)] >= FOUNDED).all())
 
-    def of(self, languages: Tensor) -> CleanShare:
+    def for_languages(self, languages: Tensor) -> CleanShare:
         """What is estimated of pairs in these languages, int64 [n]."""
         chosen = languages.cpu()
         return CleanShare(float(self.shares[chosen].mean()), float(self.found[chosen].mean()))

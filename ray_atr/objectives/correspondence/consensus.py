@@ -1,9 +1,9 @@
-"""A caption is judged by its clip's other captions and languages: mispairing told from mistranslation. This is ours.
+"""A caption's clean probability from its clip's other captions and languages: mispairing told from mistranslation. Ours.
 
     own_ik   = <t_ik, mean of the clip's other captions>   low if this one caption is wrong (a mistranslation)
     clip_i   = <a_i, mean of all the clip's captions>       low if all of them are (a mispaired clip)
 
-Each score is split by a two-component mixture; a caption's belief is the product of the two posteriors. The embeddings
+Each score is split by a two-component mixture; a caption's clean probability is the product of the two posteriors. The embeddings
 are the latest that training made of each caption, [N, J, K, D]: a scheme that draws languages fills them over epochs.
 """
 
@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ray_atr.common.settings import refuse, setting
-from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Places, TrainingPairs
-from ray_atr.objectives.correspondence.scored import Scored
+from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, PairIndex, TrainingPairs
+from ray_atr.objectives.correspondence.scored import MixtureEstimator
 from ray_atr.objectives.pairs import Comparison
 
 
@@ -28,15 +28,15 @@ class Consensus(Correspondence):
 
     name: ClassVar[str] = "consensus"
     mixture: str = setting("gmm", "the two components: normal (gmm) or beta (bmm)", choices=("gmm", "bmm"))
-    warmup_epochs: int = setting(2, "epochs in which every pair is believed", at_least=1)
+    warmup_epochs: int = setting(2, "epochs in which every pair has a sample weight of 1", at_least=1)
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
         if pairs.slots * pairs.languages < 2:
             raise refuse("objective.correspondence", self.name, "on clips with several captions or languages")
-        return _Siblings(pairs, self)
+        return _ConsensusEstimator(pairs, self)
 
 
-class _Siblings(Scored):
+class _ConsensusEstimator(MixtureEstimator):
     def __init__(self, pairs: TrainingPairs, settings: Consensus) -> None:
         super().__init__(pairs, settings)
         self.own = self.table("own", torch.nan)
@@ -44,16 +44,16 @@ class _Siblings(Scored):
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
         if epoch >= self.settings.warmup_epochs:
-            self.beliefs.mul_(self.posterior(self.own))
+            self.clean_probabilities.mul_(self.posterior(self.own))
 
-    def score(self, comparison: Comparison, places: Places) -> Tensor:
+    def score(self, comparison: Comparison, index: PairIndex) -> Tensor:
         """How the clip fits all its captions; how the caption fits the others is recorded with it."""
         if "text" not in self.tables:
             self.table("text", 0.0, comparison.v.shape[1])
         text, own = self.tables["text"], comparison.v.float()
-        text[places] = own
-        total = text[places.rows].flatten(1, 2).sum(dim=1)
+        text[index] = own
+        total = text[index.rows].flatten(1, 2).sum(dim=1)
         others = total - own
         agreement = (functional.normalize(others, dim=1) * own).sum(dim=1)
-        self.own[places] = torch.where(others.norm(dim=1) > 1e-6, agreement, torch.nan)
+        self.own[index] = torch.where(others.norm(dim=1) > 1e-6, agreement, torch.nan)
         return (functional.normalize(total, dim=1) * comparison.u.float()).sum(dim=1)

@@ -1,9 +1,9 @@
-"""How far each training pair is believed: an objective's fourth choice, and the state that a run keeps for it.
+"""How likely each training pair is to be clean: an objective's fourth choice, and the state that a run keeps for it.
 
     estimator = objective.correspondence.estimator(pairs)
     estimator.begin_epoch(epoch)
-    believe = estimator.of(rows, slots)          # which clips, and which of their captions, the global batch holds
-    objective(embeddings, believe=believe)       # each audio-text comparison passes through it
+    weigh_pairs = estimator.for_batch(rows, slots)      # which clips, and which of their captions, the global batch holds
+    objective(embeddings, weigh_pairs=weigh_pairs)      # each audio-text comparison passes through it
     estimator.end_epoch()                        # scalars: how good a detector it was, if the truth is known
 
 A pair is a clip with one caption in one language: its place is (row, slot, language), in tables [N, J, K] of N training
@@ -41,7 +41,7 @@ class Correspondence(Settings):
         return False
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
-        """What a run keeps to judge these training pairs. ValueError if it cannot judge them."""
+        """What a run keeps to estimate these training pairs. ValueError if it cannot."""
         raise NotImplementedError
 
     def require_truth(self, has_truth: bool) -> None:
@@ -70,7 +70,7 @@ class TrainingPairs:
     truth: Tensor | None = None
     seed: int = 0
     device: torch.device | str = "cpu"
-    teaching: Any = None
+    teacher_embeddings: Any = None
     snapshot: Callable[[], Any] = field(default=lambda: None)
     needs_clean_share: bool = False
     wrong_shares: Sequence[float] | None = None
@@ -80,8 +80,8 @@ class TrainingPairs:
         return torch.from_numpy(sampling.hashes(self.clip_ids, 0, "correspondence").astype("int64"))
 
 
-class Places(NamedTuple):
-    """Where the pairs of a comparison stand in a table: three int64 [n]. `table[places]` reads them."""
+class PairIndex(NamedTuple):
+    """Where the pairs of a comparison stand in a table: three int64 [n]. `table[index]` reads them."""
 
     rows: Tensor
     slots: Tensor
@@ -89,18 +89,18 @@ class Places(NamedTuple):
 
 
 class Estimator:
-    """Believes every pair; what judges overrides `judge`, and `begin_epoch` if it learns by epochs. State: `tables`."""
+    """Weighs every pair by 1. A method overrides `estimate`, and `begin_epoch` if it learns by epochs. State: `tables`."""
 
     settings: Any
 
     def __init__(self, pairs: TrainingPairs, settings: Correspondence) -> None:
         self.pairs, self.settings, self.device, self.epoch = pairs, settings, torch.device(pairs.device), 0
         self.tables: dict[str, Tensor] = {}
-        self._notes: list[tuple[Tensor, Places, Tensor]] = []
-        self.judged = self.table("judged", torch.nan)
-        """What each pair was last judged to be worth in this epoch; NaN if it was not in a batch."""
-        self.standing = self.table("standing", torch.nan)
-        """The score that an epoch's beliefs were made of, which orders pairs that are worth the same; NaN if there is none."""
+        self._pending_writes: list[tuple[Tensor, PairIndex, Tensor]] = []
+        self.epoch_probabilities = self.table("epoch_probabilities", torch.nan)
+        """Each pair's clean probability, as last estimated in this epoch; NaN if it was not in a batch."""
+        self.ranking_scores = self.table("ranking_scores", torch.nan)
+        """The score behind an epoch's clean probabilities. It orders pairs of the same probability; NaN if there is none."""
         is_read = pairs.needs_clean_share
         self.clean_shares = CleanShares(pairs.languages, pairs.wrong_shares) if is_read else None
 
@@ -110,63 +110,67 @@ class Estimator:
         self.tables[name] = torch.full(shape, value, device=self.device)
         return self.tables[name]
 
-    def note(self, table: Tensor, places: Places, values: Tensor) -> None:
-        """Write `table[places] = values` before the table is next read whole: many writes in a row cost little."""
-        self._notes.append((table, places, values))
+    def write_later(self, table: Tensor, index: PairIndex, values: Tensor) -> None:
+        """Write `table[index] = values` before the table is next read whole: many writes in a row cost little."""
+        self._pending_writes.append((table, index, values))
 
-    def settle(self) -> None:
-        for table, places, values in self._notes:
-            table[places] = values
-        self._notes.clear()
+    def flush(self) -> None:
+        for table, index, values in self._pending_writes:
+            table[index] = values
+        self._pending_writes.clear()
 
     def begin_epoch(self, epoch: int) -> None:
-        self.settle()
+        self.flush()
         self.epoch = epoch
-        self.judged.fill_(torch.nan)
-        self.standing.fill_(torch.nan)
+        self.epoch_probabilities.fill_(torch.nan)
+        self.ranking_scores.fill_(torch.nan)
 
-    def of(self, rows: Tensor, slots: Tensor) -> Callable[[Comparison], Comparison]:
-        """What judges the comparisons of a global batch of clips `rows` [B] with their captions `slots` [B]."""
+    def for_batch(self, rows: Tensor, slots: Tensor) -> Callable[[Comparison], Comparison]:
+        """What adds the estimate to the comparisons of a global batch of clips `rows` [B] with their captions `slots` [B]."""
 
         @torch.no_grad()
-        def believe(comparison: Comparison) -> Comparison:
+        def weigh_pairs(comparison: Comparison) -> Comparison:
             if comparison.u_language is not None or comparison.v_language is None:
                 return comparison
             chosen = slice(None) if comparison.rows is None else comparison.rows
-            places = Places(rows[chosen], slots[chosen], comparison.v_language)
+            index = PairIndex(rows[chosen], slots[chosen], comparison.v_language)
             if self.clean_shares is not None:
-                comparison = dataclasses.replace(comparison, clean_share=self.clean_shares.of(places.languages))
-            judgement = self.judge(comparison, places)
-            if comparison.clean_share is not None and judgement.belief is not None:
+                comparison = dataclasses.replace(
+                    comparison, clean_share=self.clean_shares.for_languages(index.languages)
+                )
+            estimate = self.estimate(comparison, index)
+            if comparison.clean_share is not None and estimate.sample_weight is not None:
                 # Of pairs that are weighed already, the share among what their weights leave.
                 share, found = comparison.clean_share
-                left = min(1.0, share / max(float(judgement.belief.mean()), share, 1e-6))
+                left = min(1.0, share / max(float(estimate.sample_weight.mean()), share, 1e-6))
                 comparison = dataclasses.replace(comparison, clean_share=CleanShare(left, found))
-            self.note(self.judged, places, judgement.worth(comparison))
-            return dataclasses.replace(comparison, **judgement._asdict())
+            self.write_later(self.epoch_probabilities, index, estimate.clean_probability(comparison))
+            return dataclasses.replace(comparison, **estimate._asdict())
 
-        return believe
+        return weigh_pairs
 
-    def judge(self, comparison: Comparison, places: Places) -> Judgement:
-        """What is believed of a comparison's pairs. Called without gradients."""
-        return Judgement()
+    def estimate(self, comparison: Comparison, index: PairIndex) -> PairEstimate:
+        """What is estimated of a comparison's pairs. Called without gradients."""
+        return PairEstimate()
 
     def end_epoch(self) -> dict[str, float]:
-        """Mean belief, and how well it told true pairs from wrong ones, over the pairs that the epoch's batches held."""
-        self.settle()
-        seen = ~self.judged.isnan()
+        """Mean clean probability of the pairs in the epoch's batches (belief), and how well it told true from wrong ones."""
+        self.flush()
+        seen = ~self.epoch_probabilities.isnan()
         if not bool(seen.any()):
             return {}
-        judged = self.judged[seen]
+        probabilities = self.epoch_probabilities[seen]
         # In order of value, so that the sum does not depend on the order of the clips.
-        found = {"belief": float(judged.double().sort().values.mean())}
+        found = {"belief": float(probabilities.double().sort().values.mean())}
         if self.pairs.truth is not None:
-            found.update(detection(judged, self.pairs.truth.to(judged.device)[seen], self.standing[seen]))
+            found.update(
+                detection(probabilities, self.pairs.truth.to(probabilities.device)[seen], self.ranking_scores[seen])
+            )
         return found
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values for a checkpoint."""
-        self.settle()
+        self.flush()
         shares = {} if self.clean_shares is None else {"clean_shares": self.clean_shares.state_dict()}
         return {"keys": self.pairs.keys(), "epoch": self.epoch, "tables": dict(self.tables), **shares}
 
@@ -180,7 +184,7 @@ class Estimator:
                 f"correspondence: the checkpoint lacks {counted(len(missing), 'clip')} (first: {missing[0]})"
             )
         order = torch.tensor([place[key] for key in keys])
-        self._notes.clear()
+        self._pending_writes.clear()
         self.epoch = int(state["epoch"])
         if self.clean_shares is not None:
             self.clean_shares.load_state_dict(state["clean_shares"])
@@ -190,27 +194,27 @@ class Estimator:
             self.tables.setdefault(name, kept).copy_(kept)
 
 
-class Judgement(NamedTuple):
-    """What is believed of a comparison's n pairs: belief [n], None for ones; soft targets [n, n], None for the own partner,
-    and those of the texts [n, n], None for the columns of `targets`.
+class PairEstimate(NamedTuple):
+    """What is estimated of a comparison's n pairs: sample weights [n], None for ones; soft targets [n, n], None for the own
+    partner, and those of the texts [n, n], None for the columns of `targets`.
     """
 
-    belief: Tensor | None = None
+    sample_weight: Tensor | None = None
     targets: Tensor | None = None
     reverse_targets: Tensor | None = None
 
-    def worth(self, comparison: Comparison) -> Tensor:
-        """How far each pair itself is believed, [n]: belief times the own partner's share of the target."""
-        worth = comparison.u.new_ones(comparison.size) if self.belief is None else self.belief
+    def clean_probability(self, comparison: Comparison) -> Tensor:
+        """How likely the own caption is to be the right one, [n]: sample weight times the own partner's share of the target."""
+        clean_probability = comparison.u.new_ones(comparison.size) if self.sample_weight is None else self.sample_weight
         if self.targets is None:
-            return worth.float()
+            return clean_probability.float()
         # A positive is as good as the own partner: the same words.
-        return (worth * (self.targets * comparison.positive_mask()).sum(dim=1)).float()
+        return (clean_probability * (self.targets * comparison.positive_mask()).sum(dim=1)).float()
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoCorrespondence(Correspondence):
-    """Every pair is believed: the floor."""
+    """Every pair has a sample weight of 1: the floor."""
 
     name: ClassVar[str] = "none"
 
@@ -220,17 +224,17 @@ class NoCorrespondence(Correspondence):
 
 @dataclass(frozen=True, kw_only=True)
 class Oracle(Correspondence):
-    """True pairs are believed, wrong ones are not, as injected noise is known: the ceiling of every method."""
+    """True pairs have a sample weight of 1, wrong ones of 0, as injected noise is known: the ceiling of every method."""
 
     name: ClassVar[str] = "oracle"
     needs_truth: ClassVar[bool] = True
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
         self.require_truth(pairs.truth is not None)
-        return _Truth(pairs, self)
+        return _OracleEstimator(pairs, self)
 
 
-class _Truth(Estimator):
-    def judge(self, comparison: Comparison, places: Places) -> Judgement:
+class _OracleEstimator(Estimator):
+    def estimate(self, comparison: Comparison, index: PairIndex) -> PairEstimate:
         assert self.pairs.truth is not None
-        return Judgement(self.pairs.truth.to(self.device)[places].to(comparison.u.dtype))
+        return PairEstimate(self.pairs.truth.to(self.device)[index].to(comparison.u.dtype))

@@ -1,6 +1,6 @@
 """Similarities of clips and captions by a regression that never saw the clip: each fold is scored by what the others say.
 
-A model that was trained on a wrong pair believes it. So of all folds but one, the captions' vectors are regressed on the
+A model that was trained on a wrong pair has memorised it. So of all folds but one, the captions' vectors are regressed on the
 clips' vectors (ridge regression, one for each language), and that one is scored: a caption fits a clip as far as it is near
 to the caption that the regression expects. The vectors come from encoders that do not know the pairs. Wrong pairs that are
 random average out in a regression, so it finds more of them at 40% and beyond than two heads trained with the contrastive

@@ -1,4 +1,4 @@
-"""How well a belief tells true pairs from wrong ones, where the truth is known."""
+"""How well a clean probability tells true pairs from wrong ones, where the truth is known."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ BINS = 10
 FALSE_DISCOVERY = 0.05
 
 
-def detection(belief: Tensor, is_true: Tensor, score: Tensor | None = None) -> dict[str, float]:
-    """Scalars of beliefs [n] in [0, 1] against bool [n]; only those that are defined for the pairs given.
+def detection(clean_probability: Tensor, is_true: Tensor, score: Tensor | None = None) -> dict[str, float]:
+    """Scalars of clean probabilities [n] in [0, 1] against bool [n]; only those that are defined for the pairs given.
 
-    `score` [n] is what the beliefs were made of, if there is one: it orders pairs that are believed alike.
+    `score` [n] is what the probabilities were made of, if there is one: it orders pairs of the same probability.
 
-    detector_auc                the chance that a true pair is believed more than a wrong one, ties count half.
-    detector_calibration_error  mean over ten bins, by their size, of |mean belief - share of true pairs|.
-    clean_pairs_lost            share of the true pairs outside the largest set, in order of belief, of which at most 5% are
+    detector_auc                the chance that a true pair has a higher probability than a wrong one, ties count half.
+    detector_calibration_error  mean over ten bins, by their size, of |mean probability - share of true pairs|.
+    clean_pairs_lost            share of the true pairs outside the largest set, in order of probability, of which at most 5% are
                                 wrong: what it costs to clean the data that far.
     """
-    belief, is_true = belief.double().flatten().cpu(), is_true.flatten().cpu()
-    found = {"detector_calibration_error": calibration_error(belief, is_true)}
+    clean_probability, is_true = clean_probability.double().flatten().cpu(), is_true.flatten().cpu()
+    found = {"detector_calibration_error": calibration_error(clean_probability, is_true)}
     if 0 < int(is_true.sum()) < len(is_true):
-        ranks = belief_ranks(belief, score)
+        ranks = probability_ranks(clean_probability, score)
         found["detector_auc"] = area_under_curve(ranks, is_true)
         found["clean_pairs_lost"] = clean_pairs_lost(ranks, is_true)
     return found
 
 
-def belief_ranks(belief: Tensor, score: Tensor | None) -> Tensor:
-    """The rank [n] of each pair by belief, then by score, float64; equals share a rank, a missing score (NaN) is the lowest."""
+def probability_ranks(clean_probability: Tensor, score: Tensor | None) -> Tensor:
+    """The rank [n] of each pair by probability, then by score, float64; equals share one, a missing score (NaN) is the lowest."""
     if score is None:
-        return belief
-    both = np.stack([score.double().flatten().cpu().nan_to_num(nan=-torch.inf).numpy(), belief.numpy()])
+        return clean_probability
+    both = np.stack([score.double().flatten().cpu().nan_to_num(nan=-torch.inf).numpy(), clean_probability.numpy()])
     order = np.lexsort(both)
     is_next = (both[:, order[1:]] != both[:, order[:-1]]).any(axis=0)
     rank = np.empty(len(order))
@@ -41,25 +41,25 @@ def belief_ranks(belief: Tensor, score: Tensor | None) -> Tensor:
     return torch.from_numpy(rank)
 
 
-def area_under_curve(belief: Tensor, is_true: Tensor) -> float:
+def area_under_curve(clean_probability: Tensor, is_true: Tensor) -> float:
     """Mann and Whitney's statistic, over its maximum: the wrong pairs below each true one, of which ties count half."""
-    true, wrong = belief[is_true], belief[~is_true].sort().values
+    true, wrong = clean_probability[is_true], clean_probability[~is_true].sort().values
     below, up_to = (torch.searchsorted(wrong, true, right=right).sum() for right in (False, True))
     return int(below + up_to) / (2 * len(true) * len(wrong))
 
 
-def calibration_error(belief: Tensor, is_true: Tensor) -> float:
+def calibration_error(clean_probability: Tensor, is_true: Tensor) -> float:
     """Expected calibration error over bins of equal width."""
-    bins = (belief * BINS).long().clamp(0, BINS - 1)
-    gaps = torch.zeros(BINS, dtype=torch.float64).index_add(0, bins, belief - is_true.double())
-    return float(gaps.abs().sum() / len(belief))
+    bins = (clean_probability * BINS).long().clamp(0, BINS - 1)
+    gaps = torch.zeros(BINS, dtype=torch.float64).index_add(0, bins, clean_probability - is_true.double())
+    return float(gaps.abs().sum() / len(clean_probability))
 
 
-def clean_pairs_lost(belief: Tensor, is_true: Tensor) -> float:
+def clean_pairs_lost(clean_probability: Tensor, is_true: Tensor) -> float:
     """As `detection` has it; ties stand together."""
-    order = belief.argsort(descending=True)
+    order = clean_probability.argsort(descending=True)
     kept, wrong = torch.arange(1, len(order) + 1), (~is_true[order]).cumsum(0)
-    descending = belief[order]
+    descending = clean_probability[order]
     is_whole = torch.cat([descending[1:] < descending[:-1], torch.ones(1, dtype=torch.bool)])
     allowed = (wrong <= FALSE_DISCOVERY * kept) & is_whole
     if not bool(allowed.any()):

@@ -1,8 +1,8 @@
-"""How far each caption is the one that a regression expects which has not seen the clip's own captions.
+"""How likely each caption is by a regression that has not seen the captions of its clip.
 
 Of N clips and their captions in one language, as vectors of encoders that do not know the pairs, in rounds:
 
-    e_i      what a ridge regression of the clips' captions on the clips expects of clip i, without i's own (leave-one-out)
+    e_i      the caption vector that a ridge regression on the clips predicts for clip i, without its own captions (leave-one-out)
     s_ic     <e_i, t_c>, of every caption c of mean 0 and deviation 1 over the clips
     p_i(c)   p(c) exp(s_ic / tau) / sum over captions d of p(d) exp(s_id / tau), p(c) the share of clips that have caption c
     r_i      p_i(y_i) / p(y_i), y_i the clip's caption
@@ -11,9 +11,9 @@ Of N clips and their captions in one language, as vectors of encoders that do no
 
 tau is the most likely one (largest sum of log(share r_i + 1 - share)). The share of true pairs is given, or read off the
 p-values against captions of other clips in the first round (`noise_rate`). With several captions a clip's target is their
-mean, and all of them are left out together. In the last line the expected caption counts by half, so that doubtful clips
+mean, and all of them are left out together. In the last line the predicted captions count by half, so that doubtful clips
 count less. The decomposition of the clips is made once: a round costs a product of matrices. Relabelling by what the model
-expects is in Reed et al. 2015, "Training deep neural networks on noisy labels with bootstrapping"; that the one which expects
+predicts is in Reed et al. 2015, "Training deep neural networks on noisy labels with bootstrapping"; that the model which predicts
 never saw the label is as in Northcutt et al. 2021, "Confident learning".
 """
 
@@ -30,26 +30,26 @@ from ray_atr.objectives.correspondence.noise_rate import found_share, p_values, 
 ROUNDS = 8
 TAUS = np.geomspace(0.05, 3.0, 14)
 """Tried values of tau, in deviations of a caption's similarities."""
-DOUBTED = 0.5
-"""What the expected caption of a clip that is not believed counts."""
+PREDICTED_WEIGHT = 0.5
+"""The weight of the predicted caption vector of a doubtful clip."""
 FITTED, BANK, WIDTH = 20_000, 4096, 128
-"""Most clips of a regression, most captions that compete, and the captions' main directions that are expected."""
+"""Most clips of a regression, most captions that compete, and the main directions of captions that are predicted."""
 MISPAIRS = 20_000
 LEAST_SHARE = 0.03
 ROWS_AT_A_TIME = 1024
 
 
 class LeftOut(NamedTuple):
-    """What is expected of N clips, and how their M captions fit it.
+    """What is predicted for N clips, and how their M captions fit.
 
-    belief     [M]: the probability that the pair is a true one.
-    expected   [N, W], wanted [M, W]: their product is s / tau.
+    clean_probability  [M]: that the pair is a true one.
+    predicted  [N, W], wanted [M, W]: their product is s / tau.
     log_prior  [M]: log p(c). log_total [N]: the logarithm of the sum over the captions d.
     share      the share of true pairs. found: the share of the true pairs, as estimated, with a p-value of at most 0.05.
     """
 
-    belief: Floats
-    expected: Floats
+    clean_probability: Floats
+    predicted: Floats
     wanted: Floats
     log_prior: Floats
     log_total: Floats
@@ -60,9 +60,9 @@ class LeftOut(NamedTuple):
 def leave_out(
     audio: Floats, text: Floats, clip: Integers, key: Integers, *, share: float | None, seed: int
 ) -> LeftOut | None:
-    """Judge M captions `text` [M, E], of clips `clip` [M] among those of `audio` [N, D]; equal `key` [M]: equal captions.
+    """Estimate M captions `text` [M, E], of clips `clip` [M] among those of `audio` [N, D]; equal `key` [M]: equal captions.
 
-    None if there are too few clips or captions to tell. Deterministic in the seed.
+    None if there are too few clips or captions. Deterministic in the seed.
     """
     random = np.random.default_rng(seed)
     clips = np.unique(clip)
@@ -84,28 +84,28 @@ def leave_out(
     row = place[clip[own]]
     others = _mispairs(row, of_key[own], len(keys), random)
     targets = text[own]
-    found = 0.0
+    true_share, found = share or 0.0, 0.0
     for step in range(ROUNDS):
-        expected = ridge.left_out(mean_caption(row, targets)[1])
-        centre, deviation = expected.mean(axis=0), _deviations(text, expected)
+        predicted = ridge.left_out(mean_caption(row, targets)[1])
+        centre, deviation = predicted.mean(axis=0), _deviations(text, predicted)
         scaled = text / deviation[:, None]
-        expected -= centre
+        predicted -= centre
         if step == 0:
-            mispaired = np.einsum("mw,mw->m", expected[others[0]], scaled[own[others[1]]])
-            p_value = p_values(np.einsum("mw,mw->m", expected[row], scaled[own]), mispaired)
+            mispaired = np.einsum("mw,mw->m", predicted[others[0]], scaled[own[others[1]]])
+            p_value = p_values(np.einsum("mw,mw->m", predicted[row], scaled[own]), mispaired)
             wrong = wrong_share(p_value).share if share is None else 1 - share
-            found, share = found_share(p_value, wrong), max(LEAST_SHARE, 1 - wrong)
-        tau = _likeliest(expected, scaled[own], row, scaled[first[bank]], log_prior, share)
-        totals, mean = _competition(expected / tau, scaled[first[bank]], log_prior, competing)
-        belief = _belief(expected / tau, scaled[own], row, totals, share)[:, None]
-        targets = belief * text[own] + DOUBTED * (1 - belief) * mean[row]
+            true_share, found = max(LEAST_SHARE, 1 - wrong), found_share(p_value, wrong)
+        tau = _likeliest(predicted, scaled[own], row, scaled[first[bank]], log_prior, true_share)
+        totals, mean = _competition(predicted / tau, scaled[first[bank]], log_prior, competing)
+        clean = _clean_probability(predicted / tau, scaled[own], row, totals, true_share)[:, None]
+        targets = clean * text[own] + PREDICTED_WEIGHT * (1 - clean) * mean[row]
     everything = np.empty((len(audio), text.shape[1]))
     everything[~is_fitted] = ridge.predicted(audio[~is_fitted]) - centre
-    everything[is_fitted] = expected
+    everything[is_fitted] = predicted
     everything /= tau
     totals, _ = _competition(everything, scaled[first[bank]], log_prior, competing)
-    belief = _belief(everything, scaled, clip, totals, share)
-    return LeftOut(belief, everything, scaled, np.log(prior)[of_key], totals, share, found)
+    clean = _clean_probability(everything, scaled, clip, totals, true_share)
+    return LeftOut(clean, everything, scaled, np.log(prior)[of_key], totals, true_share, found)
 
 
 class _Ridge:
@@ -121,9 +121,9 @@ class _Ridge:
         self.some = slice(None, None, -(-len(rows) // ROWS))
 
     def left_out(self, targets: Floats) -> Floats:
-        """What is expected of each row, [n, W], by its targets [n, W] less their mean, without its own.
+        """What is predicted for each row, [n, W], by its targets [n, W] less their mean, without its own.
 
-        The mean is of all rows: were it without the row's own target, that one would be the least expected of all.
+        The mean is of all rows: were it without the row's own target, that one would be the least likely of all.
         """
         wanted = targets - targets.mean(axis=0)
         product = self.rotated.T @ wanted
@@ -153,9 +153,9 @@ def _main_directions(text: Floats, first: Integers, prior: Floats) -> Floats:
     return np.asarray(text @ vectors[:, ::-1][:, :WIDTH])
 
 
-def _deviations(text: Floats, expected: Floats) -> Floats:
-    """The deviation over the clips of the product of each caption [M, W] with what is expected of them [n, W]."""
-    covariance = np.cov(expected.T, ddof=0)
+def _deviations(text: Floats, predicted: Floats) -> Floats:
+    """The deviation over the clips of the product of each caption [M, W] with what is predicted for them, [n, W]."""
+    covariance = np.cov(predicted.T, ddof=0)
     deviation = np.sqrt(np.maximum(np.einsum("mw,mw->m", text @ np.atleast_2d(covariance), text), 0))
     return np.asarray(np.maximum(deviation, TINY + 1e-3 * deviation.max(initial=0)))
 
@@ -167,28 +167,28 @@ def _mispairs(row: Integers, key: Integers, keys: int, random: np.random.Generat
     return rows[differs], others[differs]
 
 
-def _likeliest(expected: Floats, own: Floats, row: Integers, bank: Floats, log_prior: Floats, share: float) -> float:
+def _likeliest(predicted: Floats, own: Floats, row: Integers, bank: Floats, log_prior: Floats, share: float) -> float:
     """The tau under which the captions [m, W] of the rows [m] are the likeliest, on some of them."""
     some = slice(None, None, -(-len(row) // ROWS))
     row = row[some]
-    fit, all_fit = np.einsum("mw,mw->m", expected[row], own[some]), expected[row] @ bank.T
+    fit, all_fit = np.einsum("mw,mw->m", predicted[row], own[some]), predicted[row] @ bank.T
     log_ratios = [fit / tau - logsumexp(all_fit / tau + log_prior, axis=1) for tau in TAUS]
     likelihoods = [np.logaddexp(np.log(share) + one, np.log(max(1 - share, TINY))).sum() for one in log_ratios]
     return float(TAUS[int(np.argmax(likelihoods))])
 
 
-def _competition(expected: Floats, bank: Floats, log_prior: Floats, captions: Floats) -> tuple[Floats, Floats]:
+def _competition(predicted: Floats, bank: Floats, log_prior: Floats, captions: Floats) -> tuple[Floats, Floats]:
     """Of rows [n, W] the logarithm of the sum over the bank's captions [n], and their mean under p_i, [n, W]."""
-    totals, means = np.empty(len(expected)), np.empty((len(expected), captions.shape[1]))
-    for start in range(0, len(expected), ROWS_AT_A_TIME):
+    totals, means = np.empty(len(predicted)), np.empty((len(predicted), captions.shape[1]))
+    for start in range(0, len(predicted), ROWS_AT_A_TIME):
         part = slice(start, start + ROWS_AT_A_TIME)
-        logits = expected[part] @ bank.T + log_prior
+        logits = predicted[part] @ bank.T + log_prior
         totals[part] = logsumexp(logits, axis=1)
         means[part] = np.exp(logits - totals[part, None]) @ captions
     return totals, means
 
 
-def _belief(expected: Floats, own: Floats, row: Integers, totals: Floats, share: float) -> Floats:
-    log_ratio = np.einsum("mw,mw->m", expected[row], own) - totals[row]
+def _clean_probability(predicted: Floats, own: Floats, row: Integers, totals: Floats, share: float) -> Floats:
+    log_ratio = np.einsum("mw,mw->m", predicted[row], own) - totals[row]
     true, wrong = np.log(share) + log_ratio, np.log(max(1 - share, TINY))
     return np.asarray(np.exp(true - np.logaddexp(true, wrong)))

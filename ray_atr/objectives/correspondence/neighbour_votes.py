@@ -7,7 +7,7 @@ After each epoch, of the embeddings that the training batches made, averaged ove
     score_i = standardised log P_i + standardised small loss, P_i = sum_c k(y_i, c) p_i(c) v_i(c) / sum_c p_i(c) v_i(c)
 
 y_i is a clip's caption, k(c, d) = exp((<t_c, t_d> - 1) / sameness) how far two captions say the same: 1 for one text, so
-that it serves captions of a class and free ones. w_n is the cosine of the two clips times how far n's own pair is believed. A
+that it serves captions of a class and free ones. w_n is the cosine of the two clips times n's own clean probability. A
 clip is never among its own neighbours, so that a pair which the model has memorised has no vote for itself: this is what
 small loss alone lacks where most pairs are wrong. Nothing is encoded again. Neighbours and captions c are at most `bank`
 clips' in a fixed order: all of a small set, a sample of a large one. The idea of asking neighbours about a noisy label is
@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from ray_atr.common.settings import setting
 from ray_atr.data import sampling
-from ray_atr.objectives.correspondence.correspondence import Places, TrainingPairs
+from ray_atr.objectives.correspondence.correspondence import PairIndex, TrainingPairs
 from ray_atr.objectives.correspondence.scored import FEWEST
 from ray_atr.objectives.correspondence.small_loss import SmallLoss, SmallLossEstimator
 from ray_atr.objectives.pairs import Comparison
@@ -40,7 +40,7 @@ class NeighbourVotes(SmallLoss):
     """Small loss and the votes of the nearest clips, together in one mixture."""
 
     name: ClassVar[str] = "neighbour_votes"
-    temperature: float = setting(0.1, "divides the similarities in the losses and shares that judge", above=0)
+    temperature: float = setting(0.1, "divides the similarities in the losses and shares of the estimate", above=0)
     neighbours: int = setting(15, "clips that vote on a pair", at_least=1)
     bank: int = setting(4096, "clips of which these are the nearest, and whose captions compete", at_least=2)
     momentum: float = setting(
@@ -50,10 +50,10 @@ class NeighbourVotes(SmallLoss):
     even_vote: float = setting(0.02, "share of the votes that is spread over all captions", above=0, below=1)
 
     def estimator(self, pairs: TrainingPairs) -> SmallLossEstimator:
-        return _Voting(pairs, self)
+        return _NeighbourVotesEstimator(pairs, self)
 
 
-class _Voting(SmallLossEstimator):
+class _NeighbourVotesEstimator(SmallLossEstimator):
     settings: NeighbourVotes
 
     def __init__(self, pairs: TrainingPairs, settings: NeighbourVotes) -> None:
@@ -69,23 +69,23 @@ class _Voting(SmallLossEstimator):
             scores = torch.full_like(self.scores, torch.nan)
             for language in range(self.pairs.languages):
                 scores[:, :, language] = self._of_language(language)
-            self.beliefs.copy_(self.posterior(scores))
-        self.standing.copy_(scores)
+            self.clean_probabilities.copy_(self.posterior(scores))
+        self.ranking_scores.copy_(scores)
 
-    def score(self, comparison: Comparison, places: Places) -> Tensor:
+    def score(self, comparison: Comparison, index: PairIndex) -> Tensor:
         """The small loss; what the pair's embeddings are is recorded with it."""
-        self.remember("audio", Places(places.rows, 0 * places.rows, 0 * places.rows), comparison.u, (1, 1))
-        self.remember("text", places, comparison.v, (self.pairs.slots, self.pairs.languages))
-        return super().score(comparison, places)
+        self.remember("audio", PairIndex(index.rows, 0 * index.rows, 0 * index.rows), comparison.u, (1, 1))
+        self.remember("text", index, comparison.v, (self.pairs.slots, self.pairs.languages))
+        return super().score(comparison, index)
 
-    def remember(self, name: str, places: Places, values: Tensor, shape: tuple[int, int]) -> None:
+    def remember(self, name: str, index: PairIndex, values: Tensor, shape: tuple[int, int]) -> None:
         """Average unit vectors [n, D] into a table [N, *shape, D], in which 0 is what was never met."""
         if name not in self.tables:
             self.tables[name] = torch.zeros(len(self.pairs.clip_ids), *shape, values.shape[1], device=self.device)
         table, values = self.tables[name], values.float()
-        before = table[places]
+        before = table[index]
         mean = torch.where(before.any(dim=1, keepdim=True), self.settings.momentum * before, 0.0)
-        table[places] = functional.normalize(mean + (1 - self.settings.momentum) * values, dim=1)
+        table[index] = functional.normalize(mean + (1 - self.settings.momentum) * values, dim=1)
 
     def _of_language(self, language: int) -> Tensor:
         """The scores [N, J] of the pairs of one language, NaN for pairs that were never met."""
@@ -93,8 +93,8 @@ class _Voting(SmallLossEstimator):
         scores = self.scores[:, :, language]
         met = ~scores.isnan()
         result = torch.full_like(scores, torch.nan)
-        # Of a clip with several captions, the one that is believed most stands for it in the bank.
-        best = self.beliefs[:, :, language].masked_fill(~met, -1.0).max(dim=1)
+        # Of a clip with several captions, the one of the highest clean probability stands for it in the bank.
+        best = self.clean_probabilities[:, :, language].masked_fill(~met, -1.0).max(dim=1)
         bank = self.order[(best.values >= 0)[self.order]][: self.settings.bank]
         if len(bank) < max(FEWEST, 2):
             return scores.clone()

@@ -6,9 +6,9 @@ overlap of the two descriptions (Bhattacharyya's coefficient):
     score_i = sum_m sqrt(q_im r_im),   q_i = softmax_m <a_i, A_m> / tau,   r_i = softmax_m <t_i, T_m> / tau
 
 Anchors are the entries of the knowledge base's snapshot if the objective has one, which costs no encoding, else the
-latest embeddings of earlier batches; those not believed are left out. BiCro takes the ratio of one nearest distance,
-REPAIR a rank correlation; the overlap needs no sort. Left out: BiCro's second network and REPAIR's replacement of
-texts.
+latest embeddings of earlier batches; those of a clean probability below 0.5 are left out. BiCro takes the ratio of one
+nearest distance, REPAIR a rank correlation; the overlap needs no sort. Left out: BiCro's second network and REPAIR's
+replacement of texts.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch import Tensor
 
 from ray_atr.common.settings import setting
 from ray_atr.data import sampling
-from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Places, TrainingPairs
-from ray_atr.objectives.correspondence.scored import Scored
+from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, PairIndex, TrainingPairs
+from ray_atr.objectives.correspondence.scored import MixtureEstimator
 from ray_atr.objectives.pairs import Comparison
 
 
@@ -37,10 +37,10 @@ class NeighbourAgreement(Correspondence):
         0.1, "divides the similarities to anchors: the smaller, the fewer anchors count", above=0
     )
     mixture: str = setting("gmm", "the two components: normal (gmm) or beta (bmm)", choices=("gmm", "bmm"))
-    warmup_epochs: int = setting(2, "epochs in which every pair is believed", at_least=1)
+    warmup_epochs: int = setting(2, "epochs in which every pair has a sample weight of 1", at_least=1)
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
-        return _Neighbourhoods(pairs, self)
+        return _NeighbourEstimator(pairs, self)
 
 
 class Anchors(NamedTuple):
@@ -51,7 +51,7 @@ class Anchors(NamedTuple):
     rows: Tensor
 
 
-class _Neighbourhoods(Scored):
+class _NeighbourEstimator(MixtureEstimator):
     settings: NeighbourAgreement
 
     def __init__(self, pairs: TrainingPairs, settings: NeighbourAgreement) -> None:
@@ -66,17 +66,17 @@ class _Neighbourhoods(Scored):
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
         self._of_snapshot = None
-        is_there = self.tables.get("is_there")
-        self._rows = None if is_there is None or not bool(is_there.all()) else self._chosen(is_there)
+        is_met = self.tables.get("is_met")
+        self._rows = None if is_met is None or not bool(is_met.all()) else self._chosen(is_met)
 
-    def score(self, comparison: Comparison, places: Places) -> Tensor:
+    def score(self, comparison: Comparison, index: PairIndex) -> Tensor:
         snapshot = self.pairs.snapshot()
         anchors = self.remembered() if snapshot is None else self.stored(snapshot)
         if snapshot is None:
-            self.remember(comparison, places)
+            self.remember(comparison, index)
         if anchors is None:
             return comparison.u.new_full((comparison.size,), torch.nan)
-        is_own = places.rows[:, None] == anchors.rows
+        is_own = index.rows[:, None] == anchors.rows
         sides = (comparison.u.float() @ anchors.audio.T, comparison.v.float() @ anchors.text.T)
         q, r = ((side / self.settings.temperature).masked_fill(is_own, -torch.inf).softmax(dim=1) for side in sides)
         return (q * r).sqrt().sum(dim=1)
@@ -85,8 +85,8 @@ class _Neighbourhoods(Scored):
         """Anchors of a knowledge base's snapshot, chosen once a snapshot and epoch."""
         if self._of_snapshot is None or self._of_snapshot[0] is not snapshot:
             rows = torch.tensor([self.row_of.get(str(name), -1) for name in snapshot.ids])
-            believed = self.trusted()[rows.clamp(min=0)].cpu() | (rows < 0)
-            chosen = believed.nonzero().squeeze(1).numpy()
+            is_trusted = self.trusted()[rows.clamp(min=0)].cpu() | (rows < 0)
+            chosen = is_trusted.nonzero().squeeze(1).numpy()
             # Evenly spread over the base's own order, so that every part of it is among the anchors.
             chosen = chosen[np.linspace(0, len(chosen) - 1, min(self.settings.anchors, len(chosen))).astype(int)]
             arrays = (np.array(side[chosen], np.float32) for side in (snapshot.audio, snapshot.text[0]))
@@ -95,29 +95,29 @@ class _Neighbourhoods(Scored):
         return self._of_snapshot[1]
 
     def remembered(self) -> Anchors | None:
-        """Anchors of the pairs met so far; None before two are believed."""
+        """Anchors of the pairs met so far; None before two are trusted."""
         if "audio" not in self.tables:
             return None
-        rows = self._chosen(self.tables["is_there"]) if self._rows is None else self._rows
+        rows = self._chosen(self.tables["is_met"]) if self._rows is None else self._rows
         if len(rows) < 2:
             return None
         audio, text = (self.tables[side].flatten(0, 2).index_select(0, rows) for side in ("audio", "text"))
         return Anchors(audio, text, rows)
 
-    def _chosen(self, is_there: Tensor) -> Tensor:
-        """The rows of the anchors: the first of a fixed order that have been met and are believed."""
-        return self.order[((is_there[:, 0, 0] > 0) & self.trusted())[self.order]][: self.settings.anchors]
+    def _chosen(self, is_met: Tensor) -> Tensor:
+        """The rows of the anchors: the first of a fixed order that have been met and are trusted."""
+        return self.order[((is_met[:, 0, 0] > 0) & self.trusted())[self.order]][: self.settings.anchors]
 
-    def remember(self, comparison: Comparison, places: Places) -> None:
+    def remember(self, comparison: Comparison, index: PairIndex) -> None:
         """Keep the latest embeddings of each clip and its text, in whichever language it came."""
         if "audio" not in self.tables:
             N, D = len(self.pairs.clip_ids), comparison.u.shape[1]
-            for name, shape in (("audio", (N, 1, 1, D)), ("text", (N, 1, 1, D)), ("is_there", (N, 1, 1))):
+            for name, shape in (("audio", (N, 1, 1, D)), ("text", (N, 1, 1, D)), ("is_met", (N, 1, 1))):
                 self.tables[name] = torch.zeros(shape, device=self.device)
-        self.tables["audio"][places.rows, 0, 0] = comparison.u.float()
-        self.tables["text"][places.rows, 0, 0] = comparison.v.float()
-        self.tables["is_there"][places.rows, 0, 0] = 1.0
+        self.tables["audio"][index.rows, 0, 0] = comparison.u.float()
+        self.tables["text"][index.rows, 0, 0] = comparison.v.float()
+        self.tables["is_met"][index.rows, 0, 0] = 1.0
 
     def trusted(self) -> Tensor:
-        """Which clips' pairs are believed more than not, bool [N]."""
-        return self.beliefs.mean(dim=(1, 2)) >= 0.5
+        """Which clips' pairs have a clean probability of at least 0.5, bool [N]."""
+        return self.clean_probabilities.mean(dim=(1, 2)) >= 0.5

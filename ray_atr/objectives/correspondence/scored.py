@@ -1,4 +1,4 @@
-"""Beliefs from a score: recorded as batches pass, split by a two-component mixture at the start of the next epoch.
+"""Clean probabilities from a score: recorded as batches pass, split by a two-component mixture at the start of the next epoch.
 
 gmm: two normal distributions, as DivideMix (Li et al. 2020, section 3.1) and NCR (Huang et al. 2021, Eq. 7) fit to losses.
 bmm: two beta distributions (Arazo et al. 2019, section 3.1), as L2RM (Han et al. 2024) and BiCro (Yang et al. 2023) do.
@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
-from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Judgement, Places, TrainingPairs
+from ray_atr.objectives.correspondence.correspondence import (
+    Correspondence,
+    Estimator,
+    PairEstimate,
+    PairIndex,
+    TrainingPairs,
+)
 from ray_atr.objectives.pairs import Comparison
 
 Floats = NDArray[np.float64]
@@ -29,43 +35,43 @@ LEAST_SHARE = 0.01
 """Of a component whose share is given."""
 
 
-class Scored(Estimator):
-    """A pair's belief is the posterior of the better component over the latest scores of all pairs.
+class MixtureEstimator(Estimator):
+    """A pair's clean probability is the posterior of the better component over the latest scores of all pairs.
 
-    Every pair is believed in the first `warmup_epochs`. A language is judged by itself: one read badly is no noise.
-    A pair without a score is believed as the average one of its language.
+    Every pair has a sample weight of 1 in the first `warmup_epochs`. Each language has its own mixture: one read badly is no
+    noise. A pair without a score gets the mean of its language.
     """
 
     def __init__(self, pairs: TrainingPairs, settings: Correspondence) -> None:
         super().__init__(pairs, settings)
         self.scores = self.table("scores", torch.nan)
         """Higher is better."""
-        self.beliefs = self.table("beliefs", 1.0)
+        self.clean_probabilities = self.table("clean_probabilities", 1.0)
 
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
-        self.standing.copy_(self.scores)
+        self.ranking_scores.copy_(self.scores)
         if epoch >= self.settings.warmup_epochs:
-            self.beliefs.copy_(self.posterior(self.scores))
+            self.clean_probabilities.copy_(self.posterior(self.scores))
 
     def posterior(self, scores: Tensor) -> Tensor:
-        """Beliefs [N, J, K] of scores [N, J, K] with NaN for pairs that have none."""
-        beliefs = torch.ones_like(scores)
+        """Clean probabilities [N, J, K] of scores [N, J, K] with NaN for pairs that have none."""
+        clean_probabilities = torch.ones_like(scores)
         for language in range(scores.shape[2]):
             known = ~scores[:, :, language].isnan()
             if bool(known.any()):
                 share = None if self.clean_shares is None else self.clean_shares.of_language(language)
                 found = low_component(-scores[:, :, language][known], self.settings.mixture, share).to(scores)
-                beliefs[:, :, language] = found.mean()
-                beliefs[:, :, language][known] = found
-        return beliefs
+                clean_probabilities[:, :, language] = found.mean()
+                clean_probabilities[:, :, language][known] = found
+        return clean_probabilities
 
-    def judge(self, comparison: Comparison, places: Places) -> Judgement:
-        """Record the pairs' scores, and believe them as they were judged before."""
-        self.note(self.scores, places, self.score(comparison, places).float())
-        return Judgement(self.beliefs[places].to(comparison.u.dtype))
+    def estimate(self, comparison: Comparison, index: PairIndex) -> PairEstimate:
+        """Record the pairs' scores, and return what the scores before gave."""
+        self.write_later(self.scores, index, self.score(comparison, index).float())
+        return PairEstimate(self.clean_probabilities[index].to(comparison.u.dtype))
 
-    def score(self, comparison: Comparison, places: Places) -> Tensor:
+    def score(self, comparison: Comparison, index: PairIndex) -> Tensor:
         """The score of each pair, [n]."""
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""Belief as a running mean of the pair's own probability (CRCL, Qin et al. 2023, "Cross-modal active complementary learning").
+"""Sample weight as a running mean of the pair's own probability (CRCL, Qin et al. 2023).
 
     p = (p_ii + p_ii^T) / 2,   p_ii the pair's probability among its batch
     in the warm-up's last epoch   y <- p, while the loss still has 1
@@ -18,7 +18,13 @@ from typing import ClassVar
 import torch
 
 from ray_atr.common.settings import setting
-from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Judgement, Places, TrainingPairs
+from ray_atr.objectives.correspondence.correspondence import (
+    Correspondence,
+    Estimator,
+    PairEstimate,
+    PairIndex,
+    TrainingPairs,
+)
 from ray_atr.objectives.correspondence.small_loss import contrastive_losses
 from ray_atr.objectives.pairs import Comparison
 
@@ -28,32 +34,32 @@ class SelfRefining(Correspondence):
     """A running mean of the pair's probability among its batch."""
 
     name: ClassVar[str] = "self_refining"
-    momentum: float = setting(0.8, "share of the old belief in the new one", at_least=0, below=1)
-    least: float = setting(0.1, "a belief below this counts as 0", at_least=0, below=1)
-    warmup_epochs: int = setting(2, "epochs in which every pair is believed", at_least=0)
+    momentum: float = setting(0.8, "share of the old sample weight in the new one", at_least=0, below=1)
+    least: float = setting(0.1, "a sample weight below this counts as 0", at_least=0, below=1)
+    warmup_epochs: int = setting(2, "epochs in which every pair has a sample weight of 1", at_least=0)
     temperature: float = setting(0.05, "divides the similarities in the pair's probability", above=0)
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
-        return _Running(pairs, self)
+        return _SelfRefiningEstimator(pairs, self)
 
 
-class _Running(Estimator):
+class _SelfRefiningEstimator(Estimator):
     def __init__(self, pairs: TrainingPairs, settings: SelfRefining) -> None:
         super().__init__(pairs, settings)
-        self.beliefs = self.table("beliefs", torch.nan if settings.warmup_epochs > 0 else 1.0)
+        self.clean_probabilities = self.table("clean_probabilities", torch.nan if settings.warmup_epochs > 0 else 1.0)
         """NaN before the pair is first given its own probability."""
 
-    def judge(self, comparison: Comparison, places: Places) -> Judgement:
-        settings, before = self.settings, self.beliefs[places]
+    def estimate(self, comparison: Comparison, index: PairIndex) -> PairEstimate:
+        settings, before = self.settings, self.clean_probabilities[index]
         if self.epoch < settings.warmup_epochs - 1:
-            return Judgement(comparison.u.new_ones(comparison.size))
+            return PairEstimate(comparison.u.new_ones(comparison.size))
         rows, columns = contrastive_losses(comparison, settings.temperature)
         probability = 0.5 * (torch.exp(-rows) + torch.exp(-columns)).to(before)
         if self.epoch == settings.warmup_epochs - 1:
-            self.note(self.beliefs, places, probability)
-            return Judgement(comparison.u.new_ones(comparison.size))
+            self.write_later(self.clean_probabilities, index, probability)
+            return PairEstimate(comparison.u.new_ones(comparison.size))
         mean = settings.momentum * before + (1 - settings.momentum) * probability
         after = torch.where(before.isnan(), probability, mean)
         after = torch.where(after < settings.least, 0.0, after)
-        self.note(self.beliefs, places, after)
-        return Judgement(after.to(comparison.u.dtype))
+        self.write_later(self.clean_probabilities, index, after)
+        return PairEstimate(after.to(comparison.u.dtype))

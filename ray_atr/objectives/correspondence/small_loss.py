@@ -1,9 +1,9 @@
 """Pairs of small loss are true: a mixture over the pairs' losses (NCR, Huang et al. 2021; DivideMix, Li et al. 2020).
 
 A network fits true pairs before it memorises wrong ones: after a few epochs the losses of all pairs are of two groups.
-Left out of the papers: the second network that judges for the first (co-teaching; twice the time), NCR's soft margin (a
-belief is a weight here, for every pair loss) and DivideMix's mixing of samples. The losses are those of the training
-batches, not of a pass of their own over the training set.
+Left out of the papers: the second network that selects for the first (co-teaching; twice the time), NCR's soft margin (a
+clean probability is a sample weight here, for every pair loss) and DivideMix's mixing of samples. The losses are those of
+the training batches, not of a pass of their own over the training set.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ray_atr.common.settings import setting
-from ray_atr.objectives.correspondence.correspondence import Correspondence, Places, TrainingPairs
-from ray_atr.objectives.correspondence.scored import Scored
+from ray_atr.objectives.correspondence.correspondence import Correspondence, PairIndex, TrainingPairs
+from ray_atr.objectives.correspondence.scored import MixtureEstimator
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.objectives.pairs.contrastive import without
 
@@ -27,7 +27,7 @@ class SmallLoss(Correspondence):
 
     name: ClassVar[str] = "small_loss"
     mixture: str = setting("gmm", "the two components: normal (gmm) or beta (bmm)", choices=("gmm", "bmm"))
-    warmup_epochs: int = setting(2, "epochs in which every pair is believed", at_least=1)
+    warmup_epochs: int = setting(2, "epochs in which every pair has a sample weight of 1", at_least=1)
     prior: str = setting(
         "mixture",
         "share of the low component: mixture, as the mixture fits it (as published); estimate, the estimated share of true "
@@ -35,7 +35,7 @@ class SmallLoss(Correspondence):
         choices=("mixture", "estimate"),
     )
     temperature: float = setting(
-        0.07, "divides the similarities in the loss that judges, whatever the pair loss is", above=0
+        0.07, "divides the similarities in the loss of the mixture, whatever the pair loss is", above=0
     )
 
     @property
@@ -46,12 +46,12 @@ class SmallLoss(Correspondence):
         return SmallLossEstimator(pairs, self)
 
 
-class SmallLossEstimator(Scored):
+class SmallLossEstimator(MixtureEstimator):
     """The score is the negative contrastive loss of the pair among its batch, both directions."""
 
     settings: SmallLoss
 
-    def score(self, comparison: Comparison, places: Places) -> Tensor:
+    def score(self, comparison: Comparison, index: PairIndex) -> Tensor:
         rows, columns = contrastive_losses(comparison, self.settings.temperature)
         return -0.5 * (rows + columns)
 

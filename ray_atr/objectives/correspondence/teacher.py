@@ -18,13 +18,19 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.settings import refuse, setting
-from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Judgement, Places, TrainingPairs
+from ray_atr.objectives.correspondence.correspondence import (
+    Correspondence,
+    Estimator,
+    PairEstimate,
+    PairIndex,
+    TrainingPairs,
+)
 from ray_atr.objectives.pairs import Comparison
 
 TEACHERS = "objective.correspondence.teachers"
 
 
-class Teaching(NamedTuple):
+class TeacherEmbeddings(NamedTuple):
     """One teacher's unit-norm embeddings of the training clips [N, D] and of the captions that they have [N, J, K, D]."""
 
     audio: Tensor
@@ -43,8 +49,8 @@ class Teacher(Correspondence):
     share: float = setting(1.0, "share of the teachers in the target; the rest is the own partner", above=0, at_most=1)
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
-        self.require_teachers(pairs.teaching)
-        return _Taught(pairs, self)
+        self.require_teachers(pairs.teacher_embeddings)
+        return _TeacherEstimator(pairs, self)
 
     def require_teachers(self, found: Sequence[object] | None) -> None:
         """ValueError if there is none."""
@@ -53,15 +59,15 @@ class Teacher(Correspondence):
             raise refuse(TEACHERS, self.teachers, allowed)
 
 
-class _Taught(Estimator):
+class _TeacherEstimator(Estimator):
     settings: Teacher
 
-    def judge(self, comparison: Comparison, places: Places) -> Judgement:
-        similarities = [teacher.audio[places.rows] @ teacher.text[places].T for teacher in self.pairs.teaching]
+    def estimate(self, comparison: Comparison, index: PairIndex) -> PairEstimate:
+        similarities = [teacher.audio[index.rows] @ teacher.text[index].T for teacher in self.pairs.teacher_embeddings]
         mean = torch.stack(similarities).mean(dim=0).to(comparison.u)
         identity = torch.eye(comparison.size, dtype=mean.dtype, device=mean.device)
         of_clips, of_texts = (
             identity.lerp((side / self.settings.temperature).softmax(dim=1), self.settings.share)
             for side in (mean, mean.T)
         )
-        return Judgement(targets=of_clips, reverse_targets=of_texts)
+        return PairEstimate(targets=of_clips, reverse_targets=of_texts)

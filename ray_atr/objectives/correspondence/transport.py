@@ -1,4 +1,4 @@
-"""Belief as the mass that a partial transport plan leaves a pair's row and column (Luong et al. 2024, Eq. 13, as a judge).
+"""Sample weight as the mass that a partial transport plan leaves a pair's row and column (after Luong et al. 2024, Eq. 13).
 
     y_i = N (row mass_i + column mass_i) / 2,   pi = argmin <pi, c> - epsilon H(pi), row and column sums <= 1/N, total mass s
 
@@ -12,9 +12,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ray_atr.common.settings import inherited, setting
-from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, Judgement, Places, TrainingPairs
+from ray_atr.objectives.correspondence.correspondence import (
+    Correspondence,
+    Estimator,
+    PairEstimate,
+    PairIndex,
+    TrainingPairs,
+)
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.objectives.pairs.learning_to_match import judged_cost
+from ray_atr.objectives.pairs.learning_to_match import detached_cost
 from ray_atr.objectives.pairs.partial_learning_to_match import PartialLearningToMatch, require_mass
 from ray_atr.objectives.transport import solve
 
@@ -39,16 +45,16 @@ class Transport(Correspondence):
         return isinstance(self.transport_mass, str)
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
-        return _Planned(pairs, self)
+        return _TransportEstimator(pairs, self)
 
 
-class _Planned(Estimator):
+class _TransportEstimator(Estimator):
     settings: Transport
 
-    def judge(self, comparison: Comparison, places: Places) -> Judgement:
-        cost, mass = judged_cost(comparison), self.settings.transport_mass
+    def estimate(self, comparison: Comparison, index: PairIndex) -> PairEstimate:
+        cost, mass = detached_cost(comparison), self.settings.transport_mass
         if isinstance(mass, str):
             estimate = comparison.clean_share
             mass = 1.0 if estimate is None else max(self.settings.smallest_mass, estimate.mass)
         plan = solve(cost, self.settings.epsilon, mass=float(mass)).matrix
-        return Judgement((plan.sum(dim=0) + plan.sum(dim=1)).mul_(comparison.size / 2).clamp(max=1))
+        return PairEstimate((plan.sum(dim=0) + plan.sum(dim=1)).mul_(comparison.size / 2).clamp(max=1))

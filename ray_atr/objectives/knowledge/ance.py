@@ -56,7 +56,7 @@ class Ance(KnowledgeBaseObjective):
         """InfoNCE among the hard negatives of each direction; with `in_batch`, the pair loss with them added."""
         if retrieved.fine is None:
             return pair(comparison, learned)
-        sides = Sides.of(comparison, retrieved.fine)
+        sides = Sides.from_comparison(comparison, retrieved.fine)
         of_u, of_v = sides.u.partner, sides.v.partner
         with torch.no_grad():
             hardness = torch.einsum("nd,nqd->nq", comparison.u, of_u)[sides.u.valid]

@@ -91,7 +91,7 @@ class Ask(KnowledgeBaseObjective):
     def score(self, comparison: Comparison, pair: PairLoss, retrieved: Retrieved, learned: Learned) -> Terms:
         """The fine and the coarse loss of one comparison, added."""
         sides = {
-            name: Sides.of(comparison, granularity)
+            name: Sides.from_comparison(comparison, granularity)
             for name, granularity in (("fine", retrieved.fine), ("coarse", retrieved.coarse))
             if getattr(self, name) and granularity is not None
         }

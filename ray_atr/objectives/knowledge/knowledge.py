@@ -61,7 +61,7 @@ class Neighbours:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class NeighbourVectors:
     """The neighbours of the N queries of one side of a comparison, as `Neighbours` has them for a batch.
 
     own      [N, Kn, D]: the entries' component in the modality of the query. valid [N, Kn], like [N, Kn, B] are bool.
@@ -88,12 +88,12 @@ class Granularity:
     by_audio: Neighbours
     by_text: Neighbours
 
-    def found(self, rows: Tensor, language: Tensor | None, partner_language: Tensor | None) -> Found:
+    def vectors_of(self, rows: Tensor, language: Tensor | None, partner_language: Tensor | None) -> NeighbourVectors:
         """What the given clips' queries found, in the given languages and for partners in theirs; None stands for audio."""
         queries = self.by_audio if language is None else self.by_text
         audio = _in_language(queries.audio, rows, language)
         text = _in_language(queries.text, rows, partner_language if language is None else language)
-        return Found(
+        return NeighbourVectors(
             own=audio if language is None else text,
             partner=audio if partner_language is None else text,
             valid=_in_language(queries.valid, rows, language),
@@ -105,14 +105,14 @@ class Granularity:
 class Sides:
     """What the two sides of a comparison found in one base."""
 
-    u: Found
-    v: Found
+    u: NeighbourVectors
+    v: NeighbourVectors
 
     @classmethod
-    def of(cls, comparison: Comparison, granularity: Granularity) -> Sides:
+    def from_comparison(cls, comparison: Comparison, granularity: Granularity) -> Sides:
         """The part of a batch's neighbours that the comparison's rows and languages are concerned with."""
         rows, u, v = comparison.row_numbers, comparison.u_language, comparison.v_language
-        return cls(u=granularity.found(rows, u, v), v=granularity.found(rows, v, u))
+        return cls(u=granularity.vectors_of(rows, u, v), v=granularity.vectors_of(rows, v, u))
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,7 @@ class Nnclr(Knowledge):
         """Each direction's loss with its anchors replaced; the pair loss itself while the support set is empty."""
         if retrieved.fine is None:
             return pair(comparison, learned)
-        sides = Sides.of(comparison, retrieved.fine)
+        sides = Sides.from_comparison(comparison, retrieved.fine)
         near_u = inject(comparison.u, sides.u.own, sides.u.valid, 1.0)
         near_v = inject(comparison.v, sides.v.own, sides.v.valid, 1.0)
         ones = torch.ones_like(comparison.u[:, 0])

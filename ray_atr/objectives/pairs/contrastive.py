@@ -5,9 +5,9 @@
 With several positives, l_i is the mean over them, and none of them is in another's denominator. With soft targets t, l_i is
 sum_j t_ij l_ij, the cross-entropy of t_i and the row's softmax; the own partner's share is spread over the positives.
 
-With beliefs y, l_i is multiplied by y_i; positive j counts by y_j in the mean, and negative j by y_j in the sum: a pair that is
-not believed is neither, as in learning to match. This is ours; released methods multiply l_i alone, where with several clips
-of one caption a wrong pair is pulled by the others.
+With sample weights y, l_i is multiplied by y_i; positive j counts by y_j in the mean, and negative j by y_j in the sum: a
+pair that is of weight 0 is neither, as in learning to match. This is ours; released methods multiply l_i alone, where
+with several clips of one caption a wrong pair is pulled by the others.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Contrastive(PairLoss):
     def both_losses(self, comparison: Comparison, tau: float | Tensor) -> tuple[Tensor, Tensor]:
         """The losses [N] of every u_i and of every v_j."""
         if self.is_shared(comparison):
-            return shared_losses(RowLogits.of(comparison, tau))
+            return shared_losses(RowLogits.from_comparison(comparison, tau))
         rows, columns = comparison.directions()
         for_rows, for_columns = comparison.extra_logits(tau)
         return sample_losses(rows, tau, for_rows), sample_losses(columns, tau, for_columns)

@@ -47,7 +47,7 @@ class ContrastiveEntropic(Contrastive):
                 for one in comparison.directions()
             )
             return rows, columns
-        shared = RowLogits.of(comparison, tau)
+        shared = RowLogits.from_comparison(comparison, tau)
         rows, columns = shared.log_sum_exps(shared.values)
         competing, own, weight = shared.competing(shared.values)
         of_rows = negative_entropy(competing - (rows + own)[:, None], 1)

@@ -5,8 +5,8 @@ loss = KL(pi_hat || pi),  pi = argmin <pi, c> - epsilon H(pi) with marginals 1/N
 The cost is a distance divided by its maximum over the batch, c_ij = sqrt((u_i - v_j)^T M (u_i - v_j)). [N, N, D] is
 never formed: c^2 = |u|^2 + |v|^2 - 2 <u, v>, in the space that the metric's factor maps to.
 
-With beliefs y, both marginals are y / sum y, pi_hat = diag(y) / sum y, and the loss is multiplied by the mean of y: a pair that
-is not believed has no mass to place. With soft targets t, pi_hat_ij = a_i t_ij for the marginals a.
+With sample weights y, both marginals are y / sum y, pi_hat = diag(y) / sum y, and the loss is multiplied by the mean of
+y: a pair that has a weight of 0 has no mass to place. With soft targets t, pi_hat_ij = a_i t_ij for the marginals a.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class LearningToMatch(PairLoss):
         return LearnedSettings(metric=self.metric, metric_rank=self.metric_rank, project_every=self.project_every)
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
-        whole, comparison = comparison, comparison.believed()
+        full, comparison = comparison, comparison.weighted_part()
         if comparison.size == 0:
-            return Terms(0 * whole.cross_similarity().sum(), {})
+            return Terms(0 * full.cross_similarity().sum(), {})
         match = self.match_own_rows if self.is_shared(comparison) else self.match
         loss, scalars = match(comparison, learned)
-        if comparison.belief is not None:
-            loss = loss * (comparison.belief.sum() / whole.size)
+        if comparison.sample_weight is not None:
+            loss = loss * (comparison.sample_weight.sum() / full.size)
         return Terms(loss, scalars)
 
     def is_shared(self, comparison: Comparison) -> bool:
@@ -161,8 +161,8 @@ def normalised_cost(
 
 
 @torch.no_grad()
-def judged_cost(comparison: Comparison) -> Tensor:
-    """Euclidean `normalised_cost` for a judge: without gradient, and with a similarity that the loss shares."""
+def detached_cost(comparison: Comparison) -> Tensor:
+    """Euclidean `normalised_cost` without gradient, for an estimate, and with a similarity that the loss shares."""
     cost, _ = _normalised_root(2 - 2 * comparison.cross_similarity(keep=True), Ranks())
     return cost
 

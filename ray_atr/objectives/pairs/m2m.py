@@ -7,7 +7,7 @@ KL divergence, makes the batch's own similarities those of the other side. There
 vectors of a space that exists. Nothing is pushed apart, so positives change nothing.
 
 |u_i - v_j|^2 is 2 - 2 s_ij; with soft targets t, the first term of i is the mean over them, and (i, j) counts by t_ii t_jj in
-the second. With beliefs y, the terms of i are multiplied by y_i, and j counts by y_j in the second; both are ours.
+the second. With sample weights y, the terms of i are multiplied by y_i, and j counts by y_j in the second; both are ours.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def _squared_distances(direction: Direction) -> Tensor:
 
 
 def _structure_losses(comparison: Comparison) -> Tensor:
-    """Mean over j of (u_i . u_j - v_i . v_j)^2, [N]; a pair counts as far as its own partner is believed to be it."""
-    u, v, belief, targets = comparison.u, comparison.v, comparison.belief, comparison.targets
+    """Mean over j of (u_i . u_j - v_i . v_j)^2, [N]; a pair counts as far as its clean probability."""
+    u, v, sample_weight, targets = comparison.u, comparison.v, comparison.sample_weight, comparison.targets
     squares = (u @ u.T - v @ v.T).square()
     if targets is not None:
         squares = targets.diagonal()[:, None] * squares * targets.diagonal()
-    if belief is None:
+    if sample_weight is None:
         return squares.mean(dim=1)
-    weights = belief.to(u)
+    weights = sample_weight.to(u)
     return squares @ weights / weights.sum().clamp(min=torch.finfo(u.dtype).tiny)

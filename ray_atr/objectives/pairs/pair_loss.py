@@ -1,6 +1,6 @@
 """The seam between what is compared (`Comparison`) and how it is scored (`PairLoss`).
 
-A language scheme makes comparisons; a correspondence says how far their pairs are believed; a knowledge variant may change
+A language scheme makes comparisons; a correspondence weighs their pairs; a knowledge variant may change
 them; a pair loss turns one comparison into `Terms`. None of the four knows the others.
 """
 
@@ -18,12 +18,12 @@ from ray_atr.common.settings import Settings, refuse
 from ray_atr.objectives.learned import NOTHING_LEARNED, Learned, LearnedSettings
 from ray_atr.objectives.ranks import Ranks
 
-LEAST_BELIEF = 1e-6
-"""A pair that is believed less has no part in a transport plan: its marginal would be lost in rounding."""
+LEAST_SAMPLE_WEIGHT = 1e-6
+"""A pair of a smaller weight has no part in a transport plan: its marginal would be lost in rounding."""
 LEAST_LOG_WEIGHT = -80.0
 """The logarithm that a weight of 0 counts as: nothing beside any other logit, and finite in float32."""
 
-_BY_PAIR = ("u", "v", "u_language", "v_language", "row_weight", "column_weight", "belief")
+_BY_PAIR = ("u", "v", "u_language", "v_language", "row_weight", "column_weight", "sample_weight")
 _BY_TWO_PAIRS = ("positives", "similarity", "gain", "targets", "reverse_targets")
 # A batch is as badly converged as the worst of its pairs; every other scalar is averaged.
 _WORST = ("_residual", "_iterations", "_is_capped")
@@ -79,7 +79,7 @@ class Comparison:
                     its cross term: c^2 = |u|^2 + |v|^2 - 2 G <u, v>, on the unit sphere c = sqrt(2 - 2 s').
     row_weight      [N]: multiplies sample i's loss in the direction u -> v (ASK Eq. 17-18). None: ones.
     column_weight   [N]: the same in the direction v -> u.
-    belief          [N], in [0, 1]: how far each pair is believed to be a true one, its sample weight. It multiplies the
+    sample_weight   [N], in [0, 1]: how likely each pair is to be a true one. It multiplies the
                     sample's loss both ways, and the pair counts as far as this among the others' positives and negatives:
                     a pair of 0 is as good as not in the batch. A transport loss takes it as the marginals. None: ones.
     targets         [N, N], >= 0, rows sum to 1: soft partners of each u_i in the place of its own; the diagonal is the own
@@ -103,14 +103,14 @@ class Comparison:
     gain: Tensor | None = None
     row_weight: Tensor | None = None
     column_weight: Tensor | None = None
-    belief: Tensor | None = None
+    sample_weight: Tensor | None = None
     targets: Tensor | None = None
     reverse_targets: Tensor | None = None
     clean_share: CleanShare | None = None
     extra_u: Tensor | None = None
     extra_v: Tensor | None = None
-    kept: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict, repr=False)
-    """u v^T with the u and v that it is of, from a judge to the loss; other sides have another one."""
+    cached_products: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict, repr=False)
+    """u v^T with the u and v that it is of, from the estimate to the loss; other sides have another one."""
 
     @property
     def size(self) -> int:
@@ -141,18 +141,18 @@ class Comparison:
         return 0 < Ranks.share_from(usual) <= self.size and Ranks.sharing().size <= self.size and not has_matrix
 
     def cross_similarity(self, *, keep: bool = False) -> Tensor:
-        """The realigned similarity S' = G * S, [N, N]. A judge asks to `keep` the product u v^T for the loss."""
+        """The realigned similarity S' = G * S, [N, N]. An estimate asks to `keep` the product u v^T for the loss."""
         similarity = self._product(keep) if self.similarity is None else self.similarity
         return similarity if self.gain is None else self.gain * similarity
 
     def _product(self, keep: bool) -> Tensor:
-        u, v, product = self.kept.pop("product", (None, None, None))
+        u, v, product = self.cached_products.pop("product", (None, None, None))
         if product is None or u is not self.u or v is not self.v:
-            # A judge wants no gradient, and the loss does.
+            # An estimate wants no gradient, and the loss does.
             with torch.set_grad_enabled(keep or torch.is_grad_enabled()):
                 product = self.u @ self.v.T
         if keep:
-            self.kept["product"] = self.u, self.v, product
+            self.cached_products["product"] = self.u, self.v, product
         return product
 
     def positive_mask(self) -> Tensor:
@@ -161,11 +161,11 @@ class Comparison:
             torch.eye(self.size, dtype=torch.bool, device=self.u.device) if self.positives is None else self.positives
         )
 
-    def believed(self) -> Comparison:
-        """The part whose pairs are believed at all; the comparison itself if all of them are."""
-        if self.belief is None or bool((self.belief > LEAST_BELIEF).all()):
+    def weighted_part(self) -> Comparison:
+        """The part whose pairs have a weight above 0; the comparison itself if all of them have."""
+        if self.sample_weight is None or bool((self.sample_weight > LEAST_SAMPLE_WEIGHT).all()):
             return self
-        kept = (self.belief > LEAST_BELIEF).nonzero().squeeze(1)
+        kept = (self.sample_weight > LEAST_SAMPLE_WEIGHT).nonzero().squeeze(1)
         by_pair = {name: value[kept] for name in _BY_PAIR if (value := getattr(self, name)) is not None}
         by_two = {name: value[kept][:, kept] for name in _BY_TWO_PAIRS if (value := getattr(self, name)) is not None}
         return dataclasses.replace(self, rows=self.row_numbers[kept], **by_pair, **by_two)
@@ -182,8 +182,8 @@ class Comparison:
         return self.u.new_tensor(0.5) * (row + column)
 
     def marginal(self) -> Tensor | None:
-        """The beliefs brought to sum to 1, [N]: both marginals of a transport plan; None for uniform ones."""
-        return None if self.belief is None else self.belief / self.belief.sum()
+        """The sample weights brought to sum to 1, [N]: both marginals of a transport plan; None for uniform ones."""
+        return None if self.sample_weight is None else self.sample_weight / self.sample_weight.sum()
 
     def column_targets(self) -> Tensor | None:
         """The soft partners of each v_j, [N, N]: rows sum to 1, or to 0 if it is nobody's partner.
@@ -193,20 +193,20 @@ class Comparison:
         if self.targets is None:
             return None
         targets = self.targets.T if self.reverse_targets is None else self.reverse_targets
-        targets = targets if self.belief is None else targets * self.belief
+        targets = targets if self.sample_weight is None else targets * self.sample_weight
         totals = targets.sum(dim=1, keepdim=True)
         return targets / totals.where(totals > 0, 1.0)
 
     def directions(self) -> tuple[Direction, Direction]:
         """The comparison as every u_i sees it among the v, and as every v_j does among the u."""
-        similarity, positives, believed = self.cross_similarity(), self.positives, self.belief
-        if believed is not None and self.targets is not None:
-            # A pair fits as far as its clip is believed to have a partner here, and the own one to be it.
-            believed = believed * self.targets.diagonal()
+        similarity, positives, clean = self.cross_similarity(), self.positives, self.sample_weight
+        if clean is not None and self.targets is not None:
+            # A pair is clean as far as its clip has a partner here, and as far as the own one is it.
+            clean = clean * self.targets.diagonal()
         transposed = None if positives is None else positives.T
         return (
-            Direction(similarity, positives, believed, self.targets),
-            Direction(similarity.T, transposed, believed, self.column_targets()),
+            Direction(similarity, positives, clean, self.targets),
+            Direction(similarity.T, transposed, clean, self.column_targets()),
         )
 
     def true_matching(self, marginal: Tensor | None, rows: slice = slice(None)) -> Tensor:
@@ -228,8 +228,8 @@ class Comparison:
             row_losses = row_losses * self.row_weight
         if self.column_weight is not None:
             column_losses = column_losses * self.column_weight
-        if self.belief is not None:
-            row_losses, column_losses = row_losses * self.belief, column_losses * self.belief
+        if self.sample_weight is not None:
+            row_losses, column_losses = row_losses * self.sample_weight, column_losses * self.sample_weight
         return 0.5 * (row_losses.mean() + column_losses.mean())
 
 
@@ -237,13 +237,13 @@ class Comparison:
 class Direction:
     """One direction of a comparison: each row is an anchor, each column one of the other side's samples.
 
-    similarity [N, N] and positives [N, N] as a `Comparison` has them; believed [N]: how far each pair's two sides are
-    believed to fit each other, None for fully; targets [N, N]: the soft partners of each anchor.
+    similarity [N, N] and positives [N, N] as a `Comparison` has them; clean_probability [N]: how
+    likely each pair's two sides are to fit each other, None for 1; targets [N, N]: the soft partners of each anchor.
     """
 
     similarity: Tensor
     positives: Tensor | None
-    believed: Tensor | None
+    clean_probability: Tensor | None
     targets: Tensor | None
 
     @property
@@ -259,9 +259,9 @@ class Direction:
 
         With soft targets anybody may be a partner, so that all count but the own caption of another pair.
         """
-        if self.believed is None:
+        if self.clean_probability is None:
             return None
-        weights = self.believed.expand(self.similarity.shape).clone()
+        weights = self.clean_probability.expand(self.similarity.shape).clone()
         if self.targets is not None:
             weights = weights.where(self.mask, 1.0)
         return weights.fill_diagonal_(1.0)
@@ -272,10 +272,10 @@ class Direction:
         return logits if weights is None else logits + log_weight(weights)
 
     def positive_shares(self) -> Tensor:
-        """How each anchor's positives share what pulls on it, [N, N]: evenly, or by how far each of their pairs is believed."""
+        """How each anchor's positives share what pulls on it, [N, N]: evenly, or by each of their pairs' clean probability."""
         shares = self.mask.to(self.similarity.dtype)
-        if self.believed is not None:
-            shares = shares * self.believed
+        if self.clean_probability is not None:
+            shares = shares * self.clean_probability
         return shares / shares.sum(dim=1, keepdim=True).clamp(min=torch.finfo(shares.dtype).tiny)
 
 

@@ -26,18 +26,18 @@ class RowLogits:
     would have with the whole matrix. A row's log-sum-exp needs no exchange; a column's is one over workers, of N
     numbers.
 
-    values and positives (None: the own pairs) are [n, N]; of_pairs [n] are the values of the own true pairs; belief [N] is
+    values and positives (None: the own pairs) are [n, N]; of_pairs [n] are the values of the own true pairs; sample_weight [N] is
     of all pairs, None for ones.
     """
 
     values: Tensor
     of_pairs: Tensor
     positives: Tensor | None
-    belief: Tensor | None
+    sample_weight: Tensor | None
     ranks: Ranks
 
     @classmethod
-    def of(cls, comparison: Comparison, temperature: float | Tensor) -> RowLogits:
+    def from_comparison(cls, comparison: Comparison, temperature: float | Tensor) -> RowLogits:
         """The share of the process that asks."""
         ranks = Ranks.sharing()
         own = ranks.own(comparison.size)
@@ -46,7 +46,7 @@ class RowLogits:
         # The diagonal of the values would bring a gradient [n, N] of its own, all but a diagonal 0.
         of_pairs = (u * v[own]).sum(dim=1)
         positives = None if comparison.positives is None else comparison.positives[own]
-        return cls(u @ v.T, of_pairs, positives, comparison.belief, ranks)
+        return cls(u @ v.T, of_pairs, positives, comparison.sample_weight, ranks)
 
     @property
     def own(self) -> slice:
@@ -63,10 +63,10 @@ class RowLogits:
 
         A row's sum is then too large by its own weight, and a column's by its own: one matrix serves both.
         """
-        if self.belief is None:
+        if self.sample_weight is None:
             none = values.new_zeros(values.shape[1])
             return values, none[self.own], none
-        weight = log_weight(self.belief.to(values))
+        weight = log_weight(self.sample_weight.to(values))
         own = weight[self.own]
         both = own[:, None] + weight
         both[:, self.own].diagonal().sub_(own)
@@ -94,14 +94,14 @@ def shared_losses(logits: RowLogits) -> tuple[Tensor, Tensor]:
     rows, columns = logits.log_sum_exps(without(values, positives))
     of_rows = functional.softplus(rows[:, None] - values) * positives
     of_columns = functional.softplus(columns - values) * positives
-    if logits.belief is None:
+    if logits.sample_weight is None:
         counts = total(positives.sum(dim=0))
         return logits.whole(of_rows.sum(dim=1) / positives.sum(dim=1)), total(of_columns.sum(dim=0)) / counts
-    belief = logits.belief.to(values)
-    own, least = belief[logits.own], torch.finfo(values.dtype).tiny
-    of_row = (positives * belief).sum(dim=1).clamp(min=least)
+    sample_weight = logits.sample_weight.to(values)
+    own, least = sample_weight[logits.own], torch.finfo(values.dtype).tiny
+    of_row = (positives * sample_weight).sum(dim=1).clamp(min=least)
     of_column = total((positives * own[:, None]).sum(dim=0)).clamp(min=least)
-    return logits.whole(of_rows @ belief / of_row), total(own @ of_columns) / of_column
+    return logits.whole(of_rows @ sample_weight / of_row), total(own @ of_columns) / of_column
 
 
 class _LogSumExps(torch.autograd.Function):

@@ -1,10 +1,10 @@
-"""Every pair judged on its own: sigmoid loss (Zhai et al. 2023, "Sigmoid loss for language image pre-training", Eq. 1).
+"""Every pair on its own: sigmoid loss (Zhai et al. 2023, "Sigmoid loss for language image pre-training", Eq. 1).
 
 loss = -1/N sum_ij log sigmoid(z_ij (s_ij / tau + b)),   z_ij = 1 for positives, -1 for negatives
 
 The paper learns tau and b, from log(1/tau) = log 10 and b = -10, so that the many negatives do not dominate the first steps.
 With soft targets t, a pair counts as a positive by t_ij and as a negative by 1 - t_ij; positives share the own partner's t_ii.
-With beliefs y, the entry (i, j) counts by y_i y_j, that of a pair itself by y_i; this is ours.
+With sample weights y, the entry (i, j) counts by y_i y_j, that of a pair itself by y_i; this is ours.
 """
 
 from __future__ import annotations

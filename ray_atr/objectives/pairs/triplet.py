@@ -6,8 +6,9 @@ l_i = [0.2 s_ii^2 - 0.7 s_ii + 0.5]_+ + [0.9 n^2 - 0.4 n + 0.03]_+,  n = max ove
                                                               (weighted; Wei et al. 2020, as ML-ACT uses it)
 
 With soft targets t, s_ii becomes the partners' mean sum_j t_ij s_ij, and a negative's margin (1 - t_ij) times the margin.
-With beliefs y, l_i is multiplied by y_i, and s_ij of a negative lowered by (1 - y_j)(2 + margin): no violation is left of a pair
-that is not believed. This is ours; such a pair's clip is often a negative of its true caption, and then among the hardest.
+With sample weights y, l_i is multiplied by y_i, and s_ij of a negative lowered by (1 - y_j)(2 + margin): no violation is
+left of a pair of weight 0. This is ours; such a pair's clip is often a negative of its true caption, and then among the
+hardest.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from ray_atr.common.override import flatten
 from ray_atr.common.settings import nearest
 from ray_atr.common.storage import (
     Location,
-    is_there,
+    file_exists,
     locate,
     make_folder,
     read_json,
@@ -79,7 +79,7 @@ def fetch_experiment(name: str, store: Store, out: Location) -> list[Location]:
 def _write(client: MlflowClient, parent: Run, runs: list[Run], out: Location) -> Location:
     sweep_id = safe_name(parent.data.tags[SWEEP_TAG], f"MLflow tag {SWEEP_TAG}")
     folder = out / sweep_id
-    if is_there(folder / "sweep.json"):
+    if file_exists(folder / "sweep.json"):
         return folder
     trials = [run for run in runs if run.data.tags.get(SWEEP_TAG) == sweep_id and TRIAL_TAG in run.data.tags]
     for trial in trials:

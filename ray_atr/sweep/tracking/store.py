@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import home, is_a_clone
-from ray_atr.common.storage import Location, is_local, locate, whole_file
+from ray_atr.common.storage import Location, atomic_file, is_local, locate
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -87,7 +87,7 @@ class Store:
         # never open it again.
         with FileLock(file.with_name(f".{DATABASE}.lock")):
             if self.uri == _uri(file) and not file.exists():
-                with whole_file(file) as aside:
+                with atomic_file(file) as aside:
                     _open(_uri(aside.name))
             return _open(self.uri)
 

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 from ray_atr.common.override import as_typed
 from ray_atr.common.redaction import redact
-from ray_atr.common.storage import Location, entries_in, fetched, is_there, locate, read_json, read_text, write_json
+from ray_atr.common.storage import Location, entries_in, fetched, file_exists, locate, read_json, read_text, write_json
 from ray_atr.common.storage.lock import user_name
 from ray_atr.sweep.tracking.names import HEADINGS, in_mlflow, tracked
 from ray_atr.sweep.tracking.store import (
@@ -352,7 +352,7 @@ class _Connection:
             self.client.log_text(run_id, redact(read_text(trial.folder / name)), name)
         settings = self.run.settings_of(trial.describe()["overrides"])
         self.client.log_text(run_id, redact(json.dumps(settings, indent=1, default=str)), "settings.json")
-        if is_there(trial.folder / TEST_SCORES):
+        if file_exists(trial.folder / TEST_SCORES):
             with fetched(trial.folder / TEST_SCORES) as scores:
                 self.client.log_artifact(run_id, str(scores), TEST_SCORES.split("/")[0])
 
@@ -438,7 +438,7 @@ def _sweep_id(folder: Location) -> str:
     """The identity of a sweep in MLflow, made once and kept in the run folder, so that moving the folder keeps it."""
     path, run = folder / "tracking.json", RunFolder.open(folder)
     kept = run.info.get("sweep_id")
-    if is_there(path):
+    if file_exists(path):
         sweep_id = str(read_json(path)["sweep_id"])
     else:
         # It is used in the filters of MLflow's search, between quotation marks.

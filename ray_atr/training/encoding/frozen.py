@@ -29,7 +29,7 @@ from ray_atr.common.storage import read_json, write_bytes
 from ray_atr.common.storage.caches import cache_folder
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.caption_vectors import KEYS_FILE, PART, Caption, in_key_order, part_file
-from ray_atr.data.feature_cache import LAYOUT, ensure_features, has_long_clips, is_whole, write_rows
+from ray_atr.data.feature_cache import LAYOUT, ensure_features, has_long_clips, is_complete, write_rows
 from ray_atr.data.features import MANIFEST_FILE, fetch_folder, finish_folder, folder_in, open_features
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.data.vector_clip import array_bytes
@@ -158,7 +158,7 @@ def frames_on_this_node(data: str, front_end: FrontEnd, home: Path, in_windows: 
 def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
     """A feature folder of the data set that holds one vector a clip, encoded now if it is absent."""
     manifest, model = read_manifest(data), tower.experiment.model
-    front_end, in_windows = model.audio.front_end, model.hears_windows
+    front_end, in_windows = model.audio.front_end, model.pools_windows
 
     def encode(folder: Path, built: Any) -> dict[str, Any]:
         store = tower.experiment.scaling.feature_store
@@ -262,7 +262,7 @@ def _ensure(
     note = root / "known" / _digest([content, identity])
     if identity is not None and note.is_file():
         known = root / note.read_text()
-        if is_whole(known):
+        if is_complete(known):
             return known
     built = tower.build()
     content["fingerprint"] = fingerprint(built)
@@ -271,7 +271,7 @@ def _ensure(
     store = folder_in(tower.experiment.scaling.feature_store, folder.name)
     # One process encodes; others that ask at the same time wait for it.
     with FileLock(str(folder) + ".lock"):
-        if not is_whole(folder) and (store is None or not fetch_folder(store, folder)):
+        if not is_complete(folder) and (store is None or not fetch_folder(store, folder)):
             write_weights(folder / TOWER_FILE, built.state_dict(), prefix=f"{tower.kind}_tower.")
             finish_folder(folder, store, {**content, **encode(folder, built)})
     if identity is not None:

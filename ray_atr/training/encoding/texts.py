@@ -25,7 +25,7 @@ class TextBatcher:
         self.retriever, self.bucket, self.memory = retriever, bucket, memory
         self.tokens: dict[Caption, list[int]] = {}
 
-    def of(self, retriever: Retriever) -> TextBatcher:
+    def with_retriever(self, retriever: Retriever) -> TextBatcher:
         """The same for another retriever with the same tokeniser; tokens are shared."""
         other = TextBatcher(retriever, bucket=self.bucket, memory=self.memory)
         other.tokens = self.tokens

@@ -187,7 +187,7 @@ def explain(
     retrieved = searcher.look_up(positions)
     comparison = Comparison(audio, text, v_language=torch.zeros(len(text), dtype=torch.int64))
     phi = {
-        name: potentials(comparison, Sides.of(comparison, granularity))[1]
+        name: potentials(comparison, Sides.from_comparison(comparison, granularity))[1]
         for name, granularity in (("fine", retrieved.fine), ("coarse", retrieved.coarse))
         if granularity is not None
     }

@@ -158,7 +158,7 @@ class SnapshotMemory(Memory):
 
     def state_dict(self) -> dict[str, Any]:
         """The versions; waits until what was published is on disk."""
-        self.client.settle()
+        self.client.wait_until_built()
         state = self.client.state_dict()
         return state if self.written is None else {**state, "written": self.written.state_dict()}
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from ray_atr.common.storage import remove_folder
-from ray_atr.common.storage.whole import remove_leftovers_below
+from ray_atr.common.storage.atomic import remove_leftovers_below
 from ray_atr.objectives.knowledge.knowledge import SearchSpec
 from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
 from ray_atr.training.knowledge_base.searcher import Searcher
@@ -122,12 +122,12 @@ class InProcessRefresher:
         if future is not None:
             wait([future], timeout)
         with self._lock:
-            future, is_there = self._futures.get(version), version in self.versions()
+            future, is_built = self._futures.get(version), version in self.versions()
         if future is not None and not future.done():
             return Outcome(BUILDING)
         if future is not None and (error := future.exception()) is not None:
             return Outcome(BROKEN, in_words(error), failures=ATTEMPTS)
-        if not is_there:
+        if not is_built:
             return Outcome(UNKNOWN)
         seconds = future.result() if future is not None else 0.0
         return Outcome(READY, seconds=seconds, failures=self._failures.get(version, 0))
@@ -266,7 +266,7 @@ class SnapshotClient:
             self.timing.failures += self._await(one).failures
             self._open(one.version)
 
-    def settle(self) -> None:
+    def wait_until_built(self) -> None:
         """Wait until what was published is on disk, so that a checkpoint made now can be taken up to the same snapshots."""
         for one in self.pending:
             self._await(one)
@@ -326,7 +326,7 @@ class SnapshotClient:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: numbers only, the snapshots are in the base's folder. Call `settle` before."""
+        """What a checkpoint keeps: numbers only, the snapshots are in the base's folder. Call `wait_until_built` before."""
         return {
             "version": self.version,
             "next_version": self.next_version,

@@ -160,7 +160,7 @@ class _Places:
         self.order = np.argsort(values, kind="stable")
         self.sorted = values[self.order]
 
-    def of(self, wanted: NDArray[Any]) -> Tensor:
+    def positions_of(self, wanted: NDArray[Any]) -> Tensor:
         """Places [B, E] of each wanted value [B], -1 beyond; E is the most that one of them has."""
         first = np.searchsorted(self.sorted, wanted, side="left")
         last = np.searchsorted(self.sorted, wanted, side="right")
@@ -218,9 +218,9 @@ class Searcher:
         """Positions [B, E] that are not to be found, -1 beyond; None if all may be."""
         found = []
         if self.spec.left_out != "nothing" and own_ids is not None:
-            found.append(self._by_id.of(np.asarray(own_ids, dtype=np.str_)))
+            found.append(self._by_id.positions_of(np.asarray(own_ids, dtype=np.str_)))
         if self.spec.left_out == "positives" and groups is not None:
-            found.append(self._by_group.of(groups.cpu().numpy()))
+            found.append(self._by_group.positions_of(groups.cpu().numpy()))
         return torch.cat(found, dim=1) if found else None
 
     def _positions(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import read_json, whole_folder
+from ray_atr.common.storage import atomic_folder, read_json
 from ray_atr.common.storage.digests import check_folder, seal_folder
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base import faiss_gpu
@@ -236,7 +236,7 @@ def save(snapshot: Snapshot, folder: Path) -> Path:
         "width": snapshot.audio.shape[1],
         "storage": str(snapshot.audio.dtype),
     }
-    with whole_folder(folder, is_synced=True) as aside:
+    with atomic_folder(folder, is_synced=True) as aside:
         for name in _ARRAYS:
             np.save(aside / f"{name}.npy", getattr(snapshot, name))
         for position, index in enumerate(snapshot.text_index):
@@ -253,7 +253,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 def write_files(files: Mapping[str, bytes], folder: Path) -> None:
     """Write the files of a snapshot that was sent: a folder here is whole."""
-    with whole_folder(folder, is_synced=True) as aside:
+    with atomic_folder(folder, is_synced=True) as aside:
         for name, content in files.items():
             (aside / name).write_bytes(content)
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import read_json, write_json
-from ray_atr.workshop.audit.beliefs import Verdicts
 from ray_atr.workshop.audit.estimate import STRATA, NoiseInterval, draw, interval, strata_of
+from ray_atr.workshop.audit.posteriors import PairPosteriors
 
 Key = tuple[str, str, int]
 """Clip id, language, caption number."""
@@ -33,9 +33,9 @@ class ListeningSample(NamedTuple):
     sizes: NDArray[np.int64]
 
 
-def sample_of(judged: Verdicts, count: int, seed: int) -> ListeningSample:
+def sample_of(posteriors: PairPosteriors, count: int, seed: int) -> ListeningSample:
     """Which of the judged pairs to listen to. ValueError if they are too few for the strata."""
-    strata = strata_of(judged.p_value, judged.wrong_share)
+    strata = strata_of(posteriors.p_value, posteriors.wrong_share)
     drawn = draw(strata, count, seed)
     return ListeningSample(drawn, strata[drawn], np.bincount(strata, minlength=STRATA))
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit, xlog1py, xlogy
 
 from ray_atr.common.settings import refuse
-from ray_atr.workshop.audit.beliefs import posterior
+from ray_atr.workshop.audit.posteriors import posterior
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -13,14 +13,14 @@ RATE_CAVEAT = (
 """Said wherever the share of right pairs among those called wrong is."""
 
 TELLING = 0.5
-"""Least share of right pairs that the judges must find for their list to be believed, and for any block to be named."""
+"""Least share of right pairs that the regressions must find for their list to count, and for any block to be named."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrossFit(Settings):
-    """How the pairs are judged."""
+    """How the pairs are scored."""
 
-    folds: int = setting(10, "parts of the clips; each is judged by what the others say", at_least=2)
+    folds: int = setting(10, "parts of the clips; each is scored by what the others say", at_least=2)
     mispairs: int = setting(200_000, "most random mismatched pairs that pairs are compared with", at_least=100)
     seed: int = setting(0, "seed of folds and mismatched pairs", at_least=0)
 
@@ -29,7 +29,7 @@ class CrossFit(Settings):
 class AuditOptions(Settings):
     """What is audited and how much is shown."""
 
-    split: str = setting("train", "split whose pairs are judged")
+    split: str = setting("train", "split whose pairs are audited")
     languages: tuple[str, ...] = inherited(SplitOptions, "languages")
     rate: float = setting(
         0.1, "share of right pairs among those called wrong that is accepted (false discovery rate)", above=0, below=1

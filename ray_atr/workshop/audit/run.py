@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.common.settings import counted, refuse
-from ray_atr.common.storage import entries_in, is_local, locate, whole_folder
+from ray_atr.common.storage import atomic_folder, entries_in, is_local, locate
 from ray_atr.data.caption_vectors import has_vectors, read_given
 from ray_atr.data.language_codes import normalise
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_writable
@@ -59,8 +59,9 @@ def audit_data_set(
 ) -> Path:
     """Judge every (clip, caption, language) of a split by vectors of a saved retriever, and write the audit to `out`.
 
-    The retriever must not have been trained on these very pairs: it would believe them. A data set of vectors needs none. Raises
-    ValueError for bad input, PermissionError for a folder that cannot be written, before anything is encoded or written.
+    The retriever must not have been trained on these very pairs: it would have memorised them. A data set of vectors
+    needs none. Raises ValueError for bad input, PermissionError for a folder that cannot be written, before anything is
+    encoded or written.
     """
     options, cross_fit, encoding = options or AuditOptions(), cross_fit or CrossFit(), encoding or Encoding()
     folder = locate(out)
@@ -92,8 +93,8 @@ def audit_data_set(
         key=np.array([normalise(one.text).casefold() for one in captions]),
     )
     result = audit_pairs(pairs, cross_fit, None if progress is None else partial(progress, "judging"))
-    flagged = result.judged.flagged(options.rate)
-    sample = sample_of(result.judged, min(options.listen, len(captions)), cross_fit.seed)
+    flagged = result.posteriors.flagged(options.rate)
+    sample = sample_of(result.posteriors, min(options.listen, len(captions)), cross_fit.seed)
     facts = {
         "data": manifest.folder,
         "data_hash": manifest.hash,
@@ -111,7 +112,7 @@ def audit_data_set(
         "made": time.strftime("%Y-%m-%d %H:%M"),
     }
     listen = None if are_vectors else read_eval_split(manifest, options.split).listen
-    with whole_folder(folder, last=FACTS_FILE) as aside:
+    with atomic_folder(folder, last=FACTS_FILE) as aside:
         place = Path(str(aside))
         _write_table(place / TABLE_FILE, captions, result, flagged)
         _write_page(place / "audit.html", facts, _suspects(captions, result, flagged, options.worst), listen)
@@ -146,14 +147,14 @@ def _findings(
     languages = [str(language) for language in np.unique(pairs.language)]
     return {
         "languages": languages,
-        "wrong_share": round(result.judged.share.share, 4),
-        "wrong_share_at_most": round(result.judged.share.most, 4),
+        "wrong_share": round(result.posteriors.share.share, 4),
+        "wrong_share_at_most": round(result.posteriors.share.most, 4),
         "wrong_share_by_language": {one: _shares(result, pairs, pairs.language == one) for one in languages},
         "found_share": round(result.found_share, 4),
         "rate": rate,
         "called_wrong": int(flagged.sum()),
         "wrong_but_not_called": max(
-            0, round(result.judged.wrong_share * len(flagged) - (1 - rate) * int(flagged.sum()))
+            0, round(result.posteriors.wrong_share * len(flagged) - (1 - rate) * int(flagged.sum()))
         ),
         "called_wrong_by_language": {one: int(flagged[pairs.language == one].sum()) for one in languages},
         "shifted_blocks": [
@@ -165,7 +166,7 @@ def _findings(
 
 def _shares(result: Audit, pairs: Pairs, chosen: NDArray[np.bool_]) -> dict[str, float]:
     """The estimated share of wrong ones among some pairs, and the end of its one-sided interval."""
-    found = wrong_share(result.judged.p_value[chosen], pairs.clip[chosen])
+    found = wrong_share(result.posteriors.p_value[chosen], pairs.clip[chosen])
     return {"share": round(found.share, 4), "at_most": round(found.most, 4)}
 
 
@@ -175,9 +176,9 @@ def _write_table(path: Path, captions: Sequence[Caption], result: Audit, flagged
         writer.writerow(
             ["clip_id", "language", "caption_number", "caption", "wrong", "p_value", "called_wrong", "preferred"]
         )
-        for m in np.argsort(-result.judged.wrong, kind="stable"):
-            judged = [f"{result.judged.wrong[m]:.4f}", f"{result.judged.p_value[m]:.9f}", int(flagged[m])]
-            writer.writerow([*captions[m][1:], *judged, captions[result.preferred[m]].text])
+        for m in np.argsort(-result.posteriors.wrong, kind="stable"):
+            posteriors = [f"{result.posteriors.wrong[m]:.4f}", f"{result.posteriors.p_value[m]:.9f}", int(flagged[m])]
+            writer.writerow([*captions[m][1:], *posteriors, captions[result.preferred[m]].text])
 
 
 def _suspects(
@@ -185,13 +186,13 @@ def _suspects(
 ) -> list[dict[str, Any]]:
     """The pairs to decide on, as the page shows them; `key` is what the decisions' file calls a pair."""
     counts = Counter(one.text for one in captions)
-    worst = np.lexsort((result.score, -result.judged.wrong))[:count]
+    worst = np.lexsort((result.score, -result.posteriors.wrong))[:count]
     return [
         {
             **captions[m]._asdict(),
             "key": f"{captions[m].clip_id}\t{captions[m].language}\t{captions[m].slot}",
             "preferred": captions[result.preferred[m]].text,
-            "wrong": float(result.judged.wrong[m]),
+            "wrong": float(result.posteriors.wrong[m]),
             "is_flagged": bool(flagged[m]),
             "repeats": counts[captions[m].text],
         }

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ray_atr.objectives.correspondence.cross_fit import Fold, Pairs, cross_fit
 from ray_atr.objectives.correspondence.noise_rate import FIRST, found_share, p_values
-from ray_atr.workshop.audit.beliefs import Verdicts, judge
 from ray_atr.workshop.audit.options import TELLING, CrossFit
+from ray_atr.workshop.audit.posteriors import PairPosteriors, estimate_posteriors
 
 CLIPS_AT_ONCE = 256
 OFFSETS = (-2, -1, 1, 2)
@@ -38,21 +38,21 @@ class Shift(NamedTuple):
 
 @dataclass(frozen=True)
 class Audit:
-    """The judgement on M pairs; `score` [M], `preferred` [M], the caption of its language that fits the clip best."""
+    """What is estimated of M pairs; `score` [M], `preferred` [M], the caption of its language that fits the clip best."""
 
-    judged: Verdicts
+    posteriors: PairPosteriors
     score: NDArray[np.float64]
     preferred: NDArray[np.int64]
     shifts: list[Shift] = field(default_factory=list)
 
     @property
     def found_share(self) -> float:
-        """Share of the right pairs, as estimated, with a p-value of at most 0.05: 0.05 if the judges tell nothing, 1 at most."""
-        return max(FIRST, found_share(self.judged.p_value, self.judged.wrong_share))
+        """Share of the right pairs, as estimated, with a p-value of at most 0.05: 0.05 if they tell nothing, 1 at most."""
+        return max(FIRST, found_share(self.posteriors.p_value, self.posteriors.wrong_share))
 
 
 def audit_pairs(pairs: Pairs, settings: CrossFit, progress: Callable[[int, int], None] | None = None) -> Audit:
-    """Score, judge and look for shifts. Deterministic in the seed. Memory is linear in clips and captions.
+    """Scores, posteriors and shifts of pairs. Deterministic in the seed. Memory is linear in clips and captions.
 
     Raises ValueError if there are too few clips for the folds, or no caption that is a mispair of any clip.
     """
@@ -80,19 +80,19 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: Callable[[int, int],
             rows = rows[first[rows + offset] >= 0]
             values[rows] = fold.score(place[rows], first[rows + offset]) / scale
     null = np.concatenate(mispairs)
-    judged = judge(score, null, pairs.clip)
-    wrong = {offset: _wrong(values, judged, null) for offset, values in shifted.items()}
-    found = Audit(judged, score, preferred)
-    # Judges that tell nothing are as sure of a block as of any other.
+    posteriors = estimate_posteriors(score, null, pairs.clip)
+    wrong = {offset: _wrong(values, posteriors, null) for offset, values in shifted.items()}
+    found = Audit(posteriors, score, preferred)
+    # Regressions that tell nothing are as sure of a block as of any other.
     if found.found_share < TELLING:
         return found
     return replace(found, shifts=find_shifts(wrong.pop(0), wrong))
 
 
-def _wrong(scores: NDArray[np.float64], judged: Verdicts, null: NDArray[np.float64]) -> NDArray[np.float64]:
+def _wrong(scores: NDArray[np.float64], posteriors: PairPosteriors, null: NDArray[np.float64]) -> NDArray[np.float64]:
     """The posterior of being wrong at other scores [N], read off the judged pairs' by p-value; NaN stays NaN."""
-    order = np.argsort(judged.p_value)
-    wrong = np.interp(p_values(scores, null), judged.p_value[order], judged.wrong[order])
+    order = np.argsort(posteriors.p_value)
+    wrong = np.interp(p_values(scores, null), posteriors.p_value[order], posteriors.wrong[order])
     return np.where(np.isnan(scores), np.nan, wrong)
 
 
@@ -127,7 +127,7 @@ def find_shifts(own_wrong: NDArray[np.float64], shifted_wrong: dict[int, NDArray
     """
     candidates = []
     for offset, wrong in shifted_wrong.items():
-        shifted, own = (np.log(np.clip(1 - beliefs, FLOOR, 1 - FLOOR)) for beliefs in (wrong, own_wrong))
+        shifted, own = (np.log(np.clip(1 - posteriors, FLOOR, 1 - FLOOR)) for posteriors in (wrong, own_wrong))
         segments = _segments(np.nan_to_num(shifted - own, nan=-np.inf))
         candidates += [Shift(first, last, offset, total) for first, last, total in segments]
     found: list[Shift] = []

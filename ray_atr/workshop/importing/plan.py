@@ -37,7 +37,15 @@ from ray_atr.data.shards import Manifest, Progress, Shard, Skipped, in_shards, o
 from ray_atr.workshop.importing.import_options import Import
 from ray_atr.workshop.importing.session import Unfinished, unfinished, write_note
 from ray_atr.workshop.importing.sources.read_table import read_table
-from ray_atr.workshop.importing.sources.source import Absent, Entry, Note, Place, Source, captions_of, read_place
+from ray_atr.workshop.importing.sources.source import (
+    Absent,
+    AudioLocation,
+    Entry,
+    Remark,
+    Source,
+    captions_of,
+    read_location,
+)
 
 PLAN_FILE = "plan.arrow"
 PLAN_SCHEMA = pa.schema(
@@ -143,9 +151,9 @@ def import_shard(job: ShardJob) -> dict[str, Any]:
 
 def _read_clip(row: dict[str, Any], job: ShardJob) -> Clip | str:
     """The clip of a plan's row, or why it is left out."""
-    place = Place(*(row[name] for name in ("file", "kind", "first", "second", "column")))
+    place = AudioLocation(*(row[name] for name in ("file", "kind", "first", "second", "column")))
     try:
-        audio = read_place(place)
+        audio = read_location(place)
         sound = open_sound(audio, place.file, job.bounds)
         seconds = sum(len(block) for block in sound.blocks()) / sound.sample_rate
     except (ValueError, OSError) as error:
@@ -191,7 +199,7 @@ def _entries(source: Source, extra: ExtraCaptions, plan: ImportPlan, num_absent:
     """The entries to import, checked, with their further captions. What else the source says goes into the plan."""
     seen: set[str] = set()
     for entry in source.entries():
-        if isinstance(entry, Note):
+        if isinstance(entry, Remark):
             plan.notes.append(entry.text)
             continue
         if isinstance(entry, Skipped):

@@ -20,7 +20,7 @@ from ray_atr.workshop.importing.plan import Import, import_data_set
 from ray_atr.workshop.importing.sources import Absent, Entry, Source
 from ray_atr.workshop.importing.sources.huggingface import HuggingFace
 from ray_atr.workshop.importing.sources.read_table import read_table
-from ray_atr.workshop.importing.sources.source import Note, read_place
+from ray_atr.workshop.importing.sources.source import Remark, read_location
 from ray_atr.workshop.importing.sources.table import TableSource
 from ray_atr.workshop.importing.sources.webdataset import WebDataset
 
@@ -45,7 +45,7 @@ def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
 
 
 def entries_of(source: Source) -> list[Entry]:
-    entries = [entry for entry in source.entries() if not isinstance(entry, Note)]
+    entries = [entry for entry in source.entries() if not isinstance(entry, Remark)]
     assert all(isinstance(entry, Entry) for entry in entries)
     return entries  # type: ignore[return-value]
 
@@ -139,7 +139,7 @@ def test_a_row_that_is_not_right_is_placed_once(tmp_path: Path, row: dict[str, s
 def test_a_named_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     root = make_folder(tmp_path, rows=[{"path": "a.wav", "caption": "x"}, {"path": "c.wav", "caption": "x"}])
     entry, absent, note = TableSource(source=str(root)).entries()
-    assert isinstance(note, Note)
+    assert isinstance(note, Remark)
     assert note.text == "1 audio file is named by no row: sub/b.flac"
     assert isinstance(entry, Entry)
     assert isinstance(absent, Absent)
@@ -230,7 +230,7 @@ def test_parquet_export_keeps_rows_and_splits(tmp_path: Path) -> None:
     entries = entries_of(HuggingFace(source=str(tmp_path), label_column="label"))
     assert [entry.clip_id for entry in entries] == [f"clip{i}" for i in range(7)]
     assert [entry.split for entry in entries] == ["train"] * 5 + ["val"] * 2
-    assert [read_place(entry.place) for entry in entries] == [tone(pitch=200 + 50 * i) for i in range(7)]
+    assert [read_location(entry.place) for entry in entries] == [tone(pitch=200 + 50 * i) for i in range(7)]
     assert entries[6].captions == {"eng": ("caption 6",)}
     assert entries[6].labels == ("x",)
     manifest = import_data_set(HuggingFace(source=str(tmp_path)), tmp_path / "out")
@@ -259,7 +259,7 @@ def test_a_folder_of_save_to_disk_is_read(tmp_path: Path) -> None:
     entries = entries_of(source)
     assert [entry.split for entry in entries] == ["test"] * 3
     assert entries[2].captions == {"eng": ("one", "two"), "nld": ("drie",)}
-    assert read_place(entries[2].place) == tone(pitch=300)
+    assert read_location(entries[2].place) == tone(pitch=300)
 
 
 def test_audio_beside_the_table_and_mixed_presence(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_audio_beside_the_table_and_mixed_presence(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(mixed), tmp_path / "train.parquet")
     first, second = entries_of(HuggingFace(source=str(tmp_path)))
     assert (first.place.kind, second.place.kind) == ("file", "parquet")
-    assert read_place(second.place) == tone(pitch=250)
+    assert read_location(second.place) == tone(pitch=250)
 
 
 def test_exports_without_audio_or_captions_are_refused(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_tars_give_clips_from_their_spans(tmp_path: Path) -> None:
     assert entries[0].labels == ("dog",)
     assert entries[1].captions == {"eng": ("rain",), "deu": ("Regen",)}
     assert entries[2].captions == {"por": ("Chuva",)}
-    assert read_place(entries[1].place) == tone(pitch=300)
+    assert read_location(entries[1].place) == tone(pitch=300)
     manifest = import_data_set(
         WebDataset(source=str(tmp_path / "set")), tmp_path / "out", options=Import(clips_per_shard=1)
     )
@@ -397,7 +397,7 @@ def test_delimiter_and_encoding_are_found(tmp_path: Path, content: bytes) -> Non
 def test_an_encoding_that_was_guessed_is_noted_and_another_can_be_chosen(tmp_path: Path) -> None:
     write_tone(tmp_path / "a.wav")
     (tmp_path / "captions.csv").write_bytes("path;caption\na.wav;큰 개가 짖는다\n".encode("cp949"))
-    notes = [entry for entry in TableSource(source=str(tmp_path), language="ko").entries() if isinstance(entry, Note)]
+    notes = [entry for entry in TableSource(source=str(tmp_path), language="ko").entries() if isinstance(entry, Remark)]
     assert len(notes) == 1
     assert "--encoding says otherwise" in notes[0].text
     (entry,) = entries_of(TableSource(source=str(tmp_path), language="ko", encoding="cp949", delimiter=";"))
@@ -466,7 +466,7 @@ def test_deep_and_huge_json_is_one_line_of_an_error(tmp_path: Path) -> None:
 
 
 def notes_of(source: TableSource) -> list[str]:
-    return [entry.text for entry in source.entries() if isinstance(entry, Note)]
+    return [entry.text for entry in source.entries() if isinstance(entry, Remark)]
 
 
 def test_columns_of_splits_and_languages_have_any_name(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from ray_atr.data.schema import SPLITS
 from ray_atr.workshop.importing.sources.read_table import read_table, require_columns
 from ray_atr.workshop.importing.sources.source import (
     Absent,
+    AudioLocation,
     Entry,
-    Place,
     Source,
     captions_of,
     is_audio,
@@ -51,7 +51,7 @@ class AudioCaps(Source):
                 if path is None:
                     yield Absent(clip.youtube_id, split, "its audio is absent", is_normal=True)
                 else:
-                    place, captions = Place(audio_folder.file(path)), {"eng": tuple(clip.captions)}
+                    place, captions = AudioLocation(audio_folder.file(path)), {"eng": tuple(clip.captions)}
                     yield Entry(clip_id=clip.youtube_id, place=place, captions=captions, split=split)
 
     def id_of(self, row: Mapping[str, Any]) -> str | None:

@@ -13,7 +13,7 @@ from typing import ClassVar
 from ray_atr.common.settings import setting
 from ray_atr.common.storage import open_folder
 from ray_atr.workshop.importing.sources.read_table import read_table
-from ray_atr.workshop.importing.sources.source import Absent, Entry, Place, Source, is_audio, list_files, stem
+from ray_atr.workshop.importing.sources.source import Absent, AudioLocation, Entry, Source, is_audio, list_files, stem
 
 SPLIT_OF = {"development": "train", "validation": "val", "evaluation": "test"}
 CAPTION_COLUMNS = tuple(f"caption_{number}" for number in range(1, 6))
@@ -50,5 +50,5 @@ class Clotho(Source):
                 if clip_id not in found:
                     yield Absent(clip_id, SPLIT_OF[part], f"{row['file_name']} is not in a folder {part}")
                     continue
-                place = Place(audio_folder.file(found[clip_id]))
+                place = AudioLocation(audio_folder.file(found[clip_id]))
                 yield Entry(clip_id=clip_id, place=place, captions={"eng": captions}, split=SPLIT_OF[part])

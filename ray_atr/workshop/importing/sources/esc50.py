@@ -17,8 +17,8 @@ from ray_atr.data.schema import check_captions, check_split
 from ray_atr.workshop.importing.sources.read_table import read_table
 from ray_atr.workshop.importing.sources.source import (
     Absent,
+    AudioLocation,
     Entry,
-    Place,
     Source,
     is_audio,
     list_files,
@@ -113,10 +113,10 @@ class Esc50Clotho(Source):
             yield Entry(clip_id=clip_id, place=audio[clip_id], captions=captions, labels=labels, split=self.split)
 
 
-def _audio(folder: Folder) -> dict[str, Place]:
+def _audio(folder: Folder) -> dict[str, AudioLocation]:
     """Where the audio of each clip is, by its id."""
     files = [path for path in list_files(folder) if path.startswith("audio/") and is_audio(path)]
-    return {stem(path): Place(folder.file(path)) for path in files}
+    return {stem(path): AudioLocation(folder.file(path)) for path in files}
 
 
 def _splits(assignments: tuple[str, ...], found: set[str]) -> dict[str, str]:

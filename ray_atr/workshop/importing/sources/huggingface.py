@@ -23,13 +23,13 @@ from ray_atr.data.shards import open_arrow
 from ray_atr.workshop.importing.sources.source import (
     SPLIT_OF,
     Absent,
+    AudioLocation,
     Entry,
-    Place,
     Source,
     captions_of,
     labels_of,
     list_files,
-    place_in,
+    location_in,
     stem,
     texts_of,
 )
@@ -74,10 +74,10 @@ class HuggingFace(Source):
                 at = f"{folder.file(path)}, row {number}"
                 clip_id = self._id(values, f"{split}-{number:07d}")
                 if values["has bytes"]:
-                    place = Place(folder.file(path), path.rpartition(".")[2], group, row, audio_column)
+                    place = AudioLocation(folder.file(path), path.rpartition(".")[2], group, row, audio_column)
                 else:
                     inner = values["audio path"] or ""
-                    place = place_in(folder, inner, at)
+                    place = location_in(folder, inner, at)
                     if inner not in there:
                         yield Absent(clip_id, split, f"the table holds no audio, and {inner or 'no path'} is not there")
                         continue

@@ -22,7 +22,7 @@ AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif", ".a
 
 
 @dataclass(frozen=True)
-class Place:
+class AudioLocation:
     """Where a clip's encoded audio is. `kind` file: the whole of `file`; span: `second` bytes from byte `first` of it;
     parquet and arrow: `column`, in row group or record batch `first`, row `second`.
     """
@@ -39,7 +39,7 @@ class Entry:
     """A clip to import."""
 
     clip_id: str
-    place: Place
+    place: AudioLocation
     captions: Mapping[str, Sequence[str]]
     labels: Sequence[str] = ()
     split: str
@@ -91,7 +91,7 @@ class Source(Settings):
 
     source: str = setting(help="folder or URL of the data set", path="always")
 
-    def entries(self) -> Iterator[Entry | Absent | Note | Skipped]:
+    def entries(self) -> Iterator[Entry | Absent | Remark | Skipped]:
         """The clips, with the words read and the audio found but unread; rows of tables that were dropped are skipped.
         ValueError on a layout that is another's.
         """
@@ -106,7 +106,7 @@ class Source(Settings):
 
 
 @dataclass(frozen=True)
-class Note:
+class Remark:
     """Something that a person should know of the import."""
 
     text: str
@@ -183,7 +183,7 @@ def require_split_choices(assignments: Sequence[str], path: str) -> dict[str, li
 # --- places
 
 
-def read_place(place: Place) -> bytes:
+def read_location(place: AudioLocation) -> bytes:
     """The encoded audio. OSError if it cannot be read, ValueError if the place holds none."""
     if place.kind in ("parquet", "arrow"):
         value = _column(place.file, place.kind, place.first, place.column)[place.second].as_py()
@@ -219,7 +219,7 @@ def list_files(folder: Folder) -> list[str]:
     return files
 
 
-def place_in(folder: Folder, relative: str, at: str) -> Place:
+def location_in(folder: Folder, relative: str, at: str) -> AudioLocation:
     """The file at a path written in a table of captions. ValueError, beginning with `at`, if it leaves the folder."""
     path = PurePosixPath(relative.replace("\\", "/"))
     depth = 0
@@ -229,7 +229,7 @@ def place_in(folder: Folder, relative: str, at: str) -> Place:
             break
     if path.is_absolute() or depth < 0 or (path.parts and path.parts[0].endswith(":")):
         raise refuse(f"{at}, path", relative, f"a path inside {folder.name}")
-    return Place(folder.file(str(path)))
+    return AudioLocation(folder.file(str(path)))
 
 
 def stem(path: str) -> str:

@@ -19,10 +19,10 @@ from ray_atr.workshop.importing.sources.read_table import TABLE_SUFFIXES, Readin
 from ray_atr.workshop.importing.sources.source import (
     SPLIT_OF,
     Absent,
+    AudioLocation,
     Entry,
     ListedClip,
-    Note,
-    Place,
+    Remark,
     Source,
     blank_splits,
     captions_of,
@@ -30,7 +30,7 @@ from ray_atr.workshop.importing.sources.source import (
     is_audio,
     labels_of,
     list_files,
-    place_in,
+    location_in,
     texts_of,
     without_suffix,
 )
@@ -68,7 +68,7 @@ class TableSource(Source):
         check_split(self.split)
         self._columns()
 
-    def entries(self) -> Iterator[Entry | Absent | Note | Skipped]:
+    def entries(self) -> Iterator[Entry | Absent | Remark | Skipped]:
         folder = open_folder(self.source)
         files = list_files(folder)
         # A name may be composed on disk and decomposed in the table, or the other way.
@@ -81,7 +81,7 @@ class TableSource(Source):
         for path, clip in clips.items():
             try:
                 # Checked before presence, so that a path outside the folder is refused whether or not it exists.
-                place = place_in(folder, clip.place, clip.at)
+                place = location_in(folder, clip.place, clip.at)
             except ValueError as error:
                 reading.refuse_row(clip.at, str(error))
                 continue
@@ -91,14 +91,14 @@ class TableSource(Source):
                 yield Absent(ids[path], clip.split, f"{clip.place} is not there")
                 continue
             named.add(found)
-            place = place if found == path else Place(folder.file(found))
+            place = place if found == path else AudioLocation(folder.file(found))
             captions, labels = {code: tuple(texts) for code, texts in clip.captions.items()}, tuple(clip.labels)
             yield Entry(clip_id=ids[path], place=place, captions=captions, labels=labels, split=clip.split, alias=path)
         yield from reading.bad_rows
-        yield from map(Note, reading.notes)
+        yield from map(Remark, reading.notes)
         if unnamed := [path for path in files if is_audio(path) and path not in named]:
             shown = ", ".join(unnamed[:NAMED]) + (", ..." if len(unnamed) > NAMED else "")
-            yield Note(
+            yield Remark(
                 f"{counted(len(unnamed), 'audio file is', 'audio files are')} named by no row: {shortened(shown)}"
             )
 

@@ -19,7 +19,7 @@ from ray_atr.common.storage import Folder, open_folder
 from ray_atr.data.sampling import uniform
 from ray_atr.data.schema import check_split
 from ray_atr.workshop.importing.sources.read_table import numbered_lines, parse_json
-from ray_atr.workshop.importing.sources.source import Absent, Entry, Place, Source, is_audio, list_files, stem
+from ray_atr.workshop.importing.sources.source import Absent, AudioLocation, Entry, Source, is_audio, list_files, stem
 
 SUBSETS = {"audioset": "AudioSet_SL", "bbc": "BBC_Sound_Effects", "freesound": "FreeSound", "soundbible": "SoundBible"}
 """A word that names a subset in paths and exclusion lists, and the name of its folder."""
@@ -71,7 +71,7 @@ class WavCaps(Source):
                 if name not in audio[subset]:
                     yield Absent(clip_id, split, "its audio is absent", is_normal=True)
                     continue
-                place = Place(audio_folder.file(audio[subset][name]))
+                place = AudioLocation(audio_folder.file(audio[subset][name]))
                 yield Entry(clip_id=clip_id, place=place, captions={"eng": (str(item["caption"]),)}, split=split)
 
 

@@ -20,8 +20,8 @@ from ray_atr.workshop.importing.sources.read_table import parse_json
 from ray_atr.workshop.importing.sources.source import (
     SPLIT_OF,
     Absent,
+    AudioLocation,
     Entry,
-    Place,
     Source,
     captions_of,
     is_audio,
@@ -104,7 +104,7 @@ class WebDataset(Source):
 
 def _read_members(
     key: str, of_clip: Iterable[tarfile.TarInfo], members: tarfile.TarFile, tar: str
-) -> tuple[Place | None, dict[str, bytes]]:
+) -> tuple[AudioLocation | None, dict[str, bytes]]:
     """Where a clip's audio is, and its files of text by their suffix. ValueError for a second audio file, a text that
     is too long, or a name that leads away.
     """
@@ -116,7 +116,7 @@ def _read_members(
         if is_audio(member.name):
             if place is not None:
                 raise ValueError(f"{tar}: {key} has two audio files")
-            place = Place(tar, "span", member.offset_data, member.size)
+            place = AudioLocation(tar, "span", member.offset_data, member.size)
         elif suffix in ("json", "txt"):
             if member.size > LARGEST_TEXT:
                 raise ValueError(f"{tar}, {member.name}: {member.size} bytes of text; at most {LARGEST_TEXT}")

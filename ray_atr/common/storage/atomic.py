@@ -21,7 +21,7 @@ PRIVATE = 0o600
 
 
 @contextlib.contextmanager
-def whole_file(file: Path, *, is_synced: bool = False, is_private: bool = False) -> Iterator[IO[bytes]]:
+def atomic_file(file: Path, *, is_synced: bool = False, is_private: bool = False) -> Iterator[IO[bytes]]:
     """A file to write that takes the place of `file` once everything is written; if that fails, nothing of it is left.
 
     `is_synced` waits until it and its name are on the disk, to outlive a power cut. An error of a full disk names the file,

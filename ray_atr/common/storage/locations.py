@@ -81,7 +81,7 @@ def safe_name(name: object, path: str) -> str:
 
 
 @contextlib.contextmanager
-def reaching(place: Location) -> Iterator[None]:
+def storage_errors(place: Location) -> Iterator[None]:
     """Turns what the block meets when storage is away into a StorageError that names the place."""
     try:
         yield
@@ -90,8 +90,8 @@ def reaching(place: Location) -> Iterator[None]:
         raise StorageError(redact(f"{place}: the storage cannot be used ({reason})")) from error
 
 
-def persistently(place: Location, action: Callable[[], Result]) -> Result:
-    """What `action` at a place returns. StorageError, as of `reaching`, if the storage is away.
+def with_retries(place: Location, action: Callable[[], Result]) -> Result:
+    """What `action` at a place returns. StorageError, as of `storage_errors`, if the storage is away.
 
     A store that has answered before is asked again for `PATIENCE_SECONDS`, with longer and longer pauses, so that a run outlives
     its restart. One that never answered is a mistake in its name more often, and refused at once.
@@ -100,7 +100,7 @@ def persistently(place: Location, action: Callable[[], Result]) -> Result:
     store = "/".join(str(place).split("/")[:3])
     while True:
         try:
-            with reaching(place):
+            with storage_errors(place):
                 result = action()
         except StorageError as error:
             if isinstance(error.__cause__, ANSWERS):
@@ -117,12 +117,12 @@ def persistently(place: Location, action: Callable[[], Result]) -> Result:
         pause = min(2 * pause, 10.0)
 
 
-def is_there(file: Location) -> bool:
+def file_exists(file: Location) -> bool:
     """Whether a file exists. StorageError if that cannot be known: fsspec's own `is_file` would say no."""
     if isinstance(file, Path):
         return file.is_file()
     try:
-        return persistently(file, lambda: bool(file.fs.info(file.path)["type"] == "file"))
+        return with_retries(file, lambda: bool(file.fs.info(file.path)["type"] == "file"))
     except StorageError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return False
@@ -146,7 +146,7 @@ def entries_in(folder: Location) -> list[Location]:
             return list(folder.fs.ls(folder.path, detail=False))
         return []
 
-    names = {entry.rstrip("/").rsplit("/", 1)[-1] for entry in persistently(folder, listed)}
+    names = {entry.rstrip("/").rsplit("/", 1)[-1] for entry in with_retries(folder, listed)}
     return [folder / name for name in sorted(names) if not name.startswith(".")]
 
 

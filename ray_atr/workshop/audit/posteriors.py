@@ -26,7 +26,7 @@ BINS = 64
 
 
 @dataclass(frozen=True)
-class Verdicts:
+class PairPosteriors:
     """What the scores say of M pairs: p-values [M], posteriors of being wrong [M], and the share of wrong ones."""
 
     p_value: Floats
@@ -55,8 +55,8 @@ class Verdicts:
         return flagged
 
 
-def judge(scores: Floats, mispairs: Floats, clip: NDArray[np.int64] | None = None) -> Verdicts:
-    """The judgement on pairs with `scores` [M], against the scores of random mispairs [R]. Higher scores fit better.
+def estimate_posteriors(scores: Floats, mispairs: Floats, clip: NDArray[np.int64] | None = None) -> PairPosteriors:
+    """The posteriors of pairs with `scores` [M], against the scores of random mispairs [R]. Higher scores fit better.
 
     `clip` [M] are the pairs' clips, counted from 0; None: each its own.
     Raises ValueError if either is empty or not finite.
@@ -66,7 +66,7 @@ def judge(scores: Floats, mispairs: Floats, clip: NDArray[np.int64] | None = Non
             raise refuse(name, f"{len(values)} values", "finite numbers, at least one")
     p_value = p_values(scores, mispairs)
     share = wrong_share(p_value, clip)
-    return Verdicts(p_value, posterior(p_value, (share.share + share.least) / 2), share)
+    return PairPosteriors(p_value, posterior(p_value, (share.share + share.least) / 2), share)
 
 
 def posterior(p_value: Floats, share: float) -> Floats:

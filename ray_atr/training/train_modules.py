@@ -77,7 +77,7 @@ def train(
     """Train two modules and what the objective learns, and leave the weights of the best validation epoch in them.
 
     audio, text   modules: what `data.batch` gives for clips -> [B, D]; a list of n captions -> [n, D].
-    objective     any without a knowledge base and without beliefs about pairs, which need a prepared data set.
+    objective     any without a knowledge base and without a correspondence, which need a prepared data set.
     optimizer     makes the optimiser of all parameters; none: AdamW at `learning_rate`.
     clip_norm     largest norm of the gradient; 0: any.
     patience      epochs without a better `select_by` on the validation set after which it stops; 0: never.

@@ -33,7 +33,7 @@ def soft(N: int, seed: int = 3) -> Tensor:
     return functional.normalize(drawn + N * torch.eye(N), p=1, dim=1)
 
 
-BELIEF = torch.tensor([1.0, 0.4, 0.8, 0.1, 0.6, 0.9], dtype=torch.float64)
+SAMPLE_WEIGHT = torch.tensor([1.0, 0.4, 0.8, 0.1, 0.6, 0.9], dtype=torch.float64)
 
 
 @pytest.mark.parametrize("loss", all_losses(), ids=name_of)
@@ -41,7 +41,10 @@ def test_full_belief_and_hard_targets_change_nothing(loss: PairLoss) -> None:
     for positives in (None, same(0, 0, 1, 2, 3, 3)):
         case = comparison(positives=positives)
         expected = loss(case).loss
-        for changes in ({"belief": torch.ones(6, dtype=torch.float64)}, {"targets": torch.eye(6, dtype=torch.float64)}):
+        for changes in (
+            {"sample_weight": torch.ones(6, dtype=torch.float64)},
+            {"targets": torch.eye(6, dtype=torch.float64)},
+        ):
             found = loss(dataclasses.replace(case, **changes)).loss
             torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
 
@@ -51,9 +54,9 @@ def test_a_pair_that_is_not_believed_is_not_pulled_together(loss: PairLoss) -> N
     case = comparison()
     believed = torch.ones(6, dtype=torch.float64)
     pulls = []
-    for belief in (believed, believed.index_fill(0, torch.tensor([2]), 0.0)):
+    for sample_weight in (believed, believed.index_fill(0, torch.tensor([2]), 0.0)):
         similarity = case.cross_similarity().requires_grad_()
-        value = loss(dataclasses.replace(case, similarity=similarity, belief=belief)).loss
+        value = loss(dataclasses.replace(case, similarity=similarity, sample_weight=sample_weight)).loss
         pulls.append(float(torch.autograd.grad(value, similarity)[0][2, 2]))
     assert pulls[1] == 0
     if loss.name != "triplet":
@@ -62,7 +65,7 @@ def test_a_pair_that_is_not_believed_is_not_pulled_together(loss: PairLoss) -> N
 
 def test_beliefs_are_in_loops_what_the_docstrings_say() -> None:
     same_text = same(0, 0, 1, 2, 3, 3)
-    case, y = comparison(positives=same_text), [float(one) for one in BELIEF]
+    case, y = comparison(positives=same_text), [float(one) for one in SAMPLE_WEIGHT]
     contrastive = sigmoid = triplet = complementary = 0.0
     for similarity in (case.cross_similarity(), case.cross_similarity().T):
         s = [[float(value) for value in row] for row in similarity]
@@ -87,35 +90,37 @@ def test_beliefs_are_in_loops_what_the_docstrings_say() -> None:
     ):
         for at_least in (0, 2):
             with Ranks().share(at_least=at_least):
-                found = loss(dataclasses.replace(case, belief=BELIEF)).loss.item()
+                found = loss(dataclasses.replace(case, sample_weight=SAMPLE_WEIGHT)).loss.item()
             assert found == pytest.approx(expected / 12, abs=1e-9)
 
 
 @pytest.mark.parametrize(("mass", "loss"), [(1.0, LearningToMatch), (0.7, PartialLearningToMatch)])
 def test_belief_is_the_marginal_of_a_transport_plan(mass: float, loss: type[LearningToMatch]) -> None:
     case = comparison()
-    marginal = BELIEF / BELIEF.sum()
+    marginal = SAMPLE_WEIGHT / SAMPLE_WEIGHT.sum()
     cost = torch.cdist(case.u, case.v)
     plan = pot_plan(cost / cost.max(), 0.1, mass, marginal, marginal)
-    expected = sum(marginal[i] * math.log(marginal[i] / plan[i, i]) for i in range(6)) * float(BELIEF.mean())
+    expected = sum(marginal[i] * math.log(marginal[i] / plan[i, i]) for i in range(6)) * float(SAMPLE_WEIGHT.mean())
     settings = {"epsilon": 0.1, "metric": "euclidean", **({} if mass == 1 else {"transport_mass": mass})}
-    assert loss(**settings)(dataclasses.replace(case, belief=BELIEF)).loss.item() == pytest.approx(expected, abs=1e-6)
+    assert loss(**settings)(dataclasses.replace(case, sample_weight=SAMPLE_WEIGHT)).loss.item() == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("loss", [loss for loss in all_losses() if isinstance(loss, TRANSPORT)], ids=name_of)
 def test_transport_is_between_the_believed_pairs_alone(loss: PairLoss) -> None:
     case = comparison(positives=same(0, 0, 1, 2, 3, 3))
-    belief = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+    sample_weight = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 1.0], dtype=torch.float64)
     kept = torch.tensor([0, 1, 3, 5])
     part = Comparison(u=case.u[kept], v=case.v[kept], positives=case.positive_mask()[kept][:, kept])
-    found = loss(dataclasses.replace(case, belief=belief)).loss
+    found = loss(dataclasses.replace(case, sample_weight=sample_weight)).loss
     torch.testing.assert_close(found, loss(part).loss * 4 / 6, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("loss", all_losses(), ids=name_of)
 def test_a_batch_in_which_nothing_is_believed_is_finite_and_pulls_nothing(loss: PairLoss) -> None:
     u, v = unit(5, 4, 0).requires_grad_(), unit(5, 4, 1).requires_grad_()
-    loss(Comparison(u=u, v=v, belief=torch.zeros(5, dtype=torch.float64))).loss.backward()
+    loss(Comparison(u=u, v=v, sample_weight=torch.zeros(5, dtype=torch.float64))).loss.backward()
     assert float(u.grad.abs().max()) == 0
     assert float(v.grad.abs().max()) == 0
 
@@ -128,20 +133,22 @@ def test_gradients_under_beliefs_and_targets_against_finite_differences(
     u, v = unit(6, 4, 0).requires_grad_(), unit(6, 4, 1).requires_grad_()
 
     def value(u: Tensor, v: Tensor) -> Tensor:
-        return loss(Comparison(u=u, v=v, positives=positives, belief=BELIEF, targets=soft(6))).loss
+        return loss(Comparison(u=u, v=v, positives=positives, sample_weight=SAMPLE_WEIGHT, targets=soft(6))).loss
 
     assert torch.autograd.gradcheck(value, (u, v), eps=1e-6, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("loss", all_losses(), ids=name_of)
 def test_order_of_the_batch_does_not_matter_to_beliefs_and_targets(loss: PairLoss) -> None:
-    case = dataclasses.replace(comparison(positives=same(0, 0, 1, 2, 3, 3)), belief=BELIEF, targets=soft(6))
+    case = dataclasses.replace(
+        comparison(positives=same(0, 0, 1, 2, 3, 3)), sample_weight=SAMPLE_WEIGHT, targets=soft(6)
+    )
     order = torch.tensor([3, 0, 5, 1, 4, 2])
     permuted = Comparison(
         u=case.u[order],
         v=case.v[order],
         positives=case.positive_mask()[order][:, order],
-        belief=BELIEF[order],
+        sample_weight=SAMPLE_WEIGHT[order],
         targets=soft(6)[order][:, order],
     )
     torch.testing.assert_close(loss(permuted).loss, loss(case).loss, rtol=1e-6, atol=1e-8)

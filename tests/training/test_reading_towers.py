@@ -1,4 +1,4 @@
-"""What a run gives to a correspondence that judges by the towers' outputs, and that it trains by what comes of it."""
+"""What a run gives to a correspondence that reads the towers' outputs, and that it trains by what comes of it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_towers_are_asked_for_every_pair_of_the_trained_languages(home: Path, tm
 
 
 def test_a_run_trains_by_it_and_goes_on_as_if_it_had_not_stopped(home: Path, tmp_path: Path) -> None:
-    judged: list[int] = []
+    taken: list[int] = []
     whole = experiment(home, train__epochs=3)
     prepared = prepared_for(whole, home)
 
@@ -76,18 +76,18 @@ def test_a_run_trains_by_it_and_goes_on_as_if_it_had_not_stopped(home: Path, tmp
 
     take = LeaveOneOutEstimator.take
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LeaveOneOutEstimator, "take", lambda self, found: (judged.append(1), take(self, found)))
+        patch.setattr(LeaveOneOutEstimator, "take", lambda self, found: (taken.append(1), take(self, found)))
         expected = losses(tmp_path / "whole")
-    assert len(judged) == 1
+    assert len(taken) == 1
     assert len(expected) == 3
     stopped: list[int] = []
 
-    def noticed(group: WorkerGroup) -> bool:
+    def preempted(group: WorkerGroup) -> bool:
         stopped.append(1)
         if len(stopped) == 5:
             raise KeyboardInterrupt
         return len(stopped) == 4
 
     with pytest.raises(KeyboardInterrupt):
-        losses(tmp_path / "stopped", is_noticed=noticed)
+        losses(tmp_path / "stopped", is_preempted=preempted)
     assert losses(tmp_path / "stopped") == expected
