@@ -212,7 +212,7 @@ def test_towers_that_know_nothing_leave_it_to_small_loss_and_are_asked_again() -
     for epoch in range(4):
         for one in (estimator, small_loss):
             one.begin_epoch(epoch)
-            _, weighed = batch_of(one, outputs, rows, 0 * rows)  # type: ignore[arg-type]
+            _, weighed = batch_of(one, outputs, rows, 0 * rows)
     assert weighed.targets is None
     torch.testing.assert_close(estimator.tables["clean_probabilities"], small_loss.tables["clean_probabilities"])
     estimator.take(estimator.estimate_from(outputs))

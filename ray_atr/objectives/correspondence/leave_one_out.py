@@ -21,12 +21,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ray_atr.common.settings import setting
 from ray_atr.objectives.correspondence.clean_share import TRIES
 from ray_atr.objectives.correspondence.correspondence import PairEstimate, PairIndex, TrainingPairs
-from ray_atr.objectives.correspondence.cross_fit import Floats, Integers
+from ray_atr.objectives.correspondence.cross_fit import Integers
 from ray_atr.objectives.correspondence.left_out import leave_out
 from ray_atr.objectives.correspondence.small_loss import SmallLoss, SmallLossEstimator
 from ray_atr.objectives.pairs import Comparison
@@ -39,8 +40,8 @@ LEAST_FOUND = 0.25
 class TowerOutputs(NamedTuple):
     """Of a training split: clips [N, D]; M captions [M, E], the places of their pairs, and equal numbers for equal texts [M]."""
 
-    audio: Floats
-    text: Floats
+    audio: NDArray[np.floating[Any]]
+    text: NDArray[np.floating[Any]]
     places: tuple[Integers, Integers, Integers]
     key: Integers
 

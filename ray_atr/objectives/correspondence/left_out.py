@@ -19,9 +19,10 @@ never saw the label is as in Northcutt et al. 2021, "Confident learning".
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from ray_atr.objectives.correspondence.cross_fit import ROWS, STRENGTHS, TINY, Floats, Integers, mean_caption
@@ -58,7 +59,13 @@ class LeftOut(NamedTuple):
 
 
 def leave_out(
-    audio: Floats, text: Floats, clip: Integers, key: Integers, *, share: float | None, seed: int
+    audio: NDArray[np.floating[Any]],
+    text: NDArray[np.floating[Any]],
+    clip: Integers,
+    key: Integers,
+    *,
+    share: float | None,
+    seed: int,
 ) -> LeftOut | None:
     """Estimate M captions `text` [M, E], of clips `clip` [M] among those of `audio` [N, D]; equal `key` [M]: equal captions.
 
@@ -70,25 +77,25 @@ def leave_out(
     if len(clips) < 20 or len(keys) < 2:
         return None
     prior = counts / len(key)
-    text = _main_directions(text.astype(np.float64), first, prior)
+    captions = _main_directions(text.astype(np.float64), first, prior)
     bank = np.sort(random.permutation(len(keys))[:BANK])
-    competing, log_prior = text[first[bank]], np.log(prior[bank] / prior[bank].sum())
-    audio = audio.astype(np.float64)
-    audio = audio / np.maximum(np.linalg.norm(audio, axis=1, keepdims=True), TINY)
+    competing, log_prior = captions[first[bank]], np.log(prior[bank] / prior[bank].sum())
+    clips_of_unit_norm = audio.astype(np.float64)
+    clips_of_unit_norm /= np.maximum(np.linalg.norm(clips_of_unit_norm, axis=1, keepdims=True), TINY)
     fitted = np.sort(random.permutation(clips)[:FITTED])
     is_fitted = np.zeros(len(audio), dtype=bool)
     is_fitted[fitted] = True
     own = np.flatnonzero(is_fitted[clip])
-    ridge = _Ridge(audio[fitted])
+    ridge = _Ridge(clips_of_unit_norm[fitted])
     place = np.cumsum(is_fitted) - 1
     row = place[clip[own]]
     others = _mispairs(row, of_key[own], len(keys), random)
-    targets = text[own]
+    targets = captions[own]
     true_share, found = share or 0.0, 0.0
     for step in range(ROUNDS):
         predicted = ridge.left_out(mean_caption(row, targets)[1])
-        centre, deviation = predicted.mean(axis=0), _deviations(text, predicted)
-        scaled = text / deviation[:, None]
+        centre, deviation = predicted.mean(axis=0), _deviations(captions, predicted)
+        scaled = captions / deviation[:, None]
         predicted -= centre
         if step == 0:
             mispaired = np.einsum("mw,mw->m", predicted[others[0]], scaled[own[others[1]]])
@@ -98,9 +105,9 @@ def leave_out(
         tau = _likeliest(predicted, scaled[own], row, scaled[first[bank]], log_prior, true_share)
         totals, mean = _competition(predicted / tau, scaled[first[bank]], log_prior, competing)
         clean = _clean_probability(predicted / tau, scaled[own], row, totals, true_share)[:, None]
-        targets = clean * text[own] + PREDICTED_WEIGHT * (1 - clean) * mean[row]
-    everything = np.empty((len(audio), text.shape[1]))
-    everything[~is_fitted] = ridge.predicted(audio[~is_fitted]) - centre
+        targets = clean * captions[own] + PREDICTED_WEIGHT * (1 - clean) * mean[row]
+    everything = np.empty((len(audio), captions.shape[1]))
+    everything[~is_fitted] = ridge.predicted(clips_of_unit_norm[~is_fitted]) - centre
     everything[is_fitted] = predicted
     everything /= tau
     totals, _ = _competition(everything, scaled[first[bank]], log_prior, competing)
