@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from scripts import load_script
-from tiny import tiny, tone
 
 from ray_atr.models.retriever import build_retriever
 from ray_atr.models.text import train_tokenizer
 from ray_atr.objectives import LearnedSettings
+from tests.support.scripts import load_script
+from tests.support.tiny import tiny, tone
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "cluster" / "README.md"]

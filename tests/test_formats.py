@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import make_data
 
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.storage import read_json, write_json
@@ -21,6 +20,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge_base.snapshot import Entries, SnapshotSettings, build, load, save
 from ray_atr.training.run_folder import LAST, RunFolder
+from tests.support.tiny import make_data
 
 READERS: dict[str, list[str]] = {
     "run": ["sweep.json", "trial.json"],

@@ -13,8 +13,6 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
-from crash_points import in_fork
-from fake_runs import LANGUAGES, metrics, write_run, write_trial
 
 from ray_atr.cli.running import end_tracking
 from ray_atr.common.storage import locate, read_json, read_lines, write_json
@@ -23,6 +21,8 @@ from ray_atr.common.storage.transfer import put_folder
 from ray_atr.sweep.tracking import Store, Tracker, fetch_experiment, mlflow_command, store_of, upload
 from ray_atr.sweep.tracking.names import from_mlflow, in_mlflow, tracked
 from ray_atr.training.run_folder import RunFolder
+from tests.support.crash_points import in_fork
+from tests.support.fake_runs import LANGUAGES, metrics, write_run, write_trial
 
 SPACE: dict[str, list[Any]] = {"objective": ["contrastive", "m_ltm"], "data.noise.ratio": [0.0, 0.4]}
 AWAY = "http://127.0.0.1:9"

@@ -38,6 +38,7 @@ class ExperimentOptions:
     ray: Literal["always", "never"] = option(
         "always", "never: train in this process, one trial after the other, without Ray and without workers"
     )
+    figures: bool = option(True, "draw the figures of the report at the end too")
     quiet: bool = option(False, "print what comes out and what is wrong, not the progress")
 
     @property

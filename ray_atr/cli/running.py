@@ -123,7 +123,7 @@ def _run(run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOpti
         if tracker is not None:
             end_tracking(tracker, is_complete=False)
         raise
-    _finish(run, plan, result, time.monotonic() - started, tracker)
+    _finish(run, plan, result, time.monotonic() - started, tracker, figures=how.figures)
 
 
 def start_of(options: ExperimentOptions, settings: Mapping[str, str] | None = None) -> Experiment:
@@ -234,10 +234,12 @@ def _create(name: str, experiment: Experiment, plan: SweepPlan, out: str | None)
     )
 
 
-def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float, tracker: Tracker | None) -> None:
+def _finish(
+    run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float, tracker: Tracker | None, *, figures: bool
+) -> None:
     """Report, then say where everything is; exit with 1 if a trial failed. KeyboardInterrupt if trials are left to do."""
     if result.finished:
-        print(f"\n{write_report(run.path).summary}")
+        print(f"\n{write_report(run.path, figures=figures).summary}")
     is_tracked = tracker is not None and end_tracking(tracker, is_complete=not result.num_left)
     others = {"stopped early": len(result.stopped), "failed": len(result.failed), "to do": result.num_left}
     ended = [f"{number} {fate}" for fate, number in others.items() if number or fate == "failed"]

@@ -324,8 +324,11 @@ def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[Ce
     return cells
 
 
-def write_reality_check(run_folder: Location | str, folder: Path) -> tuple[Table, list[Picture]]:
-    """Write reality_check.csv, .md and .png, and detector.png if one judges, of a run folder into a folder that exists.
+def write_reality_check(
+    run_folder: Location | str, folder: Path, *, figures: bool = True
+) -> tuple[Table, list[Picture]]:
+    """Write reality_check.csv and .md of a run folder into a folder that exists; if wanted, reality_check.png, and
+    detector.png if a method detects.
 
     ValueError if no trial of a method has finished.
     """
@@ -339,9 +342,11 @@ def write_reality_check(run_folder: Location | str, folder: Path) -> tuple[Table
     found.to_csv(folder / "reality_check.csv", index=False)
     shown = page_table(found, measured)
     (folder / "reality_check.md").write_text(shown.to_markdown())
+    if not figures:
+        return shown, []
     bars = folder / "reality_check.png"
     draw(cells, bars, measured)
-    figures = [Picture(bars, "Methods between keeping every pair and leaving the wrong ones out")]
+    pictures = [Picture(bars, "Methods between keeping every pair and leaving the wrong ones out")]
     if (detector := draw_detector(cells, folder / "detector.png")) is not None:
-        figures.append(Picture(detector, "How well each method tells true pairs from wrong ones, over epochs"))
-    return shown, figures
+        pictures.append(Picture(detector, "How well each method tells true pairs from wrong ones, over epochs"))
+    return shown, pictures

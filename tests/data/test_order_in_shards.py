@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from processes import run_processes
-from tiny import prepared_for, tiny, tone_clip
 
 import ray_atr.data.row_groups
 from ray_atr.data.audio import FrontEnd
@@ -21,6 +19,8 @@ from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train_trial
+from tests.support.processes import run_processes
+from tests.support.tiny import prepared_for, tiny, tone_clip
 
 CLIPS, CLIPS_PER_SHARD = 50, 4
 FRONT_END = FrontEnd(num_mels=16)

@@ -15,9 +15,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from archives import make_tones, save_retriever
-from crash_points import every_crash
-from tiny import make_data, prepared_for, tiny, tone
 
 import ray_atr.deploy.index.encoders as encoders
 import ray_atr.deploy.index.opened as opened_index
@@ -29,6 +26,9 @@ from ray_atr.deploy.index.archive import open_archive
 from ray_atr.deploy.index.structure import build_structure, nearest_rows, read_structure, write_structure
 from ray_atr.deploy.index_encoding import IndexEncoding
 from ray_atr.models.retriever import Retriever
+from tests.support.archives import make_tones, save_retriever
+from tests.support.crash_points import every_crash
+from tests.support.tiny import make_data, prepared_for, tiny, tone
 
 
 @pytest.fixture(scope="module")

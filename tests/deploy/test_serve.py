@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from archives import make_tones, save_retriever
-from browser import CHROMIUM, opened
-from calls import call
-from tiny import tone
 
 from ray_atr.cli.serve import is_loopback, required_token
 from ray_atr.deploy.index import Index, build_index
+from tests.support.archives import make_tones, save_retriever
+from tests.support.browser import CHROMIUM, opened
+from tests.support.calls import call
+from tests.support.tiny import tone
 
 uvicorn = pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 pytest.importorskip("starlette", reason="the extra serve is not installed")

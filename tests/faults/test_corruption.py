@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from crash_points import ALL_POINTS
-from tiny import make_data, prepared_for, tiny
 
 from ray_atr.common.storage import read_json
 from ray_atr.common.storage.digests import DamagedCacheError, DamagedFileError, seal
@@ -28,6 +26,8 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.knowledge_base import snapshot
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import RunFolder
+from tests.support.crash_points import ALL_POINTS
+from tests.support.tiny import make_data, prepared_for, tiny
 
 ended: Counter[tuple[str, str]] = Counter()
 """(kind of file, how it ended) -> flips."""

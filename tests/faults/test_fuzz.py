@@ -19,7 +19,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiny import make_data
 
 from ray_atr.cli.parse import settings_from
 from ray_atr.common.override import flatten, override
@@ -30,6 +29,7 @@ from ray_atr.data.vector_clip import from_bytes
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
 from ray_atr.training.experiment import Experiment, load_experiment
 from ray_atr.training.run_folder import RunFolder, TrialFolder
+from tests.support.tiny import make_data
 
 
 def taking(cases: int) -> settings:

@@ -11,9 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from crash_points import every_crash, failed_at, file_operations, in_fork
-from encoders import SPEC, Turn, weights
-from tiny import make_data
 
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import ensure_features
@@ -24,6 +21,9 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher, SnapshotClient
 from ray_atr.training.knowledge_base.snapshot import SnapshotSettings
 from ray_atr.training.run_folder import FINISHED, RUNNING, RunFolder
+from tests.support.crash_points import every_crash, failed_at, file_operations, in_fork
+from tests.support.encoders import SPEC, Turn, weights
+from tests.support.tiny import make_data
 
 
 def leftovers(folder: Path) -> list[Path]:

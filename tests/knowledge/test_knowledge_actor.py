@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 
-import encoders
 import numpy as np
 import pytest
 import ray
-from encoders import SPEC, Turn, weights
 from ray import cloudpickle
 from ray.exceptions import RayActorError
 
 from ray_atr.training.knowledge_base.refresher import SnapshotClient, versions_in
 from ray_atr.training.knowledge_base.snapshot import SnapshotSettings
+from tests.support import encoders
+from tests.support.encoders import SPEC, Turn, weights
 
 pytestmark = pytest.mark.ray
 SETTINGS = SnapshotSettings(prototypes=5)

@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from encoders import Turn, clips, weights
 from torch import nn
 from torch.nn.functional import normalize
 
@@ -19,6 +18,7 @@ from ray_atr.training.knowledge_base.memory import MomentumMemory, WorkerBatch, 
 from ray_atr.training.knowledge_base.queue import Queue
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher
 from ray_atr.training.knowledge_base.snapshot import Entries, SnapshotSettings
+from tests.support.encoders import Turn, clips, weights
 
 B, K, D = 6, 2, 8
 IDS = clips()[1]

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from processes import run_processes
-from tiny import make_data, prepared_for, tiny
 
 from ray_atr.models import retriever
 from ray_atr.models.retriever import build_retriever
@@ -22,6 +20,8 @@ from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher
 from ray_atr.training.loop import train_trial
+from tests.support.processes import run_processes
+from tests.support.tiny import make_data, prepared_for, tiny
 
 Part = tuple[str, str]
 """A part of an objective and the name of one choice of it."""

@@ -9,20 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_runs import write_run
 
 from ray_atr.cli.running import open_run
 from ray_atr.common.storage import atomic_file
 from ray_atr.common.storage.atomic import remove_leftovers
-from ray_atr.evaluation.report import write, write_report
+from ray_atr.evaluation.report import write_report
 from ray_atr.training.run_folder import RunFolder, make_trial_id
+from tests.support.fake_runs import write_run
 
 SPACE = {"objective": ["contrastive", "kcl"]}
-
-
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "_figures", lambda runs, folder: [])
 
 
 def lines(change: Callable[[list[str]], list[str]]) -> Callable[[Path], None]:
@@ -58,14 +53,14 @@ def test_a_trial_that_lost_something_is_named(
     tmp_path: Path, damage: Callable[[Path], None], file: str, says: str
 ) -> None:
     run = write_run(tmp_path / "run", SPACE, languages=("eng", "fra"))
-    whole = write_report(run)
+    whole = write_report(run, figures=False)
     assert "not whole" not in whole.summary
     assert "Not whole" not in whole.page.read_text()
     assert open_run(str(run), "noise").path == run
     trial = first_trial(run)
     damage(trial)
     named = f"{trial / file}: {says}"
-    found = write_report(run)
+    found = write_report(run, figures=False)
     assert f"not whole:\n  {named}" in found.summary
     assert f"Not whole: {named}" in found.page.read_text()
     with pytest.raises(ValueError, match="restore it from a copy, or remove the trial's folder") as error:
@@ -103,7 +98,9 @@ def test_refreshes_that_had_to_be_built_again_are_named(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (trial / "metrics.jsonl").read_text().splitlines()]
     rows = [{**row, "knowledge/failed_refreshes": float(row["epoch"] == 2)} for row in rows]
     (trial / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert "contrastive: 1 refresh of the knowledge base failed, built again" in write_report(run).summary
+    assert (
+        "contrastive: 1 refresh of the knowledge base failed, built again" in write_report(run, figures=False).summary
+    )
 
 
 def test_what_killed_writers_left_goes_at_the_next_start(tmp_path: Path) -> None:

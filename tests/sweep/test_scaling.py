@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import make_data, tiny
 
 from ray_atr.cli.running import without_ray
 from ray_atr.common.override import flatten, override
@@ -17,6 +16,7 @@ from ray_atr.sweep.scaling import OPEN, decide
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import RunFolder
+from tests.support.tiny import make_data, tiny
 
 LAPTOP = [Placed({"CPU": 2})]
 GPU_NODE = [Placed({"CPU": 16, "GPU": 4})]

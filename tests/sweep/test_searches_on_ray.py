@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import make_data, prepared_for, tiny
 
 from ray_atr.common.space import Space
 from ray_atr.common.storage import read_json
 from ray_atr.sweep import ConsoleProgress, Goal, OptunaSearch, RandomSearch, SweepPlan, sweep
 from ray_atr.training.knowledge_base.snapshot import load
 from ray_atr.training.run_folder import FINISHED, STOPPED, RunFolder
+from tests.support.tiny import make_data, prepared_for, tiny
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
 

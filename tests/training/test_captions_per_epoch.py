@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import prepared_for, tiny, tone_clip
 
 from ray_atr.data.shards import write_clips
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train_trial
+from tests.support.tiny import prepared_for, tiny, tone_clip
 
 EACH = {"data__captions_per_epoch": "each", "data__languages": "eng"}
 NUM_PAIRS = 3 * 6 + 2 * 2

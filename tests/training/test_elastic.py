@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from agreement import compute_in_float64
-from processes import run_processes
-from tiny import prepared_for, tiny
 
 from ray_atr.common.override import flatten, override
 from ray_atr.data.stream import share_sizes, training_plan
@@ -29,6 +26,9 @@ from ray_atr.training.knowledge_base.refresher import InProcessRefresher
 from ray_atr.training.loop import train_trial
 from ray_atr.training.ray_train import PreemptionNotices, num_workers
 from ray_atr.training.run_folder import LAST
+from tests.support.agreement import compute_in_float64
+from tests.support.processes import run_processes
+from tests.support.tiny import prepared_for, tiny
 
 PHASES = ((4, 4), (2, 3), (3, 1000))
 """Workers, and steps after which the notice comes; 3 workers share a batch of 8 unevenly."""

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import prepared_for, tiny
 
 from ray_atr.common.override import override
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.step import NonFiniteError
+from tests.support.tiny import prepared_for, tiny
 
 
 class EnoughError(Exception):

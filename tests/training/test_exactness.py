@@ -11,8 +11,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from processes import run_processes
-from tiny import prepared_for, tiny
 from torch.nn import functional
 
 import ray_atr.training.group as training_group
@@ -38,6 +36,8 @@ from ray_atr.training.knowledge_base.refresher import InProcessRefresher
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import LAST
 from ray_atr.training.step import StepResult, training_step
+from tests.support.processes import run_processes
+from tests.support.tiny import prepared_for, tiny
 
 ASK = {"objective__knowledge__prototypes": 4, "objective__knowledge__neighbours": 2}
 # A tower that draws from the random state at each step, also in those after a checkpoint in the middle of an epoch.

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from pretend_device import pretend_device
-from tiny import make_data, prepared_for, tiny
 
 from ray_atr.common.override import override
 from ray_atr.objectives import KNOWLEDGE
@@ -26,6 +24,8 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge_base import searcher
 from ray_atr.training.loop import train_trial
+from tests.support.pretend_device import pretend_device
+from tests.support.tiny import make_data, prepared_for, tiny
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 NEAR = 2e-6

@@ -10,9 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pretend_device import PretendTensor, pretend_device
-from processes import run_processes
-from tiny import make_data, prepared_for, tiny, tone_clip
 
 from ray_atr.data.features import open_features
 from ray_atr.data.shards import write_clips
@@ -25,6 +22,9 @@ from ray_atr.training.inputs import Prepared
 from ray_atr.training.loop import train_trial
 from ray_atr.workshop.audit.options import AuditOptions, CrossFit
 from ray_atr.workshop.audit.run import TABLE_FILE, audit_data_set
+from tests.support.pretend_device import PretendTensor, pretend_device
+from tests.support.processes import run_processes
+from tests.support.tiny import make_data, prepared_for, tiny, tone_clip
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 NEAR = 2e-6

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import prepared_for, tiny
 
 from ray_atr.common.storage import StorageError
 from ray_atr.sweep import SweepListener, sweep
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.run_folder import FAILED, RunFolder, make_trial_id
+from tests.support.tiny import prepared_for, tiny
 
 pytestmark = pytest.mark.ray
 

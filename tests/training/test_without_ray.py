@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import tiny
 
 from ray_atr.cli import main
 from ray_atr.cli.parse import SECONDS
@@ -23,6 +22,7 @@ from ray_atr.training.loop import step
 from ray_atr.training.ray_train import run_trial
 from ray_atr.training.run_folder import RunFolder
 from ray_atr.training.step import StepResult
+from tests.support.tiny import tiny
 
 SMALL = (
     *("--data.languages", "eng,fra", "--model.embedding_width", "16", "--model.text.width", "16"),

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from processes import run_processes
 from torch import Tensor, distributed
 from torch.nn import functional
 
@@ -24,6 +23,7 @@ from ray_atr.objectives.pairs.pair_loss import CleanShare
 from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.transport import log_plan, log_plan_across_ranks
 from ray_atr.objectives.transport.row_blocks import KernelRows, LogRows, TiledRows
+from tests.support.processes import run_processes
 
 N, D = 13, 6
 EXACT: dict[str, Any] = {"tolerance": 1e-12, "max_iterations": 20_000}

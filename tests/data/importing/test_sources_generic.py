@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from clips_on_disk import tone, write_tone
 
 from ray_atr.common.storage import open_folder
 from ray_atr.data.decoding import open_sound
@@ -23,6 +22,7 @@ from ray_atr.workshop.importing.sources.read_table import read_table
 from ray_atr.workshop.importing.sources.source import Remark, read_location
 from ray_atr.workshop.importing.sources.table import TableSource
 from ray_atr.workshop.importing.sources.webdataset import WebDataset
+from tests.support.clips_on_disk import tone, write_tone
 
 ROWS = [
     {"path": "a.wav", "caption": "A dog, barking", "language": "eng", "split": "train"},
