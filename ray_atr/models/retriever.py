@@ -128,7 +128,15 @@ ATTENTION_TEMPERATURE = 0.1
 
 
 class Retriever(nn.Module):
-    """Embeds clips and texts into one space; holds what the objective learns. `similarity` compares the vectors of both."""
+    """Embeds clips and texts into one space; holds what the objective learns. `similarity` compares the vectors of both.
+
+    Related: `build_retriever` makes one of settings, `from_pretrained` opens a saved one, `ray_atr.Index` searches many sounds.
+
+    >>> retriever = Retriever.from_pretrained("runs/one/trials/seed_0/best")  # doctest: +SKIP
+    >>> text, audio = retriever.encode_text(["rain", "a dog barks"]), retriever.encode_audio([sound, sound])
+    >>> tuple(retriever.similarity(text, audio).shape)
+    (2, 2)
+    """
 
     def __init__(
         self,
@@ -180,7 +188,12 @@ class Retriever(nn.Module):
         return (embeddings.double() @ self.learned_metric.root().to(embeddings.device)).float()
 
     def similarity(self, text: Tensor, audio: Tensor) -> Tensor:
-        """How well texts fit clips [M, N], from `encode_*`'s vectors [M, r], [N, r]: cosine, or minus the distance."""
+        """How well texts fit clips [M, N], from `encode_*`'s vectors [M, r], [N, r]: cosine, or minus the distance.
+
+        >>> text = retriever.encode_text(["rain", "a dog barks"])
+        >>> bool(retriever.similarity(text, text).diagonal().min() > 0.99)
+        True
+        """
         if self.distance == "cosine":
             return text @ audio.T
         # By inner products, as torch would for many rows, near vectors lose their digits.
@@ -310,6 +323,11 @@ class Retriever(nn.Module):
         They rank as `distance` says: unit norm by cosine, or under the learned metric by their Euclidean distance.
         `sample_rate` (Hz) is that of the waveforms; none: the front end's own. ValueError names a clip that cannot be read,
         or of which the model makes nothing.
+
+        Related: `encode_windows`, for a search inside a recording.
+
+        >>> tuple(retriever.encode_audio(sound, 16_000).shape) == (1, retriever.vector_width)
+        True
         """
         shape = tuple(clips.shape) if isinstance(clips, np.ndarray | Tensor) else None
         if shape is not None and len(shape) != 1 and self.audio_tower.front_end.kind != "vector":
@@ -324,7 +342,12 @@ class Retriever(nn.Module):
     def encode_windows(
         self, clip: Clip, sample_rate: int | None = None, *, batch_size: int = 16
     ) -> tuple[list[float], Tensor]:
-        """Where each window of a clip begins (s), and its vector, [W, r]: what a search inside a recording ranks."""
+        """Where each window of a clip begins (s), and its vector, [W, r]: what a search inside a recording ranks.
+
+        >>> starts, vectors = retriever.encode_windows(sound, 16_000)
+        >>> starts, len(vectors)
+        ([0.0], 1)
+        """
         embedded, _ = self._embed_windows([clip], sample_rate, batch_size, True)
         length = self.audio_tower.front_end.clip_seconds
         starts = [number * length for number in range(len(embedded))]
@@ -361,6 +384,10 @@ class Retriever(nn.Module):
         """Vectors [N, r] (CPU) of texts, all in one language (`en`, `eng`) or each in its own; they rank as `distance` says.
 
         Warns of languages that the retriever is known not to have been trained on. ValueError numbers a text without words.
+
+        >>> vectors = retriever.encode_text(["a dog barks", "un chien aboie"], ["eng", "fra"])
+        >>> tuple(vectors.shape) == (2, retriever.vector_width)
+        True
         """
         if not isinstance(texts, str | np.ndarray | Tensor):
             for number, text in enumerate(texts):
@@ -376,7 +403,11 @@ class Retriever(nn.Module):
     def embed_sentences(
         self, texts: Sequence[str], language: str | Sequence[str] = "eng", *, batch_size: int = 128
     ) -> Tensor:
-        """Unit-norm embeddings [N, D] (CPU) of texts, before any learned metric. ValueError numbers one that is zero or none."""
+        """Unit-norm embeddings [N, D] (CPU) of texts, before any learned metric. ValueError numbers one that is zero or none.
+
+        >>> bool((retriever.embed_sentences(["rain"]).norm(dim=1) - 1).abs().max() < 1e-5)
+        True
+        """
         if isinstance(texts, str):
             raise refuse("texts", texts, "a list of texts")
         if isinstance(texts, np.ndarray | Tensor):
@@ -424,6 +455,10 @@ class Retriever(nn.Module):
         """Writes weights (safetensors), settings and front end (JSON) and the tokeniser; replaces what was in the folder.
 
         `frozen` names files that hold a tower's weights already (`{"audio": file}`); they are linked instead of written.
+
+        >>> retriever.save_pretrained(folder)
+        >>> sorted(path.name for path in folder.iterdir() if path.suffix == ".json")[-1]
+        'retriever.json'
         """
         with atomic_folder(Path(folder), is_synced=True) as aside:
             content = {
@@ -503,6 +538,11 @@ class Retriever(nn.Module):
 
         `folder` may be a URL (`s3://bucket/runs/x/trials/.../best`). Raises ValueError for a folder that is missing,
         incomplete or broken.
+
+        >>> retriever.save_pretrained(folder)
+        >>> opened = Retriever.from_pretrained(folder)
+        >>> bool((opened.encode_text(["rain"]) == retriever.encode_text(["rain"])).all())
+        True
         """
         if "://" in str(folder):
             with fetched(locate(folder)) as copy:
@@ -579,7 +619,14 @@ def build_retriever(
     ranking: RankingSettings | None = None,
     seed: int | None = None,
 ) -> Retriever:
-    """The retriever of the settings. With a seed its weights depend on nothing else, and no generator outside moves."""
+    """The retriever of the settings. With a seed its weights depend on nothing else, and no generator outside moves.
+
+    Related: `Retriever.from_pretrained` opens a saved one.
+
+    >>> from ray_atr.training.recipes import RECIPES
+    >>> build_retriever(RECIPES["quickstart"]().model, seed=0).settings.embedding_width == retriever.settings.embedding_width
+    True
+    """
     with torch.random.fork_rng(enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)

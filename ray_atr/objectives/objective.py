@@ -49,6 +49,12 @@ class Objective(Settings):
         draw       [B] int64: what `scheme.draw` returned, for the schemes that draw.
         retrieved  what the knowledge base returned for the batch, for the knowledge variants that need it.
         weigh_pairs  sets sample weights and soft targets of a comparison: `Estimator.for_batch(rows, slots)`. None: 1, none.
+
+        >>> import torch
+        >>> from ray_atr.objectives import Embeddings, preset
+        >>> embeddings = Embeddings(audio=torch.eye(4), text=torch.eye(4)[:, None])  # [B, D] and [B, K, D]
+        >>> bool(preset("contrastive")(embeddings).loss < 0.01)
+        True
         """
         if self.knowledge.needs_retrieval and retrieved is None:
             raise refuse("retrieved", None, f"the neighbours that objective.knowledge={self.knowledge.name} needs")

@@ -44,7 +44,14 @@ from ray_atr.models.retriever import Retriever
 
 
 class Index(Search):
-    """An index of sounds that is open for search. Safe to be used by several threads at a time."""
+    """An index of sounds that is open for search. Safe to be used by several threads at a time.
+
+    Related: `build_index` makes one, `open_shards` asks several as one, `ray-atr serve` answers over HTTP.
+
+    >>> index = Index.open("indexes/sounds")  # doctest: +SKIP
+    >>> len(index), index.search("a dog barks", top=1)[0].path
+    (1, 'sound.wav')
+    """
 
     def __init__(
         self,

@@ -115,7 +115,11 @@ class Search(ABC):
     def search(
         self, text: str, language: str | None = None, *, top: int = 10, at_least: float | None = None
     ) -> list[Match]:
-        """The windows that fit a text best, best first; with `at_least`, of that probability or more: maybe none."""
+        """The windows that fit a text best, best first; with `at_least`, of that probability or more: maybe none.
+
+        >>> [match.path for match in index.search("a dog barks", top=1)]
+        ['sound.wav']
+        """
         return self.search_many([text], language, top=top, at_least=at_least)[0]
 
     def search_many(
@@ -130,6 +134,9 @@ class Search(ABC):
 
         ValueError for a blank text, for an unknown language or one that is missing where the model must be told it, and for
         `at_least` where the retriever is not calibrated.
+
+        >>> [len(matches) for matches in index.search_many(["rain", "a dog barks"], top=1)]
+        [1, 1]
         """
         for text in texts:
             check_text(text)
@@ -151,12 +158,20 @@ class Search(ABC):
         return [[one for one in row if at_least is None or (one.probability or 0.0) >= at_least] for row in likely]
 
     def like(self, clip: Clip, sample_rate: int | None = None, *, top: int = 10) -> list[Match]:
-        """The windows most like a sound (a file, its bytes, or a waveform [S] at `sample_rate` Hz), best first."""
+        """The windows most like a sound (a file, its bytes, or a waveform [S] at `sample_rate` Hz), best first.
+
+        >>> index.like(sound, 16_000, top=1)[0].path
+        'sound.wav'
+        """
         check_top(top)
         return self.found(self.retriever.encode_audio([clip], sample_rate).numpy(), top)[0]
 
     def like_window(self, path: str, start: float = 0.0, *, top: int = 10) -> list[Match]:
-        """The windows most like the one of a sound of the index in which a second is, itself among them, best first."""
+        """The windows most like the one of a sound of the index in which a second is, itself among them, best first.
+
+        >>> index.like_window("sound.wav", top=1)[0].path
+        'sound.wav'
+        """
         check_top(top)
         return self.found(self.window(path, start)[None], top)[0]
 
@@ -167,6 +182,9 @@ class Search(ABC):
 
         The first one's probability is that of an answer (`LanguageCalibration.probability_of_best`), if there are about as many
         labels as the calibration chose among.
+
+        >>> sorted(one["label"] for one in index.tag(sound, 16_000, ["rain", "a dog"]))
+        ['a dog', 'rain']
         """
         code = self._language(language)
         texts = self.retriever.encode_text(list(labels), code or "eng")

@@ -29,7 +29,16 @@ from ray_atr.objectives.pairs import Comparison
 
 @dataclass(frozen=True, kw_only=True)
 class NeighbourAgreement(Correspondence):
-    """Agreement of audio-side and text-side neighbours among anchors."""
+    """Agreement of audio-side and text-side neighbours among anchors.
+
+    When: the objective has a knowledge base, whose entries serve as anchors.
+    Related: `neighbour_votes` weighs neighbours and losses together.
+
+    >>> from ray_atr.objectives import Objective
+    >>> from ray_atr.objectives.correspondence import CORRESPONDENCES
+    >>> Objective(correspondence=CORRESPONDENCES["neighbours"]()).correspondence.name
+    'neighbours'
+    """
 
     name: ClassVar[str] = "neighbours"
     anchors: int = setting(256, "anchors that a pair is compared with", at_least=2)

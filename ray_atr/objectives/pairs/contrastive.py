@@ -27,7 +27,18 @@ from ray_atr.objectives.pairs.shared_rows import RowLogits, shared_losses
 
 @dataclass(frozen=True, kw_only=True)
 class Contrastive(PairLoss):
-    """Cross-entropy of each sample's true partner among the batch, both directions."""
+    """Cross-entropy of each sample's true partner among the batch, both directions.
+
+    When: most pairs are true; the baseline that other objectives are compared with.
+    Related: `Sigmoid` has no softmax over the batch, `LearningToMatch` is less pulled by single wrong pairs.
+
+    >>> import torch
+    >>> from ray_atr.objectives.pairs import Comparison, Contrastive
+    >>> u, v = torch.eye(4), torch.eye(4)  # four true pairs [N, D], each unlike the others
+    >>> loss = Contrastive(temperature=0.1)
+    >>> bool(loss(Comparison(u, v)).loss < loss(Comparison(u, v.roll(1, dims=0))).loss)
+    True
+    """
 
     name: ClassVar[str] = "contrastive"
     takes_extra_negatives: ClassVar[bool] = True

@@ -30,7 +30,18 @@ from ray_atr.objectives.transport.solve import SolveOptions
 
 @dataclass(frozen=True, kw_only=True)
 class LearningToMatch(PairLoss):
-    """KL from the true matching to the balanced entropic plan; use `partial_learning_to_match` where pairs may be wrong."""
+    """KL from the true matching to the balanced entropic plan; use `partial_learning_to_match` where pairs may be wrong.
+
+    When: some pairs are wrong, and none should be left out; the learned metric needs training of its own.
+    Related: `PartialLearningToMatch` transports a part of the mass, `Contrastive` costs no transport problem.
+
+    >>> import torch
+    >>> from ray_atr.objectives.pairs import Comparison, LearningToMatch
+    >>> u, v = torch.eye(4), torch.eye(4)  # four true pairs [N, D], each unlike the others
+    >>> loss = LearningToMatch(metric="euclidean")
+    >>> bool(loss(Comparison(u, v)).loss < loss(Comparison(u, v.roll(1, dims=0))).loss)
+    True
+    """
 
     name: ClassVar[str] = "learning_to_match"
     short_name: ClassVar[str] = "ltm"

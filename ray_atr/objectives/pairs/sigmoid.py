@@ -23,7 +23,18 @@ from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, 
 
 @dataclass(frozen=True, kw_only=True)
 class Sigmoid(PairLoss):
-    """Binary cross-entropy of every pair of the batch."""
+    """Binary cross-entropy of every pair of the batch.
+
+    When: batches are large or shared by many workers, and scores should be comparable between queries.
+    Related: `Contrastive` compares each pair with its batch.
+
+    >>> import torch
+    >>> from ray_atr.objectives.pairs import Comparison, Sigmoid
+    >>> u, v = torch.eye(4), torch.eye(4)  # four true pairs [N, D], each unlike the others
+    >>> loss = Sigmoid(temperature=0.1, bias=-5.0)
+    >>> bool(loss(Comparison(u, v)).loss < loss(Comparison(u, v.roll(1, dims=0))).loss)
+    True
+    """
 
     name: ClassVar[str] = "sigmoid"
     takes_extra_negatives: ClassVar[bool] = True
