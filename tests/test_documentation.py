@@ -54,6 +54,11 @@ def test_the_site_has_every_page() -> None:
     assert listed == held
 
 
+def test_the_page_of_settings_is_current() -> None:
+    made = load_script("docs/settings_page.py").page()
+    assert (ROOT / "docs" / "settings.md").read_text() == made, "run: uv run python docs/settings_page.py"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_pictures_of_a_page_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
