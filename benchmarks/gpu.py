@@ -316,7 +316,8 @@ def refresh(machine: Machine, size: Size, report: Report) -> None:
 @contextmanager
 def encoding_beside(machine: Machine, size: Size) -> Iterator[Callable[[], float]]:
     """A process that encodes until the block ends; gives what tells the clips a second that it has encoded."""
-    context = multiprocessing.get_context("spawn")
+    # CUDA does not survive a fork; without it, the imports need not be made again.
+    context: Any = multiprocessing.get_context("spawn" if machine.is_cuda else "fork")
     ready, stop, count = context.Event(), context.Event(), context.Value("q", 0)
     process = context.Process(target=encode_until, args=(machine.device.type, size, ready, stop, count), daemon=True)
     process.start()

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from side_by_side import ROWS
+from rows import ROWS
 
 HERE = Path(__file__).parent
 COMMANDS: dict[str, tuple[list[str], list[str]]] = {

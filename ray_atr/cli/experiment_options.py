@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
-from ray_atr.cli.parse import Say, option
+from ray_atr.cli.parse import option
+from ray_atr.common.progress import Say
 from ray_atr.common.settings import refuse
 from ray_atr.common.space import Point
 from ray_atr.training.recipes import RECIPES

@@ -25,6 +25,7 @@ from rich.table import Table
 from tyro import constructors
 
 from ray_atr.common.override import as_typed, describe
+from ray_atr.common.progress import NamedProgress, Say
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import TERMINATED, advice_of, terminate_like_interrupt
 from ray_atr.common.settings import RepeatedNameError, each_once, nearest, shortened
@@ -33,7 +34,6 @@ from ray_atr.common.table import minutes
 from ray_atr.training.recipes import RECIPES
 
 Options = TypeVar("Options")
-Say = Callable[[str], None]
 
 # 74 is sysexits.h's: an input or output failed.
 EXIT_BAD_INPUT, EXIT_IO, EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED = 2, 74, 130, 141, 143
@@ -205,7 +205,7 @@ def print_settings() -> None:
 
 
 @contextlib.contextmanager
-def counting(unit: str, console: Console, *begun: str) -> Iterator[Callable[[str, int, int], None]]:
+def counting(unit: str, console: Console, *begun: str) -> Iterator[NamedProgress]:
     """A callback (what, done, total) that keeps a bar for each `what`, and the time gone and left; for `begun` at once."""
     columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
     times = (progress.TextColumn(unit), progress.TimeElapsedColumn(), progress.TimeRemainingColumn())

@@ -14,6 +14,7 @@ from ray_atr.cli.experiment_options import ComparisonSweep, ExperimentOptions, S
 from ray_atr.cli.live import shown_progress
 from ray_atr.cli.parse import read_config
 from ray_atr.common.override import flatten, override
+from ray_atr.common.progress import Say
 from ray_atr.common.redaction import redact_command
 from ray_atr.common.runtime import RayStartError, advising, code_version, differences_of_code, home
 from ray_atr.common.settings import counted, nearest, refuse, require_known
@@ -31,7 +32,6 @@ from ray_atr.sweep.tracking import Tracker, mlflow_command
 from ray_atr.sweep.trial_queue import read_earlier
 from ray_atr.training.checks import check_metric
 from ray_atr.training.experiment import AUTO, Experiment
-from ray_atr.training.inputs import Say
 from ray_atr.training.languages import with_languages
 from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import FINISHED, RunFolder, TrialFolder

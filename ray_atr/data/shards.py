@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -45,9 +45,6 @@ from ray_atr.data.schema import (
     with_audio_bytes,
 )
 from ray_atr.data.vector_clip import is_vector
-
-Progress = Callable[[int, int], None]
-"""Called with what is done and what there is in all."""
 
 MANIFEST_FILE = "manifest.json"
 CLIPS_PER_SHARD = 128

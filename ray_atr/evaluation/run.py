@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import xxhash
 
+from ray_atr.common.progress import NamedProgress, Say
 from ray_atr.common.runtime import code_name, code_version, home
 from ray_atr.common.settings import refuse, wing
 from ray_atr.common.storage import Location, atomic_folder, entries_in, file_exists, is_local, locate, read_json
@@ -45,9 +46,6 @@ EVALUATION_TAG = "ray_atr.metrics"
 FOLDER_TAG = "ray_atr.evaluation_folder"
 """A digest of that folder's whole path."""
 OWN_FILES = re.compile(r"evaluation\.(html|json|md)|scores-\d+\.npz")
-Say = Callable[[str], None]
-Progress = Callable[[str, int, int], None]
-"""what is encoded, done, in all."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def evaluate(
     baseline: Sequence[str | Location] = (),
     encoding: Encoding | None = None,
     out: str | Location | None = None,
-    progress: Progress | None = None,
+    progress: NamedProgress | None = None,
     say: Say = print,
 ) -> Evaluated:
     """Evaluate a checkpoint, or the mean of several that differ in their seed, and compare it with a baseline.
@@ -183,7 +181,7 @@ def _embed(
     eval_split: EvalSplit,
     options: EvaluationOptions,
     encoding: Encoding,
-    progress: Progress | None,
+    progress: NamedProgress | None,
 ) -> Embedded:
     captions = eval_split.captions
     retriever = Retriever.from_pretrained(str(checkpoint.folder))

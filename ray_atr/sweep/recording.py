@@ -9,11 +9,11 @@ from typing import Any
 
 import psutil
 
+from ray_atr.common.progress import Say
 from ray_atr.common.settings import counted
 from ray_atr.common.table import minutes
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.metrics.metric import DIRECTIONS, TRAINED, Metric
-from ray_atr.training.inputs import Say
 from ray_atr.training.run_folder import FAILED, PENDING, RUNNING, STOPPED, TrialFolder, train_seconds
 
 ENOUGH = 3  # failed trials that show that the others would fail too

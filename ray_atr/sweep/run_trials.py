@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_atr.common.override import flatten, override, with_absolute_paths
+from ray_atr.common.progress import Say
 from ray_atr.common.runtime import start_ray
 from ray_atr.common.settings import counted
 from ray_atr.common.space import Grid, Point
@@ -23,7 +24,7 @@ from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.sweep.tune_bridge import run_with_tune
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.inputs import Prepared, Say, prepare
+from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.ray_train import ERROR_FILE, run_trial
 from ray_atr.training.refresh_cost import said_of_refreshes
 from ray_atr.training.run_folder import (

@@ -7,11 +7,12 @@ The losses are the same either way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ray_atr.common.override import flatten, override
+from ray_atr.common.progress import Say
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import is_local, locate, write_json
 from ray_atr.data.sampling import IN_SHARDS
@@ -116,7 +117,7 @@ def decide_scaling(
     concurrency: int | None,
     *,
     use_ray: bool,
-    say: Callable[[str], None],
+    say: Say,
 ) -> Experiment:
     """The run's experiment with what `auto` stands for here; said, and written to the run folder.
 

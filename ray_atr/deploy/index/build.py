@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from ray_atr.common.progress import NamedProgress, Say
 from ray_atr.common.runtime import advising
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import Location, atomic_file, file_exists, hold, remove_folder
@@ -59,9 +60,6 @@ PART_SCHEMA = pa.schema(
         ("vectors", pa.large_binary()),
     ]
 )
-
-Progress = Callable[[str, int, int], None]
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ def bring_up_to_date(
     encoding: IndexEncoding | None = None,
     exact_rows: int = EXACT_ROWS,
     part_seconds: float = PART_SECONDS,
-    progress: Progress = lambda what, done, total: None,
+    progress: NamedProgress = lambda what, done, total: None,
     say: Say = lambda message: None,
 ) -> Changes:
     """Make the index in a folder that of an archive as it is now. Until the end the folder holds the older index, or none.

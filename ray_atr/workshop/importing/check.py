@@ -16,6 +16,7 @@ from itertools import combinations, product
 
 import numpy as np
 
+from ray_atr.common.progress import CountProgress
 from ray_atr.common.settings import counted, shortened
 from ray_atr.common.storage import open_folder
 from ray_atr.common.table import text_table
@@ -24,7 +25,7 @@ from ray_atr.data.decoding import open_sound
 from ray_atr.data.language_codes import ENGLISH
 from ray_atr.data.sampling import uniform
 from ray_atr.data.schema import SPLITS, Clip, check_clip, to_clips
-from ray_atr.data.shards import Manifest, Progress, Shard, hash_of_file, read_manifest, read_shard
+from ray_atr.data.shards import Manifest, Shard, hash_of_file, read_manifest, read_shard
 from ray_atr.workshop.importing.caption_checks import MANY_CLIPS, WINDOW, RowOrder, looks_like, other_language
 from ray_atr.workshop.importing.import_options import Check
 from ray_atr.workshop.importing.sources.source import UNUSUAL_SPLIT, unusual_splits
@@ -86,7 +87,7 @@ class Report:
         return "fit for use"
 
 
-def check_data_set(folder: str, options: Check | None = None, progress: Progress | None = None) -> Report:
+def check_data_set(folder: str, options: Check | None = None, progress: CountProgress | None = None) -> Report:
     """Read a whole data set and report what is wrong. ValueError only if there is no data set. Memory grows by about 30
     bytes a caption: hashes of ids, audio and texts, never the audio.
     """
