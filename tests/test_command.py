@@ -51,7 +51,7 @@ finally:
 SUBCOMMANDS = [
     [],
     *([name] for name in COMMANDS),
-    *(["prepare", name] for name in (*SOURCES, "vectors", "check")),
+    *(["prepare", name] for name in (*SOURCES, "vectors", "join", "check")),
     *(["sweep", name] for name in COMPARISONS),
     *(["translate", name] for name in ("fill", "check")),
 ]

@@ -92,6 +92,7 @@ def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
         "ray_atr.cli.prepare.CheckCommand.run": understood,
         "ray_atr.cli.prepare.ImportCommand.run": understood,
         "ray_atr.cli.prepare.VectorsCommand.run": understood,
+        "ray_atr.cli.prepare.JoinCommand.run": understood,
         "ray_atr.workshop.audit.run.audit_data_set": understood,
         "ray_atr.cli.audit.run_apply": understood,
         "ray_atr.cli.audit.run_keep": understood,

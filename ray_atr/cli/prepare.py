@@ -14,7 +14,7 @@ from rich.console import Console
 from ray_atr.cli.parse import counting, option, parse, print_plain
 from ray_atr.common.settings import counted
 from ray_atr.workshop.importing.check import check_data_set, hours_of, lines_left_out, page
-from ray_atr.workshop.importing.import_options import Check, Import, VectorImport
+from ray_atr.workshop.importing.import_options import Check, Import, Join, VectorImport
 from ray_atr.workshop.importing.plan import import_data_set
 from ray_atr.workshop.importing.sources import SOURCES, Source
 from ray_atr.workshop.importing.sources.source import UNUSUAL_SPLIT, unusual_splits
@@ -60,6 +60,22 @@ class VectorsCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JoinCommand:
+    """Join data sets into one, without the recordings that would leak from one into another; no audio is copied."""
+
+    data: tyro.conf.OmitArgPrefixes[Join]
+    out: str = option(help="folder or URL to write; must be new or empty", metavar="FOLDER")
+
+    def run(self) -> None:
+        from ray_atr.workshop.importing.join import join_data_sets
+
+        console = Console()
+        with counting("clips", console, "comparing") as count:
+            manifest = join_data_sets(self.data, self.out, partial(count, "comparing"))
+        print_plain(console, summary(manifest))
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckCommand:
     """Verify a data set: hashes, schema, languages, audio, duplicates, leaks between splits."""
 
@@ -86,6 +102,7 @@ OPTIONS: Any = Union[
     (
         *(import_command(name, source) for name, source in SOURCES.items()),
         Annotated[VectorsCommand, tyro.conf.subcommand("vectors")],
+        Annotated[JoinCommand, tyro.conf.subcommand("join")],
         Annotated[CheckCommand, tyro.conf.subcommand("check")],
     )
 ]

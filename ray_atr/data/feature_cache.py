@@ -40,6 +40,7 @@ from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.features import (
     GROUPS,
     MANIFEST_FILE,
+    PART,
     SOURCE,
     STORE,
     STREAMED,
@@ -229,17 +230,14 @@ def _compute(work: Work, use_ray: bool, progress: CountProgress | None) -> None:
             progress(done, total)
     splits: dict[str, list[dict[str, Any]]] = {}
     for file, shard in zip(files, manifest.shards, strict=True):
+        of_part: dict[str, Any] = {PART: shard.part} if shard.part else {}
         if shard.split == work.streamed:
-            entry: dict[str, Any] = {
-                "file": shard.file,
-                "num_rows": shard.num_rows,
-                GROUPS: row_group_sizes(manifest, shard),
-            }
-            splits.setdefault(shard.split, []).append(entry)
+            streamed = {"file": shard.place, "num_rows": shard.num_rows, GROUPS: row_group_sizes(manifest, shard)}
+            splits.setdefault(shard.split, []).append(streamed | of_part)
             continue
         if work.store is not None:
             write_bytes(folder / file, work.store.read(file))
-        splits.setdefault(shard.split, []).append({"file": file, "num_rows": shard.num_rows})
+        splits.setdefault(shard.split, []).append({"file": file, "num_rows": shard.num_rows} | of_part)
     for split, entries in splits.items():
         counts: list[int] = []
         for entry in entries if work.has_windows and split != work.streamed else ():

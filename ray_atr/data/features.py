@@ -43,6 +43,8 @@ STORE = "store"
 """The manifest's entry with the URL of the folder that holds the rows."""
 STREAMED, SOURCE, GROUPS = "streamed", "source", "groups"
 """The manifest's entries of a folder without the features of some splits: which, of which data set, clips of row groups."""
+PART = "part"
+"""Of a joined data set's shard: the set that it is of."""
 PLACES = pa.schema([("clip_id", pa.string()), ("start", pa.int64()), ("size", pa.int64()), ("digest", pa.uint64())])
 
 
@@ -67,6 +69,8 @@ class FeatureSet:
     """clips of each row group of each of these shards"""
     front_end: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """the settings that features are computed with"""
+    parts: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """of a joined data set: the sets that these clips are of, one after the other, and the number of clips of each"""
     _opened: dict[int, pa.Table] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -192,14 +196,27 @@ class FeatureSet:
 
 
 @lru_cache(maxsize=32)
-def open_features(folder: Path, split: str) -> FeatureSet:
-    """Open one split of a whole cache folder. ValueError when the folder is not whole or has no such split."""
+def open_features(folder: Path, split: str, part: str = "") -> FeatureSet:
+    """Open one split of a whole cache folder; with `part` the clips of one set of a joined one alone. ValueError when the
+    folder is not whole or has no such split or part.
+    """
     if not (folder / MANIFEST_FILE).is_file():
         raise ValueError(f"{folder}: not a whole feature cache ({MANIFEST_FILE} is missing)")
     content = read_json(folder / MANIFEST_FILE)
     if split not in content["splits"]:
         raise ValueError(f"{folder}: no split {split!r}; it has {', '.join(content['splits'])}")
-    shards = content["splits"][split]
+    shards, captions = content["splits"][split], open_table(folder, f"{split}.captions.arrow")
+    parts: dict[str, int] = {}
+    for shard in shards:
+        if PART in shard:
+            parts[shard[PART]] = parts.get(shard[PART], 0) + shard["num_rows"]
+    if part:
+        if part not in parts:
+            raise ValueError(f"{folder}: no part {part!r} in {split}; it has {', '.join(parts) or 'none'}")
+        # The clips of a part follow each other.
+        first = sum(number for name, number in parts.items() if list(parts).index(name) < list(parts).index(part))
+        shards = [shard for shard in shards if shard.get(PART) == part]
+        captions, parts = captions.slice(first, parts[part]), {part: parts[part]}
     starts = np.concatenate([[0], np.cumsum([shard.get("num_windows", shard["num_rows"]) for shard in shards])[:-1]])
     return FeatureSet(
         folder=folder,
@@ -208,11 +225,12 @@ def open_features(folder: Path, split: str) -> FeatureSet:
         dtype=np.dtype(content["dtype"]),
         shard_files=tuple(shard["file"] for shard in shards),
         shard_starts=starts.astype(np.int64),
-        captions=open_table(folder, f"{split}.captions.arrow"),
+        captions=captions,
         store=content.get(STORE, ""),
         source=content[SOURCE] if split in content.get(STREAMED, ()) else "",
         group_sizes=tuple(tuple(shard.get(GROUPS, ())) for shard in shards),
         front_end=content.get("front_end", {}),
+        parts=parts,
     )
 
 

@@ -30,6 +30,7 @@ from ray_atr.data.sampling import Integers
 from ray_atr.data.vector_clip import array_bytes, read_array
 
 NOISE_KINDS = ("pair", "language", "prefix_shuffle", "shift", "near")
+BLOCKS = ("prefix_shuffle", "shift")
 NEAREST = 5
 """Clips among which `near` draws the wrong caption's owner."""
 ROWS_AT_A_TIME = 1024
@@ -56,6 +57,9 @@ class Noise(Settings):
         "clip",
         "what is replaced: clip, all captions of a clip together, or caption, each one independently (the papers' z_i)",
         choices=("clip", "caption"),
+    )
+    parts: tuple[str, ...] = setting(
+        (), "of a joined data set: the parts whose clips may get wrong captions; unset: all"
     )
     index: str | None = setting(
         None,
@@ -105,9 +109,21 @@ def assign_captions(
     if count < 2:
         raise refuse("noise.ratio", noise.ratio, "0 for a training split of one clip")
     if noise.unit == "caption":
-        return _by_caption(clip_ids, num_captions, languages, noise, seed, texts)
-    owners = caption_owners(clip_ids, languages, noise, seed, num_captions > 0, texts)
-    return CaptionAssignment(np.broadcast_to(owners[:, None, :], assigned.owner.shape), assigned.slot)
+        noisy = _by_caption(clip_ids, num_captions, languages, noise, seed, texts)
+    else:
+        owners = caption_owners(clip_ids, languages, noise, seed, num_captions > 0, texts)
+        noisy = CaptionAssignment(np.broadcast_to(owners[:, None, :], assigned.owner.shape), assigned.slot)
+    if not noise.parts:
+        return noisy
+    if noise.kind in BLOCKS:
+        raise refuse("noise.parts", noise.parts, f"unset with noise.kind={noise.kind}, which takes consecutive clips")
+    is_named = np.isin([part_of(clip_id) for clip_id in clip_ids], noise.parts)[:, None, None]
+    return CaptionAssignment(*(np.where(is_named, *both) for both in zip(noisy, assigned, strict=True)))
+
+
+def part_of(clip_id: str) -> str:
+    """The part of a joined data set that a clip is of."""
+    return clip_id.partition("/")[0]
 
 
 def _unchanged(N: int, J: int, K: int) -> CaptionAssignment:
@@ -129,7 +145,7 @@ def _by_caption(
     by_caption = None if texts is None else (lambda: [texts()[i] for i in clip.tolist()])
     of_caption = caption_owners(names, languages, noise, seed, num_captions[clip] > slot[:, None], by_caption)
     owner = clip[of_caption]
-    if noise.kind not in ("prefix_shuffle", "shift"):
+    if noise.kind not in BLOCKS:
         # Another caption of the same clip is no wrong one: the next clip's, in the order of ids, takes its place.
         following = np.empty(N, np.int64)
         by_id = _in_order(clip_ids)

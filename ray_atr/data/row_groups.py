@@ -5,7 +5,8 @@ A shard's row group is what is read at once: up to 64 clips where this package w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -15,34 +16,58 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ray_atr.common.settings import shortened
-from ray_atr.common.storage import open_folder
+from ray_atr.common.storage import Folder, open_folder
 from ray_atr.data.audio import FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.schema import with_audio_bytes
-from ray_atr.data.shards import Manifest, Shard, open_arrow
+from ray_atr.data.shards import Manifest, Shard, as_joined, open_arrow, read_manifest
 
 COLUMNS = ("clip_id", "audio.bytes")
 
 
 def row_group_sizes(manifest: Manifest, shard: Shard) -> list[int]:
-    """The number of clips of each row group of a shard. ValueError if it is no whole Parquet file; reads its end only."""
-    folder = open_folder(manifest.folder)
-    try:
-        with open_arrow(folder, shard.file) as source:
-            about = pq.ParquetFile(source).metadata
-            return [about.row_group(group).num_rows for group in range(about.num_row_groups)]
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{folder.file(shard.file)}: not a whole Parquet file ({shortened(str(error))})") from None
+    """The number of clips of each row group of a shard. ValueError if it is no whole Parquet file; reads its end only, and the
+    ids where a joined data set leaves clips out.
+    """
+    if manifest.left_out:
+        return [len(ids) for ids in ids_of_groups(manifest, shard)]
+    with _opened(manifest.folder_of(shard), shard.file) as parquet:
+        return [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
 
 
-def read_group(folder: str, file: str, group: int) -> pa.Table:
-    """The ids and the encoded audio of a row group's clips, read now. ValueError names a shard that cannot be read."""
-    opened = open_folder(folder)
+def ids_of_groups(manifest: Manifest, shard: Shard) -> list[list[str]]:
+    """The ids of the clips of each row group of a shard; the audio is not read. ValueError as `row_group_sizes`."""
+    with _opened(manifest.folder_of(shard), shard.file) as parquet:
+        groups = (parquet.read_row_group(group, columns=["clip_id"]) for group in range(parquet.num_row_groups))
+        return [as_joined(table, manifest, shard)["clip_id"].to_pylist() for table in groups]
+
+
+@contextmanager
+def _opened(folder: Folder, file: str, what: str = "not a whole Parquet file") -> Iterator[pq.ParquetFile]:
     try:
-        with open_arrow(opened, file) as source:
-            table = pq.ParquetFile(source).read_row_group(group, columns=list(COLUMNS))
+        with open_arrow(folder, file) as source:
+            yield pq.ParquetFile(source)
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{opened.file(file)}: row group {group} cannot be read ({shortened(str(error))})") from None
+        raise ValueError(f"{folder.file(file)}: {what} ({shortened(str(error))})") from None
+
+
+# Each row group is asked for by itself, and a data set's manifest is the same for all.
+_manifest_of = lru_cache(maxsize=8)(read_manifest)
+
+
+def read_group(folder: str, place: str, group: int) -> pa.Table:
+    """The ids and the encoded audio of a row group's clips, read now; `place` is a `Shard.place` of the data set in `folder`.
+    ValueError names a shard that cannot be read.
+    """
+    manifest = _manifest_of(folder) if "/" in place else None
+    shard = None if manifest is None else manifest.shard_at(place)
+    opened, file = (
+        (open_folder(folder), place) if manifest is None or shard is None else (manifest.folder_of(shard), shard.file)
+    )
+    with _opened(opened, file, f"row group {group} cannot be read") as parquet:
+        table = parquet.read_row_group(group, columns=list(COLUMNS))
+    if manifest is not None and shard is not None:
+        table = as_joined(table, manifest, shard)
     return pa.Table.from_batches([with_audio_bytes(batch) for batch in table.combine_chunks().to_batches()])
 
 

@@ -47,3 +47,24 @@ def integers(ids: Sequence[str], low: int, high: int | Integers, seed: int, *con
 def permutation(ids: Sequence[str], seed: int, *context: str | int) -> Integers:
     """The order that shuffles the ids, int64 [N]: `ids[permutation[n]]` comes n-th, however the ids were ordered."""
     return np.lexsort((np.asarray(ids, dtype=np.str_), hashes(ids, seed, *context))).astype(np.int64)
+
+
+def weighted(ids: Sequence[str], groups: Integers, weights: NDArray[np.float64], seed: int, epoch: int) -> Integers:
+    """The samples of an epoch, numbers of ids with repeats: each of a group of n ids w times on average, w its group's weight.
+
+    `groups` [N] are the ids' groups, `weights` [G] theirs. A group has round(w n) samples in every epoch: each id floor(w)
+    times, and once more for those whose turn it is in this epoch, drawn from (seed, epoch, id).
+    """
+    chosen = []
+    for group, weight in enumerate(weights.tolist()):
+        own = np.flatnonzero(groups == group)
+        times, rest = divmod(round(weight * len(own)), max(len(own), 1))
+        turn = own[permutation([ids[row] for row in own.tolist()], seed, "weights", epoch)[:rest]] if rest else own[:0]
+        chosen += [np.tile(own, times), turn]
+    return np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
+
+
+def num_weighted(groups: Integers, weights: NDArray[np.float64]) -> int:
+    """How many samples `weighted` gives."""
+    counts = np.bincount(groups, minlength=len(weights))
+    return sum(round(weight * count) for weight, count in zip(weights.tolist(), counts.tolist(), strict=True))

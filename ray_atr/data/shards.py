@@ -6,6 +6,9 @@
 
 A shard holds clips of one split only, so that a split is read without touching the others. Every path may be local or
 a URL that fsspec understands (`file://`, `memory://`, `s3://`).
+
+A joined data set is a manifest alone: its shards stay where the sets that it is made of have them. A clip's id begins with the
+name of its set there (`clotho/rain.wav`), and the clips that the manifest lists as skipped are passed over.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple
 
@@ -73,6 +76,24 @@ class Shard:
     sha256: str
     longest_seconds: float
     """of its clips"""
+    part: str = ""
+    """in a joined data set: the set whose folder holds the file"""
+
+    @property
+    def place(self) -> str:
+        """Its file among those of all parts of a joined data set; the file's name in any other."""
+        return f"{self.part}/{self.file}" if self.part else self.file
+
+
+@dataclass(frozen=True)
+class Part:
+    """A data set that a joined one is made of: what it is called there, its folder or URL, and the hash of its manifest."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    name: str
+    folder: str
+    hash: str
 
 
 @dataclass(frozen=True)
@@ -96,12 +117,39 @@ class Manifest:
     notes: tuple[str, ...] = ()
     origin: str = ""
     folder: str = ""
+    parts: tuple[Part, ...] = ()
+    """of a joined data set"""
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """SHA-256 of what the shards hold, in order; independent of name, place and time."""
-        content = [(FORMATS["data set"], [(shard.split, shard.num_rows, shard.sha256) for shard in self.shards])]
+        content: list[Any] = [
+            (FORMATS["data set"], [(shard.split, shard.num_rows, shard.sha256) for shard in self.shards])
+        ]
+        if self.parts:
+            content += [[shard.part for shard in self.shards], sorted(self.left_out)]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    @cached_property
+    def left_out(self) -> frozenset[str]:
+        """The ids of the clips that a joined data set leaves out of its parts' shards."""
+        return frozenset(entry.clip_id for entry in self.skipped) if self.parts else frozenset()
+
+    def shard_at(self, place: str) -> Shard:
+        """The shard of a `Shard.place`. ValueError if there is none."""
+        found = next((shard for shard in self.shards if shard.place == place), None)
+        if found is None:
+            raise ValueError(f"{self.folder or self.name}: no shard {place}")
+        return found
+
+    def folder_of(self, shard: Shard) -> Folder:
+        """The folder that holds a shard's file. ValueError if it names a part that is not there."""
+        if not shard.part:
+            return open_folder(self.folder)
+        folders = {part.name: part.folder for part in self.parts}
+        if shard.part not in folders:
+            raise ValueError(f"{self.folder}: {shard.file} is of {shard.part!r}, which is none of its parts")
+        return open_folder(folders[shard.part])
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -297,10 +345,17 @@ def write_manifest(folder: Folder, manifest: Manifest) -> None:
         },
         "notes": list(manifest.notes),
         "origin": manifest.origin,
-        "shards": [asdict(shard) for shard in manifest.shards],
+        "shards": [_without_defaults(shard) for shard in manifest.shards],
         "skipped": [asdict(entry) for entry in manifest.skipped],
     }
+    if manifest.parts:
+        content["parts"] = [asdict(part) for part in manifest.parts]
     folder.write(MANIFEST_FILE, json.dumps(content, indent=1, ensure_ascii=False).encode())
+
+
+def _without_defaults(shard: Shard) -> dict[str, Any]:
+    """A shard as the manifest has it: what only joined data sets have is not in those of others."""
+    return {name: value for name, value in asdict(shard).items() if name != "part" or value}
 
 
 def read_manifest(folder: str | Path) -> Manifest:
@@ -319,7 +374,8 @@ def read_manifest(folder: str | Path) -> Manifest:
     content = require_format("data set", content, file)
     fields = ("name", "licence", "shards", "skipped", "notes", "origin")
     try:
-        held = json.dumps({**{name: content[name] for name in fields}, "folder": opened.name})
+        parts = content.get("parts", [])
+        held = json.dumps({**{name: content[name] for name in fields}, "parts": parts, "folder": opened.name})
         # Of any type in JSON, these could be anything: strict but for lists, which tuples are in JSON.
         manifest = _manifest_type().validate_json(held, strict=True)
     except KeyError as error:
@@ -330,6 +386,8 @@ def read_manifest(folder: str | Path) -> Manifest:
         raise ValueError(f"{file}: not a manifest of clips ({shortened(where)}: {shortened(first['msg'])})") from None
     # Name, split and file become paths.
     safe_name(manifest.name, f"{file}: name")
+    for part in manifest.parts:
+        safe_name(part.name, f"{file}: parts")
     for shard in manifest.shards:
         for number in (shard.num_rows, shard.num_bytes, *shard.captions.values(), *shard.translated.values()):
             if not 0 <= number < 2**53:
@@ -352,23 +410,41 @@ def read_shard(
     """The rows of one shard as record batches of at most `batch_size`, of the given columns or all of them; `audio` is the
     encoded files.
     """
-    folder = open_folder(manifest.folder)
+    folder = manifest.folder_of(shard)
     path = folder.file(shard.file)
     if not folder.exists(shard.file):
         raise ValueError(f"{path}: missing; the manifest of {manifest.name} names it")
+    wanted = list(columns or SCHEMA.names)
+    read = wanted if not shard.part or "clip_id" in wanted else ["clip_id", *wanted]
     with open_arrow(folder, shard.file) as source:
         try:
             parquet = pq.ParquetFile(source)
             check_schema(parquet.schema_arrow, path)
-            names = ["audio.bytes" if name == "audio" else name for name in columns or SCHEMA.names]
-            yield from map(with_audio_bytes, parquet.iter_batches(batch_size=batch_size, columns=names))
+            names = ["audio.bytes" if name == "audio" else name for name in read]
+            for batch in map(with_audio_bytes, parquet.iter_batches(batch_size=batch_size, columns=names)):
+                kept = as_joined(batch, manifest, shard).select(wanted)
+                if kept.num_rows:
+                    yield kept
         except (pa.ArrowException, OSError) as error:
             raise ValueError(f"{path}: not a whole Parquet file ({shortened(str(error))})") from None
 
 
+def as_joined(batch: Any, manifest: Manifest, shard: Shard) -> Any:
+    """Rows of a shard (a batch or table with `clip_id`) as a joined data set has them: under its ids, without what it leaves
+    out. Those of another data set as they are.
+    """
+    if not shard.part:
+        return batch
+    ids = [f"{shard.part}/{clip_id}" for clip_id in batch.column("clip_id").to_pylist()]
+    place = batch.schema.get_field_index("clip_id")
+    renamed = batch.set_column(place, batch.schema.field(place), pa.array(ids, pa.string()))
+    kept = [clip_id not in manifest.left_out for clip_id in ids]
+    return renamed if all(kept) else renamed.filter(pa.array(kept))
+
+
 def require_complete(manifest: Manifest, shard: Shard) -> None:
     """DamagedFileError unless a shard's bytes are those of the manifest (SHA-256)."""
-    folder = open_folder(manifest.folder)
+    folder = manifest.folder_of(shard)
     if folder.exists(shard.file) and hash_of_file(folder, shard.file) != shard.sha256:
         raise DamagedFileError(folder.file(shard.file), "restore it from a copy, or import the data set again")
 

@@ -84,6 +84,11 @@ def task_name(direction: str, by: str = "") -> str:
     return f"{direction}_by_{by}" if by else direction
 
 
+def of_part(metric: Metric, part: str) -> Metric:
+    """The same number among the clips of one part of a joined data set alone: `text_to_audio_in_clotho/eng/recall_at_1`."""
+    return Metric(f"{metric.task}_in_{part}", metric.language, metric.name)
+
+
 def with_means(
     task: str, of_languages: Mapping[str, Mapping[str, float]], trained: Collection[str] | None = None
 ) -> dict[Metric, float]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -11,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ray_atr.common.settings import refuse
 from ray_atr.data.captions import CaptionBatch, TrainingCaptions
-from ray_atr.data.features import open_features
+from ray_atr.data.features import FeatureSet, open_features
 from ray_atr.data.positives import same_group
-from ray_atr.data.sampling import IN_SHARDS
+from ray_atr.data.sampling import IN_SHARDS, num_weighted, weighted
 from ray_atr.data.stream import (
     EpochOrder,
     FeatureBatch,
@@ -26,7 +28,7 @@ from ray_atr.data.stream import (
     training_plan,
 )
 from ray_atr.models.augment import spec_augment
-from ray_atr.training.experiment import Experiment
+from ray_atr.training.experiment import Experiment, parse_weights
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 
@@ -127,6 +129,30 @@ def _sample_name(clip_id: str, slot: int) -> str:
     return f"{clip_id}#{slot}"
 
 
+def part_weights(features: FeatureSet, entries: Sequence[str]) -> np.ndarray | None:
+    """The weight of each part of a joined data set, in the order of `features.parts`; None if all are 1. ValueError for
+    weights of other parts.
+    """
+    weights = parse_weights(entries)
+    for part in weights:
+        if part not in features.parts:
+            has = ", ".join(features.parts) or "none: it was not joined from several"
+            raise refuse("data.weights", part, f"the parts of the data set's {features.split}: {has}")
+    if all(weight == 1 for weight in weights.values()):
+        return None
+    return np.array([weights.get(part, 1.0) for part in features.parts])
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """The names, those that occur again with a number that tells them apart."""
+    seen: Counter[str] = Counter()
+    found = []
+    for name in names:
+        found.append(f"{name}@{seen[name]}" if seen[name] else name)
+        seen[name] += 1
+    return found
+
+
 class TrainingData:
     """The training split of an experiment: its clips, the captions that they have, and their order in each epoch."""
 
@@ -143,13 +169,19 @@ class TrainingData:
             rows, slots = self._pairs = np.nonzero(self.captions.has_caption.any(axis=2))
             pairs = zip(rows.tolist(), slots.tolist(), strict=True)
             self._samples = [_sample_name(self._samples[row], slot) for row, slot in pairs]
+        self._weights = part_weights(self.features, data.weights)
+        if self._weights is not None:
+            parts = np.repeat(np.arange(len(self.features.parts)), list(self.features.parts.values()))
+            self._parts = parts if self._pairs is None else parts[self._pairs[0]]
         self._groups: np.ndarray | None = None
         if data.order == IN_SHARDS:
             groups = self.features.groups
             self._groups = groups if self._pairs is None else groups[self._pairs[0]]
             self.steps_per_epoch = steps_in_shards(self._groups, experiment.train.batch_size, data.order_parts)
         else:
-            self.steps_per_epoch = steps_per_epoch(len(self._samples), experiment.train.batch_size)
+            number = len(self._samples) if self._weights is None else num_weighted(self._parts, self._weights)
+            check_batch_size(number, experiment.train.batch_size, group.size, evenly=False)
+            self.steps_per_epoch = steps_per_epoch(number, experiment.train.batch_size)
         self._slots: dict[int, list[np.ndarray]] = {}
 
     @cached_property
@@ -179,7 +211,11 @@ class TrainingData:
             "seed": self.experiment.seed, "epoch": epoch, "batch_size": settings.batch_size,
             "rank": self.group.rank, "num_workers": self.group.size,
         }  # fmt: skip
-        if self._groups is None:
+        if self._weights is not None:
+            chosen = weighted(self._samples, self._parts, self._weights, self.experiment.seed, epoch)
+            order = training_plan(numbered([self._samples[sample] for sample in chosen.tolist()]), **shared)
+            order = EpochOrder(epoch=epoch, rows=[chosen[places] for places in order.rows])
+        elif self._groups is None:
             order = training_plan(self._samples, **shared)
         else:
             parts, mixed = data.order_parts, data.order_groups

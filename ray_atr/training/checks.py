@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.data.captions import read_caption_file
 from ray_atr.data.feature_cache import has_long_clips
-from ray_atr.data.noise import Noise, read_index
+from ray_atr.data.noise import BLOCKS, Noise, read_index
 from ray_atr.data.sampling import IN_SHARDS
 from ray_atr.data.shards import read_captions, read_manifest
 from ray_atr.data.soundscapes import SPLITS, SoundscapesSettings, described
@@ -29,7 +29,7 @@ from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective, requi
 from ray_atr.objectives.pairs import LearningToMatch
 from ray_atr.training.correspondence import check_correspondence
 from ray_atr.training.encoding.frozen import encodes_once
-from ray_atr.training.experiment import Experiment
+from ray_atr.training.experiment import Experiment, parse_weights
 from ray_atr.training.languages import check_languages, with_languages
 from ray_atr.training.run_folder import saved_retriever
 from ray_atr.training.trajectory import check_other_run
@@ -73,6 +73,7 @@ def check_experiment(experiment: Experiment) -> None:
         raise refuse("scaling.validate_beside", "true", "false with scaling.workers=0, which uses one process only")
     check_batch_size(splits[data.train_split], batch_size, scaling.most_workers, evenly=not scaling.is_elastic)
     check_order(experiment)
+    check_parts_named(experiment)
     for kind, tower in (("audio", experiment.model.audio), ("text", experiment.model.text)):
         checkpoint = checkpoint_of(tower)
         if checkpoint is not None:
@@ -97,6 +98,31 @@ def check_order(experiment: Experiment) -> None:
     check_parts(experiment.train.batch_size, data.order_parts, scaling.most_workers)
 
 
+def check_parts_named(experiment: Experiment) -> None:
+    """ValueError if weights or noise are asked of what is no part of the data set, or in the order of the shards."""
+    data, asked = experiment.data, {"data.weights": list(parse_weights(experiment.data.weights))}
+    asked["data.noise.parts"] = list(data.noise.parts)
+    if not any(asked.values()):
+        return
+    parts = [] if data.source == "soundscapes" else [part.name for part in read_manifest(data.source).parts]
+    for path, names in asked.items():
+        for name in names:
+            if name not in parts:
+                allowed = (
+                    f"one of its parts, {', '.join(parts)}"
+                    if parts
+                    else "unset: the data set was not joined of several"
+                )
+                raise refuse(path, name, allowed, nearest(name, parts))
+    if asked["data.weights"] and data.order == IN_SHARDS:
+        raise refuse(
+            "data.weights", data.weights, f"unset with data.order={data.order}, which goes through whole shards"
+        )
+    if data.noise.parts and data.noise.kind in BLOCKS:
+        allowed = f"unset with data.noise.kind={data.noise.kind}, which takes consecutive clips"
+        raise refuse("data.noise.parts", data.noise.parts, allowed)
+
+
 def split_sizes(experiment: Experiment) -> dict[str, int]:
     """How many clips each split of its data set has, by the manifest, or the settings of the synthetic one."""
     data = experiment.data
@@ -110,7 +136,7 @@ def check_noise(noise: Noise) -> None:
     """ValueError if a file says which captions are wrong and other settings, which would do nothing, say it as well."""
     if noise.index is None:
         return
-    for name in ("ratio", "kind", "unit"):
+    for name in ("ratio", "kind", "unit", "parts"):
         value, default = getattr(noise, name), getattr(Noise(), name)
         if value != default:
             allowed = f"{default} with data.noise.index, whose file alone says which captions are wrong"

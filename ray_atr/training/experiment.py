@@ -7,7 +7,7 @@ for the command line, a sweep and a test alike, and the flattened tree is what i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,6 +27,8 @@ from ray_atr.objectives import PRESETS, LearnedSettings, Objective
 PRECISIONS = ("auto", "float32", "bfloat16")
 OPTIMIZERS = ("adamw", "adam", "sgd")
 SCHEDULES = ("cosine", "step", "constant")
+MOST_TIMES = 1000
+"""How often an epoch may have a clip: beyond it a part is better repeated by more epochs."""
 NOT_DECIDING = ("tracking.", "scaling.", "train.checkpoint_every_steps", "train.keep_trajectory")
 """Beginnings of the settings that change no weight: trials that differ in them alone are averaged and resumed."""
 
@@ -80,6 +82,11 @@ class DataSettings(Settings):
     order_groups: int = setting(
         8, "with order=shards: row groups whose clips are mixed with each other, for each part of a batch", at_least=1
     )
+    weights: tuple[str, ...] = setting(
+        (),
+        "of a joined data set, PART=WEIGHT,...: how often an epoch has each clip of a part, on average (0: never, .1: a tenth of "
+        "its clips, others each time; 2: each clip twice); parts that are not named: 1",
+    )
     train_split: str = setting("train", "split to train on")
     validation_split: str = setting("val", "split that chooses the best epoch")
     test_split: str = setting("test", "split that the best epoch is reported on, once, if the data set has it")
@@ -88,9 +95,23 @@ class DataSettings(Settings):
         with contextlib.suppress(ValueError):
             object.__setattr__(self, "wrong_share", float(self.wrong_share))
         super().__post_init__()
+        parse_weights(self.weights)
         codes = language_codes(self.languages, "data.languages") if self.languages else ()
         # English first: it is the anchor of the schemes that have one.
         object.__setattr__(self, "languages", tuple(sorted(codes, key=lambda code: code != ENGLISH)))
+
+
+def parse_weights(entries: Sequence[str]) -> dict[str, float]:
+    """Weights by part, of `PART=WEIGHT` each. ValueError for anything else."""
+    weights: dict[str, float] = {}
+    for entry in entries:
+        part, _, value = entry.rpartition("=")
+        with contextlib.suppress(ValueError):
+            if part and part not in weights and 0 <= (weight := float(value)) <= MOST_TIMES:
+                weights[part] = weight
+                continue
+        raise refuse("data.weights", entry, f"PART=WEIGHT, each part once, a weight from 0 to {MOST_TIMES}")
+    return weights
 
 
 @dataclass(frozen=True, kw_only=True)

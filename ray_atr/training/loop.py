@@ -18,7 +18,7 @@ from ray_atr.common.storage.transfer import CheckpointSync
 from ray_atr.data.features import MANIFEST_FILE, open_features
 from ray_atr.data.stream import share_sizes
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
-from ray_atr.metrics.metric import Metric
+from ray_atr.metrics.metric import Metric, of_part
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.base_encoding import MakeRefresher
 from ray_atr.training.batch import Batch, TrainingData
@@ -244,6 +244,9 @@ def final_report(progress: Progress, data: TrainingData, folder: Path, sync: Che
         features, texts = open_features(prepared.features, split), TextBatcher(best)
         keep = partial(keep_scores, folder) if group.is_first else None
         measured = evaluate_split(best, texts, features, experiment, group, has_other_rankings=True, keep=keep)
+        for part in features.parts if len(features.parts) > 1 else ():
+            own = evaluate_split(best, texts, open_features(prepared.features, split, part), experiment, group)
+            measured |= {of_part(metric, part): value for metric, value in own.items()}
         if sync is not None and (folder / TEST_SCORES).is_file():
             sync.share(TEST_SCORES.split("/")[0], is_first=group.is_first)
     epochs = len(progress.history)

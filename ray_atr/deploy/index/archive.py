@@ -14,14 +14,12 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import xxhash
 from numpy.typing import NDArray
 
 from ray_atr.common.settings import local_path, refuse
 from ray_atr.common.storage import file_exists, locate
-from ray_atr.common.storage.folder import open_folder
+from ray_atr.data.row_groups import ids_of_groups, read_group
 from ray_atr.data.shards import Manifest, iterate_rows, read_manifest
 from ray_atr.data.vector_clip import read_array
 
@@ -87,9 +85,9 @@ class AudioFolder(Archive):
 
 
 class _Place(NamedTuple):
-    """Where a clip is in a data set: shard's file, row group, row."""
+    """Where a clip is in a data set: `Shard.place`, row group, row."""
 
-    file: str
+    shard: str
     group: int
     row: int
 
@@ -100,7 +98,7 @@ class DataSetArchive(Archive):
     def __init__(self, manifest: Manifest) -> None:
         self.manifest, self.place = manifest, manifest.folder
         # Clips that are read one after the other mostly lie in one row group.
-        self._audio = lru_cache(maxsize=2)(self._read_audio)
+        self._audio = lru_cache(maxsize=2)(read_group)
 
     def __len__(self) -> int:
         return self.manifest.num_rows
@@ -122,24 +120,17 @@ class DataSetArchive(Archive):
         place = self._places.get(sound.path)
         if place is None:
             raise refuse("path", sound.path, "a clip of the data set")
-        return bytes(self._audio(place.file, place.group)[place.row]["bytes"].as_py())
+        return bytes(self._audio(self.place, place.shard, place.group)["audio"][place.row].as_py())
 
     @cached_property
     def _places(self) -> dict[str, _Place]:
         """Where each clip is. The ids alone are read for it."""
-        folder, found = open_folder(self.manifest.folder), dict[str, _Place]()
+        found = dict[str, _Place]()
         for split in self.manifest.splits:
             for shard in self.manifest.shards_of(split):
-                with folder.open(shard.file) as file:
-                    parquet = pq.ParquetFile(file)
-                    for group in range(parquet.num_row_groups):
-                        names = parquet.read_row_group(group, columns=["clip_id"])["clip_id"].to_pylist()
-                        found.update((f"{split}/{name}", _Place(shard.file, group, n)) for n, name in enumerate(names))
+                for group, names in enumerate(ids_of_groups(self.manifest, shard)):
+                    found.update((f"{split}/{name}", _Place(shard.place, group, n)) for n, name in enumerate(names))
         return found
-
-    def _read_audio(self, file: str, group: int) -> pa.ChunkedArray:
-        with open_folder(self.manifest.folder).open(file) as opened:
-            return pq.ParquetFile(opened).read_row_group(group, columns=["audio.bytes"])["audio"]
 
 
 class ReadyVectors(Archive):

@@ -18,7 +18,6 @@ import numpy as np
 
 from ray_atr.common.progress import CountProgress
 from ray_atr.common.settings import counted, shortened
-from ray_atr.common.storage import open_folder
 from ray_atr.common.table import text_table
 from ray_atr.data import vector_clip
 from ray_atr.data.decoding import open_sound
@@ -121,7 +120,7 @@ def _remark_shifts(order: RowOrder, split: str, report: Report) -> RowOrder:
 
 
 def _check_shard(shard: Shard, options: Check, report: Report, memory: _Memory, order: RowOrder) -> None:
-    folder = open_folder(report.manifest.folder)
+    folder = report.manifest.folder_of(shard)
     if not folder.exists(shard.file):
         report.problems["shard is missing"].add(shard.file)
         return

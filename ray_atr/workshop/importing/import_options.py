@@ -10,6 +10,7 @@ from ray_atr.data.decoding import AudioBounds
 from ray_atr.data.language_codes import DEFAULT_LANGUAGES, language_codes, require_language
 from ray_atr.data.shards import CLIPS_PER_SHARD
 
+JOINED_NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -53,6 +54,46 @@ class Check(Settings):
         1.0, "share of clips whose captions' language is looked at, drawn by id", at_least=0, at_most=1
     )
     caption_characters: int = setting(300, "longer captions are named: most text towers read 64 tokens", at_least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join(Settings):
+    """Which data sets are joined, and what is left out of them."""
+
+    sets: tuple[str, ...] = setting(
+        (), "folders or URLs of data sets of audio, as FOLDER or NAME=FOLDER; they stay where they are"
+    )
+    leave_out: tuple[str, ...] = setting(
+        (), "lists of clip ids to leave out, as NAME=FILE: text, or JSON as WavCaps' authors publish it"
+    )
+    recordings: str = setting(
+        "sound",
+        "what makes two clips the same recording: sound, a fingerprint of what is heard, which decodes every clip; bytes, the "
+        "same file",
+        choices=("sound", "bytes"),
+    )
+    leaks: str = setting(
+        "leave-out",
+        "a recording in two splits, of one set or of two: leave-out, the copy in the less important split (test before val "
+        "before others); keep, both, and say so",
+        choices=("leave-out", "keep"),
+    )
+    name: str = setting("", "name of the joined data set; unset: the names of its sets")
+    licence: str = setting("", "its licence; unset: those of its sets")
+    ray: str = setting(
+        "auto",
+        "read on Ray's workers: always, never, or auto: in a cluster, or if there are 5,000 clips or more",
+        choices=("auto", "always", "never"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for entry in self.sets:
+            name, equals, _ = entry.partition("=")
+            if equals and "/" not in name and not NAME_PATTERN.fullmatch(name):
+                raise refuse("sets", entry, "names of letters, digits, _, - and .")
+        if self.name and not JOINED_NAME_PATTERN.fullmatch(self.name):
+            raise refuse("name", self.name, "letters, digits, _, -, + and .")
 
 
 @dataclass(frozen=True, kw_only=True)

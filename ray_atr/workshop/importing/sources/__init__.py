@@ -3,6 +3,7 @@
 from ray_atr.workshop.importing.sources.audiocaps import AudioCaps
 from ray_atr.workshop.importing.sources.clotho import Clotho
 from ray_atr.workshop.importing.sources.esc50 import Esc50, Esc50Clotho
+from ray_atr.workshop.importing.sources.freesound_labels import Arca23k, FsdNoisy18k
 from ray_atr.workshop.importing.sources.huggingface import HuggingFace
 from ray_atr.workshop.importing.sources.source import Absent, Entry, Source
 from ray_atr.workshop.importing.sources.table import TableSource
@@ -11,7 +12,18 @@ from ray_atr.workshop.importing.sources.webdataset import WebDataset
 
 SOURCES: dict[str, type[Source]] = {
     source.name: source
-    for source in (Esc50, Esc50Clotho, AudioCaps, Clotho, WavCaps, TableSource, HuggingFace, WebDataset)
+    for source in (
+        Esc50,
+        Esc50Clotho,
+        AudioCaps,
+        Clotho,
+        WavCaps,
+        FsdNoisy18k,
+        Arca23k,
+        TableSource,
+        HuggingFace,
+        WebDataset,
+    )
 }
 
 __all__ = ["SOURCES", "Absent", "Entry", "Source"]

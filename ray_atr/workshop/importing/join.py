@@ -1,0 +1,281 @@
+"""Several data sets as one: a manifest over their shards, without the clips that would leak from one into another.
+
+Sets of captions share recordings: WavCaps holds clips of AudioCaps' and Clotho's test splits. So clips that a list names are
+left out, and every clip is compared with all others. Of a recording that is in two splits, in one set or in two, the copy in
+the more important split stays: test before val before all others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ray_atr.common.jobs import Resources, run_jobs
+from ray_atr.common.runtime import is_inside_a_cluster
+from ray_atr.common.settings import counted, refuse
+from ray_atr.common.storage import open_folder
+from ray_atr.data.schema import SPLITS, captions_by_language
+from ray_atr.data.shards import (
+    Manifest,
+    Part,
+    Progress,
+    Shard,
+    Skipped,
+    new_data_set,
+    read_manifest,
+    read_shard,
+    write_manifest,
+)
+from ray_atr.data.vector_clip import is_vector
+from ray_atr.workshop.importing.import_options import Join
+from ray_atr.workshop.importing.plan import WORTH_RAY_CLIPS
+from ray_atr.workshop.importing.recordings import Heard, heard, same_bytes, same_sound
+from ray_atr.workshop.importing.sources.read_table import numbered_lines, parse_json
+from ray_atr.workshop.importing.sources.source import stem
+
+IMPORTANCE = ("test", "val")
+"""Splits whose copy of a recording stays, the most important first; all others come after them, as equals."""
+EXAMPLES = 2
+
+
+class Member(NamedTuple):
+    """A clip of one of the sets."""
+
+    clip_id: str
+    split: str
+
+
+def join_data_sets(options: Join, out: str | Path, progress: Progress | None = None) -> Manifest:
+    """Write the joined data set to a new folder. ValueError names what cannot be joined, and leaves nothing behind."""
+    sets = read_sets(options.sets)
+    listed, notes = left_out_by_lists(options.leave_out, sets)
+    members, found = _hear(sets, listed, options, progress)
+    shared, said = shared_recordings(members, found)
+    notes += said
+    left_out = {**listed, **(shared if options.leaks == "leave-out" else {})}
+    parts = tuple(Part(name, manifest.folder, manifest.hash) for name, manifest in sets.items())
+    shards = [
+        recounted(manifest, name, shard, left_out) for name, manifest in sets.items() for shard in manifest.shards
+    ]
+    joined = Manifest(
+        name=options.name or "+".join(sets),
+        licence=options.licence or "; ".join(f"{name}: {manifest.licence}" for name, manifest in sets.items()),
+        # Stable: the clips of a set follow each other within a split.
+        shards=tuple(sorted((shard for shard in shards if shard.num_rows), key=_split_key)),
+        skipped=tuple(Skipped(clip_id, reason) for clip_id, reason in left_out.items()),
+        notes=tuple(notes),
+        parts=parts,
+    )
+    if not joined.shards:
+        raise ValueError("join: every clip is left out")
+    with new_data_set(out) as aside:
+        write_manifest(aside, joined)
+    return read_manifest(out)
+
+
+def _split_key(shard: Shard) -> tuple[int, str]:
+    """Sorts as manifests do: train, val, test, others."""
+    return (SPLITS.index(shard.split) if shard.split in SPLITS else len(SPLITS), shard.split)
+
+
+def read_sets(places: Sequence[str]) -> dict[str, Manifest]:
+    """The data sets at `FOLDER` or `NAME=FOLDER`, by name. ValueError for fewer than two, names that are equal, sets that
+    were joined already, and sets of vectors.
+    """
+    sets: dict[str, Manifest] = {}
+    for place in places:
+        given, equals, folder = place.partition("=")
+        opened = open_folder(folder if equals else place)
+        # The joined set may be used from anywhere.
+        manifest = read_manifest(Path(opened.name).absolute() if opened.is_local else opened.name)
+        name = given if equals else manifest.name
+        if name in sets:
+            raise refuse("sets", place, f"names that differ; give one as NAME={manifest.folder}")
+        if manifest.parts:
+            raise refuse(
+                "sets", place, "the sets that it was joined from: " + ", ".join(p.folder for p in manifest.parts)
+            )
+        first = next(read_shard(manifest, manifest.shards[0], ["audio"], batch_size=1))
+        if is_vector(first["audio"][0].as_py()):
+            raise refuse(
+                "sets", place, "data sets of audio; this one holds vectors, with those of its captions beside them"
+            )
+        sets[name] = manifest
+    if len(sets) < 2:
+        raise refuse("sets", list(places), "two or more data sets")
+    return sets
+
+
+def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tuple[dict[str, str], list[str]]:
+    """(clip id in the joined set -> why it is left out, notes) of lists `NAME=FILE` of ids. An id in a list names the clip of
+    this id, or whose id ends with it (`12345` names `freesound/12345`); suffixes of files do not count. ValueError for a
+    list of no set, or of which no id is in the set.
+    """
+    found: dict[str, str] = {}
+    notes = []
+    for entry in lists:
+        name, equals, file = entry.partition("=")
+        if not equals or name not in sets:
+            raise refuse("leave_out", entry, f"NAME=FILE with one of {', '.join(sets)}")
+        ids = set(map(stem, _ids_in(file)))
+        own = [f"{name}/{clip_id}" for clip_id in ids_of(sets[name]) if stem(clip_id) in ids]
+        if not own:
+            raise refuse("leave_out", entry, f"a list with ids of {name}; none of its {counted(len(ids), 'id')} is one")
+        found |= dict.fromkeys(own, f"named by {Path(file).name}")
+        notes.append(f"{Path(file).name}: {counted(len(own), 'clip')} of {name} left out, of {counted(len(ids), 'id')}")
+    return found, notes
+
+
+def _ids_in(file: str) -> Iterator[str]:
+    """The ids in a text file, one a line, or in JSON: a list, or lists by subset, as WavCaps' authors publish them."""
+    text = "".join(line for _, line in numbered_lines(file))
+    content = parse_json(text, file) if file.lower().endswith(".json") else text.splitlines()
+    for ids in content.values() if isinstance(content, dict) else [content]:
+        if not isinstance(ids, list):
+            raise ValueError(f"{file}: a list of ids, or lists of ids by subset, is expected")
+        yield from (str(one).strip() for one in ids if str(one).strip())
+
+
+def ids_of(manifest: Manifest) -> Iterator[str]:
+    for shard in manifest.shards:
+        for batch in read_shard(manifest, shard, ["clip_id"]):
+            yield from batch["clip_id"].to_pylist()
+
+
+@dataclass(frozen=True)
+class HeardShard:
+    """The clips of one shard: job of `run_jobs`."""
+
+    folder: str
+    file: str
+    is_decoded: bool
+
+    def clips(self) -> list[tuple[str, Heard]]:
+        manifest = read_manifest(self.folder)
+        rows = read_shard(manifest, manifest.shard_at(self.file), ["clip_id", "audio"])
+        pairs = (zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True) for batch in rows)
+        return [
+            (clip_id, heard(audio.as_buffer().to_pybytes(), clip_id, is_decoded=self.is_decoded))
+            for clip_id, audio in chain.from_iterable(pairs)
+        ]
+
+
+def _hear(
+    sets: Mapping[str, Manifest], left_out: Mapping[str, str], options: Join, progress: Progress | None
+) -> tuple[list[Member], list[Heard]]:
+    """Every clip that is not left out, in the order of the sets, and what it is known again by."""
+    places = [(name, manifest, shard) for name, manifest in sets.items() for shard in manifest.shards]
+    jobs = [HeardShard(manifest.folder, shard.file, options.recordings == "sound") for _, manifest, shard in places]
+    total, done = sum(manifest.num_rows for manifest in sets.values()), 0
+    use_ray = options.ray == "always" or (options.ray == "auto" and (is_inside_a_cluster() or total >= WORTH_RAY_CLIPS))
+    of_shards: dict[int, list[tuple[str, Heard]]] = {}
+    for number, clips in run_jobs(jobs, lambda: HeardShard.clips, ray=Resources() if use_ray else None):
+        of_shards[number] = clips
+        done += len(clips)
+        if progress is not None:
+            progress(done, total)
+    members, found = list[Member](), list[Heard]()
+    for number, (name, _, shard) in enumerate(places):
+        for clip_id, one in of_shards[number]:
+            if (joined := f"{name}/{clip_id}") not in left_out:
+                members.append(Member(joined, shard.split))
+                found.append(one)
+    return members, found
+
+
+def shared_recordings(members: Sequence[Member], found: Sequence[Heard]) -> tuple[dict[str, str], list[str]]:
+    """(clip id -> why it is to be left out, notes) for recordings that are in more than one split. Recordings that occur
+    twice within one split are noted alone: they leak nothing.
+    """
+    pairs = set(same_bytes([one.digest for one in found]))
+    prints = [one.fingerprint for one in found]
+    if prints and prints[0] is not None:
+        pairs |= set(same_sound(np.stack(prints)))  # type: ignore[arg-type]
+    left_out: dict[str, str] = {}
+    leaks: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
+    within: Counter[str] = Counter()
+    for group in groups_of(sorted(pairs)):
+        best = min(group, key=lambda number: (importance(members[number].split), number))
+        kept = members[best]
+        for number in group:
+            own = members[number]
+            if own.split == kept.split:
+                within[own.split] += number != best
+                continue
+            left_out[own.clip_id] = f"the recording of {kept.clip_id} ({kept.split})"
+            sides = (_part(own), own.split, _part(kept), kept.split)
+            leaks[sides].append(f"{own.clip_id} = {kept.clip_id}")
+    notes = [
+        f"{counted(len(examples), 'recording')} of {part} ({split}) also in {other} ({other_split}): "
+        + "; ".join(examples[:EXAMPLES])
+        + (", ..." if len(examples) > EXAMPLES else "")
+        for (part, split, other, other_split), examples in leaks.items()
+    ]
+    notes += [
+        f"{counted(number, 'clip')} of {split} with a recording that {split} has already"
+        for split, number in within.items()
+        if number
+    ]
+    return left_out, notes
+
+
+def _part(member: Member) -> str:
+    return member.clip_id.partition("/")[0]
+
+
+def importance(split: str) -> int:
+    """The place of a split among those whose copy of a recording stays; the lower, the more important."""
+    return IMPORTANCE.index(split) if split in IMPORTANCE else len(IMPORTANCE)
+
+
+def groups_of(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """The connected components of pairs of numbers, each sorted."""
+    parent: dict[int, int] = {}
+
+    def root(number: int) -> int:
+        while parent.setdefault(number, number) != number:
+            parent[number] = parent[parent[number]]
+            number = parent[number]
+        return number
+
+    for first, other in pairs:
+        parent[root(other)] = root(first)
+    groups: defaultdict[int, list[int]] = defaultdict(list)
+    for number in sorted(parent):
+        groups[root(number)].append(number)
+    return list(groups.values())
+
+
+def recounted(manifest: Manifest, name: str, shard: Shard, left_out: Mapping[str, str]) -> Shard:
+    """A shard as the joined set lists it: under its part's name, counted without the clips that are left out."""
+    rows: list[dict[str, Any]] = []
+    is_whole = True
+    for batch in read_shard(manifest, shard, ["clip_id", "seconds", "captions", "translated"]):
+        for row in batch.to_pylist():
+            if f"{name}/{row['clip_id']}" in left_out:
+                is_whole = False
+            else:
+                rows.append(row)
+    if is_whole:
+        return replace(shard, part=name)
+    captions, translated = Counter[str](), Counter[str]()
+    for row in rows:
+        for code, texts in captions_by_language(row["captions"]).items():
+            captions[code] += len(texts)
+            translated[code] += len(texts) if code in row["translated"] else 0
+    seconds = [row["seconds"] for row in rows]
+    return replace(
+        shard,
+        part=name,
+        num_rows=len(rows),
+        seconds=round(sum(seconds), 3),
+        longest_seconds=round(max(seconds, default=0.0), 3),
+        captions=dict(sorted(captions.items())),
+        translated=dict(sorted((+translated).items())),
+    )

@@ -1,0 +1,84 @@
+"""Which clips are the same recording: by their bytes, or by how they sound.
+
+A fingerprint is that of Haitsma and Kalker ("A Highly Robust Audio Fingerprinting System", ISMIR 2002), coarser: the sign of
+how the difference between neighbouring bands changes from one moment to the next. Gain, file format and sample rate hardly
+change it. Two recordings agree by chance alone, in half of the signs. Clips that begin at different moments of one recording
+are not found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ray_atr.data.audio import FrontEnd, clip_windows
+from ray_atr.data.decoding import IMPORTED
+
+FRONT_END = FrontEnd()
+FRAMES, HOP = 15, 5
+"""Frames of the front end (20 ms each) in a moment, and from one moment to the next."""
+MELS, BANDS = 48, 24
+"""Mel bands that count, up to about 4 kHz, which most files hold; and the bands that they are summed to."""
+SECONDS = 8.0
+"""What is looked at of a clip."""
+SAME = 0.5
+"""Agreement (1: all signs, 0: half of them) from which two clips are one recording (measured in docs/results.md)."""
+ROWS = 2048
+
+
+class Heard(NamedTuple):
+    """What is kept of a clip: a hash of its bytes, and its fingerprint, int8 [n] of -1, 0 and 1, if it was decoded."""
+
+    digest: int
+    fingerprint: NDArray[np.int8] | None
+
+
+def heard(audio: bytes, clip_id: str, *, is_decoded: bool) -> Heard:
+    """What a clip is known again by. ValueError names a clip that cannot be decoded."""
+    digest = int.from_bytes(hashlib.blake2b(audio, digest_size=8).digest(), "little")
+    return Heard(digest, fingerprint(audio, clip_id) if is_decoded else None)
+
+
+def fingerprint(audio: bytes, clip_id: str) -> NDArray[np.int8]:
+    """The signs of a clip's first seconds, int8 [moments - 1, BANDS - 1], flat, filled up with 0; all 0 for silence."""
+    decibels = next(iter(clip_windows(audio, FRONT_END, clip_id, all_windows=False, bounds=IMPORTED)))
+    wanted = int(SECONDS / (FRONT_END.hop_size / FRONT_END.sample_rate))
+    power = 10 ** (decibels[:wanted, :MELS].astype(np.float64) / 10)
+    power = power.reshape(len(power), BANDS, -1).sum(axis=2)
+    moments = range(0, max(1, len(power) - FRAMES + 1), HOP)
+    energies = np.log(np.stack([power[start : start + FRAMES].mean(axis=0) for start in moments]) + 1e-9)
+    signs = np.sign(np.diff(np.diff(energies, axis=1), axis=0)).astype(np.int8)
+    padded = np.zeros(((wanted - FRAMES) // HOP, BANDS - 1), np.int8)
+    padded[: len(signs)] = signs[: len(padded)]
+    return padded.ravel()
+
+
+def same_bytes(digests: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Pairs (first, other) of clips with the same bytes, each `other` once, with the first clip that has them."""
+    first: dict[int, int] = {}
+    for number, digest in enumerate(digests):
+        if (earlier := first.setdefault(digest, number)) != number:
+            yield earlier, number
+
+
+def same_sound(fingerprints: NDArray[np.int8], at_least: float = SAME) -> Iterator[tuple[int, int]]:
+    """Pairs (i, j), i < j, of clips [N, n] whose fingerprints agree. Time grows with N^2: about ten seconds for 50,000 clips."""
+    lengths = np.sqrt(np.count_nonzero(fingerprints, axis=1).astype(np.float32))
+    known = np.flatnonzero(lengths)
+    signs, lengths = fingerprints[known], lengths[known]
+
+    def block(start: int) -> torch.Tensor:
+        rows = slice(start, start + ROWS)
+        return torch.from_numpy(signs[rows].astype(np.float32) / lengths[rows, None])
+
+    for start in range(0, len(known), ROWS):
+        rows = block(start)
+        for other in range(start, len(known), ROWS):
+            for i, j in (rows @ block(other).T >= at_least).nonzero().tolist():
+                if start + i < other + j:
+                    yield int(known[start + i]), int(known[other + j])

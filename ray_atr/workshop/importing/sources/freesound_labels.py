@@ -1,0 +1,106 @@
+"""FSDnoisy18k and ARCA23K: Freesound clips with one label each, wrong as people's tags are, and clips that were checked.
+
+E. Fonseca et al., "Learning Sound Event Classifiers from Web Audio with Noisy Labels", ICASSP 2019: 20 classes;
+`FSDnoisy18k.meta/train.csv` (fname, label, manually_verified, noisy_small) and `test.csv`, audio in `FSDnoisy18k.audio_*`.
+
+T. Iqbal et al., "ARCA23K: An Audio Dataset for Investigating Open-Set Label Noise", DCASE 2021: 70 classes;
+`ARCA23K.ground_truth/train.csv` (fname, label) of noisy labels with `ARCA23K.audio`, and `ARCA23K-FSD.ground_truth/*.csv` of
+checked ones of the same classes, whose audio is FSD50K's.
+
+Neither says of each clip whether its label is wrong, so a training on the noisy clips is compared with one on checked ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ray_atr.common.settings import setting
+from ray_atr.common.storage import Folder, open_folder
+from ray_atr.data.language_codes import ENGLISH
+from ray_atr.data.sampling import uniform
+from ray_atr.workshop.importing.sources.read_table import read_table
+from ray_atr.workshop.importing.sources.source import Absent, AudioLocation, Entry, Source, is_audio, list_files, stem
+from ray_atr.workshop.languages.templates import label_sentence
+
+
+@dataclass(frozen=True, kw_only=True)
+class FsdNoisy18k(Source):
+    """FSDnoisy18k: labels as captions, of noisy clips, of checked ones, or of both."""
+
+    name: ClassVar[str] = "fsdnoisy18k"
+    licence: ClassVar[str] = "CC BY 4.0 (FSDnoisy18k); audio: per clip, CC0 or CC BY"
+
+    clips: str = setting(
+        "all",
+        "clips of train: all; noisy, with the tags of Freesound; noisy_small, as many of these as are checked; clean, checked",
+        choices=("all", "noisy", "noisy_small", "clean"),
+    )
+    validation_share: float = setting(
+        0.15, "share of the checked training clips put into the split val, drawn by id", at_least=0, below=1
+    )
+
+    def entries(self) -> Iterator[Entry | Absent]:
+        folder = open_folder(self.source)
+        audio = audio_in(folder)
+        for split in ("train", "test"):
+            table = folder.file(f"FSDnoisy18k.meta/{split}.csv")
+            columns = ["fname", "label", *(["manually_verified", "noisy_small"] if split == "train" else [])]
+            for _, row in read_table(table, required=columns):
+                clip_id = stem(row["fname"])
+                is_checked = split == "test" or _says_yes(row["manually_verified"])
+                is_drawn = uniform([clip_id], 0, "validation")[0] < self.validation_share
+                if split == "train" and is_checked and is_drawn:
+                    yield _entry(audio, clip_id, row["label"], "val")
+                elif split == "test" or self._takes(row, is_checked):
+                    yield _entry(audio, clip_id, row["label"], split)
+
+    def _takes(self, row: Mapping[str, Any], is_checked: bool) -> bool:
+        """Whether a clip of train is one of those asked for."""
+        if self.clips == "all":
+            return True
+        if self.clips == "clean":
+            return is_checked
+        return not is_checked and (self.clips == "noisy" or _says_yes(row["noisy_small"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arca23k(Source):
+    """ARCA23K: labels as captions; train noisy or checked, val and test checked."""
+
+    name: ClassVar[str] = "arca23k"
+    licence: ClassVar[str] = "CC BY 4.0 (ARCA23K); audio: per clip, Creative Commons"
+
+    clips: str = setting(
+        "noisy",
+        "clips of train: noisy, those of ARCA23K; clean, those of ARCA23K-FSD, as many of each class",
+        choices=("noisy", "clean"),
+    )
+    audio: str = setting("", "folder or URL of the audio; unset: anywhere below --source", path="always")
+
+    def entries(self) -> Iterator[Entry | Absent]:
+        folder = open_folder(self.source)
+        audio = audio_in(open_folder(self.audio or self.source))
+        of_train = "ARCA23K" if self.clips == "noisy" else "ARCA23K-FSD"
+        for split, name in (("train", of_train), ("val", "ARCA23K-FSD"), ("test", "ARCA23K-FSD")):
+            table = folder.file(f"{name}.ground_truth/{split}.csv")
+            for _, row in read_table(table, required=["fname", "label"]):
+                yield _entry(audio, stem(str(row["fname"])), row["label"], split)
+
+
+def audio_in(folder: Folder) -> dict[str, AudioLocation]:
+    """Where the audio of each clip below a folder is, by its Freesound id."""
+    return {stem(path): AudioLocation(folder.file(path)) for path in list_files(folder) if is_audio(path)}
+
+
+def _entry(audio: Mapping[str, AudioLocation], clip_id: str, label: str, split: str) -> Entry | Absent:
+    if clip_id not in audio:
+        return Absent(clip_id, split, "its audio is absent", is_normal=True)
+    captions = {ENGLISH: (label_sentence(label.lower()),)}
+    return Entry(clip_id=clip_id, place=audio[clip_id], captions=captions, labels=(label,), split=split)
+
+
+def _says_yes(value: Any) -> bool:
+    """Whether a cell says 1."""
+    return str(value).strip() in ("1", "1.0", "True", "true")

@@ -1,0 +1,118 @@
+"""FSDnoisy18k and ARCA23K in the layouts of their archives, with generated audio; AudioCaps 2.0's tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from clips_on_disk import write_tone
+
+from ray_atr.data.shards import iterate_rows
+from ray_atr.workshop.importing.plan import Import, import_data_set
+from ray_atr.workshop.importing.sources import Absent, Entry
+from ray_atr.workshop.importing.sources.audiocaps import AudioCaps
+from ray_atr.workshop.importing.sources.freesound_labels import Arca23k, FsdNoisy18k
+
+
+def write_table(file: Path, *lines: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def fsdnoisy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 training clips, of which every fourth is checked and of the others every third is in the small set; 4 of test."""
+    root = tmp_path_factory.mktemp("fsd")
+    rows = []
+    for number in range(40):
+        is_checked = number % 4 == 0
+        write_tone(root / "FSDnoisy18k.audio_train" / f"{1000 + number}.wav")
+        is_small = not is_checked and number % 3 == 0
+        rows.append(f"{1000 + number}.wav,Acoustic_guitar,/m/042v_gx,{int(is_checked)},{int(is_small)}")
+    for number in range(4):
+        write_tone(root / "FSDnoisy18k.audio_test" / f"{2000 + number}.wav")
+    head = "fname,label,aso_id,manually_verified"
+    write_table(root / "FSDnoisy18k.meta" / "train.csv", f"{head},noisy_small", *rows)
+    write_table(
+        root / "FSDnoisy18k.meta" / "test.csv",
+        "fname,label,aso_id",
+        *(f"{2000 + n}.wav,Rain,/m/06mb1" for n in range(4)),
+    )
+    return root
+
+
+def numbers(source: FsdNoisy18k | Arca23k) -> Counter[str]:
+    return Counter(entry.split for entry in source.entries())
+
+
+@pytest.mark.parametrize(
+    ("clips", "train"),
+    [("all", 40), ("noisy", 30), ("noisy_small", sum(n % 4 != 0 and n % 3 == 0 for n in range(40))), ("clean", 10)],
+)
+def test_the_clips_that_were_asked_for_are_read(fsdnoisy: Path, clips: str, train: int) -> None:
+    assert numbers(FsdNoisy18k(source=str(fsdnoisy), clips=clips, validation_share=0)) == {"train": train, "test": 4}
+
+
+def test_validation_clips_are_checked_ones_and_never_trained_on(fsdnoisy: Path) -> None:
+    for clips in ("all", "noisy", "clean"):
+        entries = [
+            e
+            for e in FsdNoisy18k(source=str(fsdnoisy), clips=clips, validation_share=0.5).entries()
+            if isinstance(e, Entry)
+        ]
+        validation = {entry.clip_id for entry in entries if entry.split == "val"}
+        assert 0 < len(validation) < 10
+        assert all((int(clip_id) - 1000) % 4 == 0 for clip_id in validation)
+        assert not validation & {entry.clip_id for entry in entries if entry.split == "train"}
+
+
+def test_labels_are_captions(fsdnoisy: Path, tmp_path: Path) -> None:
+    source = FsdNoisy18k(source=str(fsdnoisy), clips="clean", validation_share=0)
+    manifest = import_data_set(source, tmp_path / "out", options=Import(ray="never"))
+    rows = list(iterate_rows(manifest, "train"))
+    assert rows[0]["captions"] == {"eng": ["This is a sound of acoustic guitar"]}
+    assert rows[0]["labels"] == ["Acoustic_guitar"]
+    assert manifest.num_rows == 14
+
+
+def test_arca23k_takes_noisy_or_checked_labels_for_training(tmp_path: Path) -> None:
+    for number in (1, 2, 3, 7, 8, 9):
+        write_tone(tmp_path / ("ARCA23K.audio" if number < 5 else "FSD50K.dev_audio") / f"{number}.wav")
+    head = "fname,label,mid"
+    write_table(
+        tmp_path / "ARCA23K.ground_truth" / "train.csv", head, "1,Bark,/m/05tny_", "2,Bark,/m/05tny_", "3,Rain,/m/06mb1"
+    )
+    for split, rows in (("train", ["7,Bark,x"]), ("val", ["8,Rain,x"]), ("test", ["9,Rain,x", "10,Rain,x"])):
+        write_table(tmp_path / "ARCA23K-FSD.ground_truth" / f"{split}.csv", head, *rows)
+    noisy = list(Arca23k(source=str(tmp_path)).entries())
+    assert [(e.clip_id, e.split) for e in noisy if isinstance(e, Entry)] == [
+        ("1", "train"), ("2", "train"), ("3", "train"), ("8", "val"), ("9", "test"),
+    ]  # fmt: skip
+    # FSD50K may be there in part.
+    assert [e for e in noisy if isinstance(e, Absent)] == [Absent("10", "test", "its audio is absent", is_normal=True)]
+    clean = [e for e in Arca23k(source=str(tmp_path), clips="clean").entries() if isinstance(e, Entry)]
+    assert [e.clip_id for e in clean if e.split == "train"] == ["7"]
+
+
+def test_a_table_of_another_layout_is_named(tmp_path: Path) -> None:
+    write_tone(tmp_path / "a.wav")
+    write_table(tmp_path / "FSDnoisy18k.meta" / "train.csv", "file,label", "a.wav,Rain")
+    with pytest.raises(ValueError, match=r"FSDnoisy18k\.meta/train\.csv"):
+        list(FsdNoisy18k(source=str(tmp_path)).entries())
+
+
+def test_tables_of_audiocaps_2_are_read_as_published(tmp_path: Path) -> None:
+    """`dataset2.0/`: the columns of the first version, five captions a clip of val and test, one row each."""
+    head = "audiocap_id,youtube_id,start_time,caption"
+    write_table(
+        tmp_path / "dataset2.0" / "train.csv",
+        head,
+        "1,r1nicOVtvkQ,130,A woman talks",
+        "2,r1nicOVtvkQ,130,A woman speaks",
+    )
+    write_table(tmp_path / "dataset2.0" / "test.csv", head, *(f"{10 + n},vfY_TJq7n_U,130,Rain {n}" for n in range(5)))
+    for name in ("train/r1nicOVtvkQ.wav", "test/vfY_TJq7n_U.wav"):
+        write_tone(tmp_path / name)
+    entries = [entry for entry in AudioCaps(source=str(tmp_path)).entries() if isinstance(entry, Entry)]
+    assert {entry.clip_id: len(entry.captions["eng"]) for entry in entries} == {"r1nicOVtvkQ": 2, "vfY_TJq7n_U": 5}
